@@ -1,4 +1,4 @@
-"""Addresses of stores that hold a secret."""
+"""Addresses of stores that contain a secret."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ URLS = [
 ]
 
 
-TAILS = [  # of a secret, or all of it, where a URL has another meaning for it
+TAILS = [  # a part of the secret or all of it is where a URL has something else
     "redis://h:1/0?password=hun#ter2",
     "redis://h:1/0?password=hun;ter2",
     "redis://h:1/0?password=hun&ter2",

@@ -1,4 +1,4 @@
-"""A store on a real server and the core's command line. No test of this folder needs an extension."""
+"""Fixtures: a store on a real server, and the core's command line. No test of this folder needs an extension."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ def cli(redis_url: str) -> Cli:
 
 @pytest.fixture
 def cli_at() -> type[Cli]:
-    """The command line against any store."""
+    """Run the command line in this process, against the store at a given address."""
     return Cli
 
 
 @pytest.fixture
 def opened(redis_url: str) -> Iterator[DelayStore]:
-    """The store of `cli`."""
+    """The store that the command line of `cli` uses."""
     with open_store(redis_url) as store:
         yield store
 
 
 @pytest.fixture
 def wait_for(opened: DelayStore) -> Callable[[str, int], None]:
-    """Let an item wait: (id, due_ms)."""
+    """Store an item that waits. The arguments are its id and its due time in ms."""
 
     def wait(item_id: str, due_ms: int) -> None:
         opened.schedule([Item(item_id, due_ms, b"body", "orders")])
@@ -47,7 +47,7 @@ def wait_for(opened: DelayStore) -> Callable[[str, int], None]:
 
 @pytest.fixture
 def bury(opened: DelayStore) -> Callable[[str], None]:
-    """Make a dead letter with this id."""
+    """Store a dead letter with this id."""
 
     def put(item_id: str) -> None:
         opened.bury([(Item(item_id, time.time_ns() // 1_000_000, b"body", "orders"), "max-attempts: 8")])

@@ -1,4 +1,4 @@
-"""Ways to run the command line in tests: in this process, and in a new process."""
+"""Two ways to run the command line in tests: in this process, and in a new process."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import pytest
     from click.testing import Result
 
-_KEPT = frozenset({"WHEEL_SCHED_PURE", "WHEEL_SCHED_SERVER"})  # the wheel's core and the server under test
+_KEPT = frozenset({"WHEEL_SCHED_PURE", "WHEEL_SCHED_SERVER"})  # select the core of the timing wheel and the server
 WHEEL_SCHED = str(Path(sys.executable).with_name("wheel-sched"))
 
 
 @dataclass(frozen=True, slots=True)
 class Cli:
-    """The command line in this process, with one store."""
+    """Runs the command line in this process, with one store."""
 
     url: str
 
@@ -37,18 +37,18 @@ class Cli:
         return result
 
     def json(self, *args: str, code: int | None = 0) -> dict[str, Any]:
-        """The one object that a command wrote."""
+        """Run a command that writes one JSON object, and return the object."""
         (value,) = self.objects(*args, code=code)
         return value
 
     def objects(self, *args: str, code: int | None = 0) -> list[dict[str, Any]]:
-        """The objects that a command wrote, one a line."""
+        """Run a command that writes one JSON object on each line, and return the objects."""
         return [json.loads(line) for line in self(*args, "--json", code=code).stdout.splitlines()]
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`wheel-sched` as users run it, in a folder."""
+    """Runs `wheel-sched` in a new process and a given folder, as users do."""
 
     folder: Path
     program: str = WHEEL_SCHED
@@ -62,7 +62,8 @@ class Program:
 
 
 def isolate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the test in `folder` and without settings from the environment: it sees none of the tree's settings."""
+    """Run the test in `folder` and without settings from the environment, so that it does not see the project's
+    settings."""
     monkeypatch.chdir(folder)
     for name in list(os.environ):
         if name.startswith("WHEEL_SCHED_") and name not in _KEPT:

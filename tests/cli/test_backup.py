@@ -1,4 +1,4 @@
-"""Backup and restore: all or nothing, in memory and on a real server."""
+"""Backup and restore: complete or not at all, in memory and on a real server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def now_ms() -> int:
 
 
 def contents(store: DelayStore) -> list[tuple[Any, ...]]:
-    """The complete content, without shard numbers."""
+    """All items of a store, without their shard numbers."""
     return sorted(
         (f.id, f.state, f.score_ms, f.version, f.topic, f.body, f.reason, f.refs, f.route or "")
         for state in STATES
@@ -49,7 +49,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[DelayStore]:
 
 @pytest.fixture
 def filled(store: DelayStore) -> DelayStore:
-    """Items in every state, paused and parked, with refs, routes, odd bytes and attempt counts. More than a page."""
+    """A store with more than one page of items in every state, with refs, routes, any bytes and attempt counts."""
     now = now_ms()
     store.schedule([Item(f"i{n}", now + HOUR + n, b"\x00\xff%d" % n, f"t{n % 3}", (f"r{n % 5}",)) for n in range(700)])
     store.schedule([Item("routed", now + HOUR, b"x", route="elsewhere"), Item("parked", None, b"", "t1")])
@@ -61,7 +61,7 @@ def filled(store: DelayStore) -> DelayStore:
 
 
 def test_a_restore_equals_its_backup(filled: DelayStore, tmp_path: Path) -> None:
-    """The restored items, their refs and routes, the pauses and counts are equal. The number of shards may differ."""
+    """Items, refs, routes, pauses and attempt counts are equal after a restore, even with another number of shards."""
     before, records = contents(filled), attempt_counts(filled)
     written = write_backup(filled, tmp_path / "b", namespace="wheel")
     assert written.exact
@@ -78,7 +78,7 @@ def test_a_restore_equals_its_backup(filled: DelayStore, tmp_path: Path) -> None
 
 
 def test_items_in_flight_are_written_as_due_at_their_original_due(store: DelayStore, tmp_path: Path) -> None:
-    """A lease has no meaning in another store. An item that was cancelled in flight is not restored."""
+    """A lease has no meaning in another store. An item that was cancelled in flight is not in the backup."""
     due = now_ms() - 5_000
     store.schedule([Item("flying", due, b"x"), Item("cancelled", due, b"x")])
     for shard in range(2):
@@ -92,7 +92,7 @@ def test_items_in_flight_are_written_as_due_at_their_original_due(store: DelaySt
 
 
 def test_a_namespace_that_is_not_empty_takes_no_backup(filled: DelayStore, tmp_path: Path) -> None:
-    """A restore does not mix items. Only a resumed restore accepts its earlier items."""
+    """A restore into a namespace with items is refused. Only with `resume`, earlier restored items may be there."""
     write_backup(filled, tmp_path / "b", namespace="wheel")
     before = contents(filled)
     with pytest.raises(NamespaceNotEmpty, match="nothing was restored"):
@@ -132,7 +132,7 @@ def from_the_future(lines: list[bytes]) -> list[bytes]:
 
 @pytest.mark.parametrize("harm", [cut, change, leave_one_out, go_on, tear, headless, from_the_future])
 def test_a_damaged_file_is_refused_before_anything_is_written(filled: DelayStore, tmp_path: Path, harm: Any) -> None:
-    """The file is cut off, changed or of another kind: the namespace stays empty."""
+    """A file that is shortened, changed or of another format is refused, and the namespace stays empty."""
     path = tmp_path / "b"
     write_backup(filled, path, namespace="wheel")
     path.write_bytes(b"".join(harm(path.read_bytes().splitlines(keepends=True))))
@@ -143,7 +143,7 @@ def test_a_damaged_file_is_refused_before_anything_is_written(filled: DelayStore
 
 
 def test_every_line_is_json_with_a_kind(filled: DelayStore, tmp_path: Path) -> None:
-    """Other tools can read it: header, items, attempt counts, footer."""
+    """Each line of a backup is JSON for other tools: the header, items, attempt counts and the footer."""
     write_backup(filled, tmp_path / "b", namespace="wheel")
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "b").read_bytes().splitlines()]
     assert (kinds[0], kinds[-1]) == ("wheel-sched-backup", "footer")
@@ -151,7 +151,7 @@ def test_every_line_is_json_with_a_kind(filled: DelayStore, tmp_path: Path) -> N
 
 
 def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path: Path) -> None:
-    """The file appears when it is complete. No other file remains."""
+    """The earlier file is replaced only when the new one is complete. No temporary file is left."""
     path = tmp_path / "b"
     path.write_text("the earlier one")
 
@@ -165,7 +165,8 @@ def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path
 
 
 def test_only_its_owner_can_read_a_backup_and_it_replaces_no_file(filled: DelayStore, tmp_path: Path) -> None:
-    """A backup has every payload. It does not replace a file, even one that appears while the backup runs."""
+    """A backup has all payloads, so only its owner may read it. It replaces no file, even one that
+    appears meanwhile."""
     path = tmp_path / "b"
     write_backup(filled, path, namespace="wheel")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -181,7 +182,7 @@ def test_only_its_owner_can_read_a_backup_and_it_replaces_no_file(filled: DelayS
 
 
 def test_an_empty_backup_replaces_none_with_items(filled: DelayStore, tmp_path: Path) -> None:
-    """With a mistyped namespace, even --force must not replace the backup of the right one."""
+    """A backup without items does not replace one with items, even with `replace`: the namespace may be mistyped."""
     path = tmp_path / "b"
     write_backup(filled, path, namespace="wheel")
     whole = path.read_bytes()
@@ -196,7 +197,7 @@ def test_an_empty_backup_replaces_none_with_items(filled: DelayStore, tmp_path: 
 
 
 def test_a_backup_that_is_nested_too_deeply_is_refused_in_words(filled: DelayStore, tmp_path: Path) -> None:
-    """The command ends with an error and without a traceback."""
+    """Reading such a file raises `BadBackup` with a readable message. The file can be replaced."""
     path = tmp_path / "b"
     path.write_bytes(b"[" * 200_000)
     with pytest.raises(BadBackup, match="nested too deeply; nothing was restored"):
@@ -205,7 +206,7 @@ def test_a_backup_that_is_nested_too_deeply_is_refused_in_words(filled: DelaySto
 
 
 def test_the_command_replaces_a_file_with_force(cli: Any, opened: Any, wait_for: Any) -> None:
-    """Without --force and without a terminal the command refuses, and the error names --force."""
+    """Without --force the command refuses to replace a file, and the error names --force."""
     wait_for("w", now_ms() + HOUR)
     assert cli.json("backup", "b.jsonl")["items"] == 1
     refused = cli("backup", "b.jsonl", code=1)
@@ -215,14 +216,15 @@ def test_the_command_replaces_a_file_with_force(cli: Any, opened: Any, wait_for:
 
 
 def test_an_item_that_moves_during_a_backup_is_written_once(filled: DelayStore, tmp_path: Path) -> None:
-    """Another pass finds an item that moved behind the reader. The backup says that it is not exact."""
+    """An item is rescheduled to a place that was read already. A second pass finds it, and the backup says it is not
+    exact."""
     moved = []
 
     def move(count: int) -> None:
         if not moved:
             moved.append(True)
             filled.cancel(["i699"])
-            filled.schedule([Item("late", now_ms() + 1, b"new")])  # in front of what was read
+            filled.schedule([Item("late", now_ms() + 1, b"new")])  # due earlier than the items that were read
 
     written = write_backup(filled, tmp_path / "b", namespace="wheel", progress=move)
     assert not written.exact
@@ -233,5 +235,5 @@ def test_an_item_that_moves_during_a_backup_is_written_once(filled: DelayStore, 
 
 
 def test_a_missing_folder_is_an_error_without_a_traceback(cli: Any, opened: Any) -> None:
-    """The command prints no traceback and exits with 1."""
+    """The command prints a readable error and ends with exit code 1."""
     assert "there is no such folder" in cli("backup", "nowhere/b.jsonl", code=1).stderr

@@ -1,4 +1,4 @@
-"""Settings: four sources, their order, and all mistakes in one error."""
+"""Settings: their four sources in order, and one error for all mistakes."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None
 
 
 def test_the_file_of_the_working_folder_is_read(tmp_path: Path) -> None:
-    """wheel-sched.toml is read without a flag."""
+    """The file wheel-sched.toml of the working folder is read without --config."""
     (tmp_path / "wheel-sched.toml").write_text("shards = 3\n")
     assert load_settings({}, env={}).settings.shards == 3
 
 
 def test_one_error_lists_every_mistake_with_its_source(tmp_path: Path) -> None:
-    """One error lists unknown names, wrong types and wrong values of all sources."""
+    """The error lists unknown names, wrong types and wrong values from file, environment and flags."""
     file = tmp_path / "s.toml"
     file.write_text('namespce = "x"\nshards = 0\nstore = 5\n')
     env = {"WHEEL_SCHED_DURABILITY": "always", "WHEEL_SCHED_REPLICAS": "two"}
@@ -58,7 +58,7 @@ def test_one_error_lists_every_mistake_with_its_source(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"a = [", b"\xff\xfe"])
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None:
-    """A broken settings file is a configuration error, not a traceback."""
+    """A settings file that is not TOML is a configuration error."""
     file = tmp_path / "s.toml"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match="to be TOML"):
@@ -66,7 +66,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None
 
 
 def test_a_named_file_must_exist() -> None:
-    """A mistyped --config is an error; only the file of the working folder is optional."""
+    """A settings file that is named but missing is an error. Only the working folder's file is optional."""
     with pytest.raises(ConfigError, match="readable file"):
         load_settings({}, env={"WHEEL_SCHED_CONFIG": "nowhere.toml"})
 
@@ -81,12 +81,12 @@ def test_a_named_file_must_exist() -> None:
     ],
 )
 def test_passwords_are_never_shown(url: str, shown: str) -> None:
-    """URLs are shown without their password and otherwise unchanged."""
+    """`redacted` hides the password of a URL and leaves the rest unchanged."""
     assert redacted(url) == shown
 
 
 def test_config_show_needs_no_server(cli_at: Any) -> None:
-    """`config show --origin` needs no store, and hides the password."""
+    """`config show --origin` opens no store and hides the password."""
     cli = cli_at("redis://me:hunter2@nowhere:1/0")
     shown = cli.json("config", "show", "--origin")
     assert shown["store"] == {"value": "redis://me:***@nowhere:1/0", "origin": "flag"}
@@ -103,7 +103,8 @@ def test_config_show_needs_no_server(cli_at: Any) -> None:
     ],
 )
 def test_an_unknown_variable_is_a_mistake(variable: str, hint: str) -> None:
-    """The error is that of an unknown name in the file. It does not quote the value, which may be a password."""
+    """An unknown WHEEL_SCHED_ variable is an error with a hint. The error does not contain its value, which may be
+    secret."""
     with pytest.raises(ConfigError) as caught:
         load_settings({}, env={variable: "redis://h:s3cret@h"})
     assert f"env {variable}: unknown setting; {hint}" in str(caught.value)
@@ -123,7 +124,7 @@ def test_an_unknown_variable_is_a_mistake(variable: str, hint: str) -> None:
     ],
 )
 def test_variables_of_others_pass(variable: str, tmp_path: Path) -> None:
-    """The settings ignore variables of other parts, and those that Kubernetes sets for a service called wheel-sched."""
+    """Variables that other parts read are ignored, and those that Kubernetes sets for a service named wheel-sched."""
     (tmp_path / "f.toml").write_text("")
     value = str(tmp_path / "f.toml") if variable.endswith("CONFIG") else "1"
     assert load_settings({}, env={variable: value}).settings == Settings()

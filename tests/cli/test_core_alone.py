@@ -1,4 +1,4 @@
-"""The core's tests need no other package of this project: they pass when no other can be imported."""
+"""The core's tests need no other package of this project (a guest): they pass when no guest can be imported."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def pytest_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """A run of pytest in an environment that has the core and none of its guests, see `core_alone/sitecustomize.py`."""
+    """Run pytest in an environment with the core and no guest, see `core_alone/sitecustomize.py`."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     places = [str(Path(__file__).with_name("core_alone")), *filter(None, [env.get("PYTHONPATH")])]
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly", "-m", UNIT]
-    # the customization imports a module of the core before pytest could rewrite its assertions; it has none
+    # sitecustomize imports a module of the core before pytest can rewrite its assertions; the module has none
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, *arguments],
@@ -34,23 +34,23 @@ def pytest_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_module_of_the_cores_tests_imports_a_guest() -> None:
-    """pytest can collect all tests."""
+    """In this environment pytest can collect all tests of the core."""
     done = pytest_alone("--collect-only", *(f"tests/{folder}" for folder in FOLDERS))
     assert done.returncode == 0, done.stdout[-3_000:]
 
 
 @pytest.mark.parametrize("folder", ["cli", "observability"])
 def test_the_cores_tests_pass(folder: str) -> None:
-    """Runs the tests in the folders of the core that have most to do with the other packages.
+    """Run those folders of the core's tests that are most related to guests.
 
-    `.ci/run` runs those of the store in this environment, over the oldest server.
+    `.ci/run` runs the tests of the store in this environment, on the oldest supported server.
     """
     done = pytest_alone(f"tests/{folder}")
     assert done.returncode == 0, done.stdout[-3_000:]
 
 
 def test_the_guests_are_absent() -> None:
-    """No guest can be imported in the environment of these tests."""
+    """In this environment `retry_topic` cannot be imported."""
     code = "import wheel_sched\ntry: import retry_topic\nexcept ModuleNotFoundError: print('absent')"
     places = str(Path(__file__).with_name("core_alone"))
     env = {**os.environ, "PYTHONPATH": places}

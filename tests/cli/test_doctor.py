@@ -1,4 +1,4 @@
-"""doctor: each check finds its own kind of damage, and says what it saw and how to fix it."""
+"""The command doctor: each check finds its own kind of damage, and says what it found and how to fix it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import redis
 
 HOUR = 3_600_000
-doctor_module = import_module("wheel_sched.cli.doctor")  # an attribute of that name is the command
+doctor_module = import_module("wheel_sched.cli.doctor")  # the package's attribute `doctor` is the command
 
 
 def now_ms() -> int:
@@ -36,7 +36,7 @@ def findings(cli: Any, code: int, *options: str) -> dict[str, dict[str, str]]:
 
 
 def harmed(cli: Any, code: int, *options: str) -> set[tuple[str, str]]:
-    """(check, level) of each finding that is not "ok"; each has a fix."""
+    """Return check and level of each finding that is not "ok". Each of them must have a fix."""
     found = {name: f for name, f in findings(cli, code, *options).items() if f["level"] != "ok"}
     assert all(f["fix"] for f in found.values())
     return {(name, f["level"]) for name, f in found.items()}
@@ -52,14 +52,14 @@ CHECKS = [
 def test_the_core_alone_runs_exactly_these_checks(
     cli: Any, opened: Any, wait_for: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checks run in order of dependence. Without an extension there is no other check."""
+    """Without extensions, `doctor` runs only these checks. A check comes after those that it depends on."""
     monkeypatch.setattr(doctor_module, "installed", Installed)
     wait_for("w", now_ms() + HOUR)
     assert list(findings(cli, 0)) == CHECKS
 
 
 def test_a_healthy_namespace_has_no_findings_to_fix(cli: Any, opened: Any, wait_for: Any) -> None:
-    """Every check is there and fine; exit code 0; no key is left behind."""
+    """All checks are "ok", the exit code is 0, and `doctor` leaves no key behind."""
     wait_for("w", now_ms() + HOUR)
     before = set(opened.backend.client.scan_iter())
     found = findings(cli, 0)
@@ -70,7 +70,7 @@ def test_a_healthy_namespace_has_no_findings_to_fix(cli: Any, opened: Any, wait_
 
 
 def test_the_text_has_a_line_for_each_check_and_a_sum(cli: Any, opened: Any, wait_for: Any) -> None:
-    """A finding has a second line with its fix."""
+    """A finding with a fix has a second line. The last line counts problems, warnings and passed checks."""
     wait_for("w", now_ms() - 10_000)
     text = cli("doctor", code=1).stdout
     assert "PROBLEM  backlog      1 item is overdue, by 10s: no dispatcher releases them" in text
@@ -80,20 +80,20 @@ def test_the_text_has_a_line_for_each_check_and_a_sum(cli: Any, opened: Any, wai
 
 
 def test_an_absent_namespace_is_no_problem_and_stays_absent(cli: Any) -> None:
-    """Right after the installation doctor finds no problem and creates nothing."""
+    """A namespace that does not exist yet is no problem, and `doctor` does not create it."""
     found = findings(cli, 0)
     assert "does not exist yet" in found["namespace"]["evidence"]
     assert "1" not in cli("stats", code=1).stdout
 
 
 def test_an_absent_embedded_folder_is_checked_elsewhere(cli_at: Any, tmp_path: Any) -> None:
-    """An embedded server starts in a scratch folder; doctor does not create the folder of the settings."""
+    """`doctor` starts an embedded server in a temporary folder. It does not create the folder of the settings."""
     assert findings(cli_at("embedded:data"), 0)["version"]["level"] == "ok"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_server_it_says_so_once_and_ends_with_69(cli_at: Any) -> None:
-    """The checks that need the server are left out."""
+    """Without a server, `doctor` reports one problem and leaves out the checks that need the server."""
     report = cli_at("redis://127.0.0.1:1/0").json("doctor", code=69)
     assert [f["check"] for f in report["findings"] if f["level"] == "problem"] == ["server"]
     assert report["findings"][-1]["check"] == "server"
@@ -117,7 +117,7 @@ Harm = Callable[["redis.Redis"], Any]
 def test_each_kind_of_damage_is_found_by_one_check(
     cli: Any, opened: Any, wait_for: Any, harm: Harm, expected: tuple[str, str]
 ) -> None:
-    """Each kind of damage gives one finding. With warnings only, the exit code is 0."""
+    """Each kind of damage gives exactly one finding. If there are only warnings, the exit code is 0."""
     wait_for("w", now_ms() + HOUR)
     harm(opened.backend.client)
     assert harmed(cli, 1 if expected[1] == "problem" else 0) == {expected}
@@ -129,7 +129,7 @@ redis.register_function{function_name='ws_old', callback=function() return 1 end
 
 
 def test_leases_that_ran_out_are_seen(cli: Any, opened: Any, wait_for: Any) -> None:
-    """No dispatcher sweeps, so a lease that ended long ago is still there."""
+    """A lease that ended long ago is still in the store, because no dispatcher runs. This is a warning."""
     wait_for("f", now_ms() - 1)
     opened.claim(1)
     opened.backend.client.zadd("{wheel:0}:leased", {"f": now_ms() - 60_000})
@@ -137,7 +137,7 @@ def test_leases_that_ran_out_are_seen(cli: Any, opened: Any, wait_for: Any) -> N
 
 
 def test_items_in_another_shard_than_their_route_are_seen(cli: Any) -> None:
-    """A process with an old shard count stores them there."""
+    """A process with a wrong shard count stored items in wrong shards. This is a problem."""
     from wheel_sched.store import DelayStore, Item
     from wheel_sched.store.redis.backend import RedisBackend, client_for
     from wheel_sched.store.redis.round_trips import Dialect
@@ -151,7 +151,8 @@ def test_items_in_another_shard_than_their_route_are_seen(cli: Any) -> None:
 
 @pytest.mark.real
 def test_a_server_that_may_drop_or_lose_messages_is_a_problem(cli_at: Any) -> None:
-    """`doctor` reports an eviction policy other than noeviction, and a missing append-only file."""
+    """`doctor` reports an eviction policy other than noeviction, and append-only settings too weak for the durability
+    level."""
     with temporary_server() as server:
         cli = cli_at(server.url)
         import redis
@@ -196,7 +197,7 @@ SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewri
 def test_persistence_says_whether_the_level_is_kept(
     durability: str, replicas: int, info: dict[str, Any], config: dict[str, str], level: str, words: str
 ) -> None:
-    """If the server does not keep the durability level, the fix names the server's setting."""
+    """If the server does not keep the durability level, the finding names the server's setting."""
     finding = doctor_server.persistence(examined(durability, info, config, replicas))
     assert finding.level == level
     assert words in f"{finding.evidence} {finding.fix}"
@@ -222,7 +223,7 @@ def test_persistence_says_whether_the_level_is_kept(
 def test_failover_names_the_possible_loss(
     durability: str, info: dict[str, Any], config: dict[str, str], level: str, words: str
 ) -> None:
-    """A primary that acknowledges writes without its replicas is a warning."""
+    """`doctor` warns if a primary acknowledges writes that its replicas may not have."""
     finding = doctor_server.failover(examined(durability, info, config))
     assert finding.level == level
     assert words in f"{finding.evidence} {finding.fix}"
@@ -230,7 +231,7 @@ def test_failover_names_the_possible_loss(
 
 @pytest.mark.real
 def test_no_check_sends_keys(cli_at: Any) -> None:
-    """KEYS blocks a server with many keys, and some servers forbid it."""
+    """No check uses the command KEYS, which blocks a server with many keys and is forbidden on some servers."""
     with temporary_server() as server:
         import redis
 
@@ -241,7 +242,7 @@ def test_no_check_sends_keys(cli_at: Any) -> None:
 
 
 class Clock:
-    """A client whose server's clock is wrong by `off_s` seconds."""
+    """A client of a server whose clock is wrong by `off_s` seconds."""
 
     def __init__(self, off_s: float) -> None:
         self._off_s = off_s
@@ -257,7 +258,8 @@ def target(**given: Any) -> ExaminedTarget:
 
 @pytest.mark.parametrize(("off_s", "level"), [(0.0, "ok"), (2.0, "warn"), (-2.0, "warn"), (60.0, "problem")])
 def test_a_clock_that_is_off_is_seen(off_s: float, level: str) -> None:
-    """A delay starts at this machine's clock; the server's clock decides when it is over."""
+    """`doctor` warns if this machine's clock and the server's differ by seconds. A difference of a
+    minute is a problem."""
     found = doctor_server.clock_skew(target(client=Clock(off_s)))
     assert found.level == level
     if off_s:
@@ -274,7 +276,7 @@ def test_a_clock_that_is_off_is_seen(off_s: float, level: str) -> None:
     ],
 )
 def test_an_old_server_is_a_problem(info: dict[str, str], level: str) -> None:
-    """Valkey 8, Redis 7 or newer."""
+    """The server must be Valkey 8 or Redis 7, or newer."""
     assert doctor_server.server_version(target(info=info)).level == level
 
 
@@ -288,12 +290,12 @@ def test_an_old_server_is_a_problem(info: dict[str, str], level: str) -> None:
     ],
 )
 def test_memory_that_runs_out_is_seen(info: dict[str, Any], level: str) -> None:
-    """A full server refuses new messages. A server that hides its policy is a warning."""
+    """`doctor` warns if the server's memory is nearly full, or if the server does not tell its eviction policy."""
     assert doctor_server.eviction(target(info=info)).level == level
 
 
 def test_dead_letters_near_the_cap_are_seen(cli: Any, opened: Any, bury: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warning comes before the oldest are trimmed."""
+    """A warning comes before the oldest dead letters are trimmed."""
     monkeypatch.setattr(doctor_namespace, "DEAD_CAP", 5)
     for number in range(4):
         bury(f"d{number}")

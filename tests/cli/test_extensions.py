@@ -1,4 +1,5 @@
-"""Extensions reach the command line by entry point. Without an extension, only its commands are missing."""
+"""Extensions add commands to the command line by entry point. A missing or broken extension affects only
+its commands."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """The command line in an environment that has the extensions of `tmp_path` and no others."""
+    """Run the command line in an environment that has the extensions in `tmp_path` and no others."""
 
     def start(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         code = (
@@ -70,7 +71,7 @@ def run(tmp_path: Path) -> Run:
 
 
 def install(folder: Path, value: str, module: str = "", name: str = "guest") -> None:
-    """A package with one entry point, as an installer would leave it."""
+    """Make a package with one entry point in `folder`, as an installer does."""
     metadata = folder / f"{name}-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
@@ -80,7 +81,8 @@ def install(folder: Path, value: str, module: str = "", name: str = "guest") -> 
 
 
 def test_an_extension_brings_commands_settings_and_flags(run: Run, tmp_path: Path) -> None:
-    """An extension needs only an entry point. Its settings have the same order of sources as the core's."""
+    """An extension needs only an entry point. Its settings come from the same sources, in the same order, as the
+    core's."""
     install(tmp_path, "guest:EXTENSION", GUEST)
     assert "Guests:\n  paint  Paint." in run("--help").stdout.replace("paint    ", "paint  ")
     assert run("paint").stdout == "red\n"
@@ -97,7 +99,7 @@ def test_an_extension_brings_commands_settings_and_flags(run: Run, tmp_path: Pat
 
 
 def test_no_extension_replaces_a_command_of_the_core(run: Run, tmp_path: Path) -> None:
-    """One line says that the extension's command is ignored, and the core's command runs."""
+    """The extension's command is ignored with one line on stderr, and the core's command runs."""
     install(tmp_path, "guest:EXTENSION", GUEST)
     done = run("stats", "--help")
     assert "the command 'stats' of an extension is ignored" in done.stderr
@@ -118,7 +120,7 @@ def test_no_extension_replaces_a_command_of_the_core(run: Run, tmp_path: Path) -
 def test_a_broken_extension_costs_one_line_and_its_own_commands(
     run: Run, tmp_path: Path, value: str, module: str, why: str
 ) -> None:
-    """The core's commands run, even with settings that only the extension knows."""
+    """The core's commands run, even if the settings file has settings of the broken extension."""
     install(tmp_path, value, module)
     (tmp_path / "wheel-sched.toml").write_text('colour = "blue"\nnamespace = "orders"\n')
     done = run("config", "show", "--json")
@@ -131,7 +133,8 @@ def test_a_broken_extension_costs_one_line_and_its_own_commands(
 
 
 def test_without_extensions_the_core_stands_alone(run: Run) -> None:
-    """The core has its six commands and its five settings, and prints nothing on stderr."""
+    """`--help` lists only the core's six commands and prints nothing on stderr. `config show` has only the core's
+    settings."""
     done = run("--help")
     assert done.stderr == ""
     assert [line.split()[0] for line in done.stdout.partition("Store:\n")[2].splitlines()] == list(COMMANDS)
@@ -140,7 +143,7 @@ def test_without_extensions_the_core_stands_alone(run: Run) -> None:
 
 
 def test_two_extensions_are_listed_each_under_its_title() -> None:
-    """The extensions are listed in order of their names."""
+    """`--help` lists each extension's commands under its title, before the core's."""
     entries = [EntryPoint("a", "test:ONE"), EntryPoint("b", "test:TWO")]
     found = load([])
     assert (found.extensions, found.problems) == ((), ())
@@ -154,7 +157,8 @@ def test_two_extensions_are_listed_each_under_its_title() -> None:
 
 @pytest.mark.parametrize("group", ["pytest11", "console_scripts", "nobody's"])
 def test_the_quick_look_finds_what_importlib_finds(group: str) -> None:
-    """Every entry point of the packages that are installed here; ours are missing where the core is tested alone."""
+    """`entry_points` finds all entry points that importlib finds. This project's own are missing where the core is
+    alone."""
     expected = {(entry.name, entry.value) for entry in importlib.metadata.entry_points(group=group)}
     found = {(entry.name, entry.value) for entry in entry_points(group)}
     assert found <= expected
@@ -162,7 +166,7 @@ def test_the_quick_look_finds_what_importlib_finds(group: str) -> None:
 
 
 def test_a_place_that_is_a_file_is_left_to_importlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packages in zip files are found as well."""
+    """Entry points of packages in zip files are found too."""
     import zipfile
 
     with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:
@@ -175,7 +179,7 @@ def test_a_place_that_is_a_file_is_left_to_importlib(tmp_path: Path, monkeypatch
 def test_a_version_that_is_hidden_by_another_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python imports the first one on sys.path."""
+    """If a package is installed twice, only the first one on sys.path counts, as for imports."""
     for place in ("first", "second"):
         (tmp_path / place).mkdir()
         install(tmp_path / place, f"guest:{place.upper()}")

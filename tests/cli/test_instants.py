@@ -1,4 +1,4 @@
-"""Durations and instants as the command line reads them."""
+"""Durations and points in time, as the command line reads them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _now(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_an_instant_is_a_time_a_distance_back_or_a_distance_ahead(text: str, at_ms: int) -> None:
-    """Fractions of a millisecond round up, so that nothing given here is early."""
+    """An instant is RFC 3339, or a duration before or after now. A part of a millisecond counts as a whole one."""
     assert INSTANT.convert(text, None, None) == at_ms
 
 
@@ -38,13 +38,13 @@ def test_an_instant_is_a_time_a_distance_back_or_a_distance_ahead(text: str, at_
     "text", ["", "5", "yesterday", "2026-01-01T00:00:00", "2026-13-01T00:00:00Z", "+", "1900-01-01T00:00:00Z"]
 )
 def test_a_text_that_is_not_an_instant_is_wrong_usage(text: str) -> None:
-    """Nothing is guessed: neither a unit nor a time zone."""
+    """A text without a unit or a time zone is refused, not guessed."""
     with pytest.raises(click.BadParameter):
         INSTANT.convert(text, None, None)
 
 
 def test_a_duration_needs_a_unit() -> None:
-    """`90s` is milliseconds inside; a bare number is refused."""
+    """`90s` becomes 90,000 ms. A bare number is refused."""
     assert DURATION.convert("90s", None, None) == 90_000
     with pytest.raises(click.BadParameter):
         DURATION.convert("90", None, None)

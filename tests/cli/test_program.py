@@ -1,4 +1,4 @@
-"""The root of the command line: its list, its lazy imports, its help and its errors."""
+"""The root of the command line: its list of commands, lazy imports, help and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wheel_sched.errors import (
 
 @pytest.mark.parametrize("name", COMMANDS | installed().commands)
 def test_every_command_of_the_table_is_there_and_shows_examples_first(name: str, cli_at: Any) -> None:
-    """Each entry of the table names an existing command, and its help has examples."""
+    """Each command in the list exists, and its help shows examples before options."""
     command = root.get_command(click.Context(root), name)
     assert command is not None
     if not isinstance(command, click.Group):
@@ -35,7 +35,7 @@ def test_every_command_of_the_table_is_there_and_shows_examples_first(name: str,
 
 
 def test_help_imports_no_client_and_no_command() -> None:
-    """`--help` imports only click, the entry points and the modules that they name."""
+    """`--help` imports click and the small modules of extensions, but no client and no command."""
     code = (
         "import sys\n"
         "from wheel_sched.cli.program import cli\n"
@@ -54,7 +54,7 @@ def test_help_imports_no_client_and_no_command() -> None:
 
 
 def test_showing_the_settings_imports_no_client() -> None:
-    """A command that needs no server does not load its client."""
+    """`config show` does not import the Redis client."""
     code = (
         "import sys\n"
         "from wheel_sched.cli.program import cli\n"
@@ -67,7 +67,7 @@ def test_showing_the_settings_imports_no_client() -> None:
 
 
 def test_without_click_it_says_what_to_install() -> None:
-    """When the extra is missing, the entry point writes one sentence."""
+    """If click is missing, the program prints which extra to install, without a traceback."""
     code = "import sys; sys.modules['click'] = None\nfrom wheel_sched.cli import main\nmain()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.returncode == 2
@@ -83,12 +83,12 @@ def test_the_package_itself_runs_as_the_program() -> None:
 
 
 def test_a_mistyped_command_is_answered_with_the_near_one(cli_at: Any) -> None:
-    """`restor` is answered with `restore`, as wrong usage."""
+    """For `restor`, the error proposes `restore`. The exit code is 2 (wrong usage)."""
     assert "Did you mean 'restore'?" in cli_at("memory:")("restor", code=2).stderr
 
 
 def test_a_memory_store_is_refused_with_the_reason(cli_at: Any) -> None:
-    """It would end with the command, so its content is always empty."""
+    """A memory store would end with the command, so commands refuse it."""
     assert "would end with this command" in cli_at("memory:")("stats", code=2).stderr
 
 
@@ -96,7 +96,7 @@ def test_a_memory_store_is_refused_with_the_reason(cli_at: Any) -> None:
 def test_a_mistyped_folder_or_namespace_is_an_error_and_creates_nothing(
     args: tuple[str, ...], cli_at: Any, tmp_path: Any
 ) -> None:
-    """Commands that don't store new messages never make a data folder."""
+    """Commands that do not store new messages never create a data folder."""
     done = cli_at("embedded:nowhere")(*args, code=1)
     assert "there is no data folder nowhere: nothing was changed" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -118,12 +118,12 @@ def test_a_mistyped_folder_or_namespace_is_an_error_and_creates_nothing(
     ],
 )
 def test_each_error_has_its_exit_code(error: BaseException, code: int) -> None:
-    """One table from errors to exit codes."""
+    """`code_of` gives the exit code for each kind of error."""
     assert code_of(error) == code
 
 
 def test_a_namespace_that_does_not_exist_is_an_error_and_stays_absent(cli: Any) -> None:
-    """A mistyped namespace is an error. A second command still does not find it."""
+    """A command on an unknown namespace fails and does not create it."""
     for _ in range(2):
         done = cli("--namespace", "nosuch", "stats", code=1)
         assert "there is no namespace 'nosuch'" in done.stderr
@@ -131,17 +131,17 @@ def test_a_namespace_that_does_not_exist_is_an_error_and_stays_absent(cli: Any) 
 
 
 def test_a_wrong_shard_count_is_refused(cli: Any, opened: Any) -> None:
-    """--shards that disagrees with the namespace changes nothing and says how many there are."""
+    """If --shards differs from the namespace's number of shards, the command fails and says the number."""
     assert "1 shards, not 7" in cli("--shards", "7", "stats", code=1).stderr
 
 
 def test_a_server_that_is_away_is_69(cli_at: Any) -> None:
-    """Exit code 69 tells scripts to try again later."""
+    """Exit code 69 tells scripts that the server does not answer and that they may try again later."""
     error_text = cli_at("redis://127.0.0.1:1/0")("stats", code=69).stderr
     assert "no connection to the server" in error_text
     assert "executed" not in error_text  # nothing was sent, and listing changes nothing
 
 
 def test_a_store_that_is_no_url_is_wrong_usage(cli_at: Any) -> None:
-    """A store of an unknown kind is a configuration error, with the kinds there are."""
+    """An unknown kind of address is wrong usage. The error lists the known kinds."""
     assert "redis://" in cli_at("postgres://x")("stats", code=2).stderr

@@ -1,4 +1,5 @@
-"""Reshard: nothing lost, nothing doubled, counters true; refused while in use; killed at every step and resumed."""
+"""Reshard: no item is lost or doubled, and counters stay correct. A namespace in use is refused. A killed reshard
+resumes."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def fill(store: DelayStore, count: int = 600) -> None:
 
 
 def everything(store: DelayStore) -> tuple[Any, ...]:
-    """All data that must survive, and the counters, which must equal it."""
+    """Return all data that a reshard must keep. The store's counters must agree with it."""
     counts = store.counts()
     assert counts.frozen is None
     for shard, part in enumerate(store.counts_by_shard()):
@@ -89,7 +90,7 @@ def backend(redis_url: str) -> Iterator[RedisBackend]:
 
 @pytest.mark.parametrize(("before", "after"), [(1, 4), (4, 1), (2, 3), (5, 2), (3, 3)])
 def test_everything_is_where_the_new_count_says(redis_url: str, backend: RedisBackend, before: int, after: int) -> None:
-    """Growing and shrinking keep every item, reference, record, pause and counter, and add nothing."""
+    """A change of the shard count in either direction keeps all items, refs, attempt counts, pauses and counters."""
     with open_store(redis_url, shards=before) as store:
         fill(store)
         kept = everything(store)
@@ -104,7 +105,7 @@ def test_everything_is_where_the_new_count_says(redis_url: str, backend: RedisBa
 
 
 def test_paused_topics_stay_paused_in_new_shards(redis_url: str, backend: RedisBackend) -> None:
-    """Items that are stored later are held too, in every shard."""
+    """Items of a paused topic that are stored after the reshard are held, in every shard."""
     with open_store(redis_url, shards=1) as store:
         store.pause("t")
     reshard(backend, 4)
@@ -116,7 +117,8 @@ def test_paused_topics_stay_paused_in_new_shards(redis_url: str, backend: RedisB
 
 
 def test_it_refuses_while_something_is_in_flight(redis_url: str, backend: RedisBackend) -> None:
-    """A refused reshard changes nothing, and writers continue. A lease that has run out does not prevent a reshard."""
+    """A refused reshard changes nothing, and writers continue. An item whose lease has ended does not prevent a
+    reshard."""
     with open_store(redis_url, shards=2) as store:
         store.schedule([Item("a", 0, b"")])
         shard = shard_of("a", 2)
@@ -140,7 +142,7 @@ class Sink:
 
 
 def test_it_refuses_while_a_dispatcher_runs(redis_url: str, backend: RedisBackend) -> None:
-    """It also refuses while an idle dispatcher runs, which has no claim.
+    """A running dispatcher prevents a reshard, even if it has no claim.
 
     A dispatcher of another namespace does not prevent it.
     """
@@ -162,11 +164,12 @@ def wait_until(holds: Callable[[], bool]) -> None:
     until = time.monotonic() + 20
     while not holds():
         assert time.monotonic() < until
-        time.sleep(0.02)  # a connection of another thread comes or goes; there is nothing to wait on
+        time.sleep(0.02)  # polls until another thread has opened or closed its connection
 
 
 def test_a_claim_in_the_last_moment_is_found_by_the_freeze(redis_url: str, backend: RedisBackend) -> None:
-    """A claim comes between the check and the freeze of the last shard. Then all shards are released again."""
+    """A claim is made after the check and before the last shard is frozen. The reshard is refused, and no shard stays
+    frozen."""
     with open_store(redis_url, shards=3) as store:
         store.schedule([Item(f"i{n}", 0, b"") for n in range(30)])
 
@@ -181,7 +184,7 @@ def test_a_claim_in_the_last_moment_is_found_by_the_freeze(redis_url: str, backe
 
 
 def test_writers_are_fenced_out_while_it_runs(redis_url: str, backend: RedisBackend) -> None:
-    """A writer that still runs during a reshard gets an error, and no stored item is lost."""
+    """A write during a reshard raises an error and stores nothing."""
     refusals: list[str] = []
     with open_store(redis_url, shards=2) as store:
         fill(store, 100)
@@ -230,7 +233,8 @@ reshard(RedisBackend(client_for(url), Dialect("wheel")), target, progress=progre
 def test_a_kill_at_any_step_loses_nothing(
     redis_url: str, backend: RedisBackend, before: int, after: int, step: str, number: int
 ) -> None:
-    """The test kills the reshard after the first or second step of each kind. Then `resume` finishes the reshard."""
+    """The test kills the reshard after the first or second step of each kind. Then `resume` finishes it, and nothing is
+    lost."""
     with open_store(redis_url, shards=before) as store:
         fill(store, 300)
         kept = everything(store)
@@ -249,7 +253,8 @@ def test_a_kill_at_any_step_loses_nothing(
 
 @pytest.mark.slow
 def test_killed_at_every_step_it_ends_too(redis_url: str, backend: RedisBackend) -> None:
-    """Each run is killed one step later than the one before. Every resume continues from there."""
+    """Each run is killed one step later than the run before, and the next one resumes. At last the
+    reshard is complete."""
     with open_store(redis_url, shards=2) as store:
         fill(store, 300)
         kept = everything(store)
@@ -271,11 +276,11 @@ def test_killed_at_every_step_it_ends_too(redis_url: str, backend: RedisBackend)
 
 
 class Interrupted(Exception):
-    """Ends the run as a kill would, from the store's view."""
+    """Raised to end a reshard at a step, as a kill would."""
 
 
 def test_an_id_in_two_shards_with_two_contents_stops_it(redis_url: str, backend: RedisBackend) -> None:
-    """Two routes gave one id to two items. Neither is dropped, and the error names both."""
+    """Two items with different routes have one id. The reshard refuses to put them into one shard and drops neither."""
     routes = [next(f"x{n}" for n in range(100) if shard_of(f"x{n}", 2) == shard) for shard in (0, 1)]
     with open_store(redis_url, shards=2) as store:
         for route in routes:
@@ -288,26 +293,26 @@ def test_an_id_in_two_shards_with_two_contents_stops_it(redis_url: str, backend:
 
 @pytest.mark.parametrize("target", [0, 1_025, True])
 def test_a_count_that_cannot_be_is_refused(backend: RedisBackend, target: int) -> None:
-    """The count must be from 1 to 1024, as when a namespace is created."""
+    """The number of shards must be from 1 to 1024."""
     with pytest.raises(Rejected, match="nothing was changed"):
         reshard(backend, target)
 
 
 def test_a_namespace_that_is_not_there_cannot_be_resharded(backend: RedisBackend) -> None:
-    """The attempt creates nothing."""
+    """A reshard of an unknown namespace fails and creates nothing."""
     with pytest.raises(NamespaceMismatch):
         reshard(backend, 2)
     assert backend.client.dbsize() == 0
 
 
 def test_there_must_be_something_to_resume(redis_url: str, backend: RedisBackend) -> None:
-    """--resume on a namespace that is not frozen changes nothing."""
+    """Resuming without an interrupted reshard is refused."""
     open_store(redis_url).close()
     with pytest.raises(ReshardRefused, match="nothing to resume"):
         reshard(backend, None, resume=True)
 
 
 def test_a_memory_store_says_that_it_cannot(tmp_path: Any) -> None:
-    """It ends with its process, so there is nothing to reshard."""
+    """A memory store refuses a reshard, because it ends with its process."""
     with pytest.raises(StoreError, match="memory store"):
         reshard(MemoryBackend(2), 3)

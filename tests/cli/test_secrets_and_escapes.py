@@ -1,4 +1,4 @@
-"""Passwords are never shown, and foreign text never controls a terminal: on any stream, in any log line."""
+"""Passwords are never shown, and foreign text never controls a terminal: on stdout, on stderr, and in log lines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOREIGN = [
 
 @pytest.mark.parametrize("url", URLS)
 def test_a_url_is_shown_without_its_secrets(url: str) -> None:
-    """This holds for malformed URLs too, alone and inside a text. The rest still names the server."""
+    """The password of a URL is hidden, even if the URL is malformed or inside a text."""
     assert "hunter2" not in redacted(url)
     assert "***" in redacted(url)
     if " " not in url:
@@ -43,7 +43,7 @@ def test_a_url_is_shown_without_its_secrets(url: str) -> None:
 
 @pytest.mark.parametrize("url", TAILS)
 def test_no_part_of_a_secret_is_shown(url: str) -> None:
-    """A password may have a character that ends a value. The text after it is still part of the password."""
+    """A password may have a character that ends a part of a URL. What follows it is hidden too."""
     assert "ter2" not in redacted(url)
     assert "***" in redacted(url)
     assert redacted(redacted(url)) == redacted(url)
@@ -60,13 +60,13 @@ def test_no_part_of_a_secret_is_shown(url: str) -> None:
     ],
 )
 def test_parameters_that_look_harmless_are_shown(url: str) -> None:
-    """Numbers, yes and no, files of certificates."""
+    """Parameters with numbers, yes or no, or certificate files are shown."""
     assert redacted(url) == redacted_text(url) == url
 
 
 @pytest.mark.parametrize("url", ["redis://h:6379/0", "unix:///run/x.sock?db=2", "embedded:./folder", "redis://h?db=1"])
 def test_harmless_parts_are_shown(url: str) -> None:
-    """Without these parts people could not recognise the URL."""
+    """A URL without a password is shown unchanged, so that people can recognise it."""
     assert redacted(url) == url
     assert redacted_text(f"from {url}, at 12:30") == f"from {url}, at 12:30"
 
@@ -83,7 +83,7 @@ def test_harmless_parts_are_shown(url: str) -> None:
     ],
 )
 def test_settings_in_a_text_are_shown_without_their_secrets(text: str) -> None:
-    """The settings are in the form in which Kafka's clients quote them."""
+    """Secrets of Kafka client settings are hidden, in all forms in which Kafka's clients print settings."""
     assert "hunter2" not in redacted_text(text)
     assert redacted_text("give --secrets FILE or secrets = in wheel-sched.toml").endswith(
         "secrets = in wheel-sched.toml"
@@ -91,7 +91,7 @@ def test_settings_in_a_text_are_shown_without_their_secrets(text: str) -> None:
 
 
 def test_the_error_of_an_address_still_shows_how_one_is_written() -> None:
-    """The error hides the quoted address. It still shows the correct form, even after the whole text is redacted."""
+    """The error hides the given address and shows the correct form, even after the whole text is redacted."""
     with pytest.raises(ConfigError) as raised:
         client_for("redis://h/0?password=hun#ter2")
     shown = redacted_text(str(raised.value))
@@ -110,14 +110,14 @@ def test_the_error_of_an_address_still_shows_how_one_is_written() -> None:
     ],
 )
 def test_an_address_that_is_right_is_opened(url: str) -> None:
-    """The command accepts the address and does not connect yet."""
+    """A correct address gives a client, which does not connect yet."""
     client_for(url).close()
     async_client_for(url)
 
 
 @pytest.mark.parametrize("text", FOREIGN)
 def test_foreign_text_is_escaped_on_both_streams(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line stays one line, without control characters."""
+    """On stdout and stderr, a line with foreign text stays one line without control characters."""
     say(f"id {text}")
     note(f"id {text}")
     table(("head",), [(f"id {text}",)])
@@ -128,14 +128,14 @@ def test_foreign_text_is_escaped_on_both_streams(text: str, capsys: pytest.Captu
 
 @pytest.mark.parametrize("text", ["plain", "größer", "日本語", "🙂", "a\\nb"])
 def test_letters_of_any_script_are_left_as_they_are(text: str) -> None:
-    """Only characters with an effect are escaped."""
+    """Letters are not escaped, only characters that control a terminal or hide text."""
     assert escaped(text) == text
 
 
 def test_only_our_own_styles_reach_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A payload with the same codes is shown as text."""
+    """The program's own styles are printed. The same codes in a payload are shown as visible text."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
@@ -148,7 +148,7 @@ def test_only_our_own_styles_reach_a_terminal(
     "error", [WheelSchedError("a\nb \x1b[2J redis://u:pw@h"), ConfigError(["a\nb", "redis://u:pw@h"])]
 )
 def test_errors_are_escaped_and_redacted(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    """This holds for every text that an error quotes."""
+    """Text that an error quotes is escaped, and passwords in it are hidden."""
 
     def run() -> None:
         raise error
@@ -162,7 +162,7 @@ def test_errors_are_escaped_and_redacted(error: Exception, capsys: pytest.Captur
 
 
 def test_a_log_line_forges_no_second_one() -> None:
-    """Neither its arguments nor the error of a traceback can forge a line, and the line quotes no password."""
+    """Neither the arguments of a log line nor the error of its traceback can forge another line or show a password."""
     logger, stream = logger_of("wheel_sched.test"), io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("LOG %(message)s"))
@@ -182,7 +182,7 @@ def test_a_log_line_forges_no_second_one() -> None:
 
 
 def test_every_logger_of_ours_is_a_safe_one() -> None:
-    """A logger without the filter would log unsafe text."""
+    """No module makes a logger with `logging.getLogger`, because that logger would not escape foreign text."""
     root = Path(__file__).parents[2]
     folders = [root / "wheel_sched", root / "retry_topic", root / "integrations"]
     found = [
@@ -195,7 +195,7 @@ def test_every_logger_of_ours_is_a_safe_one() -> None:
 
 
 def test_json_is_exact_and_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
-    """The JSON reads back as the same value."""
+    """JSON output is ASCII, and parsing it gives the same value."""
     from wheel_sched.cli.output import emit
 
     emit(FOREIGN)
@@ -206,5 +206,5 @@ def test_json_is_exact_and_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_safe_does_both() -> None:
-    """The text is redacted first, because an escape could hide a password."""
+    """`safe` hides passwords first and escapes then, because an escape could keep a password from being found."""
     assert safe("redis://u:p\x1bw@h") == "redis://u:***@h"

@@ -1,4 +1,4 @@
-"""The operator's pages over real HTTP."""
+"""The HTTP endpoint for probes and metrics, over real HTTP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wheel_sched.observability import Endpoint, dead_parts, parse_address, unrea
 
 
 class Part:
-    """A part whose answers the test sets."""
+    """A part of a service whose state the test sets."""
 
     def __init__(self, *problems: str, ready: bool = True) -> None:
         self.problems = list(problems)
@@ -73,26 +73,27 @@ def test_liveness_is_local_and_readiness_is_not(
     live: tuple[int, str],
     readiness: tuple[int, str],
 ) -> None:
-    """An outage of the store is no reason for a restart; a stuck or ended thread is."""
+    """`/livez` fails for a stuck or ended thread, which a restart can mend. `/readyz` fails for an outage of store or
+    broker."""
     part.problems, part.ready = problems, ready
     assert get(endpoint, "/livez") == live
     assert get(endpoint, "/readyz?verbose") == readiness
 
 
 def test_a_page_that_fails_is_answered_and_the_next_request_too(endpoint: Endpoint) -> None:
-    """The error of a page does not end the service."""
+    """A page that raises an error is answered with 500, and the next request is served."""
     assert get(endpoint, "/broken") == (HTTPStatus.INTERNAL_SERVER_ERROR, "RuntimeError: no\n")
     assert get(endpoint, "/livez")[0] == HTTPStatus.OK
 
 
 def test_unknown_pages_and_methods_are_refused(endpoint: Endpoint) -> None:
-    """404 lists the existing pages. Only GET is allowed."""
+    """A 404 answer lists the existing pages. Methods other than GET are refused."""
     assert get(endpoint, "/etc/passwd") == (404, "/livez\n/readyz\n/broken\n")
     assert get(endpoint, "/livez", "POST")[0] == HTTPStatus.NOT_IMPLEMENTED
 
 
 def test_a_silent_client_holds_up_neither_probe_nor_end(endpoint: Endpoint) -> None:
-    """Each request has its own thread."""
+    """A client that sends nothing delays neither other requests nor `close`."""
     with socket.create_connection((endpoint.host, endpoint.port)):
         assert get(endpoint, "/livez")[0] == HTTPStatus.OK
         closing = threading.Thread(target=endpoint.close)
@@ -102,7 +103,7 @@ def test_a_silent_client_holds_up_neither_probe_nor_end(endpoint: Endpoint) -> N
 
 
 def test_a_taken_port_is_an_error_that_names_it(endpoint: Endpoint) -> None:
-    """The error says what to do."""
+    """The error names the address and says to choose another port."""
     with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{endpoint.port}: .*; choose another port"):
         Endpoint("127.0.0.1", endpoint.port, {})
 
@@ -118,12 +119,12 @@ def test_a_taken_port_is_an_error_that_names_it(endpoint: Endpoint) -> None:
     ],
 )
 def test_addresses(text: str, address: tuple[str, int]) -> None:
-    """The address is the loopback unless a host is named."""
+    """Without a host, the address is the loopback interface."""
     assert parse_address(text) == address
 
 
 @pytest.mark.parametrize("text", ["", "x", "host:", "1:65536", "1:-1", "1:²", "host:1.5"])
 def test_wrong_addresses(text: str) -> None:
-    """The error comes before the server binds."""
+    """`parse_address` refuses a text that is not HOST:PORT."""
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
         parse_address(text)

@@ -1,4 +1,4 @@
-"""The metrics of real dispatchers and stores, read as Prometheus reads them."""
+"""The metrics of real dispatchers and stores, parsed by the Prometheus client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REASONS = ("satisfied", "forced", "expired")
 
 
 class Scrape:
-    """Samples of one page by name and labels."""
+    """The samples of one metrics page, by name and labels."""
 
     def __init__(self, collector: MetricsCollector) -> None:
         reply = metrics_page(collector)()
@@ -43,7 +43,7 @@ class Scrape:
 
 
 class Publisher:
-    """Answers `Done` for every item."""
+    """A publisher that answers `Done` for every item."""
 
     traits = PublisherTraits()
 
@@ -55,7 +55,8 @@ class Publisher:
 
 
 def test_a_store_that_hangs_holds_up_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page comes within the limit and shows the store as down. Only one query runs at a time."""
+    """If the store does not answer, the page comes soon and shows the store as down. Only one query of
+    the store runs."""
     monkeypatch.setattr("wheel_sched.observability.prometheus.STORE_S", 0.05)
     going_on, asked = threading.Event(), []
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
@@ -82,7 +83,7 @@ def test_a_store_that_hangs_holds_up_no_page(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_events_are_counters_and_a_histogram() -> None:
-    """Five items are published, and one waits for an hour. Buckets are cumulative and end with all of them."""
+    """Five items are published, and one waits for an hour. The last histogram bucket counts all five."""
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
         now_ms = store.now_ms()
         store.schedule([Item(f"m{n}", now_ms, b"x", "orders") for n in range(5)])
@@ -104,7 +105,7 @@ def test_events_are_counters_and_a_histogram() -> None:
 
 
 def test_buckets_and_sum_are_in_seconds() -> None:
-    """The lateness is 2 ms twice and 40 s once. Buckets and sum show it in seconds."""
+    """With lateness of twice 2 ms and once 40 s, buckets and sum are in seconds."""
 
     class Counting:
         stats = DispatcherStats()
@@ -121,7 +122,7 @@ def test_buckets_and_sum_are_in_seconds() -> None:
 
 
 def test_the_metrics_of_purgatories() -> None:
-    """One operation ends in each way. The lateness is in seconds, with cumulative buckets and a sum."""
+    """Operations end in different ways, and each way has its counter. Lateness is in seconds."""
     clock = VirtualClock()
     wheel: TimingWheel[Any] = TimingWheel(0)
 
@@ -169,7 +170,7 @@ def test_the_metrics_of_purgatories() -> None:
 
 
 def test_the_metrics_of_the_purgatory_of_a_dispatcher() -> None:
-    """Three answered batches count as satisfied. None has expired at the publish timeout."""
+    """Each of three published batches is one completed operation. None has expired."""
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
         for n in range(3):
             store.schedule([Item(f"m{n}", store.now_ms(), b"x", "orders")])
@@ -183,7 +184,7 @@ def test_the_metrics_of_the_purgatory_of_a_dispatcher() -> None:
 
 
 def test_an_absent_store_leaves_the_rest_of_the_page() -> None:
-    """The gauge of the store is 0. The metrics of this process are there."""
+    """If the store does not answer, `store_up` is 0, and the metrics of this process are still there."""
 
     class Away:
         def counts(self) -> None:
@@ -199,7 +200,7 @@ def test_an_absent_store_leaves_the_rest_of_the_page() -> None:
 
 
 def test_a_dispatcher_says_how_it_is() -> None:
-    """Before the start it is neither live nor ready, then both, and after the stop neither."""
+    """A dispatcher is live and ready only between `start` and `stop`."""
     with open_store("memory:") as store:
         dispatcher = Dispatcher(store, Publisher())
         assert (dispatcher.ailing(), dispatcher.ready) == (["its thread has ended"], False)
@@ -214,7 +215,7 @@ def test_a_dispatcher_says_how_it_is() -> None:
 
 
 def test_locked_keys_and_flow_control_have_metrics_by_topic() -> None:
-    """Destinations are counted and are not labels."""
+    """The metrics have topics as labels. Destinations are only counted."""
     with open_store("memory:") as store:
         gates, scope = OrderedKeys(store), scope_of("g", "t")
         gate = lock_of(scope, b"k")

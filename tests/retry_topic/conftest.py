@@ -1,6 +1,6 @@
-"""A bench for tests of the retry service: a connection in memory or to a real server, with consumers and services.
+"""Fixtures for tests of the retry service: a connection in memory or to a real server, with consumers and services.
 
-A test that asks for `bench` runs once on each; `memory` and `server` choose one of them.
+A test that uses `bench` runs once with each. A test that uses `memory` or `server` runs with that one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE_S = 40.0  # real seconds until a test gives up on other threads
 
 
 class Call(NamedTuple):
-    """One message that a handler received, and when, by this machine's clock (the store has the same clock)."""
+    """One message that a handler received, and the time by this machine's clock. The store uses the same clock."""
 
     message: Message
     at_ms: int
@@ -41,7 +41,7 @@ class Call(NamedTuple):
 
 
 class Handler:
-    """Notes its messages, and raises or returns its `answers` in turn; the last answer is repeated.
+    """A handler that records its messages and gives its `answers` one after another. The last answer is repeated.
 
     Args:
         answers: an exception to raise, a verdict to return, or a function of the message that does either.
@@ -86,7 +86,7 @@ class Bench:
     def consume(
         self, handler: Callable[[Message], Any], topics: str | Sequence[str] = topic, group: str = group, **config: Any
     ) -> Consumer:
-        """A started consumer."""
+        """Start a consumer."""
         consumer = Consumer(self.connection, topics, handler, group=group, config=ConsumerConfig(**config))
         return self._stack.enter_context(consumer)
 
@@ -97,19 +97,19 @@ class Bench:
         connection: Connection | None = None,
         **config: Any,
     ) -> RetryService:
-        """A started service; `taken` gets the results of its intake."""
+        """Start a retry service. The results of its intake are appended to `taken`."""
         service = RetryService(
             connection or self.connection, group, policies, config=ServiceConfig(**config), seen=self.taken.append
         )
         return self._stack.enter_context(service)
 
     def publish(self, *values: bytes, topic: str = topic, key: bytes | None = None, headers: Headers = ()) -> None:
-        """Put records into a topic. An absent topic is created."""
+        """Publish records to a topic. Create the topic if it is absent."""
         self.connection.broker.create_topic(topic)
         assert not any(self.connection.broker.publish([Message(topic, value, key, headers) for value in values]))
 
     def until(self, condition: Callable[[], bool], what: object = "") -> None:
-        """Wait for the work of other threads."""
+        """Wait until `condition` is true. After 40 s, fail with `what`."""
         until_s = time.monotonic() + PATIENCE_S
         while not condition():
             state = what() if callable(what) else what
@@ -117,7 +117,7 @@ class Bench:
             time.sleep(0.002)  # polls until other threads have finished
 
     def quiet(self, *consumers: Consumer) -> None:
-        """Wait until no message waits, is claimed, lies in a retry or redelivery topic, or is in flight."""
+        """Wait until no item of the store is due or claimed, and no message of these consumers is in flight."""
         self.until(lambda: self.waiting() == 0 and all(consumer.stats.in_flight == 0 for consumer in consumers))
 
     def waiting(self) -> int:
@@ -135,7 +135,7 @@ class Bench:
         return letters
 
     def records(self, topic: str) -> list[Message]:
-        """All records of a topic, read by a new group."""
+        """Read all records of a topic as a new group."""
         consumer = self.connection.broker.consumer([topic], f"looker-{next(self._lookers)}")
         found: list[Message] = []
         while deliveries := consumer.poll(500, 0):
@@ -145,7 +145,7 @@ class Bench:
         return found
 
     def unsettled(self, topic: str, group: str = group, idle_ms: int = 100) -> list[bytes]:
-        """The messages that a group has received and not settled, after `idle_ms` of silence."""
+        """Wait longer than `idle_ms`, then return the messages that the group has received and not settled."""
         time.sleep(idle_ms / 1000 + 0.05)  # only silence makes a record free
         consumer = self.connection.broker.consumer([topic], group, idle_ms=idle_ms)
         deliveries = consumer.poll(500, 100)
@@ -159,7 +159,7 @@ class Bench:
 
 @pytest.fixture
 def quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let consumers and services check often whether they must stop; nothing else depends on it."""
+    """Let consumers and services check more often whether they must stop. Tests are faster and otherwise the same."""
     monkeypatch.setattr("retry_topic.consumer.consumer._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.consumer.ordered.leased_topic._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.consumer.ordered.leased_topic._STAND_BY_S", 0.02)
@@ -186,7 +186,7 @@ def server(quick_poll: None, redis_url: str) -> Iterator[Bench]:
 
 @pytest.fixture
 def bench_on(quick_poll: None) -> Iterator[Callable[[str], Bench]]:
-    """Make a bench on a server of the test."""
+    """Make a bench on the server with a given address."""
     with ExitStack() as made:
 
         def make(url: str) -> Bench:
@@ -199,7 +199,7 @@ def bench_on(quick_poll: None) -> Iterator[Callable[[str], Bench]]:
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.real)])
 def bench(request: pytest.FixtureRequest) -> Bench:
-    """The bench, once in memory and once on a server."""
+    """The bench: once in memory and once on a server."""
     found: Bench = request.getfixturevalue(request.param)
     return found
 
@@ -212,7 +212,7 @@ def handler() -> Callable[..., Handler]:
 
 @pytest.fixture
 def policy() -> Callable[..., RetryPolicy]:
-    """A policy of short fixed delays."""
+    """Make a policy with short fixed delays."""
 
     def made(max_attempts: int | None = 3, base_ms: int = 20, rules: tuple[Rule, ...] = (), **more: Any) -> RetryPolicy:
         return RetryPolicy(delay=Fixed(base_ms=base_ms), max_attempts=max_attempts, rules=rules, **more)

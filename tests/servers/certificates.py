@@ -48,7 +48,7 @@ def self_signed(folder: Path, name: str = "localhost") -> Certificate:
 def _keytool(*arguments: str) -> str:
     try:
         done = subprocess.run(
-            ["keytool", *arguments],  # that of the Java on PATH, which the server runs with
+            ["keytool", *arguments],  # of the Java on PATH, which also runs the server
             check=False,
             capture_output=True,
             text=True,

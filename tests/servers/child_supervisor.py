@@ -4,10 +4,11 @@
     child.freeze()
     child.kill()
 
-A supervisor process (this file, run by its path) stands between the two. Its stdin is the read end of a pipe. The
-kernel closes the other end when the starting process exits or is killed; then the supervisor kills the child and
-everything the child has started. The child has its own process group, so freezing the child does not freeze the
-supervisor. If the supervisor itself is killed, Linux kills the child, but not what the child has started. POSIX only.
+The starting process runs a supervisor process (this file, run by its path), which runs the child. The supervisor's
+stdin is the read end of a pipe. The kernel closes the other end when the starting process exits or is killed. Then the
+supervisor kills the child and everything that the child has started. The child has its own process group, so freezing
+the child does not freeze the supervisor. If the supervisor itself is killed, Linux kills the child, but not what the
+child has started. POSIX only.
 
 `wheel_sched.store.embedded.supervisor` explains why this is a pipe and not a parent-death signal.
 """
@@ -73,7 +74,7 @@ class SupervisedChild:
         return self._supervisor.poll()
 
     def freeze(self) -> None:
-        """Stop the child until `thaw`; its connections stay open."""
+        """Suspend the child until `thaw`. Its connections stay open."""
         os.killpg(self.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -94,7 +95,7 @@ class SupervisedChild:
 
 
 def _supervise(command: list[str]) -> int:
-    """Run `command` until it ends or until stdin is closed. Returns the exit code."""
+    """Run `command` until it ends or until stdin is closed. Return the exit code."""
     signalled, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
@@ -125,7 +126,10 @@ def _supervise(command: list[str]) -> int:
 
 
 def _become(command: list[str], libc: ctypes.CDLL | None, supervisor: int) -> None:
-    """Turn the forked child into `command`, in its own group, to be killed with the supervisor. Never returns."""
+    """Replace the forked child by `command`, in its own process group, and let Linux kill it with the supervisor.
+
+    Never returns.
+    """
     try:
         os.setpgid(0, 0)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

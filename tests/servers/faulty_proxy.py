@@ -1,12 +1,12 @@
-"""A proxy in front of a real server that loses replies, swallows traffic or delays replies.
+"""A proxy in front of a real server that loses replies, discards all traffic, or delays replies.
 
     with FaultyProxy(server.url) as proxy:
         client = redis.Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 0))
         proxy.drop_next_reply()
         client.incr("n")  # the server counts; the client sees a ConnectionError
 
-The proxy knows no protocol. The server may be any that answers requests over TCP or a unix socket. A connection has two
-threads. Any thread may call any method while traffic flows.
+The proxy does not depend on a protocol. The server may be any that answers requests over TCP or a unix socket. Each
+connection has two threads. Any thread may call any method while traffic flows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ QUIET_S = 0.02  # a server that is silent for this long has executed and answere
 
 @dataclass(frozen=True, slots=True)
 class ProxyCounts:
-    """How many connections were made so far, and what the proxy has lost on purpose."""
+    """The number of connections so far, and what the proxy has discarded."""
 
     connections: int = 0
     dropped_replies: int = 0
@@ -36,11 +36,11 @@ class ProxyCounts:
 
 
 class FaultyProxy:
-    """A loopback TCP listener that forwards all traffic, except what its methods make it lose or delay.
+    """A TCP listener on loopback that forwards all traffic, except what its methods let it lose or delay.
 
     Args:
-        upstream: `unix:///path`, or `redis://host:port` with any scheme.
-        delay_ms: delay of each reply; may be set at any time. Defaults to 0.
+        upstream: address of the server: `unix:///path`, or `redis://host:port` with any scheme.
+        delay_ms: delay of each reply in ms; may be set at any time. Defaults to 0.
         port: the port to listen on. Defaults to 0: any free port.
     """
 
@@ -72,10 +72,11 @@ class FaultyProxy:
     def drop_next_reply(self, containing: bytes = b"") -> None:
         """Let the server execute the next request, lose its reply and close that client's connection.
 
+        Each call loses one reply. Several calls take effect in their order.
+
         Args:
-            containing: choose the next request that contains these bytes. Without it, the next request of any
-                connection is chosen, which may be the handshake of a new one. Each call loses one reply; several
-                calls take effect in their order.
+            containing: choose the next request that contains these bytes. Defaults to none: the next request of any
+                connection, which may be the handshake of a new one.
         """
         with self._lock:
             self._armed.append(containing)
@@ -86,7 +87,8 @@ class FaultyProxy:
             self._silent = True
 
     def heal(self) -> None:
-        """Forward everything again and forget pending losses. Connections that lost bytes are closed."""
+        """Forward everything again and cancel open calls of `drop_next_reply`. Connections that lost
+        bytes are closed."""
         with self._lock:
             self._silent = False
             self._armed.clear()
@@ -102,12 +104,12 @@ class FaultyProxy:
             link.close()
 
     def redirect(self, upstream: str) -> None:
-        """Forward new connections to another server, like an address that is switched over by a failover."""
+        """Close every open connection and forward new ones to another server, as after a failover."""
         self._upstream = upstream
         self.cut()
 
     def close(self) -> None:
-        """Close everything and wait for the threads. Idempotent."""
+        """Close the listener and all connections, and wait for the threads. Idempotent."""
         with self._lock:
             if self._closing:
                 return
@@ -175,7 +177,7 @@ class FaultyProxy:
     def _lose(self, link: _Link, chunk: bytes) -> bool:
         if self._silent:
             link.torn = True
-        if link.torn:  # a stream with missing bytes is of no use
+        if link.torn:  # after lost bytes, the rest of the stream is discarded too
             self._swallowed += len(chunk)
         return link.torn
 
@@ -206,7 +208,7 @@ class _Link:
         self._replies.start()
 
     def close(self) -> None:
-        """End both connections, which wakes both threads; the reply thread closes the sockets."""
+        """Shut down both connections, which wakes both threads. The reply thread then closes the sockets."""
         for connection in (self._client, self._server):
             with contextlib.suppress(OSError):  # already ended
                 connection.shutdown(socket.SHUT_RDWR)

@@ -1,13 +1,13 @@
-"""A temporary Kafka broker for tests: one real KRaft node on loopback, from the published jars.
+"""A temporary Kafka broker for tests: one real KRaft node on loopback, run from the published jars.
 
     with temporary_kafka() as kafka:
         KafkaBroker(kafka.bootstrap)
         kafka.sigkill()
         kafka.restart()  # the same folder and port, so topics, groups and transactions survive
 
-Needs Java 17. The first start also needs Maven (`mvn`), which keeps the jars in its local repository, `~/.m2`. A start
-takes four to ten seconds. `mock_kafka` needs neither: it is librdkafka's imitation, inside this process, which has
-consumer groups but no transactions.
+The broker needs Java 17. Its first start also needs Maven (`mvn`), which keeps the jars in its local repository,
+`~/.m2`. A start takes four to ten seconds. `mock_kafka` needs neither: it runs librdkafka's mock cluster inside this
+process, which has consumer groups but no transactions.
 """
 
 from __future__ import annotations
@@ -174,7 +174,8 @@ class TemporaryKafka:
         return f"127.0.0.1:{self.port}"
 
     def as_guest(self, password: str = _GUEST) -> dict[str, str]:
-        """Settings of a client that logs in as `User:guest`. A client that does not log in may do everything."""
+        """Return the settings of a client that logs in as `User:guest`. A client that does not log in may do
+        everything."""
         return {
             "bootstrap.servers": f"127.0.0.1:{self.sasl_port}",
             "security.protocol": "SASL_PLAINTEXT",
@@ -184,7 +185,7 @@ class TemporaryKafka:
         }
 
     def over_tls(self, authority: Path | None = None) -> dict[str, str]:
-        """Settings of a client that logs in as `User:guest` over TLS, by SCRAM.
+        """Return the settings of a client that logs in as `User:guest` over TLS, by SCRAM.
 
         Args:
             authority: PEM file of the certificates that the client trusts. Defaults to the broker's own.
@@ -202,7 +203,8 @@ class TemporaryKafka:
         }
 
     def proxy(self) -> FaultyProxy:
-        """Make a proxy before the broker. The broker names the proxy's address to its clients. One proxy at a time."""
+        """Make a proxy in front of the broker. The broker gives its address to clients that use it. One proxy at a
+        time."""
         return FaultyProxy(f"kafka://127.0.0.1:{self._behind_port}", port=self.proxy_port)
 
     @property
@@ -211,10 +213,10 @@ class TemporaryKafka:
         return None if self._process is None else self._process.pid
 
     def restart(self) -> None:
-        """Kill the broker if it runs, start it over the same folder and port, and wait until it serves.
+        """Kill the broker if it runs, start it with the same folder and port, and wait until it answers.
 
         Raises:
-            ConfigError: the broker does not start; the message holds its output.
+            ConfigError: the broker does not start; the message has its output.
         """
         self.sigkill()
         command = self._command("kafka.Kafka", "server.properties")
@@ -233,7 +235,7 @@ class TemporaryKafka:
             process.kill()
 
     def freeze(self) -> None:
-        """Stop the broker's process until `thaw`; its connections stay open."""
+        """Suspend the broker's process until `thaw`. Its connections stay open."""
         if self._process is not None:
             self._process.freeze()
 
@@ -268,7 +270,7 @@ class TemporaryKafka:
             raise ConfigError(f"{arguments[0]} failed: {(done.stdout + done.stderr)[-2000:]}")
 
     def _serves(self) -> bool:
-        """Whether the broker accepts connections and answers a metadata request."""
+        """Return whether the broker accepts connections and answers a metadata request."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=2):
                 pass
@@ -288,21 +290,21 @@ class TemporaryKafka:
 
 
 _MEMORY = ("-Xms1g", "-Xmx1g", "-XX:MetaspaceSize=128m")  # the values of Kafka's own start script
-# this collector pauses the broker for 1 to 2 ms, others for 20 to 100; a Java without it uses its default
+# this garbage collector pauses the broker for 1 to 2 ms, others for 20 to 100; a Java without it uses its default
 _COLLECTOR = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseShenandoahGC")
 _CLUSTER_ID = "d2hlZWwtc2NoZWQtdGVzdA"  # 16 bytes in base64; a cluster id must not begin with a dash
 
 
 def _environment() -> dict[str, str]:
-    """The environment of this process without JDK_JAVA_OPTIONS, which could select a second collector."""
+    """The environment of this process without JDK_JAVA_OPTIONS, which could select a second garbage collector."""
     return {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
 
 
 @contextlib.contextmanager
 def temporary_kafka(*, tls: bool = False) -> Iterator[TemporaryKafka]:
-    """Run a broker over a new temporary folder; the end of the block removes both.
+    """Run a broker with a new temporary folder. The end of the block removes both.
 
-    When this process is killed, the next broker's start removes the folder.
+    If this process is killed, the next call in any process removes the folder.
 
     Args:
         tls: also listen for TLS clients, see `over_tls`; this takes another second. Defaults to False.
@@ -320,10 +322,10 @@ def temporary_kafka(*, tls: bool = False) -> Iterator[TemporaryKafka]:
 
 
 def kafka_classpath() -> str:
-    """Return the class path of a broker; Maven fetches jars that its local repository lacks.
+    """Return the class path of a broker. Maven fetches jars that its local repository does not have.
 
     Raises:
-        ConfigError: Java is missing, or Maven is needed and missing.
+        ConfigError: Java is missing, Maven is needed and missing, or Maven cannot fetch the jars.
     """
     if shutil.which("java") is None:
         raise ConfigError("a Kafka broker needs Java 17 (apt-get install openjdk-17-jre-headless); nothing was started")
@@ -331,7 +333,7 @@ def kafka_classpath() -> str:
 
 
 def connector_jars() -> list[str]:
-    """Return the jars of Spark's own connector, for the setting `spark.jars`; Maven fetches missing ones.
+    """Return the jars of Spark's own Kafka connector, for the setting `spark.jars`. Maven fetches missing ones.
 
     Raises:
         ConfigError: Maven is needed and missing, or cannot fetch the jars.
@@ -341,7 +343,7 @@ def connector_jars() -> list[str]:
 
 
 def _fetched(name: str, project: str) -> str:
-    """Return the class path of a Maven project; a cache file of this name remembers it."""
+    """Return the class path of a Maven project. The cache file `name` keeps it for later calls."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wheel-sched"
     known = cache / f"{name}.classpath"
     if known.is_file():
@@ -373,10 +375,10 @@ def _fetched(name: str, project: str) -> str:
 
 @contextlib.contextmanager
 def mock_kafka(brokers: int = 1) -> Iterator[str]:
-    """Run librdkafka's imitation of a cluster, see `MockCluster`; yields its bootstrap address.
+    """Run librdkafka's mock cluster, see `MockCluster`, and yield its bootstrap address.
 
     Raises:
-        ConfigError: the imitation did not start.
+        ConfigError: the mock cluster did not start.
     """
     with MockCluster(brokers) as cluster:
         yield cluster.bootstrap

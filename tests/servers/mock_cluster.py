@@ -1,15 +1,15 @@
-"""librdkafka's own imitation of a Kafka cluster, inside this process: both group protocols, no transactions.
+"""librdkafka's mock of a Kafka cluster, inside this process: both group protocols, no transactions.
 
     with MockCluster() as cluster:
         cluster.create_topic("orders", partitions=1)
         KafkaBroker(cluster.bootstrap, transactions=False)
 
-Other processes may connect; the cluster ends with this process. A topic that was not created is created at first use,
-with four partitions. Groups rebalance at once; the imitation's default waits three seconds for further members.
+Other processes may connect. The cluster ends with this process. A topic that is used without being created gets four
+partitions. Groups rebalance at once; by default the mock cluster would wait three seconds for further members.
 
-The imitation is part of librdkafka, which confluent-kafka brings. Its Python interface can start one but cannot
-configure it. So this module uses librdkafka's C interface (`rdkafka_mock.h`, which calls itself experimental).
-A start takes milliseconds; a cluster has two threads. Any thread may use it; one thread closes it.
+The mock cluster is part of librdkafka, which confluent-kafka contains. The Python interface can start one but cannot
+configure it. So this module uses librdkafka's C interface (`rdkafka_mock.h`, which calls itself experimental). A start
+takes milliseconds, and a cluster has two threads. Any thread may use it; one thread closes it.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _HEARTBEAT = "rd_kafka_mock_set_group_consumer_heartbeat_interval_ms"
 
 
 class MockCluster:
-    """A running imitation of a cluster, until `close`.
+    """A running mock cluster, until `close`.
 
     Args:
         brokers: number of brokers. Defaults to 1.
-        session_timeout_ms: session timeout of members in KIP-848's protocol; a classic member brings its own.
-            Defaults to 6,000.
-        heartbeat_ms: heartbeat interval of members in KIP-848's protocol. Defaults to 500.
+        session_timeout_ms: session timeout of members with KIP-848's protocol; members with the classic protocol set
+            their own. Defaults to 6,000.
+        heartbeat_ms: heartbeat interval of members with KIP-848's protocol. Defaults to 500.
 
     Raises:
         ConfigError: the cluster did not start, or this build of confluent-kafka has no mock cluster.
@@ -79,7 +79,7 @@ class MockCluster:
             raise ConfigError(f"topic {topic!r} could not be created: {why}; nothing was changed")
 
     def close(self) -> None:
-        """End the cluster; its topics and records are gone. Idempotent."""
+        """End the cluster, which loses its topics and records. Idempotent."""
         cluster, handle, self._cluster, self._handle = self._cluster, self._handle, None, None
         if cluster:
             self._library.rd_kafka_mock_cluster_destroy(cluster)
@@ -98,7 +98,7 @@ class MockCluster:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Load librdkafka through the extension module that is linked with it, wherever the library lies."""
+    """Load librdkafka through confluent-kafka's extension module, which is linked with it."""
     from confluent_kafka import cimpl
 
     library = ctypes.CDLL(cimpl.__file__)

@@ -5,8 +5,8 @@
         rabbit.sigkill()
         rabbit.restart()  # the same folder, so durable queues and persistent messages survive
 
-Needs the system's `rabbitmq-server` (Debian, Ubuntu: apt-get install rabbitmq-server). A start takes about ten seconds.
-The node does not use or change a node that the system runs.
+The node needs the system's `rabbitmq-server` (Debian, Ubuntu: apt-get install rabbitmq-server). A start takes about ten
+seconds. The node neither uses nor changes a node that the system runs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HELLO = b"AMQP\x00\x00\x09\x01"
 
 
 class TemporaryRabbit:
-    """A node that a test can kill and restart. It ends with this process. `temporary_rabbit` makes one."""
+    """A node that a test can kill and restart. The node ends with this process. `temporary_rabbit` makes one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -69,10 +69,10 @@ class TemporaryRabbit:
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
 
     def restart(self) -> None:
-        """Stop it if it runs, start it over the same folder and port, and wait until it talks.
+        """Kill the node if it runs, start it with the same folder and port, and wait until it answers.
 
         Raises:
-            ConfigError: RabbitMQ is not installed, or the node does not start. the error has the node's output.
+            ConfigError: RabbitMQ is not installed, or the node does not start. The error has the node's output.
         """
         self.sigkill()
         self._run(_program("epmd"), "-port", str(self._epmd_port), "-address", "127.0.0.1")
@@ -85,7 +85,7 @@ class TemporaryRabbit:
             time.sleep(POLL_S)
 
     def sigkill(self) -> None:
-        """Kill it as a crash would, and wait until it is gone. Idempotent."""
+        """Kill the node as a crash would, and wait for its end. Idempotent."""
         while self._processes:
             self._processes.pop().kill()
 
@@ -108,7 +108,7 @@ class TemporaryRabbit:
 
 @contextlib.contextmanager
 def temporary_rabbit() -> Iterator[TemporaryRabbit]:
-    """Run a node over a new temporary folder; the end of the block removes both.
+    """Run a node with a new temporary folder. The end of the block removes both.
 
     Raises:
         ConfigError: RabbitMQ is not installed, or the node does not start.

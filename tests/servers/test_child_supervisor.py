@@ -1,4 +1,5 @@
-"""A child of a test ends with the test's process, however that ends. So do the child's own children."""
+"""A supervised child ends with the process that started it, even if that process is killed. So do the
+child's children."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.real
 
 PATIENCE_S = 40.0
 
-# Starts a child of its own and says who both are; neither ends by itself.
+# Starts a child of its own and writes both process ids. Neither process ends by itself.
 PAIR = """
 import os, subprocess, sys, time
 other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # until its supervisor ends it
@@ -42,14 +43,14 @@ def until(condition: Callable[[], bool]) -> None:
     until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s
-        time.sleep(0.01)  # other processes' doing; there is nothing to wait on
+        time.sleep(0.01)  # polls until other processes have finished
 
 
 def runs(pid: int) -> bool:
-    """Whether a process runs. A zombie does not count."""
+    """Return whether the process runs. A zombie does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the second one if it ends between opening and reading
+    except (FileNotFoundError, ProcessLookupError):  # ProcessLookupError: the process ended between open and read
         return False
 
 
@@ -60,7 +61,7 @@ def pids_in(path: Path) -> list[int]:
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["running", "frozen"])
 def test_a_killed_owner_takes_all_with_it(tmp_path: Path, frozen: bool) -> None:
-    """The child and its own child are killed, also when they are frozen."""
+    """When the starting process is killed, the child and the child's own child end, even if they are frozen."""
     pid_file = tmp_path / "pids"
     with subprocess.Popen([sys.executable, "-c", OWNER, PAIR, str(pid_file)], stdout=subprocess.PIPE) as owner:
         try:
@@ -102,7 +103,7 @@ def test_freezing_is_not_the_end(tmp_path: Path) -> None:
 
 
 def test_exit_codes_and_output_are_passed_on(tmp_path: Path) -> None:
-    """A program that ends by itself gives its code and output; one that does not exist gives code 127."""
+    """A program that ends by itself has its exit code and output. A program that does not exist has exit code 127."""
     script = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     child = SupervisedChild([sys.executable, "-c", script], cwd=tmp_path, out=tmp_path / "out")
     until(lambda: child.poll() is not None)

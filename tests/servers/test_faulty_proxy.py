@@ -1,4 +1,4 @@
-"""Every fault of the proxy, in front of a real server."""
+"""Each fault that the proxy can make, in front of a real server."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def proxy(redis_url: str) -> Iterator[FaultyProxy]:
 
 @pytest.fixture
 def client(proxy: FaultyProxy) -> Iterator[redis.Redis]:
-    """Sends each command once, with a timeout of 0.3 s."""
+    """A client that sends each command once, with a timeout of 0.3 s."""
     with redis.Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 0), socket_timeout=0.3) as client:
         client.ping()
         yield client
 
 
 def test_it_passes_everything_on_until_told_otherwise(client: redis.Redis, proxy: FaultyProxy) -> None:
-    """Large values arrive complete in both directions."""
+    """Without a fault, large values arrive complete in both directions."""
     value = bytes(range(256)) * 4096
     client.set("k", value)
     assert client.get("k") == value
@@ -42,7 +42,7 @@ def test_it_passes_everything_on_until_told_otherwise(client: redis.Redis, proxy
 def test_a_dropped_reply_is_of_a_command_that_was_executed(
     client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """The client sees its connection fail; the server has counted."""
+    """The client's connection fails, although the server has executed the command."""
     proxy.drop_next_reply()
     assert "armed=1" in repr(proxy)
     with pytest.raises(redis.ConnectionError):
@@ -55,7 +55,7 @@ def test_a_dropped_reply_is_of_a_command_that_was_executed(
 def test_a_client_that_repeats_makes_a_dropped_reply_a_second_execution(
     redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """A client that repeats once increments twice. redis-py's `Redis()` repeats up to ten times."""
+    """A client that repeats the command once increments twice. By default, redis-py repeats up to ten times."""
     with redis.Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 1)) as client:
         client.ping()
         proxy.drop_next_reply(b"INCR")
@@ -65,7 +65,7 @@ def test_a_client_that_repeats_makes_a_dropped_reply_a_second_execution(
 def test_a_dropped_pipeline_was_executed_to_its_end(
     client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """Only the replies are lost, also of a pipeline of many segments."""
+    """The server executes a long pipeline completely. Only the replies are lost."""
     pipeline = client.pipeline(transaction=False)
     for n in range(5000):
         pipeline.rpush("list", b"%d" % n * 20)
@@ -77,7 +77,7 @@ def test_a_dropped_pipeline_was_executed_to_its_end(
 
 
 def test_the_reply_to_lose_may_be_named(client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy) -> None:
-    """The named reply is lost and others pass. Each further call loses one more reply, in order."""
+    """Only the reply to the named command is lost. Each further call loses one more reply, in order."""
     proxy.drop_next_reply(b"SADD")
     proxy.drop_next_reply(b"SREM")
     assert client.incr("n") == 1
@@ -93,7 +93,7 @@ def test_the_reply_to_lose_may_be_named(client: redis.Redis, redis_client: redis
 def test_a_blackhole_swallows_and_leaves_the_connection_open(
     client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """The client can only time out: nothing arrives, and nothing is refused, for new connections too."""
+    """Old and new connections stay open, and no byte arrives, so the client can only time out."""
     proxy.blackhole()
     assert "silent" in repr(proxy)
     with pytest.raises(redis.TimeoutError):
@@ -108,7 +108,7 @@ def test_a_blackhole_swallows_and_leaves_the_connection_open(
 def test_a_blackhole_swallows_a_reply_under_way(
     client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """The network dies while a call blocks: the server's reply is lost."""
+    """The network fails while a command blocks. The server executes the command, and its reply is lost."""
     outcome: list[BaseException] = []
 
     def block() -> None:
@@ -130,7 +130,7 @@ def test_a_blackhole_swallows_a_reply_under_way(
 
 
 def test_heal_closes_what_lost_bytes_and_passes_the_rest(proxy: FaultyProxy, redis_url: str) -> None:
-    """A connection that has lost bytes is closed. A connection that was idle meanwhile continues."""
+    """`heal` closes a connection that has lost bytes. A connection that was idle meanwhile continues."""
     with (
         socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as torn,
         socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as quiet,
@@ -150,14 +150,14 @@ def test_heal_closes_what_lost_bytes_and_passes_the_rest(proxy: FaultyProxy, red
 
 
 def test_heal_disarms(client: redis.Redis, proxy: FaultyProxy) -> None:
-    """Faults that did not happen do not remain for the next test."""
+    """`heal` cancels a call of `drop_next_reply` that has had no effect yet."""
     proxy.drop_next_reply(b"INCR")
     proxy.heal()
     assert client.incr("n") == 1
 
 
 def test_replies_come_later_by_the_delay(client: redis.Redis, proxy: FaultyProxy) -> None:
-    """The delay can be set and removed while connections are open."""
+    """`delay_ms` can be set and removed while connections are open."""
     proxy.delay_ms = 80
     begun_s = time.perf_counter()
     client.ping()
@@ -167,7 +167,7 @@ def test_replies_come_later_by_the_delay(client: redis.Redis, proxy: FaultyProxy
 
 
 def test_cut_closes_open_connections_and_accepts_new_ones(proxy: FaultyProxy) -> None:
-    """It uses raw sockets, because redis-py replaces a closed idle connection by a new one."""
+    """The test uses raw sockets, because redis-py replaces a closed idle connection by a new one."""
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as before:
         before.sendall(b"PING\r\n")
         assert before.recv(100) == b"+PONG\r\n"
@@ -180,7 +180,7 @@ def test_cut_closes_open_connections_and_accepts_new_ones(proxy: FaultyProxy) ->
 
 @pytest.mark.real
 def test_it_stands_in_front_of_a_tcp_port_and_outlives_its_server() -> None:
-    """With the server gone the client's connection is closed; when it is back the proxy serves again."""
+    """While the server is down, client connections are closed. After its restart the proxy forwards again."""
     with (
         temporary_server(tcp=True) as server,
         FaultyProxy(server.tcp_url) as proxy,
@@ -196,7 +196,7 @@ def test_it_stands_in_front_of_a_tcp_port_and_outlives_its_server() -> None:
 
 
 def test_close_ends_every_thread_and_twice_is_once(real_server: TemporaryServer) -> None:
-    """This holds with clients connected, and in each of the proxy's modes."""
+    """`close` ends all threads, even while clients are connected and faults are active. A second call has no effect."""
     before = threading.active_count()
     modes: list[Callable[[FaultyProxy], None]] = [FaultyProxy.blackhole, FaultyProxy.drop_next_reply, FaultyProxy.cut]
     for mode in modes:

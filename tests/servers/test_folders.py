@@ -1,4 +1,4 @@
-"""The next process removes the temporary folders of a killed process, and no others."""
+"""Whoever makes a temporary folder deletes the folders of killed processes, and no others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ with temporary_folder("ours-") as folder:
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The place of this test's temporary folders."""
+    """The folder in which this test makes its temporary folders."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -41,7 +41,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def owner(stack: ExitStack, place: Path) -> tuple[subprocess.Popen[str], Path]:
-    """Start a process that owns a folder. Returns the process and the folder."""
+    """Start a process that owns a folder. Return the process and the folder."""
     environment = {**os.environ, "TMPDIR": str(place)}
     command = [sys.executable, "-c", OWNER]
     child = stack.enter_context(
@@ -53,7 +53,7 @@ def owner(stack: ExitStack, place: Path) -> tuple[subprocess.Popen[str], Path]:
 
 
 def test_the_next_one_removes_the_folder_of_a_killed_process(stack: ExitStack, place: Path) -> None:
-    """Folders of a living process, with another name, or without an owner stay."""
+    """A folder stays if its process lives, if its name has another prefix, or if it has no owner."""
     (killed, abandoned), (living, kept) = owner(stack, place), owner(stack, place)
     others = [place / "ours-alone", place / "theirs-1"]
     for folder in others:

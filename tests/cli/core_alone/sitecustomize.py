@@ -1,6 +1,6 @@
-"""Makes it look as if only the core were installed. Each Python with this folder on PYTHONPATH runs this at its start.
+"""Simulate that only the core is installed. Python runs this module at its start if this folder is on PYTHONPATH.
 
-No other package of this project can be imported, and the core's metadata names no extension.
+No other package of this project (a guest) can be imported, and the core's metadata names no extension.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ GUESTS = frozenset({"retry_topic", "wheel_sched_apscheduler", "wheel_sched_celer
 
 
 class Absent(MetaPathFinder):
-    """Finds no guest, wherever it is installed."""
+    """An import finder that refuses every guest, even one that is installed."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name.partition(".")[0] in GUESTS:

@@ -1,4 +1,4 @@
-"""Input that nobody should send: each piece is refused with a clear error or set aside, and all other messages flow."""
+"""Malformed input: it is refused with a clear error or put into quarantine, and all other messages are processed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAILED = write((), RetryState(attempt=1, original_topic="orders"))
 
 
 def harmless(bench: Bench, handler: Handlers, policy: Policy, **service: Any) -> Callable[[], None]:
-    """Start consumer and service. The returned check tests that a failing message is still retried."""
+    """Start a consumer and a retry service. The returned function checks that a message that fails once is retried."""
     handle = handler(lambda message: None if read(message.headers).attempt else _raise())
     bench.serve(policy(), **service)
     bench.consume(handle)
@@ -65,7 +65,7 @@ JUNK = {
 def test_undecodable_bodies_are_parked_and_the_others_flow(
     bench: Bench, handler: Handlers, policy: Policy, hand_over: str
 ) -> None:
-    """A body written by hand is held in quarantine, or pushed to its topic if it is well-formed."""
+    """A body that no message encoding wrote is held in quarantine. Other messages are retried as usual."""
     check = harmless(bench, handler, policy, hand_over=hand_over)
     bench.connection.broker.create_topic("orders")
     pushable = hand_over == "auto" and bench.connection.push_target() is not None
@@ -80,10 +80,8 @@ def test_undecodable_bodies_are_parked_and_the_others_flow(
 
 
 def test_garbage_of_any_kind_stops_nothing(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The test stores two hundred random bodies.
-
-    Some are noise, others are good bodies with a cut or a changed byte.
-    """
+    """The store gets two hundred random or damaged bodies. None of them keeps waiting, and other
+    messages are retried."""
     check = harmless(bench, handler, policy)
     rng = random.Random(7)
     good = encode_body(Message("orders", b"payload", b"key", FAILED))
@@ -98,7 +96,7 @@ def test_garbage_of_any_kind_stops_nothing(bench: Bench, handler: Handlers, poli
 
 @pytest.mark.parametrize("body", JUNK.values(), ids=JUNK)
 def test_a_body_that_is_no_message_is_rejected_by_name(body: bytes) -> None:
-    """The error is `Rejected`; it names the size and says that nothing was changed."""
+    """`decode_body` raises `Rejected`. The error has the size of the body and says that nothing was changed."""
     with pytest.raises(Rejected, match=f"{len(body)} bytes.*; nothing was changed"):
         decode_body(body)
 
@@ -110,7 +108,7 @@ def test_a_body_that_is_no_message_is_rejected_by_name(body: bytes) -> None:
 def test_a_record_of_another_version_is_set_aside(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis, record: bytes
 ) -> None:
-    """A release does not guess at a newer form. It keeps the item for a person, and the others flow."""
+    """An item in an unknown or newer format goes into quarantine. Other messages are retried as usual."""
     check = harmless(server, handler, policy)
     server.connection.store.schedule([Item("strange", server.connection.store.now_ms() + 600, b"x", "orders")])
     assert redis_client.hset("{wheel:0}:body", "strange", record) == 0
@@ -151,7 +149,8 @@ STRANGE: dict[str, tuple[tuple[str, bytes], ...]] = {
 def test_no_strange_record_is_lost_or_stops_the_others(
     bench: Bench, policy: Policy, redelivery: str, secrets: tuple[bytes, ...]
 ) -> None:
-    """Each record waits or is dead, exactly once, under its own id. None blocks the retry topic."""
+    """Each malformed retry record becomes a waiting item or a dead letter, exactly once. None blocks the
+    retry topic."""
     bench.serve(policy(base_ms=3_600_000), redelivery=redelivery, secrets=secrets)
     for name, headers in STRANGE.items():
         bench.publish(name.encode(), topic=RETRY, headers=headers)
@@ -171,7 +170,8 @@ def test_no_strange_record_is_lost_or_stops_the_others(
 def test_more_headers_than_can_wait_make_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, count: int
 ) -> None:
-    """A record that fits is retried. A larger one is whole in the dead topic, and the store names the reason."""
+    """A record with too many headers for the store goes unchanged to the dead topic, with the reason. Smaller records
+    are retried."""
     headers = tuple((f"h{n}", b"%d" % n) for n in range(count))
     handle = handler(lambda message: None if message.value == b"m" and read(message.headers).attempt else _raise())
     bench.serve(policy(max_attempts=2))
@@ -182,7 +182,7 @@ def test_more_headers_than_can_wait_make_a_dead_letter(
     letters = {letter.reason.split(":")[0]: letter for letter in bench.dead(1 + (consumer.stats.acknowledged == 0))}
     if "unstorable" in letters:
         assert "fields fit into one entry" in letters["unstorable"].reason
-        # the store knows first, the dead topic right after
+        # the dead letter is in the store first, then in the dead topic
         bench.until(lambda: any(record.value == b"m" for record in bench.records(DEAD)))
         (record,) = [record for record in bench.records(DEAD) if record.value == b"m"]
         assert tuple(pair for pair in record.headers if not pair[0].startswith("retry-")) == headers
@@ -196,7 +196,7 @@ def test_more_headers_than_can_wait_make_a_dead_letter(
 def test_a_payload_that_is_too_large_to_wait_is_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, size: int
 ) -> None:
-    """The dead topic has the whole payload, whatever its size. Smaller payloads wait and come back whole."""
+    """The dead topic gets the whole payload. Smaller payloads wait in the store and come back unchanged."""
     value = bytes([7]) * size
     handle = handler(lambda message: None if read(message.headers).attempt else _raise())
     bench.serve(policy())
@@ -220,7 +220,7 @@ def test_a_payload_that_is_too_large_to_wait_is_a_dead_letter(
 def test_empty_and_binary_payloads_and_keys_survive(
     bench: Bench, handler: Handlers, policy: Policy, value: bytes, key: bytes | None
 ) -> None:
-    """A message without a key differs from one with an empty key."""
+    """A retried message has the same payload and key. A missing key and an empty key are different."""
     handle = handler(ValueError("x"), None)
     bench.serve(policy())
     bench.consume(handle)
@@ -236,7 +236,8 @@ def test_empty_and_binary_payloads_and_keys_survive(
 def test_an_unknown_topic_at_dispatch_is_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, hand_over: str
 ) -> None:
-    """Only this message dies, with that reason. Once the topic exists, a replay delivers it."""
+    """Only the message for the unknown topic becomes a dead letter. Once the topic exists, a replay delivers the
+    message."""
     check = harmless(bench, handler, policy, hand_over=hand_over)
     bench.connection.store.schedule([Item("lost", 0, encode_body(Message("nowhere", b"m", b"k")), "nowhere")])
     (letter,) = bench.dead()
@@ -253,7 +254,7 @@ def test_an_unknown_topic_at_dispatch_is_a_dead_letter(
 def test_a_target_that_is_no_stream_is_a_dead_letter(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis
 ) -> None:
-    """Its topic's key has another type. The dead letter names that, and other messages do not wait."""
+    """If the topic's key in Redis is not a stream, the dead letter has that reason. Other messages are not delayed."""
     check = harmless(server, handler, policy)
     redis_client.set("taken", "by somebody")
     server.connection.store.schedule([Item("lost", 0, encode_body(Message("taken", b"m")), "taken")])
@@ -267,7 +268,7 @@ def test_a_target_that_is_no_stream_is_a_dead_letter(
 def test_a_topic_of_ours_that_was_deleted_comes_back(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis, deleted: str
 ) -> None:
-    """Someone deletes our topics while everything runs. Later messages fail, wait, return and die as usual."""
+    """The test deletes a topic while consumer and service run. Later messages are retried or dead-lettered as usual."""
     handle = handler(lambda message: None if message.value == b"ok" and read(message.headers).attempt else _raise())
     server.serve(policy(max_attempts=2, base_ms=100), idle_ms=300)
     consumer = server.consume(handle, idle_ms=300)
@@ -284,7 +285,7 @@ def test_a_topic_of_ours_that_was_deleted_comes_back(
 def test_stream_entries_of_other_producers_are_read(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis
 ) -> None:
-    """Unknown fields become headers. Without a `value` the payload is empty."""
+    """The intake reads stream entries with unknown fields and without a `value` field."""
     check = harmless(server, handler, policy)
     server.connection.broker.create_topic(RETRY)
     redis_client.xadd(RETRY, {b"foo": b"bar"})

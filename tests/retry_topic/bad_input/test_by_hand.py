@@ -1,4 +1,4 @@
-"""Items that were written into the server by hand, without our scripts: they stop nothing and damage no other item."""
+"""Items that were written to Redis without the store's scripts: they block no other item and damage none."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ YEAR_12000_MS = 316_516_204_800_000
 
 @pytest.fixture
 def serve(server: Bench, handler: Handlers, policy: Policy, hand_over: str) -> Callable[[], Callable[[], None]]:
-    """Start consumer and service. The returned check tests that a message which fails once is retried.
+    """The returned function starts a consumer and a service, and returns a check that a failed message is retried.
 
-    Call it after the items were written by hand: such writes wake no dispatcher, so only its next sweep finds them.
+    Call it after the items were written by hand. Such a write wakes no dispatcher, so only the next sweep finds them.
     """
     handle = handler(lambda message: None if read(message.headers).attempt else _raise())
 
@@ -60,7 +60,7 @@ def hand_over(request: pytest.FixtureRequest) -> str:
 def test_a_due_before_1970_is_due_now(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis, score: str
 ) -> None:
-    """It is sent once, like any overdue item. It does not hide the items behind it."""
+    """An item with a due time before 1970 is sent once, like any overdue item. It does not block the items after it."""
     server.connection.broker.create_topic("archive")
     store = server.connection.store
     store.schedule([Item("old", store.now_ms() + HOUR_MS, encode_body(Message("archive", b"m")), "archive")])
@@ -77,7 +77,8 @@ def test_a_due_before_1970_is_due_now(
 def test_a_due_in_10000_years_waits_and_can_be_brought_forward(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis, score: str
 ) -> None:
-    """It is listed, the others flow, and an operator can bring it forward."""
+    """An item with such a due time stays in the store. Other items are released, and `reschedule` can
+    make it due now."""
     server.connection.broker.create_topic("archive")
     store = server.connection.store
     store.schedule([Item("far", store.now_ms() + HOUR_MS, encode_body(Message("archive", b"m")), "archive")])
@@ -95,7 +96,7 @@ def test_a_due_in_10000_years_waits_and_can_be_brought_forward(
 def test_a_record_beyond_every_limit_goes_out_or_is_kept(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis
 ) -> None:
-    """17 MiB under a waiting id: the whole message is in its topic, or it is held with a reason."""
+    """A 17 MiB body is either sent whole to its topic, or the item is held or dead. Other messages are retried."""
     value = bytes(17 * 1024 * 1024)
     server.connection.broker.create_topic("archive")
     store = server.connection.store

@@ -1,4 +1,4 @@
-"""Headers and names choose no key: neither a key of the store nor a topic outside the service's configuration."""
+"""A forged header or topic name can write neither to a key of the store nor to a topic that is not configured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def failed(origin: str, **more: int) -> tuple[tuple[str, bytes], ...]:
 def test_a_record_is_not_sent_to_a_topic_that_its_group_does_not_read(
     bench: Bench, handler: Handlers, policy: Policy
 ) -> None:
-    """It becomes a dead letter with the reason. Nothing is written where its headers point."""
+    """The record becomes a dead letter with the reason. Nothing is written to the topic that its headers name."""
     bench.serve(policy(), redelivery="origin")
     handle = handler()
     bench.consume(handle)
@@ -45,13 +45,14 @@ def test_a_record_is_not_sent_to_a_topic_that_its_group_does_not_read(
     assert (letter.reason, letter.topic) == ("unknown-origin: no error", "payroll")
     assert [record.value for record in bench.records("payroll")] == [b"private"]
     assert letter.message is not None
-    assert letter.message.topic == redelivery_topic_of("billing")  # a replay goes to the group, and not there either
+    assert letter.message.topic == redelivery_topic_of("billing")  # a replay does not go to "payroll" either
 
 
 def test_origins_that_are_configured_are_sent_to_and_no_others(
     memory: Bench, handler: Handlers, policy: Policy
 ) -> None:
-    """This also holds for topics without readers. The broker is not asked what the group reads."""
+    """A configured origin topic gets its messages even if the group does not read it. Other origins make
+    dead letters."""
     memory.serve(policy(), redelivery="origin", origins=("payroll",))
     memory.consume(handler())
     memory.publish(b"mine", topic="payroll")
@@ -63,7 +64,8 @@ def test_origins_that_are_configured_are_sent_to_and_no_others(
 
 
 def test_a_group_that_joins_a_topic_later_is_found_reading_it(memory: Bench, handler: Handlers, policy: Policy) -> None:
-    """A negative answer counts for one second only, because a consumer may start at any time."""
+    """The service asks again after one second whether the group reads a topic, because a consumer may start at any
+    time."""
     service = memory.serve(policy(), redelivery="origin")
     memory.consume(handler(), "invoices")
     memory.publish(b"m", topic=RETRY, headers=failed("invoices"))
@@ -73,7 +75,7 @@ def test_a_group_that_joins_a_topic_later_is_found_reading_it(memory: Bench, han
 
 
 def test_a_broker_that_knows_no_readers_needs_configured_origins(memory: Bench, policy: Policy) -> None:
-    """The error comes at the start and names the missing setting."""
+    """`RetryService` raises an error that names the missing setting `origins`."""
 
     class Bare:
         """A broker with the methods of `Broker` only."""
@@ -94,7 +96,8 @@ def test_a_broker_that_knows_no_readers_needs_configured_origins(memory: Bench, 
     ("given", "redelivery"), [((), "origin"), (("a",), "group"), ("a", "origin"), ([""], "origin")]
 )
 def test_origins_are_names_and_for_redelivery_to_the_origin_alone(given: object, redelivery: str) -> None:
-    """Origins without redelivery to the origin would have no effect, so they are an error."""
+    """`origins` without `redelivery="origin"` would have no effect, so it is an error. So are names that no topic can
+    have."""
     if given == ():
         ServiceConfig(redelivery="origin")
         return
@@ -104,7 +107,7 @@ def test_origins_are_names_and_for_redelivery_to_the_origin_alone(given: object,
 
 @pytest.mark.parametrize("name", ["{wheel:0}:mark", "{wheel:12}:due", "{x:0}:anything"])
 def test_no_topic_is_named_as_a_key_of_a_delay_store(name: str) -> None:
-    """A write to such a topic would be a write into a store."""
+    """A topic with the name of a store's key is refused, because a publish would overwrite the key."""
     assert topic_problem(name) is not None
     assert topic_problem("{orders}:0") is None
 
@@ -113,7 +116,8 @@ def test_no_topic_is_named_as_a_key_of_a_delay_store(name: str) -> None:
 def test_a_record_that_names_the_marker_stream_stops_nobody(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis
 ) -> None:
-    """The markers do not change, a later message is delivered, and the service is ready."""
+    """A retry record names the marker stream as its original topic. Nothing is written there, a later message is
+    delivered, and the service is ready."""
     service = server.serve(policy(), redelivery="origin")
     handle = handler()
     server.consume(handle)
@@ -127,7 +131,8 @@ def test_a_record_that_names_the_marker_stream_stops_nobody(
 
 @pytest.mark.real
 def test_the_server_pushes_nothing_into_a_store(server: Bench, redis_client: redis.Redis) -> None:
-    """A body with such a target is refused with the reason, however it came into the store."""
+    """An item whose push form names a key of a store is refused with the reason, and the server does not
+    write the key."""
     store, asked = server.connection.store, []
 
     class Refusals:
@@ -152,7 +157,7 @@ def test_the_server_pushes_nothing_into_a_store(server: Bench, redis_client: red
 def test_one_topic_with_a_key_of_another_type_does_not_hide_the_others(
     server: Bench, redis_client: redis.Redis
 ) -> None:
-    """Such a key is not a topic, so it is not listed."""
+    """`topics` leaves out a name whose key in Redis is not a stream."""
     server.connection.broker.create_topic("orders")
     redis_client.sadd("topics", "strange")
     redis_client.set("strange", "x")

@@ -1,4 +1,4 @@
-"""Input that is nested more deeply than the stack allows: it gives a clear error, and nothing changes."""
+"""Input that is nested more deeply than Python's stack allows: it causes a clear error, and nothing changes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ TABLES = ".".join(["a"] * 1_500) + " = 1"
 
 @pytest.mark.parametrize("text", [ARRAYS, TABLES, f"default.{TABLES}", f"[topic.x]\ndelay.{TABLES}"])
 def test_a_policy_file_is_refused_in_words(text: str) -> None:
-    """The error is in words, whether the parser fails or the code that shows the value."""
+    """`load_policies` raises `ConfigError` with a readable message, not `RecursionError`."""
     with pytest.raises(ConfigError, match=r"nested too deeply|expected"):
         load_policies(text + "\n")
 
 
 @pytest.mark.parametrize("text", [ARRAYS, TABLES, f"store.{TABLES}"])
 def test_a_settings_file_is_refused_in_words(text: str, tmp_path: Path) -> None:
-    """The error is in words here too."""
+    """`load_settings` raises `ConfigError` with a readable message, not `RecursionError`."""
     path = tmp_path / "wheel-sched.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"nested too deeply|expected|unknown setting"):
@@ -35,7 +35,7 @@ def test_a_settings_file_is_refused_in_words(text: str, tmp_path: Path) -> None:
 
 
 def test_a_wrong_setting_is_quoted_without_a_password(tmp_path: Path) -> None:
-    """The error quotes the wrong value and no password, for each type of TOML."""
+    """The error for a list in place of an address does not contain the address's password."""
     path = tmp_path / "wheel-sched.toml"
     path.write_text('store = ["redis://u:pw@h"]')
     with pytest.raises(ConfigError) as refused:
@@ -44,7 +44,7 @@ def test_a_wrong_setting_is_quoted_without_a_password(tmp_path: Path) -> None:
 
 
 def test_what_lies_in_the_store_is_refused_in_words() -> None:
-    """A nested row of the history, body by reference or cursor gives an error in words."""
+    """A nested history row, reference body or list cursor raises `Rejected`, not `RecursionError`."""
     deep = b"[" * DEEP
     with pytest.raises(Rejected, match="no row of a history"):
         read_attempt(deep)

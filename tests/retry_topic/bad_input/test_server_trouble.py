@@ -1,4 +1,4 @@
-"""A server that is full, read-only, locked or away under a running service: the service reports it and waits."""
+"""The server is full, read-only, locked or unreachable while a service runs: the service waits and loses nothing."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 Policy = Callable[..., RetryPolicy]
 Handlers = Callable[..., "Handler"]
-EACH = 40  # messages that fail once, for each of: waiting when the trouble begins, failing in it, published after it
+EACH = 40  # messages that fail once: so many before the trouble and so many after it
 IDLE_MS = 2_000  # records of an interrupted read come again after this time
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """How the server gets into trouble and out of it, and how store and broker name the trouble."""
+    """How a test begins and ends one kind of server failure, and which error store and broker then raise."""
 
     begin: Callable[[TemporaryServer], Any]
     end: Callable[[TemporaryServer], Any]
@@ -52,7 +52,7 @@ def tell(server: TemporaryServer, *command: object, password: str | None = None)
 
 
 def lock(server: TemporaryServer) -> None:
-    """Set a password, also for clients that are already connected."""
+    """Set a password and disconnect all clients."""
     tell(server, "CONFIG", "SET", "requirepass", "secret")
     with contextlib.suppress(redis.RedisError):
         tell(server, "CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "NO", password="secret")
@@ -86,14 +86,14 @@ TROUBLES = {
 
 @pytest.fixture
 def server() -> Iterator[TemporaryServer]:
-    """A server of this test only. It loses nothing when it is killed."""
+    """A server of this test only. It loses no acknowledged write when it is killed."""
     with temporary_server(fsync="always") as server:
         yield server
 
 
 @pytest.fixture
 def bench(server: TemporaryServer, bench_on: Callable[[str], Bench], monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """Store and broker on that server. Refused clients reconnect soon."""
+    """A bench with store and broker on that server. After an error, its threads try again soon."""
     monkeypatch.setattr("retry_topic.consumer.consumer.AWAY_S", (0.1,))
     monkeypatch.setattr("retry_topic.intake.worker._AWAY_S", (0.1,))
     monkeypatch.setattr("retry_topic.consumer.settling.AWAY_S", (0.1,))
@@ -104,9 +104,9 @@ def bench(server: TemporaryServer, bench_on: Callable[[str], Bench], monkeypatch
 def test_a_service_waits_a_servers_trouble_out(
     bench: Bench, server: TemporaryServer, handler: Handlers, policy: Policy, trouble: Trouble
 ) -> None:
-    """Messages from before, during and after the trouble are each handled twice, and none is dead.
+    """Messages from before, during and after the failure are each handled twice (one retry), and none is dead.
 
-    A publisher gets an error that names the trouble, and may repeat its call under the same id.
+    A publisher gets an error that names the failure, and may repeat its call under the same id.
     """
     handle = handler(lambda message: None if read(message.headers).attempt else _raise())
     bench.serve(policy(base_ms=500), idle_ms=IDLE_MS)

@@ -1,7 +1,8 @@
-"""Two stand-ins for Kafka that need neither Java nor Maven; `tests/kafka` has the real broker.
+"""Two stand-ins for Kafka that need neither Java nor Maven; `tests/kafka` uses a real broker.
 
 librdkafka's mock cluster has groups and no transactions. noida-db, a server in one binary, has transactions and does
-not notice that a member has died. The last line of a run counts the tests that used a stand-in (see tests/conftest.py).
+not notice that a member has died. The last line of a test run counts the tests that used a stand-in (see
+tests/conftest.py).
 """
 
 from __future__ import annotations
@@ -26,19 +27,20 @@ STAND_IN = Path(sys.executable).with_name("noida-db")
 
 @pytest.fixture(scope="session")
 def imitation() -> Iterator[MockCluster]:
-    """librdkafka's mock cluster. Each test uses its own topics and groups."""
+    """librdkafka's mock cluster, shared by all tests. Each test uses its own topics and groups."""
     with MockCluster() as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server with transactions. Each test uses its own topics, groups and namespaces."""
+    """The address of a shared noida-db server, which has transactions. Each test uses its own topics, groups and
+    namespaces."""
     if not STAND_IN.exists():
         pytest.skip("noida-db is not installed: nothing is shown of transactions here")
     folder = tmp_path_factory.mktemp("noida")
     port = free_port()
-    # what is installed is a script that starts the server: both are to end
+    # the installed program is a script that starts the server; both must end
     process = SupervisedChild([STAND_IN, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder])
     try:
         broker = KafkaBroker({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
@@ -57,6 +59,6 @@ def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 def _answers(broker: KafkaBroker) -> bool:
     try:
         broker.topics()
-    except BrokerError:  # it opens its port in its own time
+    except BrokerError:  # the server may not have opened its port yet
         return False
     return True

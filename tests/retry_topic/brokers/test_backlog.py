@@ -25,14 +25,14 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 
 def look(broker: Broker) -> tuple[int, bytes | None, bool]:
-    """How many records wait, the oldest one, and whether the group has members."""
+    """Return how many records wait, the value of the oldest one, and whether the group has members."""
     assert isinstance(broker, BacklogBroker)
     found = broker.backlog("g.retry", "g")
     return found.waiting, None if found.oldest is None else found.oldest.value, found.silent_ms is not None
 
 
 def test_the_backlog_is_what_the_group_has_not_settled(broker: Broker) -> None:
-    """All records of a topic that nobody has read, those that a member holds, and none when all are settled."""
+    """The backlog counts records that nobody has read and records that a member holds. Settled records do not count."""
     assert look(broker) == (0, None, False)
     assert not any(broker.publish([Message("g.retry", b"%d" % n) for n in range(3)]))
     assert look(broker) == (3, b"0", False)
@@ -48,7 +48,7 @@ def test_the_backlog_is_what_the_group_has_not_settled(broker: Broker) -> None:
 
 
 def test_the_oldest_shows_when_it_was_published(broker: Broker) -> None:
-    """The backlog has the oldest record with its time."""
+    """The oldest record of the backlog has the time at which it was published."""
     broker.publish([Message("g.retry", b"1")])
     assert isinstance(broker, BacklogBroker)
     oldest = broker.backlog("g.retry", "g").oldest
@@ -58,7 +58,7 @@ def test_the_oldest_shows_when_it_was_published(broker: Broker) -> None:
 
 
 def test_a_member_that_asks_no_more_falls_silent(broker: Broker) -> None:
-    """The silence grows while the member does not poll, and ends when it polls."""
+    """`silent_ms` grows while the member does not poll, and starts again when it polls."""
     assert isinstance(broker, BacklogBroker)
     consumer = broker.consumer(["g.retry"], "g")
     consumer.poll(1, 0)
@@ -72,7 +72,7 @@ def test_a_member_that_asks_no_more_falls_silent(broker: Broker) -> None:
 
 @pytest.mark.real
 def test_entries_that_were_deleted_do_not_count(redis_url: str) -> None:
-    """When the server does not know the lag, the entries are counted."""
+    """If Redis cannot tell the lag because entries were deleted, the broker counts the remaining entries."""
     import redis
 
     with redis.Redis.from_url(redis_url) as client:

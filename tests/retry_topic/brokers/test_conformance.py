@@ -1,4 +1,4 @@
-"""The public suite on every broker of this project."""
+"""The public conformance suite of brokers, run on each broker of this project that needs no Kafka."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from retry_topic.brokers.redis_streams import RedisStreamsBroker
 
 
 class TestMemory(BrokerConformance):
-    """The broker of one process."""
+    """The conformance suite on the memory broker."""
 
     idle_ms = 300
 
@@ -26,11 +26,11 @@ class TestMemory(BrokerConformance):
 
 
 class TestRedisStreams(BrokerConformance):
-    """Streams on the real embedded server."""
+    """The conformance suite on the Redis Streams broker, with a real embedded server."""
 
     @pytest.fixture
     def broker(self, redis_url: str) -> Iterator[Broker]:
-        """A broker on the emptied server."""
+        """A broker on an empty server."""
         broker = RedisStreamsBroker(redis_url, prefix="test:")
         yield broker
         broker.close()

@@ -1,5 +1,5 @@
-"""The public suite on the Kafka broker over its two stand-ins (see conftest.py). `tests/kafka` runs it on a real
-one."""
+"""The public conformance suite on the Kafka broker with two stand-ins for Kafka (see conftest.py). `tests/kafka` runs
+it on a real Kafka broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 
 class OnKafka(GroupCases):
-    """The attributes that all stand-ins share."""
+    """What the tests on both stand-ins share."""
 
     idle_ms = 2_000
     examples = 8
@@ -34,28 +34,28 @@ class OnKafka(GroupCases):
 
     @pytest.fixture(autouse=True)
     def patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A group's rebalance takes seconds."""
+        """Let tests wait up to a minute, because a rebalance of a group takes seconds."""
         monkeypatch.setattr("retry_topic.brokers.conformance.PATIENCE_MS", 60_000)
 
     @pytest.fixture(autouse=True)
     def named(self, name: str) -> None:
-        """Names of groups that only this test uses."""
+        """Give the test group names that no other test uses."""
         self.groups = name
 
     def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
-        """One more member of a group that only this test uses."""
+        """Return one more member of a group that only this test uses."""
         return super().member(broker, *topics, group=f"{self.groups}-{group}", idle_ms=idle_ms)
 
 
 class OneLine(KafkaBroker):
-    """For the mock cluster: the test creates each topic itself, because the mock would give it four partitions."""
+    """A Kafka broker on the mock cluster. It creates topics with one partition; the mock cluster would make four."""
 
     def __init__(self, imitation: MockCluster, protocol: Literal["classic", "consumer"]) -> None:
         super().__init__(imitation.bootstrap, transactions=False, group_protocol=protocol)
         self._imitation = imitation
 
     def create_topic(self, topic: str) -> None:
-        """Create it with one partition."""
+        """Create the topic with one partition."""
         if not self.topology.partitions(topic):
             self._imitation.create_topic(topic)
             self.topology.forget(topic)
@@ -63,9 +63,9 @@ class OneLine(KafkaBroker):
 
 
 class OnTheImitation(OnKafka):
-    """Groups and members on librdkafka's mock cluster."""
+    """Tests of groups and members on librdkafka's mock cluster."""
 
-    exact_forward = False  # published, then settled: there are no transactions
+    exact_forward = False  # without transactions, publishing and settling are two steps
     protocol: Literal["classic", "consumer"] = "classic"
 
     @pytest.fixture
@@ -77,17 +77,17 @@ class OnTheImitation(OnKafka):
 
 
 class TestKip848OnTheImitation(OnTheImitation, BrokerConformance):
-    """Kafka 4's group protocol: the whole suite."""
+    """The whole conformance suite with Kafka 4's group protocol (KIP-848)."""
 
     protocol = "consumer"
 
 
 class TestClassicOnTheImitation(OnTheImitation):
-    """The group protocol of every cluster. The suite above already covers messages.
+    """Tests with the classic group protocol, which every Kafka cluster has. The class above already tests messages.
 
-    When a member joins others, the mock waits almost as long as a session may last (its rebalance timer). So tests of
-    several members run on the server below, which has this protocol too. Tests of a killed member are in
-    test_kafka_nearby.py.
+    When a member joins others, the mock cluster waits almost as long as a session may last (its rebalance timer). So
+    the tests of several members run with noida-db in the class below, which has this protocol too. Tests of a killed
+    member are in test_kafka_nearby.py.
     """
 
     test_members_of_a_group_share_the_work = None  # type: ignore[assignment]
@@ -102,17 +102,20 @@ class TestClassicOnTheImitation(OnTheImitation):
 
 
 class TestTransactions(OnKafka, BrokerConformance):
-    """A forwarded message is settled in the same transaction, in groups of the classic protocol, on noida-db."""
+    """The conformance suite on noida-db, with the classic group protocol.
+
+    A message is forwarded and settled in one transaction.
+    """
 
     @pytest.fixture
     def broker(self, with_transactions: str) -> Iterator[Broker]:
-        """A broker on the server."""
+        """A broker on noida-db."""
         broker = KafkaBroker(with_transactions)
         yield broker
         broker.close()
 
     def test_a_failed_forward_fails_alone(self, broker: Broker) -> None:
-        """One of two forwards fails. Its transaction is not committed; the other's is."""
+        """One of two forwards fails, and its transaction is not committed. The other transaction is committed."""
         source, target = fresh_topic(broker), fresh_topic(broker)
         publish(broker, Message(source, b"to nowhere"), Message(source, b"fine"))
         consumer = self.member(broker, source)
@@ -124,8 +127,8 @@ class TestTransactions(OnKafka, BrokerConformance):
         assert done is None
         assert values(receive(self.member(broker, target, group="reader"), 1)) == [b"fine"]
 
-    # Now and then, on a busy machine, it keeps a partition for a member that has left: what has to come back to
-    # somebody is for the imitation and the real broker.
+    # On a busy machine, noida-db sometimes keeps a partition for a member that has left. So only the mock cluster and
+    # the real broker run the tests in which records come back to another member.
     test_the_unsettled_comes_back_to_another_member = None  # type: ignore[assignment]
     test_a_closed_member_leaves_what_it_held = None  # type: ignore[assignment]
     test_a_failed_forward_leaves_its_delivery_unsettled = None  # type: ignore[assignment]

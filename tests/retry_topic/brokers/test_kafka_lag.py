@@ -1,4 +1,4 @@
-"""`wheel-sched kafka lag`, on librdkafka's mock cluster."""
+"""The command `wheel-sched kafka lag`, on librdkafka's mock cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def test_retries_that_no_service_ever_took_in_are_reported(imitation: MockCluster, name: str) -> None:
-    """`lag` names the command that starts a service. Without retries it prints no such note."""
+    """`lag` names the command that starts a retry service. If no retries wait, it prints no such note."""
     from click.testing import CliRunner
 
     from wheel_sched.cli.program import cli

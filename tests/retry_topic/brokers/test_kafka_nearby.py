@@ -1,6 +1,6 @@
 """The retry service over Kafka's two stand-ins (see conftest.py).
 
-`make kafka-test` runs everything over a real broker.
+`make kafka-test` runs tests of the retry service on a real broker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(120)]
 
 PATIENCE_S = 60.0
 
-# A member of a group: takes three records, settles the first, and waits for its end with the others in hand.
+# A member of a group: takes three records, settles the first, and holds the others until it is killed.
 MEMBER = """
 import sys
 from retry_topic.brokers.kafka import KafkaBroker
@@ -51,7 +51,7 @@ def until(condition: Callable[[], bool], describe: Callable[[], object] = lambda
     until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s, f"waited in vain: {describe()}"
-        time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+        time.sleep(0.02)  # polls until other threads have finished
 
 
 def received(consumer: Any, count: int) -> list[Delivery]:
@@ -86,7 +86,7 @@ class Failing:
 
 
 def test_settled_records_stay_settled_when_another_takes_over(imitation: MockCluster, name: str) -> None:
-    """Records are settled out of order. The successor gets the others, and each group has its own offsets."""
+    """Records are settled out of order. The next member gets only the others. Each group has its own offsets."""
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol="consumer")
     try:
         broker.create_topic(name)
@@ -108,8 +108,8 @@ def test_settled_records_stay_settled_when_another_takes_over(imitation: MockClu
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_what_a_killed_member_held_goes_to_another(imitation: MockCluster, name: str, protocol: Any) -> None:
-    """A process is killed while it holds records. Another member gets them after the session has ended, each with one
-    more delivery. Settled records stay settled."""
+    """A process is killed while it holds records. Another member gets them after the session has ended, with a delivery
+    count that is higher by one. Settled records stay settled."""
     imitation.create_topic(name)
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol=protocol)
     assert not any(broker.publish([Message(name, b"%d" % n) for n in range(3)]))
@@ -130,8 +130,8 @@ def test_what_a_killed_member_held_goes_to_another(imitation: MockCluster, name:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_failed_messages_come_back_over_an_imitation(imitation: MockCluster, name: str, protocol: Any) -> None:
-    """Both group protocols: log batches are taken in, redelivered and dead-lettered, and each key keeps its order.
-    Without transactions an expelled member may handle some messages again, but never with a further attempt."""
+    """With both group protocols, failed messages are retried or become dead letters, and each key keeps its order.
+    Without transactions an expelled member may handle a message twice, but the repeat is no further attempt."""
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol=protocol)
     handler = Failing(a1=2, dead=9)
     config = ConsumerConfig(ordering="key", idle_ms=6_000)
@@ -153,8 +153,8 @@ def test_failed_messages_come_back_over_an_imitation(imitation: MockCluster, nam
 
 
 def test_topics_are_shared_with_spring_and_limits_hold(imitation: MockCluster, name: str) -> None:
-    """The count of a Spring record continues, and an async handler gets Spring's headers. The store reports messages
-    that a rate holds back."""
+    """A record that Spring wrote keeps its attempt count, and an async handler gets Spring's headers. `RateLimits`
+    lists the topic of the messages that a rate limit delays."""
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol="consumer")
     handled: list[tuple[bytes, bytes | None]] = []
 
@@ -175,7 +175,8 @@ def test_topics_are_shared_with_spring_and_limits_hold(imitation: MockCluster, n
 
 
 def test_transactions_bring_each_failure_back_once(with_transactions: str, name: str) -> None:
-    """Readers of committed records see each redelivery once. A large message comes by reference."""
+    """Readers of committed records see each redelivery once, also that of a large message which is stored as a
+    reference."""
     broker = KafkaBroker(with_transactions, partitions=2)
     values = {b"%d" % n: 2 for n in range(30)} | {b"x" * 20_000: 2}
     handler = Failing()
@@ -198,7 +199,8 @@ def test_transactions_bring_each_failure_back_once(with_transactions: str, name:
 
 
 def test_whoever_takes_a_shard_over_fences_the_last_one(with_transactions: str, name: str) -> None:
-    """The new owner learns the number of the last published claim. The previous owner publishes nothing more."""
+    """The new owner of a shard learns the number of the last published claim. The previous owner can publish nothing
+    more."""
     broker = KafkaBroker(with_transactions)
     try:
         broker.create_topic(name)
@@ -210,7 +212,7 @@ def test_whoever_takes_a_shard_over_fences_the_last_one(with_transactions: str, 
         assert second.take_over(0) == 5
         with pytest.raises(BrokerError):
             first.send(0, 6, [Message(name, b"late")])
-        with pytest.raises(BrokerError):  # also when it tries again: a new producer of its own would fence the second
+        with pytest.raises(BrokerError):  # also at a second try: a new producer would fence the second sender
             first.send(0, 6, [Message(name, b"late")])
         assert second.send(0, 6, [Message(name, b"next")]) == [None]
         reader = broker.consumer([name], f"{name}-looker", idle_ms=6_000)

@@ -1,4 +1,7 @@
-"""The offset tracker: records in flight, settled records, and what a successor learns of both. No Kafka, no thread."""
+"""The offset tracker: records in flight, settled records, and what the next owner of a partition learns of both.
+
+These tests need neither Kafka nor threads.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ MESSAGE = Message("t", b"")
 
 
 def admitted(partition: PartitionOffsets, *offsets: int) -> list[int | None]:
-    """How often each record was handed out; None: it is settled."""
+    """The delivery count of each record, or None if the record is settled."""
     entries = [partition.admit(offset, MESSAGE, 0) for offset in offsets]
     return [None if entry is None else entry.deliveries for entry in entries]
 
 
 def test_the_committed_offset_is_the_first_that_is_not_settled() -> None:
-    """Settling out of order moves the offset only when its first record is settled. Gaps of the log do not matter."""
+    """A record settled out of order does not move the offset. Missing offsets in the log do not matter."""
     offsets = PartitionOffsets(5)
     assert admitted(offsets, 5, 6, 9) == [1, 1, 1]
     assert offsets.to_commit() == (5, "w1:5.2,")
@@ -35,7 +38,8 @@ def test_the_committed_offset_is_the_first_that_is_not_settled() -> None:
 
 
 def test_a_successor_knows_what_was_settled_and_what_was_handed_out() -> None:
-    """Records settled behind the offset do not come again. Records in flight come with a higher count."""
+    """The next owner of the partition does not get settled records again. Records in flight get a higher delivery
+    count."""
     offsets = PartitionOffsets(0)
     admitted(offsets, 0, 1, 2, 3)
     offsets.settle(1)
@@ -45,7 +49,7 @@ def test_a_successor_knows_what_was_settled_and_what_was_handed_out() -> None:
 
 
 def test_what_is_given_back_in_good_order_is_not_counted() -> None:
-    """A record that is given back in a rebalance keeps its delivery count."""
+    """If a member gives a partition back in a rebalance, the delivery counts of its records do not rise."""
     offsets = PartitionOffsets(0)
     admitted(offsets, 0, 1)
     offsets.settle(1)
@@ -64,14 +68,15 @@ def test_settling_can_be_taken_back() -> None:
 
 
 def test_foreign_texts_and_cut_ones_cost_repeats_only() -> None:
-    """Any metadata of an offset is accepted; records may repeat, none is lost."""
+    """The tracker accepts any metadata of an offset. With bad metadata, records may be repeated, but none is lost."""
     for text in ("", "somebody else's", "w1:", "w1:x.y,", "w1:3.0"):
         assert admitted(PartitionOffsets(0, text), 0)[0] in (1, None)
     assert admitted(PartitionOffsets(0, "somebody else's 3.0"), 0) == [1]
 
 
 def test_a_text_is_never_longer_than_a_broker_takes() -> None:
-    """Settling every other record makes the longest text. Records that do not fit are handed out again."""
+    """The metadata is longest when every other record is settled. A settled record that it has no room
+    for is repeated."""
     offsets = PartitionOffsets(0)
     admitted(offsets, *range(4_000))
     for offset in range(1, 4_000, 2):
@@ -90,7 +95,8 @@ def test_a_text_is_never_longer_than_a_broker_takes() -> None:
 def test_no_handing_over_loses_or_repeats_a_record(
     gaps: list[int], settled: set[int], seen: int, again: set[int]
 ) -> None:
-    """Over two successors: settled records never come again; all others do, each time with a higher count."""
+    """The partition changes its owner twice. Settled records never come again; all others do, with a higher count each
+    time."""
     offsets = [sum(gaps[: n + 1]) for n in range(len(gaps))]
     first = PartitionOffsets(0)
     admitted(first, *offsets)
@@ -112,7 +118,8 @@ def test_no_handing_over_loses_or_repeats_a_record(
 
 
 def test_the_tracker_knows_how_many_bytes_its_buffer_holds() -> None:
-    """Records leave it when they are handed out, when their partition is lost, and when a new life begins."""
+    """Records leave the buffer when they are handed out, when their partition is lost, and when the
+    member joins anew."""
     tracker = OffsetTracker(1_000, lambda: 0)
     for partition in (0, 1):
         tracker.open(("t", partition), 0, "")
@@ -147,7 +154,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def tracker(clock: Clock) -> OffsetTracker:
-    """A member that has partition 0 of `t` from offset 0 on."""
+    """The tracker of a member that has partition 0 of topic `t`, from offset 0 on."""
     tracker = OffsetTracker(1_000, clock)
     tracker.begin()
     tracker.open(("t", 0), 0, "")
@@ -160,7 +167,7 @@ def fetched(tracker: OffsetTracker, *offsets: int, partition: int = 0) -> None:
 
 
 def offsets_of(deliveries: Sequence[Delivery]) -> list[tuple[int, int, int]]:
-    """Partition and offset of each delivery, and how often it was handed out."""
+    """Partition, offset and delivery count of each delivery."""
     return [(one.handle[2], one.handle[3], one.deliveries) for one in deliveries]
 
 
@@ -177,7 +184,7 @@ def committed(tracker: OffsetTracker, partition: int = 0) -> int:
 
 
 def test_records_settled_out_of_order_move_the_offset_once_the_first_one_is_settled(tracker: OffsetTracker) -> None:
-    """Gaps in the log (transaction markers, compaction) do not matter."""
+    """Missing offsets in the log (transaction markers, compaction) do not matter."""
     fetched(tracker, 0, 1, 5, 9)
     first, second, third, fourth = tracker.take(10)
     settle(tracker, fourth, second)
@@ -191,7 +198,7 @@ def test_records_settled_out_of_order_move_the_offset_once_the_first_one_is_sett
 
 
 def test_a_record_that_was_silent_for_too_long_comes_before_new_ones(tracker: OffsetTracker, clock: Clock) -> None:
-    """It is handed out again with a higher count. A settled record is not."""
+    """A record without a heartbeat is handed out again with a higher count. A settled record is not."""
     fetched(tracker, 0, 1, 2)
     silent, done = tracker.take(2)
     settle(tracker, done)
@@ -211,7 +218,8 @@ def test_what_was_not_handed_out_after_all_comes_at_once_and_is_not_counted(trac
 
 
 def test_a_record_that_did_not_reach_the_caller_is_not_settled_for_the_successor(tracker: OffsetTracker) -> None:
-    """The member gives the partition back before it hands the record out again. The successor gets the record."""
+    """A member loses its partition before a record reaches the caller. The next owner gets the record, with the same
+    count."""
     fetched(tracker, 0, 1)
     tracker.give_back(tracker.take(2))
     (place,) = tracker.to_commit([("t", 0)], counted=False)
@@ -219,7 +227,7 @@ def test_a_record_that_did_not_reach_the_caller_is_not_settled_for_the_successor
 
 
 def test_deliveries_of_a_revoked_partition_are_dead(tracker: OffsetTracker) -> None:
-    """Its buffer is dropped and nothing of it is committed. The other partitions continue."""
+    """The tracker drops the partition's records and commits nothing for it. The other partitions continue."""
     tracker.open(("t", 1), 0, "")
     fetched(tracker, 0, 1)
     fetched(tracker, 0, 1, partition=1)
@@ -247,7 +255,8 @@ def test_a_partition_that_comes_again_has_another_assignment(tracker: OffsetTrac
 
 
 def test_a_record_that_was_settled_before_a_reassignment_is_not_handed_out_again(tracker: OffsetTracker) -> None:
-    """It was settled after an unsettled record; the offset's metadata says so."""
+    """The record was settled after an unsettled one, so only the metadata of the committed offset says that it is
+    settled."""
     fetched(tracker, 0, 1, 2)
     _, second, _ = tracker.take(3)
     settle(tracker, second)

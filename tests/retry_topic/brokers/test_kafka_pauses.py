@@ -1,4 +1,4 @@
-"""Back-pressure and rebalances together, over librdkafka's mock cluster: a paused partition is read again."""
+"""Back-pressure and rebalances together, on librdkafka's mock cluster: a paused partition is read again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def until(condition: Callable[[], object], describe: Callable[[], object]) -> No
 
 
 class Reading:
-    """A member that reads whole partitions, and its progress."""
+    """A member that reads whole partitions, and the records that it has read."""
 
     def __init__(self, broker: KafkaBroker, topic: str, group: str) -> None:
         self.seen: dict[str, list[int]] = defaultdict(list)
@@ -69,7 +69,7 @@ def filled(imitation: MockCluster, name: str, protocol: Any) -> Callable[[], Kaf
 def test_an_intake_reads_a_partition_again_that_went_while_it_was_paused(
     imitation: MockCluster, name: str, protocol: Any
 ) -> None:
-    """Another member joins and leaves while the intake's buffers are full."""
+    """Another member joins and leaves while the intake's buffers are full. The intake still reads every record."""
     client = filled(imitation, name, protocol)
     one = Reading(client(), name, f"{name}-a")
     until(lambda: one.parts() == {0, 1} and one.log._paused, lambda: one.log)
@@ -82,7 +82,7 @@ def test_an_intake_reads_a_partition_again_that_went_while_it_was_paused(
 
 
 def test_a_consumer_reads_a_partition_again_that_went_while_it_was_paused(imitation: MockCluster, name: str) -> None:
-    """The same holds for a member that settles records one by one."""
+    """A consumer, which settles records one by one, still reads every record after another member joined and left."""
     client = filled(imitation, name, "consumer")
 
     def member() -> KafkaConsumer:
@@ -113,7 +113,7 @@ def test_a_consumer_reads_a_partition_again_that_went_while_it_was_paused(imitat
 
 
 def test_a_client_that_was_left_takes_nothing_with_it(imitation: MockCluster, name: str) -> None:
-    """A replaced client may close late. The partitions that it then gives up belong to its successor."""
+    """A replaced client may report lost partitions late. By then they belong to the new client, which keeps them."""
     client = filled(imitation, name, "consumer")
     reading = Reading(client(), name, f"{name}-a")
     consumer: Any = client().consumer([name], f"{name}-b", idle_ms=6_000)

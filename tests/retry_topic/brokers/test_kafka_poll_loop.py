@@ -1,4 +1,4 @@
-"""The poll loop and the Kafka consumer over a fake client: no broker, but the loop's own thread."""
+"""The poll loop and the Kafka consumer over a fake client: without a broker, but with the loop's own thread."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Record:
 
 
 class FakeClient:
-    """A client with scripted records and rebalances; `group` records the commits."""
+    """A client with scripted records and rebalances. Its `group` records the commits."""
 
     def __init__(self, group: FakeGroup) -> None:
         self.group = group
@@ -111,7 +111,7 @@ class FakeClient:
 
 
 class FakeGroup:
-    """The group on the cluster: the committed offsets, and the clients that joined one after the other."""
+    """The consumer group on the cluster: the committed offsets, and the clients that joined one after another."""
 
     def __init__(self) -> None:
         self.offsets: dict[int, TopicPartition] = {}
@@ -138,7 +138,7 @@ class FakeGroup:
 
 
 class Topology:
-    """Topics without ids."""
+    """A cluster that has no permanent topic ids."""
 
     def topic_id(self, topic: str) -> str:
         return topic
@@ -180,11 +180,11 @@ class Bench:
         return found
 
     def joined(self, count: int) -> FakeClient:
-        """The client of this life of the member."""
+        """Wait for the client number `count` that joined the group, and return it."""
         return self.until(lambda: len(self.group.clients) >= count and self.group.clients[count - 1])
 
     def read(self, count: int) -> list[Delivery]:
-        """This number of deliveries, over as many polls as needed."""
+        """Return this number of deliveries, over as many polls as needed."""
         found: list[Delivery] = []
         self.until(lambda: found.extend(self.consumer.poll(count - len(found), POLL_MS)) or len(found) >= count)
         return sorted(found, key=lambda one: one.handle[1:])
@@ -198,7 +198,7 @@ def bench() -> Iterator[Bench]:
 
 
 def test_a_new_group_begins_at_the_beginning_and_commits_before_it_hands_out(bench: Bench) -> None:
-    """The commit comes before the records are handed out. Only the loop's thread uses the client."""
+    """The consumer commits before it hands out records. Only the loop's thread uses the client."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0, 1)
     first, second = bench.read(2)
@@ -213,7 +213,7 @@ def test_a_new_group_begins_at_the_beginning_and_commits_before_it_hands_out(ben
 
 
 def test_forwarding_without_transactions_publishes_and_settles(bench: Bench) -> None:
-    """A repeated forward publishes nothing."""
+    """The delivery is published once and settled. A repeated forward publishes nothing."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
     (one,) = bench.read(1)
@@ -224,7 +224,8 @@ def test_forwarding_without_transactions_publishes_and_settles(bench: Bench) -> 
 
 
 def test_a_revoked_partition_is_given_back_in_good_order(bench: Bench) -> None:
-    """Settled records are committed. The others do not count as handed out, and their deliveries are dead."""
+    """The settled records are committed. The delivery counts of the others do not rise, and their handles become
+    invalid."""
     bench.client.rebalance("on_assign", 0, 1)
     bench.client.records(0, 0, 1)
     bench.client.records(1, 0)
@@ -240,7 +241,7 @@ def test_a_revoked_partition_is_given_back_in_good_order(bench: Bench) -> None:
 
 
 def test_a_partition_that_comes_back_goes_on_where_it_was_committed(bench: Bench) -> None:
-    """A record settled out of order is not handed out again. The assignment has a new number."""
+    """A record settled out of order is not handed out again. The new assignment has another number."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0, 1)
     first, second = bench.read(2)
@@ -254,7 +255,7 @@ def test_a_partition_that_comes_back_goes_on_where_it_was_committed(bench: Bench
 
 
 def test_a_lost_partition_is_not_committed(bench: Bench) -> None:
-    """Its offsets belong to another member, so nothing is committed."""
+    """The offsets of a lost partition belong to another member, so the consumer commits nothing for it."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
     bench.read(1)
@@ -265,7 +266,7 @@ def test_a_lost_partition_is_not_committed(bench: Bench) -> None:
 
 
 def test_a_record_that_comes_twice_is_handed_out_again_only_after_its_silence() -> None:
-    """`beat` keeps it. Without a beat it comes again with a higher count."""
+    """`beat` prevents a second delivery. Without it, the record is delivered again with a higher count."""
     bench = Bench(idle_ms=300)
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
@@ -279,7 +280,7 @@ def test_a_record_that_comes_twice_is_handed_out_again_only_after_its_silence() 
 
 
 def test_an_expelled_member_joins_again_with_a_new_client(bench: Bench) -> None:
-    """A commit or a poll reports the expulsion. Deliveries of the previous life are dead."""
+    """A commit or a poll reports the expulsion. Deliveries from before it can no longer be settled."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
     (one,) = bench.read(1)
@@ -295,7 +296,7 @@ def test_an_expelled_member_joins_again_with_a_new_client(bench: Bench) -> None:
 
 
 def test_a_member_that_nobody_polls_leaves_and_joins_again_at_the_next_poll() -> None:
-    """Its records count as handed out, because the member may have hung over one of them."""
+    """The delivery counts of its records rise, because one of them may have blocked the application."""
     bench = Bench(idle_ms=100)
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
@@ -309,7 +310,7 @@ def test_a_member_that_nobody_polls_leaves_and_joins_again_at_the_next_poll() ->
 
 
 def test_a_full_buffer_pauses_the_client_and_an_empty_one_resumes_it(bench: Bench) -> None:
-    """It pauses only when the buffer stays full. The loop continues to poll, so the member stays in the group."""
+    """The loop continues to poll while the client is paused, so the member stays in the group."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, *range(1_500))
     bench.until(lambda: bench.client.paused)
@@ -322,7 +323,8 @@ def test_a_full_buffer_pauses_the_client_and_an_empty_one_resumes_it(bench: Benc
 
 
 def test_a_partition_that_went_paused_makes_it_take_a_new_client(bench: Bench) -> None:
-    """The loop takes a new client, because librdkafka would never read that partition again."""
+    """A paused partition was revoked and assigned again. librdkafka would never read it, so the loop makes a new
+    client."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, *range(1_500))
     bench.until(lambda: bench.client.paused)
@@ -332,7 +334,7 @@ def test_a_partition_that_went_paused_makes_it_take_a_new_client(bench: Bench) -
 
 
 def test_an_error_of_the_client_reaches_whoever_polls(bench: Bench) -> None:
-    """It is raised once, and the loop continues."""
+    """`poll` raises the client's error once, and the loop continues."""
     bench.client.rebalance("on_assign", 0)
     bench.client.error(KafkaError.GROUP_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match="READ"):
@@ -342,7 +344,7 @@ def test_an_error_of_the_client_reaches_whoever_polls(bench: Bench) -> None:
 
 
 def test_a_commit_that_fails_hands_nothing_out(bench: Bench) -> None:
-    """The next poll returns the records, with the same count."""
+    """After a failed commit, the next poll returns the records with the same delivery count."""
     bench.client.rebalance("on_assign", 0)
     bench.group.refusal = KafkaError._TRANSPORT
     bench.client.records(0, 0)
@@ -353,7 +355,7 @@ def test_a_commit_that_fails_hands_nothing_out(bench: Bench) -> None:
 
 
 def test_closing_gives_everything_back_and_ends_the_thread(bench: Bench) -> None:
-    """Records in flight do not count as handed out. Closing twice is harmless."""
+    """The delivery counts of records in flight do not rise. Closing twice is harmless."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
     (one,) = bench.read(1)

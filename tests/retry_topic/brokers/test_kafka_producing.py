@@ -1,4 +1,4 @@
-"""The partition and the time of a produced message: what the message asks for, if its topic accepts it."""
+"""The partition and the time of a produced message. A topic may not accept what the message asks for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DAY_MS = 86_400_000
 
 
 class Topics:
-    """A cluster's topics."""
+    """The partitions and the settings of a cluster's topics."""
 
     def __init__(self, settings: dict[str, str] | None, partitions: int = 3) -> None:
         self.settings = settings
@@ -45,12 +45,12 @@ class Topics:
     ],
 )
 def test_how_old_a_time_may_be_follows_from_the_settings(settings: dict[str, str], expected_ms: float) -> None:
-    """It is half of the topic's retention, or of its bound for timestamps."""
+    """`oldest_ms` is half of the topic's retention, or half of its limit for timestamps, whichever is less."""
     assert oldest_ms(settings) == expected_ms
 
 
 def test_what_a_topic_has_and_keeps_is_kept() -> None:
-    """A message that asks for nothing is not changed."""
+    """A valid partition and time stay as they are. So does a message that names neither."""
     now_ms = time.time_ns() // 1_000_000
     topics: Any = Topics({"retention.ms": str(DAY_MS)})
     plain = Message("t", b"plain")
@@ -75,7 +75,8 @@ def test_what_a_topic_has_and_keeps_is_kept() -> None:
 def test_what_it_has_or_keeps_not_is_left_to_it(
     partition: int | None, age_ms: int | None, kept: tuple[int | None, bool]
 ) -> None:
-    """Partition and time are checked separately. The source of the message stays."""
+    """A partition that does not exist or a time that is too old is removed. Then the broker chooses. Nothing else
+    changes."""
     now_ms = time.time_ns() // 1_000_000
     at_ms = 0 if age_ms is None else now_ms - age_ms
     topics: Any = Topics({"retention.ms": str(DAY_MS)})
@@ -91,7 +92,7 @@ def test_what_it_has_or_keeps_not_is_left_to_it(
 
 
 def test_no_time_is_kept_where_the_settings_may_not_be_read(caplog: pytest.LogCaptureFixture) -> None:
-    """One warning names the missing right."""
+    """If the topic's settings cannot be read, times are removed, and one warning names the missing right."""
     topics: Any = Topics(None)
     placing = Placing(topics)
     message = Message("t", b"v", partition=1, timestamp_ms=time.time_ns() // 1_000_000)
@@ -104,6 +105,6 @@ def test_no_time_is_kept_where_the_settings_may_not_be_read(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("place", [{"partition": 0}, {"timestamp_ms": 0}], ids=str)
 def test_a_message_that_waits_has_no_place_of_its_own(place: dict[str, int]) -> None:
-    """A message for the store with a partition or a time is refused."""
+    """`encode_body` refuses a message that has a partition or a time, because the store does not keep them."""
     with pytest.raises(Rejected, match="nothing was stored"):
         encode_body(Message("t", b"v", **place))  # type: ignore[arg-type]

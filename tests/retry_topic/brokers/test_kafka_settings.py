@@ -1,4 +1,4 @@
-"""A user's connection settings reach every client that the broker makes."""
+"""The user's connection settings reach every Kafka client that the broker makes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wheel_sched.errors import BrokerUnavailable, ConfigError
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 PASSWORD = "a-password-nobody-may-see"
-_HELLO = b"\x16\x03"  # how a TLS client begins
+_HELLO = b"\x16\x03"  # the first bytes that a TLS client sends
 
 CLIENTS: dict[str, Callable[[KafkaBroker], Any]] = {
     "producer": lambda broker: Producer(broker.producer_settings()),
@@ -35,7 +35,7 @@ CLIENTS: dict[str, Callable[[KafkaBroker], Any]] = {
 
 @pytest.mark.parametrize("kind", CLIENTS)
 def test_every_client_speaks_tls_when_the_settings_say_so(kind: str) -> None:
-    """The first bytes of every client are those of TLS."""
+    """The first bytes that each client sends are those of a TLS handshake."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)
         settings = {"security.protocol": "ssl", "log_level": 0}
@@ -44,7 +44,7 @@ def test_every_client_speaks_tls_when_the_settings_say_so(kind: str) -> None:
         if isinstance(client, Consumer):
             client.subscribe(["t"])  # otherwise the consumer would not connect
         hellos = []
-        for _ in range(2):  # one may be the broker's own
+        for _ in range(2):  # one may come from another client of the broker
             connection, _ = listener.accept()
             with connection:
                 connection.settimeout(30)
@@ -57,7 +57,7 @@ def test_every_client_speaks_tls_when_the_settings_say_so(kind: str) -> None:
 def test_settings_are_passed_through_and_ours_are_refused() -> None:
     """SASL and other librdkafka settings reach members, producers and readers.
 
-    Settings that we set ourselves are refused.
+    Settings that the broker itself sets, such as `group.id`, are refused.
     """
     login = {"security.protocol": "SASL_SSL", "sasl.mechanisms": "SCRAM-SHA-512", "sasl.username": "u"}
     broker = KafkaBroker({"bootstrap.servers": "127.0.0.1:1", "sasl.password": "p", **login, "log_level": 0})
@@ -74,7 +74,7 @@ def test_settings_are_passed_through_and_ours_are_refused() -> None:
 
 
 def test_a_certificate_that_nobody_vouches_for_is_reported_with_what_to_set() -> None:
-    """The advice is added to the client's error, unless the error already contains it."""
+    """The broker adds to the client's error which setting to correct, unless the error already says so."""
     trouble: deque[str] = deque(maxlen=1)
     report = _listened_to({}, trouble)["error_cb"]
     report(KafkaError(KafkaError._SSL, "error:0A000086:SSL routines::certificate verify failed (after 2ms)"))
@@ -97,7 +97,7 @@ def test_a_cluster_that_is_away_is_reported_with_the_reason(monkeypatch: pytest.
 
 
 def test_both_protocols_of_groups_are_requested_as_set() -> None:
-    """KIP-848 takes no session settings from the member."""
+    """Members use the configured group protocol. With KIP-848 they send no session settings."""
     classic = KafkaBroker("127.0.0.1:1").member_settings("g", 30_000)
     newer = KafkaBroker("127.0.0.1:1", group_protocol="consumer").member_settings("g", 30_000)
     assert (classic["group.protocol"], classic["session.timeout.ms"]) == ("classic", 30_000)
@@ -128,7 +128,7 @@ def test_both_protocols_of_groups_are_requested_as_set() -> None:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
 def test_what_librdkafka_does_not_take_is_reported_at_once_and_in_words(settings: dict[str, Any], reason: str) -> None:
-    """The error comes when the broker is made. It quotes no secret."""
+    """`KafkaBroker(...)` raises the error, which explains the wrong setting and contains no secret."""
     with pytest.raises(ConfigError, match=reason) as caught:
         KafkaBroker(NOWHERE | settings)
     assert PASSWORD not in str(caught.value)
@@ -143,7 +143,8 @@ def test_every_wrong_setting_is_reported() -> None:
 
 @pytest.mark.parametrize("name", ["delivery.timeout.ms", "message.timeout.ms"])
 def test_settings_that_stand_for_an_argument_are_taken_for_it(name: str) -> None:
-    """A file of properties has no arguments. A setting that contradicts an argument is refused."""
+    """A property such as `delivery.timeout.ms` sets the argument of that meaning. If both are given and differ, it is
+    an error."""
     properties = {name: "9000", "transaction.timeout.ms": "30000", "group.protocol": "Consumer"}
     broker = KafkaBroker(NOWHERE | properties)
     assert (broker.delivery_timeout_ms, broker.transaction_timeout_ms) == (9_000, 30_000)
@@ -158,7 +159,7 @@ def test_settings_that_stand_for_an_argument_are_taken_for_it(name: str) -> None
 
 
 def test_a_callback_for_tokens_is_not_called_by_the_trial() -> None:
-    """The check of the settings leaves callbacks out, so nobody logs in before the first request."""
+    """The check of the settings does not call `oauth_cb`, so there is no login before the first request."""
     asked: list[object] = []
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "OAUTHBEARER"}
 
@@ -172,7 +173,7 @@ def test_a_callback_for_tokens_is_not_called_by_the_trial() -> None:
 
 
 def test_a_member_that_waits_longer_than_the_settings_let_it_is_refused() -> None:
-    """A setting that suits one member may be too short for another."""
+    """`max.poll.interval.ms` must be long enough for the member's `idle_ms`."""
     broker = KafkaBroker(NOWHERE | {"max.poll.interval.ms": 100_000})
     assert checked_member(broker.member_settings("g", 30_000))
     with pytest.raises(ConfigError, match=r"max\.poll\.interval\.ms"):
@@ -181,8 +182,8 @@ def test_a_member_that_waits_longer_than_the_settings_let_it_is_refused() -> Non
 
 @pytest.mark.parametrize(("replication", "least"), [(-1, None), (1, None), (2, "1"), (3, "2"), (5, "2")])
 def test_a_groups_topics_are_created_as_they_are_used(replication: int, least: str | None) -> None:
-    """Records are deleted by age and never compacted. The topics accept our largest message, and writes while one
-    broker is away."""
+    """Records are deleted by age and never compacted. The topics accept the producer's largest message, and they accept
+    writes while one broker is down."""
     for kind, days in (("retry", 7), ("redelivery", 7), ("dead", 30)):
         settings = settings_for(kind, replication)
         assert settings.pop("min.insync.replicas", None) == least
@@ -197,7 +198,8 @@ def test_a_groups_topics_are_created_as_they_are_used(replication: int, least: s
 def test_a_service_says_that_its_time_outs_are_in_another_order(
     lease_ms: int, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The service still runs: a claim is published once whatever its lease is, only later."""
+    """A lease that does not fit Kafka's timeouts causes a warning only: claims may be published later,
+    but still once."""
     config = ServiceConfig(dispatcher=DispatcherConfig(lease_ms=lease_ms))
     with connect("memory:", broker=KafkaBroker(NOWHERE)) as connection:
         service = RetryService(connection, "g", config=config)

@@ -1,4 +1,4 @@
-"""What the memory broker adds to the protocol: injected clocks, retention, inspection, waking."""
+"""What the memory broker adds to the broker protocol: injected clocks, retention, inspection, waking."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def offsets(deliveries: list[Delivery]) -> list[int]:
 
 
 def test_it_is_a_broker() -> None:
-    """The protocol recognises it."""
+    """`isinstance` recognises the memory broker as a `Broker`."""
     assert isinstance(MemoryBroker(), Broker)
 
 
 def test_redelivery_follows_the_injected_clock() -> None:
-    """A delivery comes back at exactly `idle_ms` of silence by that clock, not a millisecond earlier."""
+    """A delivery comes back after exactly `idle_ms` without a heartbeat by that clock, not a millisecond earlier."""
     clock = Clock()
     broker = MemoryBroker(create_topics=True, monotonic_ms=clock)
     broker.publish(messages("t", 1))
@@ -50,7 +50,7 @@ def test_redelivery_follows_the_injected_clock() -> None:
 
 
 def test_a_late_beat_brings_no_lease_back() -> None:
-    """A member that stood still wakes up: what it holds for too long goes to the next member that asks, in order."""
+    """A beat after `idle_ms` renews nothing: the messages go to the next member that polls, in order."""
     clock = Clock()
     broker = MemoryBroker(create_topics=True, monotonic_ms=clock)
     broker.publish(messages("t", 2))
@@ -62,7 +62,7 @@ def test_a_late_beat_brings_no_lease_back() -> None:
 
 
 def test_a_beat_counts_from_when_it_was_made() -> None:
-    """Renewed leases run from the beat. Leases without a beat end first, in order."""
+    """A renewed lease lasts `idle_ms` from the beat. Leases without a beat end first, in order."""
     clock = Clock()
     broker = MemoryBroker(create_topics=True, monotonic_ms=clock)
     broker.publish(messages("t", 4))
@@ -77,7 +77,8 @@ def test_a_beat_counts_from_when_it_was_made() -> None:
 
 
 def test_orphans_come_in_the_order_of_the_topic() -> None:
-    """This holds even when the first one was renewed last. Ordered consumers rely on it, and Redis does the same."""
+    """Messages of a dead member come in topic order, even when the first one was renewed last. Ordered consumers rely
+    on it."""
     clock = Clock()
     broker = MemoryBroker(create_topics=True, monotonic_ms=clock)
     broker.publish(messages("t", 3))
@@ -102,7 +103,7 @@ def test_orphans_come_before_new_messages() -> None:
 
 
 def test_a_publish_wakes_a_waiting_poll() -> None:
-    """A poll waits for the message, not for its timeout."""
+    """A waiting `poll` returns as soon as a message is published."""
     broker = MemoryBroker(create_topics=True)
     consumer = broker.consumer(["t"], "g")
     got: list[Delivery] = []
@@ -114,7 +115,7 @@ def test_a_publish_wakes_a_waiting_poll() -> None:
 
 
 def test_closing_wakes_a_waiting_poll() -> None:
-    """Nobody is left waiting on a broker that was closed."""
+    """A `poll` that waits when the broker is closed raises `BrokerUnavailable`."""
     broker = MemoryBroker(create_topics=True)
     consumer = broker.consumer(["t"], "g")
     raised: list[BaseException] = []
@@ -151,14 +152,14 @@ def test_maxlen_keeps_what_a_group_has_yet_to_settle() -> None:
 
 
 def test_maxlen_leaves_a_topic_alone_that_nobody_reads() -> None:
-    """Without a group nothing counts as settled."""
+    """Records of a topic that no group reads are not settled, so `maxlen` drops none of them."""
     broker = MemoryBroker(create_topics=True, maxlen=0)
     broker.publish(messages("t", 5))
     assert broker.topics() == {"t": 5}
 
 
 def test_records_are_looked_at_without_consuming() -> None:
-    """`records` shows messages with their sources and settles nothing."""
+    """`records` returns messages with their sources and settles nothing."""
     broker = MemoryBroker(create_topics=True, wall_ms=lambda: 1_700_000_000_000)
     broker.publish([Message("t", b"a", b"k", (("h", b"1"),))])
     assert broker.records("t") == [
@@ -199,14 +200,14 @@ def test_every_message_is_handed_out_once_among_threads() -> None:
     [([], "", 0, 3), ("orders", "g", 1, 1), (["", "t"], "g", 1, 1), (["t"], "g", True, 1)],
 )
 def test_all_problems_of_a_consumer_are_reported(topics: list[str], group: str, idle_ms: int, problems: int) -> None:
-    """One error lists all wrong arguments. A single name is not read as a list of letters."""
+    """One error lists all wrong arguments. A string in place of a list of topics is an error too."""
     with pytest.raises(ConfigError) as raised:
         MemoryBroker().consumer(topics, group, idle_ms=idle_ms)
     assert len(raised.value.problems) == problems
 
 
 def test_its_repr_shows_its_state() -> None:
-    """Topics and records are counted in the repr."""
+    """The broker's `repr` has the numbers of topics and records, and says when it is closed."""
     broker = MemoryBroker(create_topics=True)
     broker.publish(messages("t", 3))
     assert repr(broker) == "<MemoryBroker topics=1 records=3>"

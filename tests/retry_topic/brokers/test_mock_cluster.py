@@ -1,4 +1,4 @@
-"""librdkafka's mock cluster, made through its C interface."""
+"""librdkafka's mock cluster, which the tests create through its C interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ pytestmark = pytest.mark.real
 
 
 def test_topics_have_the_partitions_they_were_created_with() -> None:
-    """A topic that is only named gets four. An existing topic is not created again. Two clusters share nothing."""
+    """A topic that is used without being created gets four partitions. An existing topic cannot be created again. Two
+    clusters share nothing."""
     with MockCluster(brokers=2) as cluster, MockCluster() as other:
         assert cluster.bootstrap.count(",") == 1
         assert repr(cluster) == f"<MockCluster {cluster.bootstrap} up>"

@@ -1,4 +1,4 @@
-"""Consuming streams: dead members, lost replies, retention, and servers that forget."""
+"""Consumers of Redis streams: dead members, lost replies, retention, and servers that lose their data."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def values(deliveries: list[Delivery]) -> list[bytes]:
 
 
 def hold_messages(url: str, pipe: Connection) -> None:
-    """The process that the test kills: it takes messages and reports that."""
+    """Run in the process that the test kills: it polls messages, sends them to the test and waits."""
     consumer = RedisStreamsBroker(url).consumer(["t"], "g", idle_ms=400)
     pipe.send(values(consumer.poll(3, 10_000)))
     signal.pause()
@@ -68,7 +68,7 @@ def test_a_killed_process_loses_nothing(redis_url: str, broker: RedisStreamsBrok
 
 
 def test_every_orphan_is_found_among_many_that_are_held(broker: RedisStreamsBroker) -> None:
-    """The search for orphaned entries skips any number of entries that are kept alive."""
+    """A member finds all entries of a dead member, although another member keeps 1,990 earlier entries alive."""
     broker.publish(numbered("t", 2_000))
     # long, so that the loop renews all entries in time on a busy machine
     busy, dead, alive = (broker.consumer(["t"], "g", idle_ms=5_000) for _ in range(3))
@@ -83,7 +83,7 @@ def test_every_orphan_is_found_among_many_that_are_held(broker: RedisStreamsBrok
 
 
 def test_what_was_read_beyond_the_limit_is_handed_out_next(broker: RedisStreamsBroker) -> None:
-    """COUNT counts per stream. The surplus waits in the member and is handed out once, by the next poll."""
+    """Redis counts COUNT per stream, so a read may return more than asked for. The next polls return the rest, once."""
     topics = ["a", "b", "c"]
     consumer = broker.consumer(topics, "g", idle_ms=60_000)
     broker.publish([Message(topic, f"{topic}{n}".encode()) for n in range(4) for topic in topics])
@@ -95,7 +95,8 @@ def test_what_was_read_beyond_the_limit_is_handed_out_next(broker: RedisStreamsB
 
 
 def test_a_surplus_that_somebody_took_over_is_not_handed_out(broker: RedisStreamsBroker) -> None:
-    """A slow member has entries in reserve, and another member takes them over. They are handed out once only."""
+    """A slow member has read more entries than it handed out, and another member claims them. They are handed out once
+    only."""
     slow = broker.consumer(["a", "b"], "g", idle_ms=1_500)
     broker.publish([Message("a", b"1"), Message("b", b"2")])
     assert len(slow.poll(1, 1_000)) == 1
@@ -110,7 +111,7 @@ def test_a_surplus_that_somebody_took_over_is_not_handed_out(broker: RedisStream
 
 
 def test_an_ack_whose_reply_was_lost_is_repeated(redis_url: str, broker: RedisStreamsBroker) -> None:
-    """Settling is idempotent, so a lost reply goes unnoticed."""
+    """`ack` is idempotent, so the broker repeats it after a lost reply and reports no error."""
     broker.publish(numbered("t", 1))
     with FaultyProxy(redis_url) as proxy:
         behind = RedisStreamsBroker(proxy.url)
@@ -120,14 +121,14 @@ def test_an_ack_whose_reply_was_lost_is_repeated(redis_url: str, broker: RedisSt
         consumer.ack(got)
         assert proxy.counts.dropped_replies == 1
         behind.close()
-    time.sleep(0.1)  # past idle_ms: were it unsettled, it would be handed out
+    time.sleep(0.1)  # longer than idle_ms: an unsettled message would be handed out
     assert broker.consumer(["t"], "g", idle_ms=50).poll(1, 0) == []
 
 
 def test_a_forward_whose_reply_was_lost_publishes_once(
     redis_url: str, broker: RedisStreamsBroker, redis_client: redis.Redis
 ) -> None:
-    """The script is repeated, and publishes nothing the second time."""
+    """The broker repeats the script, which publishes nothing the second time."""
     broker.publish(numbered("t", 2))
     broker.create_topic("target")
     with FaultyProxy(redis_url) as proxy:
@@ -145,8 +146,8 @@ def test_a_forward_whose_reply_was_lost_publishes_once(
 def test_a_forward_in_doubt_may_be_repeated(
     redis_url: str, broker: RedisStreamsBroker, redis_client: redis.Redis
 ) -> None:
-    """If the repetition gets no reply either, the failure is in doubt. A repetition by the caller publishes nothing
-    more."""
+    """If the broker's repetition gets no reply either, the failure is in doubt. The caller may repeat the call, which
+    publishes nothing more."""
     broker.publish(numbered("t", 2))
     broker.create_topic("target")
     with FaultyProxy(redis_url) as proxy:
@@ -166,7 +167,7 @@ def test_a_forward_in_doubt_may_be_repeated(
 
 
 def test_one_bad_target_does_not_stop_the_others(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """A script does not roll back, so an error in the middle of a batch concerns that pair alone."""
+    """An error in the middle of a batch fails only the message with that target."""
     redis_client.set("text", "a string")
     broker.publish(numbered("t", 3))
     consumer = broker.consumer(["t"], "g")
@@ -183,7 +184,7 @@ def test_one_bad_target_does_not_stop_the_others(broker: RedisStreamsBroker, red
 def test_a_member_survives_a_server_that_forgot_everything(
     broker: RedisStreamsBroker, redis_client: redis.Redis
 ) -> None:
-    """After FLUSHALL the member creates its group again and continues, also in the middle of a wait."""
+    """After FLUSHALL the member creates its group again and continues, even if it was waiting in a poll."""
     consumer = broker.consumer(["t"], "g", idle_ms=400)
     redis_client.flushall()
     redis_client.script_flush()
@@ -202,7 +203,7 @@ def test_a_member_survives_a_server_that_forgot_everything(
 
 @pytest.mark.real
 def test_a_member_goes_on_after_the_server_was_killed() -> None:
-    """While the server is away, `poll` raises. Afterwards the same member continues, and nothing is lost."""
+    """While the server is down, `poll` raises. After the restart the same member continues, and nothing is lost."""
     with temporary_server(fsync="always") as server:
         broker = RedisStreamsBroker(server.url, create_topics=True)
         consumer = broker.consumer(["t"], "g", idle_ms=300)
@@ -222,7 +223,7 @@ def test_a_member_goes_on_after_the_server_was_killed() -> None:
 
 
 def test_a_short_socket_timeout_does_not_cut_a_wait(redis_url: str) -> None:
-    """A wait longer than the client's socket timeout ends at its own time."""
+    """A `poll` that is longer than the client's socket timeout lasts its full time."""
     with redis.Redis.from_url(redis_url, socket_timeout=0.2) as client:
         broker = RedisStreamsBroker(client)
         consumer = broker.consumer(["t"], "g")
@@ -248,7 +249,7 @@ def test_waiting_does_not_hold_up_settling(broker: RedisStreamsBroker) -> None:
 
 
 def test_the_count_of_deliveries_survives_beats(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """A beat renews the hold and leaves the count as it was."""
+    """A beat resets the idle time of an entry and leaves its delivery count as it was."""
     broker.publish(numbered("t", 1))
     consumer = broker.consumer(["t"], "g", idle_ms=60_000)
     held = consumer.poll(1, 1_000)
@@ -263,7 +264,7 @@ def test_the_count_of_deliveries_survives_beats(broker: RedisStreamsBroker, redi
 
 
 def test_a_late_beat_brings_no_delivery_back(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """A member that stood still wakes up: what it holds for too long is free for the next member that asks."""
+    """A beat after `idle_ms` renews nothing, so the next member that polls may take the message."""
     broker.publish(numbered("t", 1))
     consumer = broker.consumer(["t"], "g", idle_ms=200)
     held = consumer.poll(1, 1_000)
@@ -274,7 +275,7 @@ def test_a_late_beat_brings_no_delivery_back(broker: RedisStreamsBroker, redis_c
 
 
 def test_a_settled_delivery_stays_settled_under_beats(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """A late beat does not bring a settled delivery back."""
+    """A beat after `ack` does not make the message pending again."""
     broker.publish(numbered("t", 1))
     consumer = broker.consumer(["t"], "g")
     held = consumer.poll(1, 1_000)
@@ -284,8 +285,8 @@ def test_a_settled_delivery_stays_settled_under_beats(broker: RedisStreamsBroker
 
 
 def test_members_that_are_gone_are_forgotten(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """Closing removes a member's name at once, unless it holds entries. Silent members are removed when they hold
-    none."""
+    """`close` removes the member from the group at once, unless it holds entries. Silent members without entries are
+    removed later."""
     broker.publish(numbered("t", 1))
     leaving, holding, silent, present = (broker.consumer(["t"], "g") for _ in range(4))
     held = holding.poll(1, 1_000)
@@ -316,7 +317,8 @@ def test_nothing_is_trimmed_by_default(broker: RedisStreamsBroker, redis_client:
 
 
 def test_maxlen_never_takes_what_a_group_has_yet_to_settle(redis_url: str, redis_client: redis.Redis) -> None:
-    """The floor is the oldest entry that any group holds or has not read, whatever the others have settled."""
+    """Trimming keeps every entry that at least one group holds or has not read, whatever the other
+    groups have settled."""
     broker = RedisStreamsBroker(redis_url, create_topics=True, maxlen=0)
     broker.publish(numbered("t", 250))
     fast, slow, late = (broker.consumer(["t"], group) for group in ("fast", "slow", "late"))
@@ -338,7 +340,7 @@ def test_maxlen_never_takes_what_a_group_has_yet_to_settle(redis_url: str, redis
 
 
 def test_maxlen_keeps_about_as_many_settled_entries(redis_url: str, redis_client: redis.Redis) -> None:
-    """Settled entries stay up to `maxlen`, give or take a node of the stream."""
+    """About `maxlen` settled entries stay. Redis trims whole nodes of a stream, so the number is not exact."""
     broker = RedisStreamsBroker(redis_url, create_topics=True, maxlen=500)
     consumer = broker.consumer(["t"], "g")
     for _ in range(10):
@@ -349,7 +351,7 @@ def test_maxlen_keeps_about_as_many_settled_entries(redis_url: str, redis_client
 
 
 def test_trimming_understands_ids_beyond_what_a_double_counts(redis_url: str, redis_client: redis.Redis) -> None:
-    """Ids are compared digit by digit: ids beyond 2**53 that differ by 1 are distinguished."""
+    """Trimming distinguishes entry ids above 2**53 that differ by 1, where a floating-point number would not."""
     broker = RedisStreamsBroker(redis_url, maxlen=0)
     consumer = broker.consumer(["t"], "g")
     for seq in (2**63, 2**63 + 1, 2**63 + 2):
@@ -362,7 +364,7 @@ def test_trimming_understands_ids_beyond_what_a_double_counts(redis_url: str, re
 
 
 def test_a_topic_that_cannot_be_is_refused(broker: RedisStreamsBroker) -> None:
-    """The registry's name can be neither created nor consumed."""
+    """The name of the key that lists the topics cannot be the name of a topic."""
     with pytest.raises(ConfigError, match="registry"):
         broker.create_topic("topics")
     with pytest.raises(ConfigError, match="registry"):

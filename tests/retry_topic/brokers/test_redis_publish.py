@@ -1,4 +1,5 @@
-"""Publishing to streams: failures message by message, lost replies, refusing servers, odd clients."""
+"""Publishing to Redis streams: failures of single messages, lost replies, servers that refuse, and any
+client settings."""
 
 from __future__ import annotations
 
@@ -27,18 +28,18 @@ def broker(redis_url: str) -> Iterator[RedisStreamsBroker]:
 
 
 def one(broker: RedisStreamsBroker, topic: str, group: str = "g") -> Delivery:
-    """The first delivery to a new member."""
+    """Return the first delivery to a new member."""
     (delivery,) = broker.consumer([topic], group, idle_ms=60_000).poll(1, 5_000)
     return delivery
 
 
 def test_it_is_a_broker(broker: RedisStreamsBroker) -> None:
-    """The protocol recognises it."""
+    """`isinstance` recognises the Redis Streams broker as a `Broker`."""
     assert isinstance(broker, Broker)
 
 
 def test_a_topic_is_a_stream_under_the_prefix(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """The entry holds the documented fields, and the registry the topic's name."""
+    """The stream entry has the documented fields, and the list of topics has the topic's name."""
     broker.create_topic("orders")
     assert broker.stream_key("orders") == "p:orders"
     assert redis_client.xlen("p:orders") == 0
@@ -50,7 +51,7 @@ def test_a_topic_is_a_stream_under_the_prefix(broker: RedisStreamsBroker, redis_
 
 
 def test_create_topics_creates_and_registers_what_is_published_to(redis_url: str) -> None:
-    """With `create_topics`, publishing to an absent topic creates and registers it."""
+    """With `create_topics`, publishing to an absent topic creates it, and `topics` lists it."""
     broker = RedisStreamsBroker(redis_url, create_topics=True)
     assert broker.publish([Message("new", b"1"), Message("other", b"2"), Message("new", b"3")]) == [None] * 3
     assert broker.topics() == {"new": 2, "other": 1}
@@ -82,7 +83,8 @@ def test_a_topic_whose_stream_was_deleted_is_not_listed(broker: RedisStreamsBrok
 def test_a_message_that_can_never_go_fails_alone(
     broker: RedisStreamsBroker, redis_client: redis.Redis, message: Message, reason: str
 ) -> None:
-    """Its failure is permanent and in plain words; its neighbours are published."""
+    """The failure of such a message is permanent and has a readable reason. The other messages of the batch are
+    published."""
     broker.create_topic("t")
     redis_client.set("p:text", "a string")
     first, failure, last = broker.publish([Message("t", b"1"), message, Message("t", b"2")])
@@ -97,7 +99,7 @@ def test_a_message_that_can_never_go_fails_alone(
 def test_a_message_beyond_the_servers_limit_is_not_sent(
     broker: RedisStreamsBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server would close the connection on it and on its batch, at each repetition."""
+    """The broker refuses such a message, because the server would close the connection on the whole batch."""
     monkeypatch.setattr("retry_topic.brokers.redis_streams.publisher.MAX_BYTES", 1_000)
     broker.create_topic("t")
     done, failure = broker.publish([Message("t", b"x" * 900), Message("t", b"x" * 1_100)])
@@ -108,7 +110,7 @@ def test_a_message_beyond_the_servers_limit_is_not_sent(
 
 
 def test_a_batch_beyond_one_pipeline_keeps_its_order(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """Splitting a batch by count and by size does not change what arrives."""
+    """The broker splits a batch by count and by size. All messages arrive in order."""
     broker.create_topic("t")
     sizes = [1] * 1_200 + [6 * 1024 * 1024] * 4
     assert broker.publish([Message("t", b"x" * size) for size in sizes]) == [None] * len(sizes)
@@ -116,7 +118,7 @@ def test_a_batch_beyond_one_pipeline_keeps_its_order(broker: RedisStreamsBroker,
 
 
 def test_a_lost_reply_is_reported_and_not_repeated(redis_url: str, redis_client: redis.Redis) -> None:
-    """The failure is in doubt, and the entry exists once."""
+    """`publish` raises an error in doubt, and the stream has the entry once."""
     with FaultyProxy(redis_url) as proxy:
         broker = RedisStreamsBroker(proxy.url)
         broker.create_topic("t")
@@ -141,7 +143,8 @@ def test_a_lost_reply_is_reported_and_not_repeated(redis_url: str, redis_client:
 def test_a_lost_reply_says_what_was_asked_for(
     redis_url: str, command: str, lost: bytes, advice: str, in_doubt: bool
 ) -> None:
-    """A read has changed nothing. The error of a repeatable command says that it may be repeated."""
+    """A lost reply of a read has changed nothing. A lost reply of a write is in doubt. Both errors say that a repeat is
+    safe."""
     with FaultyProxy(redis_url) as proxy, contextlib.closing(RedisStreamsBroker(proxy.url)) as broker:
         broker.create_topic("t")
         for _ in range(2):
@@ -152,7 +155,7 @@ def test_a_lost_reply_says_what_was_asked_for(
 
 
 def test_a_lost_reply_of_a_message_with_an_id_is_repeated(redis_url: str, redis_client: redis.Redis) -> None:
-    """The broker repeats it, and the caller may repeat it too. The entry exists once, under one id."""
+    """The broker repeats `publish_once`, and the caller may repeat it too. The stream has the entry once."""
     with FaultyProxy(redis_url) as proxy:
         broker = RedisStreamsBroker(proxy.url)
         broker.create_topic("t")
@@ -172,12 +175,12 @@ def test_a_lost_reply_of_a_message_with_an_id_is_repeated(redis_url: str, redis_
 def test_a_topic_recreated_does_not_know_what_the_one_before_held(
     redis_url: str, redis_client: redis.Redis, create: bool, others: int
 ) -> None:
-    """A repeat is published, because its entry was deleted with the stream. Then the id is known again."""
+    """The entry was deleted with the stream, so a repeat is published. A further repeat publishes nothing."""
     broker = RedisStreamsBroker(redis_url, create_topics=create)
     broker.create_topic("t")
     assert broker.publish_once(Message("t", b"m"), "id", 60_000) is None
     redis_client.delete("t")
-    time.sleep(0.002)  # the ids of entries are milliseconds: a stream of the same one would have the same ids
+    time.sleep(0.002)  # entry ids begin with the time in ms: a stream made in the same ms would have the same ids
     failure = None if create else broker.publish_once(Message("t", b"m"), "id", 60_000)
     assert create or (failure is not None and not failure.transient)
     broker.create_topic("t")
@@ -189,7 +192,7 @@ def test_a_topic_recreated_does_not_know_what_the_one_before_held(
 
 
 def test_an_entry_that_was_trimmed_is_known(redis_url: str, redis_client: redis.Redis) -> None:
-    """A repeat publishes nothing, also when the stream is empty."""
+    """After trimming, a repeat with the same id publishes nothing, even if the stream is empty."""
     broker = RedisStreamsBroker(redis_url)
     broker.create_topic("t")
     for value in (b"m", b"other"):
@@ -202,7 +205,7 @@ def test_an_entry_that_was_trimmed_is_known(redis_url: str, redis_client: redis.
 
 
 def test_what_was_confirmed_before_the_connection_broke_stays_confirmed(redis_url: str) -> None:
-    """Of two pipelines the second gets no reply: only its messages are in doubt."""
+    """The second of two pipelines gets no reply. Only its messages are in doubt."""
     with FaultyProxy(redis_url) as proxy:
         broker = RedisStreamsBroker(proxy.url)
         broker.create_topic("t")
@@ -261,7 +264,8 @@ def test_a_read_only_replica_is_named() -> None:
 
 
 def test_refused_credentials_are_named(real_server: TemporaryServer, redis_client: redis.Redis) -> None:
-    """Wrong passwords and missing rights are the operator's fault. The message may succeed once they are corrected."""
+    """A wrong password or a missing right is a temporary failure of `publish` that names the cause. Opening a consumer
+    fails permanently."""
     redis_client.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">right", "~*", "+@read", "+select")
     try:
         for url, words in ((with_user(real_server, "wrong"), "credentials"), (with_user(real_server, "right"), "ACL")):
@@ -284,7 +288,8 @@ def with_user(server: TemporaryServer, password: str) -> str:
 
 
 def test_a_client_of_any_settings_is_only_an_address(redis_url: str) -> None:
-    """A client that decodes replies, speaks RESP3 or repeats commands works alike, and stays open."""
+    """The broker takes only the address from the caller's client. The client's other settings do not matter, and the
+    client stays open."""
     for settings in ({"decode_responses": True}, {"protocol": 3}, {"protocol": 2, "socket_timeout": 1}):
         client = redis.Redis.from_url(redis_url, **settings)
         broker = RedisStreamsBroker(client, create_topics=True)
@@ -298,7 +303,7 @@ def test_a_client_of_any_settings_is_only_an_address(redis_url: str) -> None:
 
 
 def test_the_server_says_who_it_is(real_server: TemporaryServer, redis_url: str, redis_client: redis.Redis) -> None:
-    """Identity is the run id and the database, so two databases of one server differ."""
+    """`server_identity` is the server's run id and the database, so two databases of one server differ."""
     run_id = redis_client.info("server")["run_id"]
     client = redis.Redis(unix_socket_path=str(real_server.socket_path), db=3)
     for target, database in ((redis_url, 0), (client, 3)):
@@ -309,7 +314,7 @@ def test_the_server_says_who_it_is(real_server: TemporaryServer, redis_url: str,
 
 
 def test_a_closed_broker_refuses_work(redis_url: str) -> None:
-    """After `close` nothing connects again."""
+    """After `close` the broker and its consumers raise `BrokerUnavailable`."""
     broker = RedisStreamsBroker(redis_url, create_topics=True)
     consumer = broker.consumer(["t"], "g")
     broker.close()
@@ -327,7 +332,7 @@ def test_what_is_no_client_is_refused(wrong: object) -> None:
 
 
 def test_its_repr_shows_its_state(redis_url: str) -> None:
-    """Kind, prefix and retention are in the repr."""
+    """The broker's `repr` has the kind of server, the prefix and `maxlen`, and says when it is closed."""
     broker = RedisStreamsBroker(redis_url, prefix="p:", maxlen=5)
     assert repr(broker) == "<RedisStreamsBroker server prefix='p:' maxlen=5>"
     broker.close()

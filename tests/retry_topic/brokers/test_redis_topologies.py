@@ -1,4 +1,4 @@
-"""Streams on a Cluster and behind Sentinel: real processes, and the differences to one server."""
+"""Redis Streams on a Cluster and behind Sentinel, with real server processes."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
 class TestOnACluster(BrokerConformance):
-    """Topics on different slots: publishing and settling are two steps."""
+    """The conformance suite with topics on different hash slots, where publishing and settling are two steps."""
 
     exact_forward = False
 
     @pytest.fixture
     def broker(self, cluster: RedisCluster) -> Iterator[Broker]:
-        """A broker without a hash tag."""
+        """A broker without a hash tag in its prefix."""
         broker = RedisStreamsBroker(cluster)
         yield broker
         broker.close()
 
 
 class TestOnOneSlotOfACluster(BrokerConformance):
-    """A hash tag in the prefix keeps all topics together, so everything works as on one server."""
+    """The conformance suite with all topics in one hash slot, so everything works as on one server."""
 
     @pytest.fixture
     def broker(self, cluster: RedisCluster) -> Iterator[Broker]:
-        """A broker with a hash tag."""
+        """A broker with a hash tag in its prefix."""
         broker = RedisStreamsBroker(cluster, prefix="{one}:")
         yield broker
         broker.close()
 
 
 def topics_on_both_nodes(broker: RedisStreamsBroker, cluster: RedisCluster) -> tuple[str, str]:
-    """Two new topics, the first on the first node and the second on the other."""
+    """Create two topics, the first on the first node and the second on the other."""
     found: dict[bool, str] = {}
     while len(found) < 2:
         topic = absent_topic()
@@ -60,14 +60,14 @@ def topics_on_both_nodes(broker: RedisStreamsBroker, cluster: RedisCluster) -> t
 
 
 def test_a_cluster_has_no_one_identity(cluster: RedisCluster) -> None:
-    """`server_identity` is None for a cluster, so the one-script hand-over is not used."""
+    """`server_identity` is None for a cluster, so one script cannot both claim and publish."""
     broker = RedisStreamsBroker(cluster)
     assert broker.server_identity() is None
     broker.close()
 
 
 def test_one_batch_reaches_both_nodes(cluster: RedisCluster) -> None:
-    """Messages go to the node of their topic; failures stay with their message."""
+    """Each message goes to the node of its topic. A message that fails does not affect the others."""
     broker = RedisStreamsBroker(cluster)
     one, two = topics_on_both_nodes(broker, cluster)
     answers = broker.publish(
@@ -79,7 +79,7 @@ def test_one_batch_reaches_both_nodes(cluster: RedisCluster) -> None:
 
 
 def test_a_stale_map_of_slots_is_followed_once(cluster: RedisCluster) -> None:
-    """A redirected message was not executed. So it is sent again, once, to the right node."""
+    """A node redirects a message instead of storing it. The broker sends it once more, to the right node."""
     broker = RedisStreamsBroker(cluster)
     one, two = topics_on_both_nodes(broker, cluster)
     slots = cluster.nodes_manager.slots_cache
@@ -91,7 +91,7 @@ def test_a_stale_map_of_slots_is_followed_once(cluster: RedisCluster) -> None:
 
 @pytest.mark.parametrize("name", ["a}b", "{}a", "a{b}c", "plain", "a{"])
 def test_a_publish_by_id_works_for_any_name_of_a_topic(cluster: RedisCluster, name: str) -> None:
-    """The key that remembers the id is in the topic's slot, whatever braces the name has."""
+    """The key that remembers the id is in the topic's hash slot, whatever braces the topic name has."""
     broker = RedisStreamsBroker(cluster, create_topics=True)
     for _ in range(2):
         assert broker.publish_once(Message(name, b"x"), "id", 60_000) is None
@@ -102,7 +102,7 @@ def test_a_publish_by_id_works_for_any_name_of_a_topic(cluster: RedisCluster, na
 def test_a_forward_across_slots_settles_what_it_published(
     cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Published but not settled is in doubt; the repetition settles and publishes nothing more."""
+    """If settling fails after publishing, the forward is in doubt. The repeat settles and publishes nothing more."""
     broker = RedisStreamsBroker(cluster)
     source, target = topics_on_both_nodes(broker, cluster)
     consumer = broker.consumer([source], "g", idle_ms=60_000)
@@ -124,7 +124,7 @@ def test_a_forward_across_slots_settles_what_it_published(
 
 
 def test_topics_of_several_slots_are_waited_for_in_turn(cluster: RedisCluster) -> None:
-    """A message on any slot is found soon, although no single read waits for all slots."""
+    """A member receives a message of any slot within two seconds, although one read cannot wait for several slots."""
     broker = RedisStreamsBroker(cluster)
     topics = topics_on_both_nodes(broker, cluster)
     consumer = broker.consumer(topics, "g", idle_ms=60_000)
@@ -137,7 +137,7 @@ def test_topics_of_several_slots_are_waited_for_in_turn(cluster: RedisCluster) -
 
 
 def test_a_client_made_by_sentinel_leads_to_the_primary(primary: TemporaryServer, sentinel_port: int) -> None:
-    """The broker asks Sentinel as the client does: publishing, consuming and its identity are the primary's."""
+    """The broker asks Sentinel for the primary, as the client does. It publishes and consumes there."""
     sentinel = Sentinel([("127.0.0.1", sentinel_port)])
     client = sentinel.master_for("main", decode_responses=True)
     broker = RedisStreamsBroker(client)

@@ -1,4 +1,5 @@
-"""The last line of a run without a real Kafka broker: which stand-ins were used, and what remains unproved."""
+"""The last line of a test run without a real Kafka broker: which stand-ins the tests used, and what
+remains untested."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ UNPROVED = "not proved: exactly once under kills, rebalances and failover (make 
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Report:
-    """The function of the suite's conftest, which has no importable module name."""
+    """The function of the suite's conftest that makes the line. That conftest has no importable module name."""
     plugins = request.config.pluginmanager.get_plugins()
     found: Report = next(plugin.kafka_report for plugin in plugins if hasattr(plugin, "kafka_report"))
     return found
 
 
 def test_both_stand_ins_are_reported_with_their_counts(report: Report) -> None:
-    """The line has the numbers of passed and of other tests for each stand-in."""
+    """For each stand-in the line has the numbers of passed and of other tests."""
     ended = Counter({("imitation", "passed"): 30, ("with_transactions", "passed"): 20, ("imitation", "failed"): 1})
     assert report(["java", "mvn"], ended) == (
         "Kafka without a real broker, for want of java and mvn; "
@@ -36,7 +37,7 @@ def test_both_stand_ins_are_reported_with_their_counts(report: Report) -> None:
 
 
 def test_a_stand_in_that_is_not_installed_is_reported(report: Report) -> None:
-    """The line claims nothing about transactions then."""
+    """The line says that noida-db is not installed and that transactions were not tried."""
     assert report(["mvn"], Counter({("imitation", "passed"): 30, ("with_transactions", "skipped"): 20})) == (
         f"Kafka without a real broker, for want of mvn; tried: {GROUPS} (30 passed); "
         f"not tried in this run: {TRANSACTIONS} (it is not installed); {UNPROVED}"
@@ -44,7 +45,7 @@ def test_a_stand_in_that_is_not_installed_is_reported(report: Report) -> None:
 
 
 def test_a_run_without_any_of_them_claims_nothing(report: Report) -> None:
-    """The line says that neither stand-in was tried, and claims no result."""
+    """The line says that neither stand-in was tried."""
     assert report(["mvn"], Counter()) == (
         f"Kafka without a real broker, for want of mvn; not tried in this run: {GROUPS}, {TRANSACTIONS}; {UNPROVED}"
     )

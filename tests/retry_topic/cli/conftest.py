@@ -1,4 +1,4 @@
-"""A connection to a real server, the command line in this process, and the command line as its own process."""
+"""A connection to a real server, and the command line: run in this process or as a process of its own."""
 
 from __future__ import annotations
 
@@ -72,13 +72,13 @@ def failed(
 
 @pytest.fixture
 def cli_at() -> type[Cli]:
-    """The command line against any store."""
+    """Run the command line in this process, against the store at a given address."""
     return Cli
 
 
 @pytest.fixture
 def wait_for(connection: Connection) -> Callable[..., None]:
-    """Store a failed message that waits: (id, due_ms, arguments of `failed`)."""
+    """Store a failed message that waits. The arguments are its id, `due_ms` and those of `failed`."""
 
     def wait(item_id: str, due_ms: int, **kwargs: Any) -> None:
         message = failed(2, due_ms=due_ms, **kwargs)
@@ -89,7 +89,7 @@ def wait_for(connection: Connection) -> Callable[..., None]:
 
 @pytest.fixture
 def bury(connection: Connection) -> Callable[..., None]:
-    """Store a dead letter: (id, arguments of `failed`)."""
+    """Store a dead letter. The arguments are its id and those of `failed`."""
 
     def put(item_id: str, died_ms: int | None = None, **kwargs: Any) -> None:
         message = failed(8, root=item_id, **kwargs)
@@ -106,7 +106,7 @@ def wheel_sched(tmp_path: Path) -> Program:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """`wheel-sched` as a running process. It is killed at the end of the test."""
+    """Start `wheel-sched` as a process. It is killed at the end of the test."""
     running: list[subprocess.Popen[bytes]] = []
 
     def start(*args: str) -> subprocess.Popen[bytes]:

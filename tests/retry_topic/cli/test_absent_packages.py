@@ -1,4 +1,4 @@
-"""Packages that are not installed: commands that need none work, the others say how to install them."""
+"""Packages that are not installed: commands that do not need them work, and other commands say how to install them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ WITHOUT_REDIS = "import sys; sys.modules['redis'] = None; "
     ids=["policy", "wrong scheme", "right scheme", "asyncio"],
 )
 def test_what_needs_no_redis_asks_for_none(code: str, error_text: str) -> None:
-    """`[cli]` alone can explain a policy. A wrong scheme of an address is reported before the missing package."""
+    """Without the package `redis`, policies can be explained. A wrong address scheme is reported before the missing
+    package."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_REDIS + code], capture_output=True, text=True, timeout=50)
     assert error_text in done.stdout + done.stderr
 

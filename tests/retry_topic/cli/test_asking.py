@@ -1,4 +1,4 @@
-"""Commands that change many messages ask first, and say where else messages match."""
+"""Commands that change several messages ask first. If no message matches, they say in which state messages do match."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def waiting(wait_for: Any) -> None:
 def test_what_changes_several_is_refused_where_nobody_can_answer(
     cli: Any, connection: Any, waiting: None, command: tuple[str, ...], which: tuple[str, ...]
 ) -> None:
-    """The error has the number, and nothing is changed. With --yes the messages are changed."""
+    """Without a terminal, the command fails with the number of messages and changes nothing. With --yes it changes
+    them."""
     before = dues(connection)
     error_text = cli(*command, *which, code=2).stderr
     assert "3 messages" in error_text
@@ -59,7 +60,8 @@ def test_one_message_is_not_asked_about(cli: Any, connection: Any, waiting: None
 def test_nothing_that_matches_says_where_something_does(
     cli: Any, bury: Any, waiting: None, command: tuple[str, ...], advice: str
 ) -> None:
-    """A filter means waiting messages. When dead ones match, a note names the option that selects them."""
+    """A filter selects waiting messages only. If it matches only dead letters, a note names the option that selects
+    them."""
     for name in ("x", "y"):
         bury(name, error="builtins.KeyError")
     error_text = cli(*command, "--error", "*KeyError*").stderr
@@ -70,13 +72,13 @@ def test_nothing_that_matches_says_where_something_does(
 
 
 def test_list_says_so_too(cli: Any, bury: Any, waiting: None) -> None:
-    """An empty list of waiting messages names the states that match."""
+    """If no waiting message matches, `list` says that a dead letter does."""
     bury("x", error="builtins.KeyError")
     assert "1 dead letter does: add --dead" in cli("list", "--error", "*KeyError*").stderr
 
 
 def test_replay_says_what_waits(cli: Any, waiting: None) -> None:
-    """Messages that wait need no replay; `run-now` delivers them."""
+    """If only waiting messages match, `replay` says that `run-now` delivers them."""
     error_text = cli("replay", "--topic", "orders", "--dry-run").stderr
     assert "nothing that is dead matches; 3 that wait do: see `wheel-sched run-now`" in error_text
 
@@ -88,21 +90,22 @@ def test_replay_says_what_waits(cli: Any, waiting: None) -> None:
 def test_dead_is_said_alike_everywhere(
     cli: Any, bury: Any, waiting: None, command: tuple[str, ...], state: tuple[str, ...]
 ) -> None:
-    """--dead and --state dead mean the same in every command that selects."""
+    """--dead and --state dead mean the same in every command that selects messages."""
     bury("x")
     assert "x" in cli(*command, *state).stdout
     cli(*command, "--dead", "--state", "due", code=2)
 
 
 def test_dead_letters_have_no_due_to_move(cli: Any, bury: Any) -> None:
-    """`reschedule` names the command for dead letters, before it opens the store."""
+    """`reschedule --dead` is wrong usage, and the error names `replay`."""
     bury("x")
     assert "wheel-sched replay" in cli("reschedule", "--dead", "--in", "1h", code=2).stderr
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
 def test_a_topic_that_does_not_exist_is_refused(cli: Any, connection: Any, command: str) -> None:
-    """The error names the nearest and the existing topics. Nothing is changed."""
+    """The error names a similar topic and the existing topics. Nothing is changed. With --force, `pause` accepts the
+    topic."""
     connection.broker.create_topic("other")
     error_text = cli(command, "otehr", code=1).stderr
     assert "there is no topic 'otehr': nothing was changed; did you mean 'other'? known: " in error_text
@@ -114,12 +117,12 @@ def test_a_topic_that_does_not_exist_is_refused(cli: Any, connection: Any, comma
 
 
 def test_a_topic_of_the_store_alone_can_be_paused(cli: Any, waiting: None) -> None:
-    """It has no stream, but messages wait for it."""
+    """The topic has no stream in the broker, but messages for it wait in the store."""
     assert cli.json("pause", "orders")["held"] == 3
 
 
 def test_list_exports_payloads(cli: Any, wait_for: Any) -> None:
-    """With --json --payload, text is shown as text and other bytes in base64, whole at any length."""
+    """With --json --payload, text is printed as text and other bytes in base64, both in full length."""
     text, odd = "ü" * 50_000, b"\xff\x00"
     wait_for("a", now_ms() + HOUR, value=text.encode())
     wait_for("b", now_ms() + 2 * HOUR, value=odd)
@@ -130,7 +133,7 @@ def test_list_exports_payloads(cli: Any, wait_for: Any) -> None:
 
 
 def test_people_see_the_beginning_of_payloads(cli: Any, wait_for: Any) -> None:
-    """--payload adds a column with the beginning of the payload, on one line."""
+    """Without --json, --payload adds a column with the beginning of the payload, on one line."""
     wait_for("a", now_ms() + HOUR, value=b'{"id": 7,\n "x": "' + b"y" * 500 + b'"}')
     line = cli("list", "--payload").stdout.splitlines()[1]
     assert '{"id": 7, "x": "yyy' in line
@@ -138,13 +141,13 @@ def test_people_see_the_beginning_of_payloads(cli: Any, wait_for: Any) -> None:
 
 
 def test_reschedule_says_which_two_exclude_each_other(cli: Any, waiting: None) -> None:
-    """Both times are refused, and so is none."""
+    """Exactly one of --in and --at must be given. The error says so."""
     assert "Give --in or --at, not both." in cli("reschedule", "a", "--in", "1h", "--at", "+1h", code=2).stderr
     assert "When? Give --in or --at." in cli("reschedule", "a", code=2).stderr
 
 
 def test_replay_counts_ids_that_are_not_dead(cli: Any, bury: Any, waiting: None) -> None:
-    """The error names them, in singular or plural."""
+    """The error names the ids that are no dead letters, in singular or plural."""
     bury("x")
     assert "a is no dead letter: nothing was replayed" in cli("replay", "x", "a", "--yes", code=1).stderr
     assert "a, b are no dead letters: nothing was replayed" in cli("replay", "x", "a", "b", "--yes", code=1).stderr
@@ -152,19 +155,19 @@ def test_replay_counts_ids_that_are_not_dead(cli: Any, bury: Any, waiting: None)
 
 @pytest.mark.parametrize("args", [("list",), ("pause", "t")])
 def test_a_mistyped_folder_is_an_error_and_creates_nothing(args: tuple[str, ...], cli_at: Any, tmp_path: Any) -> None:
-    """Commands that don't store new messages never make a data folder."""
+    """Commands that do not store new messages never create a data folder."""
     done = cli_at("embedded:nowhere")(*args, code=1)
     assert "there is no data folder nowhere: nothing was changed" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_mistyped_command_of_an_extension_is_answered_with_the_near_one(cli_at: Any) -> None:
-    """`replya` is answered with `replay`, as wrong usage."""
+    """For `replya`, the error proposes `replay`. The exit code is 2 (wrong usage)."""
     assert "Did you mean 'replay'?" in cli_at("memory:")("replya", code=2).stderr
 
 
 def test_listing_refuses_a_store_that_it_cannot_list(cli_at: Any) -> None:
-    """A memory store would end with the command, an address may be wrong, and a server may be away."""
+    """`list` refuses a memory store, an unknown address and a server that does not answer, each with its own error."""
     assert "would end with this command" in cli_at("memory:")("list", code=2).stderr
     assert "redis://" in cli_at("postgres://x")("list", code=2).stderr
     error_text = cli_at("redis://127.0.0.1:1/0")("list", code=69).stderr
@@ -173,7 +176,7 @@ def test_listing_refuses_a_store_that_it_cannot_list(cli_at: Any) -> None:
 
 
 def test_a_namespace_that_does_not_exist_cannot_be_listed(cli: Any) -> None:
-    """A mistyped namespace is not an empty list, and asking twice finds it still absent."""
+    """`list` fails for an unknown namespace and does not create it."""
     for _ in range(2):
         done = cli("--namespace", "nosuch", "list", code=1)
         assert "there is no namespace 'nosuch'" in done.stderr

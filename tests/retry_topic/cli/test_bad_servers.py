@@ -1,4 +1,4 @@
-"""Servers that no command can use, too old or locked: an error in words with an exit code, and nothing is written."""
+"""Servers that are too old or need a password: each command fails with a readable error and writes nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Aged(socketserver.BaseRequestHandler):
                 end.shutdown(socket.SHUT_RDWR)
 
 
-# of the same length, so that the lengths in front stay true; without a Valkey version it is a Redis
+# the replacements have the same length, so that RESP lengths stay correct; without a Valkey version it is a Redis
 OLD: dict[str, Callable[[bytes], bytes]] = {
     "Valkey 7": lambda reply: re.sub(rb"valkey_version:\d", b"valkey_version:7", reply),
     "Redis 6": lambda reply: re.sub(
@@ -66,7 +66,7 @@ OLD: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.fixture
 def server() -> Iterator[TemporaryServer]:
-    """A server of this test alone, so all its keys come from the test."""
+    """A server of this test alone. So every key on it comes from the test."""
     with temporary_server(tcp=True) as server:
         yield server
 
@@ -89,7 +89,7 @@ def keys(server: TemporaryServer, **login: Any) -> int:
 
 
 def test_a_server_that_is_too_old_is_refused_by_every_opening(server: TemporaryServer, old: tuple[str, str]) -> None:
-    """The error has its version and the version needed. No key and no library is left on it."""
+    """The error has the server's version and the needed one. No key and no function library is left on the server."""
     url, name = old
     openings: list[Callable[[str], Any]] = [open_store, connect, lambda url: asyncio.run(open_async_store(url))]
     for opening in openings:
@@ -104,7 +104,7 @@ def test_a_server_that_is_too_old_is_refused_by_every_opening(server: TemporaryS
 def test_a_server_that_is_too_old_is_refused_by_commands(
     server: TemporaryServer, old: tuple[str, str], cli_at: Any, wheel_sched: Any
 ) -> None:
-    """Exit code 1 and one line. `doctor` reports it as a finding with the fix."""
+    """Each command ends with exit code 1 and says what to upgrade. `doctor` reports a finding with the fix."""
     url, name = old
     for command in CREATING:
         error_text = cli_at(url)(*command, code=1).stderr
@@ -124,7 +124,8 @@ def test_a_server_that_is_too_old_is_refused_by_commands(
 def test_a_locked_server_is_reported_by_every_command(
     server: TemporaryServer, cli_at: Any, wheel_sched: Any, login: str
 ) -> None:
-    """Exit code 1 and one line that says what to correct and shows no password. With the right password it works."""
+    """Without the right password, each command says what to correct, shows no password and writes nothing. With the
+    right password, a command works."""
     port = server.port
     with redis.Redis.from_url(server.url) as admin:
         admin.config_set("requirepass", "right-one")

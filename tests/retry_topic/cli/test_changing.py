@@ -1,4 +1,4 @@
-"""run-now, reschedule, delete and replay: by id, by filter, with a dry run, paced."""
+"""The commands run-now, reschedule, delete and replay: by id, by filter, with --dry-run, and at a limited rate."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dues(connection: Any) -> dict[str, int]:
 
 @pytest.fixture
 def waiting(wait_for: Any) -> int:
-    """Four messages an hour away, two of each topic."""
+    """Store four messages that are due in an hour, two of each topic. Return the due time."""
     due = now_ms() + HOUR
     for name in ("o1", "o2"):
         wait_for(name, due)
@@ -40,7 +40,7 @@ def waiting(wait_for: Any) -> int:
 
 @pytest.mark.parametrize("command", ["retry --yes", "reschedule --in 1h --yes", "delete --yes", "replay --yes"])
 def test_saying_nothing_means_nothing(cli: Any, connection: Any, waiting: int, command: str) -> None:
-    """Without ids, filter or --all a changing command is wrong usage and changes nothing."""
+    """Without ids, filter or --all, or with ids and a filter, a changing command is wrong usage and changes nothing."""
     before = dues(connection)
     cli(*command.split(), code=2)
     cli(*command.split(), "o1", "--topic", "orders", code=2)
@@ -51,7 +51,7 @@ def test_saying_nothing_means_nothing(cli: Any, connection: Any, waiting: int, c
 def test_a_dry_run_counts_shows_five_and_changes_nothing(
     cli: Any, connection: Any, wait_for: Any, bury: Any, command: str
 ) -> None:
-    """The count of all, five samples, and the store as it was; no question is asked."""
+    """--dry-run prints the number of messages and five samples. It asks no question and changes nothing."""
     for number in range(7):
         wait_for(f"m{number}", now_ms() + HOUR)
         bury(f"d{number}")
@@ -75,19 +75,19 @@ def test_run_now_makes_due_now(cli: Any, connection: Any, waiting: int) -> None:
 
 @pytest.mark.parametrize(("pace", "step_ms"), [(["--rate", "2"], 500), (["--spread", "4s"], 1_000)])
 def test_run_now_is_paced(cli: Any, connection: Any, waiting: int, pace: list[str], step_ms: int) -> None:
-    """The due times have equal steps, and the first one is now."""
+    """With --rate or --spread, the new due times have equal steps."""
     cli("run-now", "--all", "--yes", *pace)
     found = sorted(dues(connection).values())
     assert [later - earlier for earlier, later in itertools.pairwise(found)] == [step_ms] * 3
 
 
 def test_rate_and_spread_exclude_each_other(cli: Any, waiting: int) -> None:
-    """Two paces at once are wrong usage."""
+    """--rate together with --spread is wrong usage."""
     cli("run-now", "--all", "--rate", "2", "--spread", "4s", code=2)
 
 
 def test_run_now_of_a_dead_letter_by_id_replays_it(cli: Any, connection: Any, bury: Any) -> None:
-    """An id of a dead letter makes `run-now` replay it."""
+    """`run-now` with the id of a dead letter replays the letter."""
     bury("d")
     cli("run-now", "d")
     (found,) = connection.store.get(["d"])
@@ -95,7 +95,7 @@ def test_run_now_of_a_dead_letter_by_id_replays_it(cli: Any, connection: Any, bu
 
 
 def test_run_now_of_held_messages_says_which_stay_held(cli: Any, connection: Any, waiting: int) -> None:
-    """A paused topic keeps its messages, and the command says so."""
+    """Messages of a paused topic stay held, and `run-now` says so."""
     connection.store.pause("orders")
     done = cli("run-now", "--all", "--yes")
     assert "2 messages stay held, because their topic is paused" in done.stderr
@@ -103,7 +103,7 @@ def test_run_now_of_held_messages_says_which_stay_held(cli: Any, connection: Any
 
 
 def test_an_unknown_id_changes_nothing_of_the_others(cli: Any, connection: Any, waiting: int) -> None:
-    """All ids must exist before the first is changed."""
+    """If one id is unknown, no message is changed."""
     before = dues(connection)
     done = cli("run-now", "o1", "nope", code=1)
     assert "no message nope: nothing was changed" in done.stderr
@@ -111,7 +111,7 @@ def test_an_unknown_id_changes_nothing_of_the_others(cli: Any, connection: Any, 
 
 
 def test_a_message_in_flight_is_left_alone_and_said_so(cli: Any, connection: Any, wait_for: Any) -> None:
-    """Exit code 1, because not everything was done."""
+    """`run-now` does not change a message in flight. The exit code is 1, because not everything was done."""
     wait_for("f", now_ms() - 5)
     connection.store.claim(1)
     done = cli("run-now", "f", code=1)
@@ -119,7 +119,7 @@ def test_a_message_in_flight_is_left_alone_and_said_so(cli: Any, connection: Any
 
 
 def test_reschedule_to_an_instant_and_by_a_delay(cli: Any, connection: Any, waiting: int) -> None:
-    """--at is exact; --in counts from the store's now."""
+    """--at sets the exact due time. --in sets it relative to the store's present time."""
     cli("reschedule", "o1", "--at", "2030-01-01T00:00:00Z")
     cli("reschedule", "o2", "--in", "2h")
     found = dues(connection)
@@ -128,13 +128,13 @@ def test_reschedule_to_an_instant_and_by_a_delay(cli: Any, connection: Any, wait
 
 
 def test_reschedule_wants_one_time(cli: Any, waiting: int) -> None:
-    """Neither or both is wrong usage."""
+    """`reschedule` with neither or both of --in and --at is wrong usage."""
     cli("reschedule", "o1", code=2)
     cli("reschedule", "o1", "--in", "1h", "--at", "+1h", code=2)
 
 
 def test_delete_asks_and_without_an_answer_insists_on_yes(cli: Any, connection: Any, waiting: int) -> None:
-    """Without a terminal nothing is deleted without --yes. With it, exactly the selected messages are."""
+    """Without a terminal, `delete` needs --yes. With --yes it deletes exactly the selected messages."""
     assert "add --yes" in cli("delete", "--topic", "orders", code=2).stderr
     assert len(dues(connection)) == 4
     assert cli.json("delete", "--topic", "orders", "--yes") == {"done": 2}
@@ -144,7 +144,7 @@ def test_delete_asks_and_without_an_answer_insists_on_yes(cli: Any, connection: 
 def test_delete_by_filter_spares_the_dead_unless_they_are_named(
     cli: Any, connection: Any, waiting: int, bury: Any
 ) -> None:
-    """`delete --topic orders` means waiting messages; --state dead means dead letters."""
+    """`delete --topic orders` deletes waiting messages only. --state dead selects dead letters."""
     bury("d")
     cli("delete", "--topic", "orders", "--yes")
     assert connection.store.counts().total("dead") == 1
@@ -153,7 +153,7 @@ def test_delete_by_filter_spares_the_dead_unless_they_are_named(
 
 
 def test_items_with_a_route_of_their_own_are_changed_too(cli: Any, connection: Any) -> None:
-    """In a namespace of several shards the route, not the id, chooses the shard."""
+    """An item's route, not its id, chooses its shard. `run-now` and `delete` find such items too."""
     from wheel_sched.store import Item, open_store
 
     with open_store(cli.url, namespace="routed", shards=5) as store:
@@ -168,7 +168,7 @@ def test_items_with_a_route_of_their_own_are_changed_too(cli: Any, connection: A
 
 
 def test_replay_starts_attempts_anew_and_counts_itself(cli: Any, connection: Any, bury: Any) -> None:
-    """The message waits again with attempt 0 and one replay."""
+    """A replayed message waits again with attempt 0 and a replay count of one."""
     bury("d1")
     bury("d2", error="smtp.Refused", fingerprint="bbbbbbbbbbbb")
     done = cli.json("replay", "--fingerprint", "aaa", "--yes")
@@ -179,7 +179,7 @@ def test_replay_starts_attempts_anew_and_counts_itself(cli: Any, connection: Any
 
 
 def test_the_start_of_a_fingerprint_must_mean_one_error(cli: Any, connection: Any, bury: Any) -> None:
-    """An ambiguous start replays nothing and lists the fingerprints."""
+    """If several fingerprints have the given start, nothing is replayed, and the error lists the fingerprints."""
     bury("d1", fingerprint="ab0000000000")
     bury("d2", fingerprint="ab1111111111")
     done = cli("replay", "--fingerprint", "ab", "--yes", code=1)
@@ -188,7 +188,7 @@ def test_the_start_of_a_fingerprint_must_mean_one_error(cli: Any, connection: An
 
 
 def test_replay_is_spread_over_a_time(cli: Any, connection: Any, bury: Any) -> None:
-    """Four letters over four seconds: one a second."""
+    """Four dead letters replayed over four seconds are due one second apart."""
     for number in range(4):
         bury(f"d{number}")
     cli("replay", "--all", "--spread", "4s", "--yes")
@@ -197,7 +197,7 @@ def test_replay_is_spread_over_a_time(cli: Any, connection: Any, bury: Any) -> N
 
 
 def test_the_loop_guard_holds_back_and_can_be_raised(cli: Any, connection: Any, bury: Any) -> None:
-    """After three replays a letter stays dead. The command says so and ends with 1."""
+    """After three replays a letter stays dead, and the exit code is 1. --max-replays allows more."""
     bury("d")
     for _ in range(3):
         cli("replay", "d", "--yes")
@@ -211,7 +211,7 @@ def test_the_loop_guard_holds_back_and_can_be_raised(cli: Any, connection: Any, 
 
 
 def test_replay_to_a_topic_that_is_not_there_replays_nothing(cli: Any, connection: Any, bury: Any) -> None:
-    """A mistyped --to is caught before anything moves."""
+    """If the topic of --to does not exist, the command fails and replays nothing."""
     bury("d")
     assert "there is no topic 'nowhere': nothing was replayed" in cli("replay", "d", "--to", "nowhere", code=1).stderr
     connection.broker.create_topic("elsewhere")
@@ -220,7 +220,7 @@ def test_replay_to_a_topic_that_is_not_there_replays_nothing(cli: Any, connectio
 
 
 def test_replay_of_what_is_not_dead_replays_nothing(cli: Any, connection: Any, waiting: int, bury: Any) -> None:
-    """One wrong id among right ones stops the command."""
+    """If one of the ids is no dead letter, nothing is replayed."""
     bury("d")
     assert "o1 is no dead letter: nothing was replayed" in cli("replay", "d", "o1", "--yes", code=1).stderr
     assert connection.store.counts().total("dead") == 1
@@ -228,7 +228,7 @@ def test_replay_of_what_is_not_dead_replays_nothing(cli: Any, connection: Any, w
 
 @pytest.mark.parametrize("command", ["replay d --yes", "run-now d"])
 def test_signed_letters_are_signed_again_or_left_alone(cli: Any, connection: Any, command: str) -> None:
-    """Without the group's secret no consumer would accept them."""
+    """A signed dead letter needs the group's secret (--secrets FILE), because consumers accept only signed messages."""
     bare = Message("billing.redelivery", b"v")
     state = sign(RetryState(id="root", attempt=8, original_topic="orders", consumer_group="billing"), bare, SECRET)
     body = encode_body(replace(bare, headers=write((), state)))
@@ -245,7 +245,7 @@ def test_signed_letters_are_signed_again_or_left_alone(cli: Any, connection: Any
 
 
 def published(connection: Any, group: str, attempt: int = 1, name: str = "invoice-9") -> str:
-    """A failed message whose publisher gave its id, as the intake stores it. Returns the item's id."""
+    """Store a failed message as the intake does, with the id `name` that its publisher gave. Return the item's id."""
     state = RetryState(id=name, attempt=attempt, consumer_group=group, published_ms=1, original_topic="orders")
     item_id = f"{state.id_base}.{attempt}"
     body = encode_body(Message(f"{group}.redelivery", b"1", headers=write((), state)))
@@ -269,7 +269,7 @@ def published(connection: Any, group: str, attempt: int = 1, name: str = "invoic
 def test_a_message_is_found_by_the_id_that_its_handler_saw(
     cli: Any, connection: Any, command: tuple[str, ...], named: str
 ) -> None:
-    """Every command accepts all three forms of an id, and names the stored one."""
+    """Every command accepts all three forms of an id. If the stored id differs, the command prints it."""
     item_id = published(connection, "billing")
     given = {"as logs have it": "invoice-9", "without its attempt": item_id[:-2], "as listed": item_id}[named]
     done = cli(*command, given)
@@ -278,7 +278,7 @@ def test_a_message_is_found_by_the_id_that_its_handler_saw(
 
 
 def test_a_dead_letter_is_found_so_too(cli: Any, connection: Any, bury: Any) -> None:
-    """`replay` finds it by its id without the attempt."""
+    """`replay` finds a dead letter by its id without the attempt."""
     bury("m.8")
     cli("replay", "m", "--yes")
     assert cli.objects("list", "--dead") == []
@@ -286,7 +286,8 @@ def test_a_dead_letter_is_found_so_too(cli: Any, connection: Any, bury: Any) -> 
 
 @pytest.mark.parametrize("command", [("show",), ("delete", "--yes"), ("run-now", "--yes")], ids=lambda c: c[0])
 def test_an_id_of_several_messages_has_to_be_said_whole(cli: Any, connection: Any, command: tuple[str, ...]) -> None:
-    """Two groups failed on one message. The command does not guess, and changes nothing."""
+    """Two groups failed on one message. For its publisher's id the command lists both stored ids and
+    changes nothing."""
     stored = sorted([published(connection, "billing"), published(connection, "stock")])
     before = dues(connection)
     error_text = cli(*command, "invoice-9", code=1).stderr
@@ -295,13 +296,13 @@ def test_an_id_of_several_messages_has_to_be_said_whole(cli: Any, connection: An
 
 
 def test_of_several_attempts_the_latest_is_meant(cli: Any, connection: Any) -> None:
-    """An id without its attempt means the latest attempt."""
+    """An id without an attempt number means the latest attempt."""
     published(connection, "billing", 2)
     assert f"is stored as {published(connection, 'billing', 11)}" in cli("show", "invoice-9").stderr
 
 
 def test_no_more_is_looked_through_than_is_said(cli: Any, connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search for an id stops after a number of items, and the error says so."""
+    """The search for an id stops after a fixed number of items. The error has that number."""
     monkeypatch.setattr("retry_topic.cli.selecting._LOOKED_THROUGH", 2)
     monkeypatch.setattr("retry_topic.cli.selecting.MAX_BATCH", 1)
     for number in range(4):

@@ -1,4 +1,4 @@
-"""Wrong input of the Kafka commands: an error in words, an exit code, and nothing is done."""
+"""Wrong input of the Kafka commands causes a readable error and an exit code, and nothing is done."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECRET = b"sixteen bytes ok"
 
 @pytest.fixture
 def away(cli_at: Any) -> Any:
-    """The command line with a store that does not answer."""
+    """The command line with the address of a store that does not answer."""
     return cli_at("redis://127.0.0.1:1/0")
 
 
@@ -52,7 +52,7 @@ def away(cli_at: Any) -> Any:
     ids=("none", "absent", "java", "torn", "nameless", "protocol"),
 )
 def test_settings_that_cannot_be(away: Any, command: tuple[str, ...], kafka: tuple[str, ...], error_text: str) -> None:
-    """Exit code 2 before any connection. The content of a file is not quoted."""
+    """Wrong Kafka settings end with exit code 2 before any connection. The error does not quote the settings file."""
     login = 'sasl.jaas.config=PlainLoginModule required \\\n  password="hunter2";\n'
     Path("java.properties").write_text(f"# ours\nbootstrap.servers={NOWHERE}\n{login}")
     Path("torn.properties").write_text(f"bootstrap.servers={NOWHERE}\nhunter2\n")
@@ -77,7 +77,7 @@ def test_settings_that_cannot_be(away: Any, command: tuple[str, ...], kafka: tup
 def test_groups_and_topics_that_cannot_be(
     away: Any, command: tuple[str, ...], options: tuple[str, ...], error_text: str
 ) -> None:
-    """The cluster is not asked."""
+    """Wrong group or topic names are refused before the cluster is asked."""
     shown = away("--kafka", NOWHERE, "kafka", command[0], *options, code=2).output
     assert error_text in " ".join(shown.split())
 
@@ -92,13 +92,13 @@ def test_groups_and_topics_that_cannot_be(
     ],
 )
 def test_what_init_cannot_do(away: Any, options: tuple[str, ...], error_text: str) -> None:
-    """Wrong options are refused before the cluster is asked."""
+    """Wrong options of `kafka init` are refused before the cluster is asked."""
     assert error_text in " ".join(away("--kafka", NOWHERE, "kafka", "init", *options, code=2).output.split())
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_a_cluster_that_is_away_is_69(away: Any, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code is 69, as for an absent store."""
+    """If the cluster does not answer, the exit code is 69, as for a store that does not answer."""
     monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 0.2)
     shown = away("--kafka", NOWHERE, "kafka", *command, code=69).output
     assert "the list of topics could not be read" in shown
@@ -117,7 +117,7 @@ def test_a_cluster_that_is_away_is_69(away: Any, command: tuple[str, ...], monke
     ids=lambda command: command[0],
 )
 def test_no_other_command_makes_anything_with_settings_that_cannot_be(cli_at: Any, command: tuple[str, ...]) -> None:
-    """Commands with wrong Kafka settings create neither a folder nor a namespace."""
+    """With wrong Kafka settings, no command creates a data folder."""
     Path("java.properties").write_text(f"bootstrap.servers={NOWHERE}\nsasl.jaas.config=x\n")
     shown = cli_at("embedded:data")("--kafka", "java.properties", *command, code=2).output
     assert "sasl.jaas.config" in shown
@@ -125,14 +125,14 @@ def test_no_other_command_makes_anything_with_settings_that_cannot_be(cli_at: An
 
 
 def test_properties_as_java_writes_them(tmp_path: Path) -> None:
-    """Comments, blanks and continued lines are read. A value may contain the equals sign."""
+    """A properties file may have comments, blanks, continued lines and values with an equals sign."""
     file = tmp_path / "client.properties"
     file.write_text("# a\n! b \\\n\nbootstrap.servers = a:1,\\\n    b:2\nssl.key.password=x=y\r\n")
     assert kafka_settings(str(file)) == {"bootstrap.servers": "a:1,b:2", "ssl.key.password": "x=y"}
 
 
 def test_the_settings_of_kafka_come_from_all_places(tmp_path: Path) -> None:
-    """They come from flag, environment and file. The error of a wrong one names its place."""
+    """Kafka settings come from flag, environment and file. The error for a wrong value names where it comes from."""
     file = tmp_path / "wheel-sched.toml"
     file.write_text('group_protocol = "consumer"\ntransactions = false\nsecrets = "keys"\n')
     loaded = load_settings(
@@ -151,7 +151,7 @@ def test_the_settings_of_kafka_come_from_all_places(tmp_path: Path) -> None:
 
 
 def test_a_groups_topics_are_named_in_all_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names come from flag, environment and file; always for one group at a time."""
+    """A group's topic names come from flag, environment and file. They can be set for one group at a time only."""
     seen: list[GroupTopics] = []
 
     @click.command()
@@ -176,7 +176,7 @@ def test_a_groups_topics_are_named_in_all_places(tmp_path: Path, monkeypatch: py
 
 
 def test_the_flag_of_the_protocol_is_nearer_than_the_clients_file(tmp_path: Path) -> None:
-    """--group-protocol overrides the file of client properties. Without it the file's value holds."""
+    """--group-protocol overrides the client properties file. Without the flag, the file's value is used."""
     from retry_topic.cli.opening import kafka_broker
 
     file = tmp_path / "client.properties"
@@ -191,7 +191,7 @@ def test_the_flag_of_the_protocol_is_nearer_than_the_clients_file(tmp_path: Path
     ("content", "error_text"), [(b"\n", "an empty file"), (b"short\n", "at least 16 bytes, got: 5")]
 )
 def test_a_file_of_secrets_that_helps_nobody(tmp_path: Path, content: bytes, error_text: str) -> None:
-    """It is refused and not quoted."""
+    """An empty secrets file or too short a secret is refused. The error does not contain the secret."""
     file = tmp_path / "secrets"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=error_text) as caught:
@@ -200,13 +200,13 @@ def test_a_file_of_secrets_that_helps_nobody(tmp_path: Path, content: bytes, err
 
 
 def test_a_replay_without_the_secrets_it_needs_does_nothing(away: Any) -> None:
-    """The cluster is not asked."""
+    """If the secrets file cannot be read, `kafka replay` fails before the cluster is asked."""
     shown = away("--kafka", NOWHERE, "--secrets", "absent", "kafka", "replay", "g", code=2).output
     assert "readable file of secrets" in " ".join(shown.split())
 
 
 def test_secrets_are_lines_of_a_file(tmp_path: Path) -> None:
-    """The first one signs, so their order is kept."""
+    """Each line of the file is a secret. The order is kept, because the first secret signs."""
     file = tmp_path / "secrets"
     file.write_bytes(SECRET + b"\r\n\nanother secret of ours\n")
     assert secrets_of(RetrySettings(secrets=str(file))) == (SECRET, b"another secret of ours")
@@ -223,7 +223,8 @@ def letter(*, signed: bool) -> Message:
 
 
 def test_a_replayed_letter_is_signed_anew_under_an_id_of_its_own() -> None:
-    """A repeated replay gives the same id. Attempts start anew, and the letter's own headers stay."""
+    """A replay gets a new id, the same one if it is repeated. Attempts start again, and the letter's own
+    headers stay."""
     own = GroupTopics().of("g")
     convert = LetterToMessage("g", own, own["redelivery"], "topic-id", (SECRET,))
     again = convert(letter(signed=True), 2)
@@ -241,7 +242,7 @@ def test_a_replayed_letter_is_signed_anew_under_an_id_of_its_own() -> None:
 
 
 def test_the_doctor_compares_time_outs_that_are_set() -> None:
-    """It compares the client's settings with the dispatchers' lease."""
+    """`doctor` compares the Kafka client's timeouts with the dispatcher's lease."""
     assert timeouts(KafkaBroker(NOWHERE), 10_000).level == "ok"
     assert timeouts(KafkaBroker(NOWHERE), 8_000).level == "problem"
     assert timeouts(KafkaBroker(NOWHERE), 60_000).level == "problem"
@@ -271,20 +272,20 @@ def test_the_doctor_compares_time_outs_that_are_set() -> None:
     ],
 )
 def test_each_finding_of_the_doctor_has_a_mend(finding: Finding, level: str) -> None:
-    """Each check is fine, or says what to do."""
+    """Each finding of `doctor` that is not ok says what to do."""
     assert finding.level == level
     assert bool(finding.fix) == (level != "ok")
 
 
 @pytest.fixture(scope="module")
 def imitation() -> Iterator[str]:
-    """librdkafka's mock cluster."""
+    """The address of librdkafka's mock cluster."""
     with mock_kafka() as servers:
         yield servers
 
 
 def test_a_replayed_letter_goes_home_and_elsewhere_is_elsewhere() -> None:
-    """A replay to the group has the partition and time of the origin. A replay to another topic has not."""
+    """A replay to the group keeps the partition and time of the original record. A replay to another topic does not."""
     state = RetryState(id="x", attempt=3, original_topic="t", original_partition=2, original_timestamp_ms=1_700)
     dead = Message("g.dead", b"v", b"k", write((), state))
     convert = LetterToMessage("g", {"redelivery": "g.redelivery"}, "g.redelivery", "topic-id")
@@ -297,7 +298,7 @@ def test_a_replayed_letter_goes_home_and_elsewhere_is_elsewhere() -> None:
 
 @pytest.mark.real
 def test_topics_that_are_not_there_are_not_replayed_from_or_to(away: Any, imitation: str) -> None:
-    """The command is refused, and the topics are not created."""
+    """`kafka replay` refuses source or target topics that do not exist, and does not create them."""
     shown = away("--kafka", imitation, "kafka", "replay", "h", "--yes", code=1).output
     assert "there is no topic 'h.dead': nothing was replayed" in shown
     broker = KafkaBroker(imitation, transactions=False)
@@ -310,7 +311,8 @@ def test_topics_that_are_not_there_are_not_replayed_from_or_to(away: Any, imitat
 
 @pytest.mark.real
 def test_the_doctor_of_the_store_shows_kafkas_hand_over(cli: Any) -> None:
-    """It names the hand-over without asking the cluster. Wrong settings are a problem."""
+    """`doctor` says how messages get from the store to Kafka, without asking the cluster. Wrong settings
+    are a problem."""
     hand_over = {
         "--no-transactions": "claim, publish, settle: at least once",
         "--transactions": "transactions: exactly",
@@ -325,7 +327,7 @@ def test_the_doctor_of_the_store_shows_kafkas_hand_over(cli: Any) -> None:
 
 @pytest.mark.real
 def test_the_doctor_reports_what_is_in_doubt(connection: Any, redis_url: str) -> None:
-    """It counts messages that are held because the cluster forgot which claims were published, and no others."""
+    """`doctor` counts messages held because nobody knows whether Kafka has them. Other held messages do not count."""
     from retry_topic.cli.kafka_checks import in_doubt
 
     settings = RetrySettings(store=redis_url)

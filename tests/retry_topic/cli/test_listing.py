@@ -1,4 +1,4 @@
-"""list and show: waiting messages, failed messages, and everything about one message."""
+"""The commands list and show: waiting messages, failed messages, and everything about one message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ids(rows: list[dict[str, Any]]) -> list[str]:
 
 @pytest.fixture
 def three(wait_for: Any) -> int:
-    """Three waiting messages of two topics, the later ones stored first; and the time of storing."""
+    """Store three waiting messages of two topics, those that are due later first. Return the time of storing."""
     now = now_ms()
     wait_for("c", now + 3 * HOUR, topic="mails", error="smtp.Refused", fingerprint="bbbbbbbbbbbb")
     wait_for("b", now + 2 * HOUR, key=b"k2")
@@ -29,7 +29,7 @@ def three(wait_for: Any) -> int:
 
 
 def test_list_shows_what_waits_in_order_of_due(cli: Any, three: int) -> None:
-    """One line a message: relative and absolute due time, attempt, topic, id and error."""
+    """`list` prints one line for each message: relative and absolute due time, attempt, topic, id and error."""
     lines = cli("list").stdout.splitlines()
     assert [line.split()[5] for line in lines[1:]] == ["a", "b", "c"]
     assert lines[1].startswith("in 59m") or lines[1].startswith("in 1h")
@@ -55,12 +55,12 @@ def test_list_shows_what_waits_in_order_of_due(cli: Any, three: int) -> None:
     ],
 )
 def test_filters_combine(cli: Any, three: int, args: list[str], expected: list[str]) -> None:
-    """Every condition must hold; the JSON has one object a line."""
+    """A message is listed if all conditions hold. With --json each line is one object."""
     assert ids(cli.objects("list", *args)) == expected
 
 
 def test_the_json_of_a_waiting_message_has_its_times_and_error(cli: Any, three: int) -> None:
-    """Scripts get epoch milliseconds and RFC 3339 both."""
+    """The JSON has the due time as epoch milliseconds and in RFC 3339, the attempt, the policy and the error."""
     row = cli.objects("list", "--limit", "1")[0]
     assert row["due_ms"] == three + HOUR
     assert row["due"].endswith("Z")
@@ -69,7 +69,7 @@ def test_the_json_of_a_waiting_message_has_its_times_and_error(cli: Any, three: 
 
 
 def test_the_listing_says_when_it_is_cut(cli: Any, wait_for: Any) -> None:
-    """Without --limit 50 lines are shown, and a note on stderr says that there are more."""
+    """Without --limit, `list` shows 50 lines and says on stderr that there are more. With --json it shows all."""
     for number in range(51):
         wait_for(f"m{number:02}", now_ms() + HOUR + number)
     done = cli("list")
@@ -80,14 +80,14 @@ def test_the_listing_says_when_it_is_cut(cli: Any, wait_for: Any) -> None:
 
 
 def test_an_empty_listing_says_so_on_stderr(cli: Any, connection: Any) -> None:
-    """stdout has nothing, not even a heading."""
+    """If no message is listed, stdout is empty, without a heading."""
     done = cli("list")
     assert done.stdout == ""
     assert "nothing is due" in done.stderr
 
 
 def test_held_and_in_flight_messages_are_listed_with_their_due(cli: Any, connection: Any, wait_for: Any) -> None:
-    """The listed time is the due time, not the end of the lease."""
+    """For a message in flight, the listed time is its due time, not the end of its lease."""
     due = now_ms() - 1_000
     wait_for("flying", due)
     connection.store.claim(1)
@@ -100,7 +100,7 @@ def test_held_and_in_flight_messages_are_listed_with_their_due(cli: Any, connect
 
 
 def test_dead_letters_are_grouped_by_error(cli: Any, bury: Any) -> None:
-    """Each group has a count, its first and last time and a sample. The largest comes first."""
+    """With --group, each error has a count, its first and last time and a sample id. The largest group comes first."""
     bury("x1", 1_000)
     bury("x2", 3_000)
     bury("y1", 2_000, error="smtp.Refused", fingerprint="bbbbbbbbbbbb")
@@ -118,12 +118,12 @@ def test_dead_letters_are_grouped_by_error(cli: Any, bury: Any) -> None:
 
 
 def test_group_is_about_dead_letters_alone(cli: Any, connection: Any) -> None:
-    """--group --state due is wrong usage, not an empty answer."""
+    """`list --group --state due` is wrong usage, not an empty list."""
     cli("list", "--group", "--state", "due", code=2)
 
 
 def test_show_shows_why_a_message_is_due_then(cli: Any, three: int) -> None:
-    """State, due, attempts, error, policy and its delay, origin and payload, for people and for scripts."""
+    """`show` explains the due time and prints attempts, headers, payload and origin, as text or as JSON."""
     text = cli("show", "a").stdout
     assert "attempt 2 failed with shop.PaymentTimeout" in text
     assert "policy default@1 said: wait 2.7s" in text
@@ -137,20 +137,20 @@ def test_show_shows_why_a_message_is_due_then(cli: Any, three: int) -> None:
 
 
 def test_show_finds_the_latest_attempt_of_a_root(cli: Any, wait_for: Any) -> None:
-    """An id without its attempt shows the latest attempt."""
+    """`show` with an id without an attempt number shows the latest attempt."""
     wait_for("root9.1", now_ms() + HOUR)
     wait_for("root9.3", now_ms() + HOUR)
     assert cli.json("show", "root9")["id"] == "root9.3"
 
 
 def test_show_says_when_somebody_rescheduled(cli: Any, connection: Any, three: int) -> None:
-    """The due differs from the policy's, and `show` says so."""
+    """If the due time differs from the policy's, `show` says that the message was rescheduled by hand."""
     connection.store.reschedule(["a"], three + 9 * HOUR)
     assert cli.json("show", "a")["why"].startswith("rescheduled by hand; policy default@1 had said")
 
 
 def test_show_value_gives_the_bytes_alone(cli: Any, wait_for: Any) -> None:
-    """--value writes the payload alone, byte for byte."""
+    """`show --value` writes only the payload, byte for byte."""
     wait_for("bin", now_ms() + HOUR, value=b"\x00\xff\n")
     assert cli("show", "bin", "--value").stdout_bytes == b"\x00\xff\n"
 
@@ -162,7 +162,7 @@ def test_show_value_gives_the_bytes_alone(cli: Any, wait_for: Any) -> None:
 def test_show_shows_why_of_every_state(
     cli: Any, connection: Any, wait_for: Any, bury: Any, state: str, words: str
 ) -> None:
-    """Dead, held and in flight have their own reasons."""
+    """`show` gives the reason why a message is dead, held or in flight."""
     if state == "dead":
         bury("m")
     else:
@@ -177,14 +177,14 @@ def test_show_shows_why_of_every_state(
 
 
 def test_show_of_an_unknown_id_fails_in_words(cli: Any, connection: Any) -> None:
-    """The exit code is 1, and stdout is empty."""
+    """`show` fails with exit code 1 and a readable error. stdout is empty."""
     done = cli("show", "nope", code=1)
     assert "there is no message nope" in done.stderr
     assert done.stdout == ""
 
 
 def test_a_record_that_is_no_message_is_shown_and_listed_all_the_same(cli: Any, connection: Any) -> None:
-    """Foreign bytes in the store do not break a listing."""
+    """`list` and `show` work for an item whose body is no message."""
     from wheel_sched.store import Item
 
     connection.store.schedule([Item("odd", now_ms() + HOUR, b"\x80 not a message", "orders")])
@@ -200,7 +200,7 @@ def test_a_record_that_is_no_message_is_shown_and_listed_all_the_same(cli: Any, 
 def test_a_topic_that_is_none_is_reported_with_the_nearest_one(
     cli: Any, wait_for: Any, command: tuple[str, ...]
 ) -> None:
-    """`list` and the others do so too, because an empty answer to a typing mistake would look correct."""
+    """Each command reports an unknown --topic. An empty answer to a typing mistake would look correct."""
     wait_for("m", now_ms() + HOUR)
     error_text = cli(*command, "--topic", "orderz", code=None).stderr
     assert "there is no topic 'orderz'" in error_text

@@ -1,4 +1,4 @@
-"""backup, restore and reshard of a namespace that retry topics use."""
+"""The commands backup, restore and reshard, on a namespace that retry topics use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR = 3_600_000
 
 
 class Interrupted(Exception):
-    """A reshard that a test interrupts."""
+    """Raised by a test to interrupt a reshard."""
 
 
 def now_ms() -> int:
@@ -26,15 +26,15 @@ def now_ms() -> int:
 
 @pytest.fixture
 def backend(redis_url: str) -> Iterator[RedisBackend]:
-    """The backend of the command line's namespace."""
+    """The Redis backend of the command line's namespace."""
     found = RedisBackend(client_for(redis_url), Dialect("wheel"), owns_client=True)
     yield found
     found.close()
 
 
 def test_no_command_writes_over_a_file_unasked(cli: Any, connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each command that writes a file asks as `backup` does. The existing file stays. `-` is no file name."""
-    monkeypatch.setattr("retry_topic.spark.cli.find_spec", lambda _: True)  # it is refused before Spark is needed
+    """Each command that writes a file refuses to overwrite one without --force. It also refuses `-` as a file name."""
+    monkeypatch.setattr("retry_topic.spark.cli.find_spec", lambda _: True)  # refused before Spark is needed
     Path("a.jsonl").write_text("kept")
     for command in (
         ("backup", "a.jsonl"),
@@ -53,7 +53,8 @@ def test_no_command_writes_over_a_file_unasked(cli: Any, connection: Any, monkey
 
 
 def test_the_commands_carry_a_namespace_over(cli: Any, connection: Any, wait_for: Any, bury: Any) -> None:
-    """After `backup` and `restore` elsewhere the listing is the same. A second restore is refused."""
+    """`backup`, then `restore` into another namespace: both list the same. A second restore without --resume is
+    refused."""
     wait_for("w", now_ms() + HOUR)
     bury("d")
     assert cli.json("backup", "b.jsonl")["items"] == 2
@@ -67,7 +68,7 @@ def test_the_commands_carry_a_namespace_over(cli: Any, connection: Any, wait_for
 
 
 def test_the_command_asks_moves_and_tells(cli: Any, connection: Any, wait_for: Any) -> None:
-    """Without --yes and a terminal nothing happens. --resume without an interrupted reshard fails in words."""
+    """`reshard` without a terminal needs --yes. --resume without an interrupted reshard fails with a readable error."""
     wait_for("w", now_ms() + HOUR)
     assert "add --yes" in cli("reshard", "3", code=2).stderr
     cli("reshard", code=2)
@@ -79,7 +80,8 @@ def test_the_command_asks_moves_and_tells(cli: Any, connection: Any, wait_for: A
 
 
 def test_a_frozen_namespace_shows_every_command_the_way_out(cli: Any, connection: Any, backend: RedisBackend) -> None:
-    """Reading works. The error of a change says how to end the maintenance."""
+    """While a reshard is interrupted, reading works. A command that changes something fails and names `reshard
+    --resume`."""
     connection.broker.create_topic("orders")
 
     def stop(step: str, moved: int) -> None:

@@ -1,4 +1,4 @@
-"""Ordering keys and flow control on the command line: what is parked or held back is seen, and why."""
+"""Ordering keys and flow control on the command line: it shows which messages are parked or delayed, and why."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def sharded(redis_url: str) -> Iterator[Connection]:
 
 @pytest.fixture
 def line(sharded: Connection) -> tuple[str, list[str]]:
-    """A closed key with its head waiting and two parked behind it, on three shards: the ids."""
+    """Lock an ordering key with one waiting head and two parked messages, on three shards. Return the ids: head,
+    parked."""
     locks = OrderedKeys(sharded.store)
     owner = Owner(SCOPE, "me", locks.acquire(SCOPE, "me", 60_000).epoch)
     items = []
@@ -48,7 +49,7 @@ def line(sharded: Connection) -> tuple[str, list[str]]:
 
 
 def test_list_parked_shows_who_stands_in_line(cli: Any, line: tuple[str, list[str]]) -> None:
-    """`list --parked` shows parked messages in order, with their key, and no other held message."""
+    """`list --parked` shows parked messages in order, with their ordering key."""
     assert [row["id"] for row in cli.objects("--shards", "3", "list", "--parked")] == line[1]
     lines = cli("--shards", "3", "list", "--parked").stdout.splitlines()
     assert len(lines) == 3
@@ -59,7 +60,8 @@ def test_list_parked_shows_who_stands_in_line(cli: Any, line: tuple[str, list[st
 
 
 def test_keys_are_listed_with_their_heads_and_released_by_hand(cli: Any, line: tuple[str, list[str]]) -> None:
-    """`keys list` shows lock, key, head and its state. `keys release` lets the next message follow."""
+    """`keys list` shows each lock with its key, head, head state and number of parked messages. After `keys release`,
+    the next message is the head."""
     row = cli.json("--shards", "3", "keys", "list")
     assert (row["lock"], row["key"], row["head"], row["head_state"], row["parked"]) == (
         LOCK,
@@ -75,7 +77,7 @@ def test_keys_are_listed_with_their_heads_and_released_by_hand(cli: Any, line: t
 
 
 def test_deleting_the_head_lets_the_next_one_follow(cli: Any, line: tuple[str, list[str]]) -> None:
-    """Deleting the head opens its key."""
+    """When the head is deleted, the next parked message becomes the head and waits."""
     cli("--shards", "3", "delete", line[0], "--yes")
     row = cli.json("--shards", "3", "keys", "list")
     assert (row["head"], row["parked"]) == (line[1][0], 1)
@@ -83,7 +85,7 @@ def test_deleting_the_head_lets_the_next_one_follow(cli: Any, line: tuple[str, l
 
 
 def test_a_filter_lets_nobody_out_of_the_line(cli: Any, line: tuple[str, list[str]]) -> None:
-    """`run-now --topic` selects the head only. An id also selects a parked message."""
+    """`run-now` with a filter selects only the head. With an id it also selects a parked message."""
     assert cli.json("--shards", "3", "run-now", "--topic", "orders")["done"] == 1
     assert len(cli.objects("--shards", "3", "list", "--parked")) == 2
     assert cli.json("--shards", "3", "run-now", line[1][1])["done"] == 1
@@ -91,14 +93,14 @@ def test_a_filter_lets_nobody_out_of_the_line(cli: Any, line: tuple[str, list[st
 
 
 def test_stats_tell_of_locked_keys_and_reshard_is_refused(cli: Any, line: tuple[str, list[str]]) -> None:
-    """`stats` counts locked keys, and `reshard` is refused while keys are locked."""
+    """`stats` counts locked keys and parked messages. `reshard` is refused while a key is locked."""
     assert cli.json("--shards", "3", "stats")["ordered"] == {"locked_keys": 1, "parked": {"orders": 2}}
     assert "1 key locked, 2 messages parked" in cli("--shards", "3", "stats").stdout
     assert "ordering keys are closed" in cli("--shards", "3", "reshard", "2", "--yes", code=1).output
 
 
 def test_stats_and_explain_tell_what_is_held_back(cli: Any, connection: Connection, wait_for: Any) -> None:
-    """`stats` shows what rate and circuit hold back; `policy explain --id` shows the reason for a message."""
+    """`stats` shows what a rate limit or a circuit delays. `policy explain --id` gives the reason for one message."""
     wait_for("a", FUTURE_MS)
     control = RateLimits(connection.store)
     limits = Limits(interval_us=60_000_000, burst=1, trip_ppm=500_000, of=2, within_ms=60_000, open_ms=60_000)
@@ -122,7 +124,7 @@ def test_stats_and_explain_tell_what_is_held_back(cli: Any, connection: Connecti
 
 
 def test_policy_explain_says_what_flow_control_does(cli: Any, tmp_path: Any) -> None:
-    """It prints one line for each flow control setting of the topic."""
+    """`policy explain` prints one line for each flow control setting of the topic."""
     file = tmp_path / "retry.toml"
     file.write_text('[topic.orders]\nrate = "5/s"\nspread = "10s"\nbudget = {}\nbreaker = { by = "x-host" }\n')
     text = cli("policy", "explain", str(file), "--topic", "orders").stdout

@@ -1,4 +1,4 @@
-"""A reader that stops reading (`| head -1`) does not stop the work."""
+"""A reader that closes the pipe early (`| head -1`) does not make a command fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def read_one_line(url: str, folder: Path, *args: str, stdin: bytes = b"") -> tuple[bytes, int, bytes]:
-    """The first line of a command whose reader then leaves, its exit code and its messages."""
+    """Run a command, read one line of its output and close the pipe. Return the line, the exit code and stderr."""
     command = [sys.executable, "-m", "wheel_sched.cli", "--store", url, *args]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, cwd=folder, stdin=pipe, stdout=pipe, stderr=pipe)
@@ -29,7 +29,7 @@ def read_one_line(url: str, folder: Path, *args: str, stdin: bytes = b"") -> tup
 
 
 def test_publishing_goes_on_without_a_reader(cli: Any, connection: Any, redis_url: str, tmp_path: Path) -> None:
-    """All lines are published, and stderr has the total, although nobody reads the ids."""
+    """`publish` publishes all lines and prints the total on stderr, although nobody reads the ids."""
     connection.broker.create_topic("orders")
     count = 4_000  # ids of 21 bytes: more than a pipe holds
     lines = b"".join(b"%d\n" % number for number in range(count))
@@ -40,7 +40,7 @@ def test_publishing_goes_on_without_a_reader(cli: Any, connection: Any, redis_ur
 
 @pytest.mark.parametrize("args", [("--help",), ("list", "--help"), ("policy", "explain")], ids=" ".join)
 def test_a_reader_that_is_gone_before_the_first_line_is_no_failure(tmp_path: Path, args: tuple[str, ...]) -> None:
-    """`| true`: exit code 0, and no complaint."""
+    """With `| true`, the exit code is 0 and stderr is empty."""
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-m", "wheel_sched.cli", *args]

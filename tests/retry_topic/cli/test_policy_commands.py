@@ -1,4 +1,4 @@
-"""policy explain and simulate: words and numbers, without a server."""
+"""The commands policy explain and policy simulate, which need no server."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ dead = true
 
 @pytest.fixture
 def offline(cli_at: Any) -> Any:
-    """The command line with a store that does not exist; these commands need none."""
+    """The command line with the address of a store that does not answer."""
     Path("retry.toml").write_text(POLICIES)
     return cli_at("redis://127.0.0.1:1/0")
 
 
 @pytest.mark.parametrize("digits", ["9" * 5_000, "0x" + "f" * 5_000], ids=["decimal", "hexadecimal"])
 def test_a_number_of_thousands_of_digits_is_refused(offline: Any, digits: str) -> None:
-    """Python can neither parse nor print such a number; the command still gives an error in words."""
+    """Python can neither parse nor print such a number. The command still prints a readable error."""
     Path("long.toml").write_text(f"[default]\nmax_attempts = {digits}\n")
     refused = offline("policy", "explain", "long.toml", code=2)
     assert "TOML with a number too long; nothing was loaded" in refused.stderr
 
 
 def test_simulate_prints_a_table_and_a_plot(offline: Any) -> None:
-    """Delays by attempt as numbers, then as bars, and when messages are given up."""
+    """`simulate` prints the delays by attempt as numbers and as bars, and how often messages are given up."""
     text = offline("policy", "simulate", "retry.toml", "--topic", "orders").stdout
     assert "attempt  retried" in text
     assert "▓" in text
@@ -50,14 +50,14 @@ def test_simulate_prints_a_table_and_a_plot(offline: Any) -> None:
 
 @pytest.mark.parametrize("command", ["explain", "simulate"])
 def test_what_has_lines_is_reported_in_lines(offline: Any, command: str) -> None:
-    """The policy's TOML and the plot are our own texts, so their line breaks are not escaped."""
+    """`explain` and `simulate` print several lines. Their line breaks are not escaped."""
     shown = offline("policy", command, "default").stdout
     assert "\\n" not in shown
     assert len(shown.splitlines()) > 10
 
 
 def test_simulate_gives_the_same_numbers_for_the_same_seed(offline: Any) -> None:
-    """Two runs agree; another seed does not."""
+    """Two runs with the same seed give equal numbers. Another seed gives others."""
     one, two, other = (
         offline.json("policy", "simulate", "default", "--attempts", "5", "--samples", "50", "--seed", seed)
         for seed in ("1", "1", "2")
@@ -68,7 +68,7 @@ def test_simulate_gives_the_same_numbers_for_the_same_seed(offline: Any) -> None
 
 
 def test_explain_says_what_happens_to_an_error(offline: Any) -> None:
-    """It prints the decision in words, and with --json as data with the due time."""
+    """`explain` prints the decision for an attempt in words. With --json it prints decision, reason and due time."""
     text = offline("policy", "explain", "retry.toml", "--topic", "orders", "--attempt", "2").stdout
     assert text.startswith("attempt 2 of 3: list")
     assert "1m" in text
@@ -79,7 +79,7 @@ def test_explain_says_what_happens_to_an_error(offline: Any) -> None:
 
 
 def test_explain_without_an_error_says_what_the_policy_says(offline: Any) -> None:
-    """It prints caps, rules, and TOML that would load the same policy."""
+    """`explain` prints the limits, the rules, and TOML that would load the same policy."""
     text = offline("policy", "explain", "retry.toml", "--topic", "orders").stdout
     assert "delivered 3 times in all" in text
     assert "rule 1 (gone): 410: dead at once" in text
@@ -87,7 +87,7 @@ def test_explain_without_an_error_says_what_the_policy_says(offline: Any) -> Non
 
 
 def test_a_broken_policy_file_is_reported_with_all_its_mistakes(offline: Any) -> None:
-    """The exit code is 2, and stderr has one line for each mistake."""
+    """The exit code is 2, and stderr names every mistake."""
     Path("bad.toml").write_text("[default]\nmax_attempts = 0\nretries = 3\n")
     done = offline("policy", "simulate", "bad.toml", code=2)
     assert "max_attempts" in done.stderr
@@ -113,7 +113,7 @@ NAMED = ("max_atempts", "got: 3600", "cap to be at least base", "'requests.['", 
 
 @pytest.mark.parametrize("command", [("policy", "simulate", "bad.toml"), ("policy", "explain", "bad.toml")])
 def test_five_mistakes_of_a_file_are_all_named_by_whoever_reads_it(offline: Any, command: tuple[str, ...]) -> None:
-    """The exit code is 2, and stderr has one line for each mistake, with its place."""
+    """The exit code is 2. stderr names all five mistakes and their number."""
     Path("bad.toml").write_text(FIVE_MISTAKES)
     shown = offline(*command, code=2).stderr
     assert [mistake for mistake in NAMED if mistake not in shown] == []
@@ -122,7 +122,7 @@ def test_five_mistakes_of_a_file_are_all_named_by_whoever_reads_it(offline: Any,
 
 @pytest.mark.real
 def test_a_service_with_five_mistakes_in_its_policies_does_not_start(wheel_sched: Any, tmp_path: Path) -> None:
-    """The error names all of them. Neither a server nor a folder is created."""
+    """`serve` names all five mistakes and creates no data folder."""
     (tmp_path / "bad.toml").write_text(FIVE_MISTAKES)
     done = wheel_sched("--store", "embedded:data", "serve", "billing", "--policies", "bad.toml")
     assert done.returncode == 2
@@ -131,13 +131,13 @@ def test_a_service_with_five_mistakes_in_its_policies_does_not_start(wheel_sched
 
 
 def test_the_policies_of_the_settings_are_used(offline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """WHEEL_SCHED_POLICIES replaces FILE."""
+    """Without the argument FILE, `explain` reads the file that WHEEL_SCHED_POLICIES names."""
     monkeypatch.setenv("WHEEL_SCHED_POLICIES", "retry.toml")
     assert "delivered 4 times in all" in offline("policy", "explain").stdout
 
 
 def test_explain_shows_why_a_stored_message_is_due_then(cli: Any, wait_for: Any) -> None:
-    """--id reads the store, not a file."""
+    """`policy explain --id` explains the due time of a message in the store."""
     due_ms = time.time_ns() // 1_000_000 + 60_000
     wait_for("m.2", due_ms)
     shown = cli.json("policy", "explain", "--id", "m.2")

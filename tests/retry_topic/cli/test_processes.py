@@ -1,4 +1,4 @@
-"""Real `wheel-sched` processes: exit codes, signals, stdout and stderr, no terminal, a running service."""
+"""Real `wheel-sched` processes: exit codes, signals, stdout and stderr, terminals, and a running service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EMBEDDED = ("--store", "embedded:data")
 
 
 def read_until(process: subprocess.Popen[bytes], words: bytes) -> bytes:
-    """Read stderr up to a line with this text, and answer that line. Ends with the process at the latest."""
+    """Read stderr up to a line that contains `words`, and return that line. Fail if the process ends before."""
     assert process.stderr is not None
     seen = b""
     while True:
@@ -35,7 +35,7 @@ def read_until(process: subprocess.Popen[bytes], words: bytes) -> bytes:
 
 
 def test_data_goes_to_stdout_and_narration_to_stderr(wheel_sched: Any) -> None:
-    """A pipe gets the id and nothing else. The first publish creates the folder."""
+    """`publish` prints only the id to stdout, and its notes to stderr. The first publish creates the data folder."""
     done = wheel_sched(*EMBEDDED, "publish", "orders", "-", "--create", "--delay", "1h", "--key", "k", stdin=b"hi")
     assert done.returncode == 0, done.stderr
     (message_id,) = done.stdout.split()
@@ -61,7 +61,7 @@ def test_data_goes_to_stdout_and_narration_to_stderr(wheel_sched: Any) -> None:
     ],
 )
 def test_exit_codes(wheel_sched: Any, args: tuple[str, ...], code: int) -> None:
-    """0 done, 1 failed, 2 wrong usage, 69 unreachable; never a traceback."""
+    """0: done. 1: failed. 2: wrong usage. 69: the server does not answer. No command prints a traceback."""
     done = wheel_sched(*args)
     assert done.returncode == code, done.stderr
     assert b"Traceback" not in done.stderr
@@ -69,7 +69,7 @@ def test_exit_codes(wheel_sched: Any, args: tuple[str, ...], code: int) -> None:
 
 
 def test_the_help_is_quick(wheel_sched: Any) -> None:
-    """The best of five, against a bare interpreter that imports click: the machine's speed cancels out."""
+    """`--help` takes less than 3 times as long as a bare `import click`, plus 0.1 s. The best of five runs counts."""
     import sys
 
     def best(run: Any) -> float:
@@ -85,7 +85,7 @@ def test_the_help_is_quick(wheel_sched: Any) -> None:
 
 
 def test_ctrl_c_is_130_and_says_so(started: Any) -> None:
-    """A command that waits for stdin is interrupted without a traceback, and its server ends with it."""
+    """Ctrl-C ends a command that waits for stdin with exit code 130 and without a traceback."""
     process = started(*EMBEDDED, "--namespace", "n", "publish", "orders", "-", "--create")
     until = time.monotonic() + 40
     while not (Path("data") / "server.log").exists() or b"Ready" not in (Path("data") / "server.log").read_bytes():
@@ -102,7 +102,7 @@ def test_ctrl_c_is_130_and_says_so(started: Any) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_serve_ends_on_a_signal_after_draining(started: Any, number: int, code: int) -> None:
-    """SIGTERM ends it with 0, Ctrl-C with 130. Both settle the messages in progress and print a summary."""
+    """`serve` ends with 0 on SIGTERM and with 130 on Ctrl-C. In both cases it prints its summary."""
     process = started(*EMBEDDED, "serve", "billing", "--json")
     read_until(process, b"serving billing")
     process.send_signal(number)
@@ -113,7 +113,7 @@ def test_serve_ends_on_a_signal_after_draining(started: Any, number: int, code: 
 
 
 def test_serve_brings_back_what_is_due_on_time(started: Any, wheel_sched: Any, tmp_path: Path) -> None:
-    """A service in one process, commands in others, one embedded server between them."""
+    """`serve`, the other commands and this test share one embedded server. `serve` delivers a delayed message."""
     from retry_topic import connect
 
     service = started(*EMBEDDED, "serve", "billing")
@@ -131,7 +131,8 @@ def test_serve_brings_back_what_is_due_on_time(started: Any, wheel_sched: Any, t
 
 
 def test_serve_answers_probes_and_metrics(started: Any) -> None:
-    """While the server is away the service is alive and not ready."""
+    """While the server is down, `serve` reports itself alive and not ready, and the metrics say that the
+    store is down."""
 
     def get(page: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection(address, timeout=40)
@@ -165,7 +166,7 @@ def test_serve_answers_probes_and_metrics(started: Any) -> None:
 
 
 def test_serve_refuses_a_wrong_address(started: Any) -> None:
-    """The error comes before anything is started or created."""
+    """`serve` refuses a wrong --http address before it creates a data folder."""
     process = started(*EMBEDDED, "serve", "billing", "--http", "loopback")
     _, err = process.communicate(timeout=40)
     assert process.returncode == 2
@@ -174,7 +175,7 @@ def test_serve_refuses_a_wrong_address(started: Any) -> None:
 
 
 def test_a_reader_that_has_seen_enough_ends_the_listing_quietly(wheel_sched: Any, started: Any, tmp_path: Path) -> None:
-    """`list --json | head -1` prints no traceback and has not failed."""
+    """`list --json | head -1` ends with exit code 0 and prints no error."""
     (tmp_path / "lines").write_bytes(b"x" * 100 + b"\n" + b"y\n" * 3_000)
     assert wheel_sched(*EMBEDDED, "publish", "t", "--lines", "lines", "--delay", "1h", "--create").returncode == 0
     process = started(*EMBEDDED, "list", "--json")
@@ -187,7 +188,7 @@ def test_a_reader_that_has_seen_enough_ends_the_listing_quietly(wheel_sched: Any
 
 
 def test_a_terminal_that_knows_no_unicode_still_gets_the_numbers(wheel_sched: Any) -> None:
-    """Bars that cannot be shown are escaped."""
+    """On such a terminal, the bars of the plot are escaped."""
     env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
     done = wheel_sched("policy", "simulate", "default", "--attempts", "3", env=env)
     assert done.returncode == 0, done.stderr
@@ -195,7 +196,7 @@ def test_a_terminal_that_knows_no_unicode_still_gets_the_numbers(wheel_sched: An
 
 
 def test_settings_come_from_the_environment_and_the_file(wheel_sched: Any, tmp_path: Path) -> None:
-    """The environment overrides the file in a real process too."""
+    """The environment overrides the settings file, in a real process too."""
     (tmp_path / "wheel-sched.toml").write_text('namespace = "from-file"\nprefix = "p:"\n')
     done = wheel_sched("config", "show", "--origin", "--json", env={"WHEEL_SCHED_NAMESPACE": "from-env"})
     shown = json.loads(done.stdout)
@@ -207,7 +208,7 @@ def test_settings_come_from_the_environment_and_the_file(wheel_sched: Any, tmp_p
 def test_on_a_terminal_a_deletion_asks_first(
     wheel_sched: Any, tmp_path: Path, answer: bytes, code: int, left: int
 ) -> None:
-    """The question goes to stderr. The answer no is exit code 1 and changes nothing."""
+    """The question goes to stderr. After the answer no, the exit code is 1 and nothing is changed."""
     assert wheel_sched(*EMBEDDED, "publish", "t", "x", "--delay", "1h", "--create").returncode == 0
     ours, theirs = pty.openpty()
     os.write(ours, answer)
@@ -223,7 +224,7 @@ def test_on_a_terminal_a_deletion_asks_first(
 
 
 def test_serve_starts_its_embedded_server_again(started: Any, tmp_path: Path) -> None:
-    """The server was killed. The service says so and continues with the data of the folder, under `fsync` with all."""
+    """After the embedded server was killed, `serve` starts it again and says so. With `fsync` no message is lost."""
     from retry_topic import connect
     from wheel_sched.store.embedded import EmbeddedServer
 
@@ -244,7 +245,7 @@ def test_serve_starts_its_embedded_server_again(started: Any, tmp_path: Path) ->
 
 
 def test_serve_ends_with_69_when_its_embedded_server_cannot_run(started: Any, tmp_path: Path) -> None:
-    """It says so and leaves the restart to its supervisor."""
+    """`serve` reports that its embedded server did not start, and ends with exit code 69."""
     from wheel_sched.store.embedded import EmbeddedServer
 
     process = started(*EMBEDDED, "serve", "billing", "--log-level", "error")
@@ -260,7 +261,7 @@ def test_serve_ends_with_69_when_its_embedded_server_cannot_run(started: Any, tm
 
 
 def test_a_publish_to_nowhere_makes_no_folder(wheel_sched: Any, tmp_path: Path) -> None:
-    """A command in the wrong folder creates nothing."""
+    """`publish` without --store and --create creates nothing."""
     done = wheel_sched("publish", "orders", "x")
     assert done.returncode == 1
     assert b"--create creates it" in done.stderr

@@ -1,4 +1,4 @@
-"""publish, topics, pause and resume, stats."""
+"""The commands publish, topics, pause, resume and stats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def now_ms() -> int:
 
 
 def test_publish_now_reaches_the_topic(cli: Any, connection: Any) -> None:
-    """Payload, key and headers arrive as given, and the id that was printed."""
+    """Payload, key and headers arrive as given. The header `retry-id` has the id that `publish` printed."""
     done = cli("publish", "orders", "hi", "--key", "k", "--header", "a=1", "--header", "a=2", "--create")
     assert len(done.stdout.split()) == 1
     (delivery,) = connection.broker.consumer(["orders"], "g").poll(10, 2_000)
@@ -25,7 +25,7 @@ def test_publish_now_reaches_the_topic(cli: Any, connection: Any) -> None:
 
 
 def test_publish_later_waits_in_the_store(cli: Any, connection: Any) -> None:
-    """--delay counts from now, --at is exact, and ids are stored once."""
+    """--delay counts from now, and --at is exact. A second publish with the same --id stores nothing."""
     connection.broker.create_topic("orders")
     before = now_ms()
     cli("publish", "orders", "x", "--delay", "90s", "--id", "one")
@@ -37,7 +37,7 @@ def test_publish_later_waits_in_the_store(cli: Any, connection: Any) -> None:
 
 
 def test_a_time_that_has_passed_is_now(cli: Any, connection: Any) -> None:
-    """The message is published at once, and the note says so."""
+    """`publish --at` with a past time publishes the message at once and says so."""
     done = cli("publish", "orders", "x", "--create", "--at", "2001-01-01T00:00:00Z")
     assert done.stderr == "1 message published\n"
     assert connection.broker.topics()["orders"] == 1
@@ -56,9 +56,9 @@ def test_a_time_that_has_passed_is_now(cli: Any, connection: Any) -> None:
     ],
 )
 def test_times_and_ids_that_cannot_be_send_nothing(cli: Any, connection: Any, option: str, words: str) -> None:
-    """A time before 1970 or in ten thousand years, and an empty or huge id, are wrong usage.
+    """A time before 1970 or in ten thousand years and an empty or huge id are wrong usage.
 
-    The error fits on a screen.
+    The error is shorter than 1,000 characters.
     """
     later = () if option.startswith(("--at", "--delay")) else ("--delay", "1h")
     error_text = cli("publish", "orders", "x", "--create", option, *later, code=2).stderr
@@ -69,7 +69,8 @@ def test_times_and_ids_that_cannot_be_send_nothing(cli: Any, connection: Any, op
 
 
 def test_publish_lines_and_stdin(cli: Any, connection: Any, tmp_path: Path) -> None:
-    """One message a line, without blank lines. `-` is all of stdin, byte for byte."""
+    """--lines publishes each line of a file that is not blank. The argument `-` publishes all of stdin
+    as one message."""
     (tmp_path / "in.jsonl").write_bytes(b'{"n": 1}\n\n{"n": 2}\r\n')
     rows = cli.objects("publish", "orders", "--lines", "in.jsonl", "--create")
     assert len({row["id"] for row in rows}) == 2
@@ -90,7 +91,7 @@ def test_publish_lines_and_stdin(cli: Any, connection: Any, tmp_path: Path) -> N
     ],
 )
 def test_wrong_usage_of_publish_sends_nothing(cli: Any, connection: Any, args: list[str]) -> None:
-    """Exit code 2; neither the store nor the topic has a message."""
+    """The exit code is 2. Neither the store nor the topic has a message."""
     Path("f").write_text("x\n")
     connection.broker.create_topic("orders")
     cli("publish", *args, code=2)
@@ -99,7 +100,7 @@ def test_wrong_usage_of_publish_sends_nothing(cli: Any, connection: Any, args: l
 
 
 def test_an_unknown_topic_is_refused_with_the_near_one(cli: Any, connection: Any) -> None:
-    """A typing mistake never creates a topic."""
+    """The error proposes a similar topic. The unknown topic is not created."""
     connection.broker.create_topic("orders")
     done = cli("publish", "order", "x", code=1)
     assert "did you mean 'orders'?" in done.stderr
@@ -107,7 +108,7 @@ def test_an_unknown_topic_is_refused_with_the_near_one(cli: Any, connection: Any
 
 
 def test_topics_show_records_and_what_waits(cli: Any, connection: Any, wait_for: Any, bury: Any) -> None:
-    """Topics of the broker and topics that only the store knows, each with its numbers."""
+    """`topics` lists the broker's topics and those that only the store knows, with the numbers of records and items."""
     cli("publish", "orders", "x", "--create")
     wait_for("w", now_ms() + 60_000)
     bury("d", topic="mails")
@@ -118,7 +119,7 @@ def test_topics_show_records_and_what_waits(cli: Any, connection: Any, wait_for:
 
 
 def test_pause_holds_and_resume_spreads(cli: Any, connection: Any, wait_for: Any) -> None:
-    """Overdue messages are spread over the given time. `topics` and `stats` show the pause."""
+    """`topics` and `stats` show the pause. `resume --spread` spreads the held messages evenly over the given time."""
     for number in range(4):
         wait_for(f"w{number}", now_ms() - 1_000)
     assert cli.json("pause", "orders")["held"] == 4
@@ -131,13 +132,13 @@ def test_pause_holds_and_resume_spreads(cli: Any, connection: Any, wait_for: Any
 
 
 def test_resume_of_a_topic_that_was_not_paused_says_so(cli: Any, connection: Any) -> None:
-    """Exit code 1: nothing was changed."""
+    """The exit code is 1, because nothing was changed."""
     connection.broker.create_topic("orders")
     assert "was not paused" in cli("resume", "orders", code=1).stderr
 
 
 def test_stats_count_states_and_history(cli: Any, connection: Any, wait_for: Any, bury: Any) -> None:
-    """Numbers by state and topic, the next due time, and totals."""
+    """`stats` prints the numbers of items by state and topic, the next due time, and totals."""
     wait_for("late", now_ms() - 3_000)
     bury("d")
     stats = cli.json("stats")

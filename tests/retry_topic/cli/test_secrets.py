@@ -1,4 +1,4 @@
-"""No command and no error shows a password; a mistyped parameter of an address is an error in words."""
+"""No command and no error shows a password. A mistyped parameter of an address is reported with a readable error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from wheel_sched.store.redis.backend import client_for
     ids=" ".join,
 )
 def test_no_command_shows_a_password(url: str, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither stream shows it, in words, in JSON or in the traceback of an error."""
+    """Neither stdout nor stderr of any command contains the password of the address."""
 
     def no_server(*_: object, **__: object) -> None:
         raise OSError(111, "Connection refused" if " " in url else f"Connection refused by {url}")
@@ -49,7 +49,7 @@ def test_no_command_shows_a_password(url: str, command: list[str], monkeypatch: 
     "url", [url for url in (*URLS, *TAILS) if url.startswith(("redis:", "rediss:", "//", "app:", "unix:"))]
 )
 def test_no_error_and_no_repr_quotes_a_password(url: str) -> None:
-    """The causes of an error, which a traceback would show, do not quote it either."""
+    """Neither an error nor any of its causes contains the password."""
     assert "ter2" not in repr(Settings(store=url))
     for opening in (open_store, RedisStreamsBroker):
         try:
@@ -74,7 +74,7 @@ def test_no_error_and_no_repr_quotes_a_password(url: str) -> None:
     ],
 )
 def test_a_parameter_that_no_client_has_is_refused_at_once(query: str, says: str) -> None:
-    """The error names it, when the store is opened in any way."""
+    """The error names the unknown parameter, whichever function opens the address."""
     url = f"redis://127.0.0.1:1/0?{query}"
     for opening in (open_store, RedisStreamsBroker, client_for, async_client_for):
         with pytest.raises(ConfigError, match=says) as raised:
@@ -85,7 +85,7 @@ def test_a_parameter_that_no_client_has_is_refused_at_once(query: str, says: str
 
 @pytest.mark.parametrize("command", [["list"], ["serve", "g"], ["doctor"], ["aps", "list"]], ids=" ".join)
 def test_no_command_ends_in_a_traceback_for_a_mistyped_parameter(command: list[str]) -> None:
-    """The error names the parameter."""
+    """The command's error names the unknown parameter and shows no password."""
     result = CliRunner().invoke(cli, ["--store", "redis://127.0.0.1:1/0?passwd=hunter2", *command])
     shown = result.stdout + result.stderr
     assert result.exit_code == (1 if command == ["doctor"] else 2), shown

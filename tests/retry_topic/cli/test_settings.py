@@ -1,4 +1,4 @@
-"""The settings of retry topics come from the same four places as those of the core."""
+"""The settings of retry topics come from the same places as the core's settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = (RetrySettings,)
 
 
 def test_policies_of_a_file_lie_beside_it(tmp_path: Path) -> None:
-    """A relative policies path starts at the settings file's folder, not at the working folder."""
+    """A relative `policies` path is relative to the folder of the settings file, not to the working folder."""
     folder = tmp_path / "etc"
     folder.mkdir()
     (folder / "s.toml").write_text('policies = "retry.toml"\n')
@@ -25,9 +25,9 @@ def test_policies_of_a_file_lie_beside_it(tmp_path: Path) -> None:
 
 
 def test_they_come_from_all_places_as_those_of_the_core_do(tmp_path: Path) -> None:
-    """The places are file, environment and flag.
+    """The settings of retry topics come from file, environment and flag.
 
-    One object has the core's settings too; the core's object has none of these.
+    `RetrySettings` also has the core's settings. `Settings` has only those.
     """
     file = tmp_path / "s.toml"
     file.write_text('prefix = "p:"\nretry_topic = "from-file"\nstore = "redis://file"\n')
@@ -41,7 +41,7 @@ def test_they_come_from_all_places_as_those_of_the_core_do(tmp_path: Path) -> No
 
 
 def test_without_the_extension_its_settings_are_unknown(tmp_path: Path) -> None:
-    """The core does not know them."""
+    """The core alone refuses a setting of the extension as unknown."""
     file = tmp_path / "s.toml"
     file.write_text('kafka = "broker:9092"\n')
     with pytest.raises(ConfigError, match="unknown setting 'kafka'"):
@@ -52,13 +52,13 @@ def test_without_the_extension_its_settings_are_unknown(tmp_path: Path) -> None:
     ("name", "hint"), [("polices", "did you mean 'policies'"), ("redelivery", "did you mean 'redelivery_topic'")]
 )
 def test_a_mistyped_setting_is_refused_by_every_command(name: str, hint: str, cli_at: Any) -> None:
-    """The error has a hint, also for a command of the core."""
+    """The error proposes the right name, even for a command of the core."""
     Path("wheel-sched.toml").write_text(f'{name} = "x"\n')
     assert hint in cli_at("memory:")("config", "show", code=2).stderr
 
 
 def test_config_show_shows_the_origin_of_every_setting(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It lists the settings of the core and of the extensions."""
+    """`config show --origin` lists the settings of the core and of the extensions, each with where it comes from."""
     monkeypatch.setenv("WHEEL_SCHED_POLICIES", "retry.toml")
     shown = cli_at("memory:").json("config", "show", "--origin")
     assert shown["policies"] == {"value": "retry.toml", "origin": "env WHEEL_SCHED_POLICIES"}

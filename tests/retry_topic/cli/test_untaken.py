@@ -1,4 +1,4 @@
-"""Retries that no service reads, and items that no dispatcher releases, are reported."""
+"""Commands report retries that no service reads and items that no dispatcher releases."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def fails(message: Message) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Consumers and services check often whether they should stop."""
+    """Let consumers and services check more often whether they should stop."""
     monkeypatch.setattr("retry_topic.consumer.consumer._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.intake.worker._POLL_MS", 10)
 
 
 @pytest.fixture
 def forgotten(connection: Connection) -> None:
-    """Five failures, and no retry service."""
+    """Five failed messages in the retry topic, and no retry service."""
     connection.broker.create_topic("orders")
     for number in range(5):
         connection.publish("orders", b"%d" % number)
@@ -45,7 +45,8 @@ def forgotten(connection: Connection) -> None:
 
 
 def test_stats_names_retries_that_nobody_takes_in(cli: Any, forgotten: None) -> None:
-    """How many, since when, where, and the command that reads them. The JSON has the same."""
+    """`stats` prints how many retries wait, since when, in which topic, and the command that starts a service. The JSON
+    has the numbers."""
     text = cli("stats").stdout
     assert "retries    5 retries wait in billing.retry, the oldest since " in text
     assert "no service reads them: start `wheel-sched serve billing`" in text
@@ -59,12 +60,12 @@ def test_stats_names_retries_that_nobody_takes_in(cli: Any, forgotten: None) -> 
     "args", [("list",), ("list", "--dead"), ("list", "--dead", "--group"), ("list", "--state", "held")]
 )
 def test_an_empty_listing_does_not_hide_them(cli: Any, forgotten: None, args: tuple[str, ...]) -> None:
-    """An empty list still has the note about retries that no service reads."""
+    """Even an empty list has the note about retries that no service reads."""
     assert "5 retries wait in billing.retry" in cli(*args).stderr
 
 
 def test_doctor_adds_the_checks_of_retry_topics(cli: Any, connection: Connection, wait_for: Any) -> None:
-    """On a healthy namespace they come after the core's checks."""
+    """`doctor` also runs the checks of retry topics. On a healthy namespace they are ok."""
     wait_for("w", now_ms() + 3_600_000)
     found = {finding["check"]: finding for finding in cli.json("doctor")["findings"]}
     assert found["hand-over"]["evidence"].startswith("one script: exactly once")
@@ -73,7 +74,7 @@ def test_doctor_adds_the_checks_of_retry_topics(cli: Any, connection: Connection
 
 
 def test_doctor_finds_them(cli: Any, forgotten: None) -> None:
-    """`doctor` reports a problem and the command that fixes it."""
+    """`doctor` reports retries that no service reads as a problem, with the command that fixes it."""
     report = cli.json("doctor", code=1)
     (found,) = [finding for finding in report["findings"] if finding["check"] == "retries"]
     assert found["level"] == "problem"
@@ -82,7 +83,7 @@ def test_doctor_finds_them(cli: Any, forgotten: None) -> None:
 
 
 def test_a_service_that_runs_is_no_finding(cli: Any, connection: Connection, forgotten: None) -> None:
-    """While a service runs, its retry topic is no finding."""
+    """While a service runs, `stats` reports nothing about its retry topic."""
     with RetryService(connection, "billing"):
         text = cli("stats")
         assert "no service" not in text.stdout
@@ -90,7 +91,7 @@ def test_a_service_that_runs_is_no_finding(cli: Any, connection: Connection, for
 
 
 def test_a_service_that_was_stopped_is_one(cli: Any, connection: Connection) -> None:
-    """Its group exists and has no members any more."""
+    """After the service has stopped, its group has no members, and `stats` reports the waiting retry."""
     with RetryService(connection, "billing"):
         pass
     connection.broker.publish([Message("billing.retry", b"1")])
@@ -100,7 +101,7 @@ def test_a_service_that_was_stopped_is_one(cli: Any, connection: Connection) -> 
 def test_a_retry_topic_of_another_name_is_found_by_the_settings(
     cli: Any, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The records do not show that it is a retry topic, but they name the group."""
+    """Without the setting, nothing shows that `spring-retry` is a retry topic. Its records name the group."""
     connection.broker.create_topic("spring-retry")
     headers = write((), RetryState(id="x", consumer_group="billing"))
     connection.broker.publish([Message("spring-retry", b"1", headers=headers)])
@@ -110,7 +111,8 @@ def test_a_retry_topic_of_another_name_is_found_by_the_settings(
 
 
 def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: Any, connection: Connection) -> None:
-    """Nobody has to name it. The group's other topics are no retry topics."""
+    """The headers of the consumer's records show which topic is the retry topic. The group's other topics are not
+    reported."""
     connection.broker.create_topic("orders")
     topics = GroupTopics(retry="my-retries", redelivery="my-redelivery", dead="my-dead")
     connection.publish("orders", b"1")
@@ -134,7 +136,7 @@ def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: 
 
 
 def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, connection: Connection, forgotten: None) -> None:
-    """It is skipped, as in `topics`."""
+    """`stats` skips a topic whose key is not a stream, and still reports the others."""
     connection.broker.create_topic("odd")
     client: Any = connection.store.backend.client  # type: ignore[attr-defined]
     client.delete("odd")
@@ -144,13 +146,13 @@ def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, connection: Con
 
 @pytest.mark.parametrize("command", ["stats", "list", "doctor"])
 def test_on_kafka_it_is_said_that_nobody_looked(cli: Any, forgotten: None, command: str) -> None:
-    """The text names the command that looks, and does not claim that there are none."""
+    """With Kafka, the commands say that they did not look for such retries, and name `kafka lag`, which does."""
     shown = cli("--kafka", "127.0.0.1:1", command, code=None).output
     assert "not looked at on Kafka: `wheel-sched kafka lag GROUP`" in shown
 
 
 def test_on_kafka_scripts_are_reported_that_it_is_not_known(cli: Any, forgotten: None) -> None:
-    """The JSON has null, not an empty list."""
+    """With Kafka, the JSON of `stats` has null for `untaken`, not an empty list."""
     assert cli.json("--kafka", "127.0.0.1:1", "stats")["untaken"] is None
 
 
@@ -158,7 +160,7 @@ def test_on_kafka_scripts_are_reported_that_it_is_not_known(cli: Any, forgotten:
 def test_a_server_that_refuses_to_answer_fails_no_command(
     cli: Any, forgotten: None, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """Where XINFO is not permitted, the rest is shown with a note."""
+    """If Redis does not permit XINFO, the commands print everything else and a note."""
 
     def refused(*_: object) -> None:
         raise BrokerError("no permission to run 'xinfo|groups'")
@@ -169,7 +171,7 @@ def test_a_server_that_refuses_to_answer_fails_no_command(
 
 
 def test_items_that_no_dispatcher_releases_are_reported(cli: Any, wait_for: Any) -> None:
-    """How many are overdue, by how much, and what releases them; in the JSON and in `doctor` too."""
+    """`stats` and `doctor` say how many items are overdue, by how much, and what releases them."""
     for number in range(3):
         wait_for(f"m{number}", now_ms() - 60_000)
     wait_for("later", now_ms() + 3_600_000)
@@ -185,6 +187,6 @@ def test_items_that_no_dispatcher_releases_are_reported(cli: Any, wait_for: Any)
 
 
 def test_what_has_just_come_due_is_no_finding(cli: Any, wait_for: Any) -> None:
-    """A dispatcher may be about to claim it."""
+    """`stats` does not report an item that is overdue by a moment, because a dispatcher may be about to claim it."""
     wait_for("m", now_ms() - 10)
     assert "overdue " not in cli("stats").stdout

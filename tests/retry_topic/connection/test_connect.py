@@ -1,4 +1,4 @@
-"""Opening a connection: which store, which broker, and how due messages get from one to the other."""
+"""What `connect` opens: which store, which broker, and how due messages get from the store to the broker."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wheel_sched.store.redis.round_trips import Dialect
 
 
 def test_memory_is_the_default() -> None:
-    """Store and broker are in this process."""
+    """Without an address, store and broker are in this process."""
     with connect() as connection:
         assert isinstance(connection.broker, MemoryBroker)
         assert repr(connection).startswith("<Connection <DelayStore MemoryBackend")
@@ -38,19 +38,20 @@ def test_memory_is_the_default() -> None:
     ],
 )
 def test_a_store_in_memory_does_not_take_a_level_it_cannot_keep(durability: str, replicas: int, problem: str) -> None:
-    """It takes neither a real level nor an unknown one, because it would promise durability that a restart ends."""
+    """`connect("memory:")` refuses a durability level, because a store in memory loses everything when the process
+    ends."""
     with pytest.raises(ConfigError, match=problem):
         connect("memory:", durability=durability, replicas=replicas)
 
 
 def test_an_address_nobody_understands_is_told() -> None:
-    """The error lists the known kinds of addresses."""
+    """The error lists the kinds of addresses that `connect` knows."""
     with pytest.raises(ConfigError, match="redis://"):
         connect("ftp://somewhere")
 
 
 def test_a_wrong_broker_setting_closes_the_store_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the error no connection stays open."""
+    """If the broker's settings are wrong, `connect` closes the store that it has opened."""
     closed: list[DelayStore] = []
 
     def close(store: DelayStore) -> None:
@@ -63,7 +64,7 @@ def test_a_wrong_broker_setting_closes_the_store_again(monkeypatch: pytest.Monke
 
 
 LEVELS = [("memory", 1), ("everysec", 1), ("fsync", 1), ("replicated", 1), ("replicated", 2)]
-KEEPS = {  # by what a store waits for: the topics that wait for no less
+KEEPS = {  # for each durability of a store: the durabilities of topics that are not weaker
     ("memory", 1): LEVELS,
     ("everysec", 1): LEVELS[1:],
     ("fsync", 1): [("fsync", 1)],
@@ -74,7 +75,7 @@ KEEPS = {  # by what a store waits for: the topics that wait for no less
 
 @pytest.mark.parametrize(("asked", "kept"), list(product(LEVELS, LEVELS)))
 def test_topics_keep_no_less_than_their_store(asked: tuple[str, int], kept: tuple[str, int]) -> None:
-    """A disk does not replace a replica, and a replica does not replace a disk."""
+    """A broker with weaker durability than its store is refused. Disk and replica do not replace each other."""
     client = fakeredis.FakeRedis()
     store = DelayStore(RedisBackend(client, Dialect("n", *asked)))
     broker = RedisStreamsBroker(client, durability=kept[0], replicas=kept[1])
@@ -88,7 +89,7 @@ def test_topics_keep_no_less_than_their_store(asked: tuple[str, int], kept: tupl
 
 @pytest.mark.real
 def test_one_server_holds_both(redis_url: str) -> None:
-    """Store and topics on one server use one script. Closing twice is harmless."""
+    """If store and topics are on one server, one script moves due messages. Closing twice is harmless."""
     connection = connect(redis_url)
     assert isinstance(connection.broker, RedisStreamsBroker)
     assert connection.hand_over == "one script"
@@ -98,7 +99,7 @@ def test_one_server_holds_both(redis_url: str) -> None:
 
 @pytest.mark.real
 def test_a_server_that_hangs_holds_a_publish_for_a_few_timeouts_of_the_address(redis_url: str) -> None:
-    """Two timeouts for a message sent now (one repeat), three for a later one; `socket_timeout` sets their length."""
+    """`publish` to a server that does not answer lasts 2 times `socket_timeout`, or 3 times for a delayed message."""
     with (
         FaultyProxy(redis_url) as proxy,
         connect(f"{proxy.url}{'&' if '?' in proxy.url else '?'}socket_timeout=0.1", create_topics=True) as connection,
@@ -115,7 +116,8 @@ def test_a_server_that_hangs_holds_a_publish_for_a_few_timeouts_of_the_address(r
 
 @pytest.mark.real
 def test_another_database_is_another_place(redis_url: str) -> None:
-    """A script reaches one database only."""
+    """Store and topics in two databases of one server: a script reaches only one database, so no script
+    moves messages."""
     other = redis_url.replace("db=0", "db=1")
     assert other != redis_url
     with connect(redis_url, broker=RedisStreamsBroker(other)) as connection:
@@ -125,7 +127,7 @@ def test_another_database_is_another_place(redis_url: str) -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_showing_a_connection_needs_no_server(tmp_path: Path) -> None:
-    """A `repr` in an error report must neither fail nor wait because the server is away."""
+    """`repr` of a connection neither fails nor waits while the server is down."""
     with temporary_server() as server, connect(server.url) as connection:
         server.stop()
         assert repr(connection).startswith("<Connection <DelayStore RedisBackend")
@@ -139,7 +141,7 @@ def test_showing_a_connection_needs_no_server(tmp_path: Path) -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_an_embedded_connection_keeps_its_messages(tmp_path: Path) -> None:
-    """After closing and opening the same folder, the waiting messages still wait."""
+    """After the folder was closed and opened again, the waiting messages and the topics are still there."""
     folder = f"embedded:{tmp_path / 'data'}"
     with connect(folder) as connection:
         connection.broker.create_topic("orders")

@@ -1,4 +1,4 @@
-"""Publishing now and later: on time, never early, once per id; wrong arguments are refused before anything is sent."""
+"""`publish`, now and later: on time, never early, once per id. Wrong arguments are refused before anything is sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOPIC = "orders"
 
 @pytest.fixture
 def ready(bench: Bench) -> Bench:
-    """The topic exists."""
+    """A bench whose topic exists."""
     bench.connection.broker.create_topic(TOPIC)
     return bench
 
@@ -43,7 +43,7 @@ def nothing_sent(bench: Bench) -> bool:
 
 
 def test_a_message_without_delay_goes_at_once(ready: Bench) -> None:
-    """It arrives byte for byte, with its id, and does not pass the store."""
+    """The message arrives byte for byte, with its id, and is never in the store."""
     message_id = ready.connection.publish(TOPIC, b"\x00m", key=b"\xff", headers=(("a", b"1"), ("a", b"2")))
     (record,) = ready.records(TOPIC)
     headers = (("a", b"1"), ("a", b"2"), ("retry-id", message_id.encode()))
@@ -52,7 +52,7 @@ def test_a_message_without_delay_goes_at_once(ready: Bench) -> None:
 
 
 def test_a_delayed_message_arrives_on_time_and_never_early(bench: Bench, handler: Handlers) -> None:
-    """The receiver measures: the delay has passed, and the message is unchanged."""
+    """The handler gets each message after its delay and at most 5 s later, with the same key and headers."""
     handle = handler()
     bench.serve()
     bench.consume(handle)
@@ -69,7 +69,7 @@ def test_a_delayed_message_arrives_on_time_and_never_early(bench: Bench, handler
 
 @pytest.mark.parametrize("delay", [0.0011, timedelta(microseconds=1_100), 0.002])
 def test_a_due_is_rounded_up(ready: Bench, delay: Any) -> None:
-    """A fraction of a millisecond counts as a whole one, in the delay and in the present time."""
+    """Both the delay and the present time are rounded up to whole milliseconds."""
     before_ms = ready.connection.store.now_ms()
     ready.connection.publish(TOPIC, b"m", delay=delay)
     after_ms = ready.connection.store.now_ms()
@@ -78,7 +78,7 @@ def test_a_due_is_rounded_up(ready: Bench, delay: Any) -> None:
 
 
 def test_at_is_the_instant_in_any_time_zone(ready: Bench) -> None:
-    """It is exact to the millisecond, in any zone. A past time means now."""
+    """The due time is exact to the millisecond in any time zone. A past time means now."""
     instant = datetime(2099, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     for zone in (UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))):
         ready.connection.publish(TOPIC, b"m", at=instant.astimezone(zone))
@@ -88,7 +88,7 @@ def test_at_is_the_instant_in_any_time_zone(ready: Bench) -> None:
 
 
 def test_the_store_judges_time_not_this_machine(ready: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store's clock starts the delay. A producer whose clock is an hour off schedules correctly."""
+    """The delay starts at the time of the store's clock, so a producer with a wrong clock schedules correctly."""
     store = ready.connection.store
     real = store.now_ms
     monkeypatch.setattr(store, "now_ms", lambda: real() + 3_600_000)
@@ -98,7 +98,7 @@ def test_the_store_judges_time_not_this_machine(ready: Bench, monkeypatch: pytes
 
 
 def test_an_id_is_stored_once(ready: Bench) -> None:
-    """A repeated call (after a lost reply, say) changes nothing and returns the same id."""
+    """A repeated call, for example after a lost reply, changes nothing and returns the same id."""
     assert ready.connection.publish(TOPIC, b"first", delay=3_600, id="invoice-7") == "invoice-7"
     before = waiting(ready)
     assert ready.connection.publish(TOPIC, b"second", delay=60, id="invoice-7") == "invoice-7"
@@ -116,7 +116,7 @@ def test_a_message_that_goes_at_once_is_sent_once_under_its_id(ready: Bench) -> 
 
 
 def test_a_copied_id_is_replaced(ready: Bench) -> None:
-    """Retry headers that were copied from another message do not make both the same message."""
+    """Two messages with a `retry-id` copied from another message get ids of their own."""
     for n in range(2):
         ready.connection.publish(TOPIC, b"%d" % n, headers=(("retry-id", b"old"), ("a", b"1")))
     ids = [record.header("retry-id") for record in ready.records(TOPIC)]
@@ -125,7 +125,7 @@ def test_a_copied_id_is_replaced(ready: Bench) -> None:
 
 
 def test_two_groups_count_a_published_message_apart(ready: Bench) -> None:
-    """The id is the publisher's. Each group's store name differs, so that neither hides the other's."""
+    """Both groups see the publisher's id. The store knows the message under another id for each group."""
     ready.connection.publish(TOPIC, b"m", id="7")
     (record,) = ready.records(TOPIC)
     failure = Failure(error_class="E")
@@ -148,7 +148,7 @@ class Plain:
 
 
 def test_a_broker_without_a_memory_of_ids_sends_each_call_with_the_id(memory: Bench) -> None:
-    """Each call sends a record with the same id, and an error in doubt says so."""
+    """Each call sends one more record with the same id. An error in doubt says that a repeat may be a second record."""
     memory.connection.broker.create_topic(TOPIC)
     plain: Any = Plain(memory.connection.broker)
     connection = Connection(memory.connection.store, plain)
@@ -162,21 +162,21 @@ def test_a_broker_without_a_memory_of_ids_sends_each_call_with_the_id(memory: Be
 
 
 def test_an_id_that_is_no_header_is_refused(ready: Bench) -> None:
-    """Nothing is sent."""
+    """An id with a line break is refused, and nothing is sent."""
     with pytest.raises(Rejected, match="printable"):
         ready.connection.publish(TOPIC, b"m", id="a\nb")
     assert nothing_sent(ready)
 
 
 def test_ids_that_were_not_given_are_all_different(ready: Bench) -> None:
-    """Two equal messages are two messages."""
+    """Without `id`, equal messages get different ids."""
     ids = {ready.connection.publish(TOPIC, b"m", delay=3_600) for _ in range(50)}
     assert len(ids) == 50
     assert {found for found, _ in waiting(ready)} == ids
 
 
 def test_a_waiting_message_is_cancelled_by_its_id(bench: Bench, handler: Handlers) -> None:
-    """It does not arrive; its neighbours do."""
+    """The cancelled message does not arrive, and another message does."""
     handle = handler()
     bench.serve()
     bench.consume(handle)
@@ -187,7 +187,7 @@ def test_a_waiting_message_is_cancelled_by_its_id(bench: Bench, handler: Handler
 
 
 def test_a_waiting_message_is_rescheduled_by_its_id(bench: Bench, handler: Handlers) -> None:
-    """Brought forward, it arrives at once: the sleeping dispatcher hears of it."""
+    """A message that is made due now arrives at once, because `reschedule` wakes the dispatcher."""
     handle = handler()
     bench.serve()
     bench.consume(handle)
@@ -197,7 +197,7 @@ def test_a_waiting_message_is_rescheduled_by_its_id(bench: Bench, handler: Handl
 
 
 def test_an_expired_message_is_a_dead_letter(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The consumer gets it too late. A message in time is handled."""
+    """A message that is read after its expiry becomes a dead letter. Other messages are handled."""
     handle = handler()
     bench.connection.broker.create_topic(TOPIC)
     bench.serve(policy())
@@ -215,7 +215,7 @@ def test_an_expired_message_is_a_dead_letter(bench: Bench, handler: Handlers, po
 
 @pytest.mark.parametrize("more", [{}, {"delay": 60}, {"at": datetime(2099, 1, 1, tzinfo=UTC)}])
 def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None:
-    """The error comes at the call, not when the message is due."""
+    """`publish` raises the error at once, not when the message is due."""
     bench.connection.broker.create_topic("nowhere.else")
     with pytest.raises(
         UnknownTopic, match="there is no topic 'nowhere': nothing was sent; did you mean 'now"
@@ -228,7 +228,7 @@ def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None
 
 @pytest.mark.real
 def test_a_name_that_no_topic_can_have_is_refused(server: Bench) -> None:
-    """The error comes at the call, even if publishing creates topics."""
+    """`publish` raises the error at once, even if it would create topics."""
     names = ("{orders}:wheel-sched:sent:2:yy:orders", "{wheel:0}:mark", "{wheel:0}:due", "topics", "")
     with connect(server.url or "", create_topics=True) as connection:
         for topic, more in itertools.product(names, ({}, {"delay": 60})):
@@ -238,13 +238,13 @@ def test_a_name_that_no_topic_can_have_is_refused(server: Bench) -> None:
 
 
 def test_a_name_that_memory_cannot_have_is_refused_also_later() -> None:
-    """The memory broker refuses the same names at the call."""
+    """The memory broker refuses an empty topic name at once, for a delayed message too."""
     with connect("memory:", create_topics=True) as connection, pytest.raises(Rejected, match="non-empty"):
         connection.publish("", b"m", delay=60)
 
 
 def test_a_topic_that_was_deleted_meanwhile_is_refused(server: Bench, redis_client: Any) -> None:
-    """The topic existed at the last call."""
+    """`publish` to a topic raises `UnknownTopic` after the topic was deleted, although an earlier call succeeded."""
     server.connection.broker.create_topic(TOPIC)
     server.connection.publish(TOPIC, b"m")
     redis_client.delete(TOPIC)
@@ -254,7 +254,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_refused(server: Bench, redis_clie
 
 @pytest.mark.real
 def test_topics_are_created_on_request_alone(quick_poll: None, redis_url: str) -> None:
-    """With `create_topics`, publishing creates topics, in memory and on a server."""
+    """With `create_topics`, `publish` and `replay` create absent topics, in memory and on a server."""
     for url in ("memory:", redis_url):
         with connect(url, create_topics=True) as connection:
             connection.publish("new", b"now")
@@ -303,7 +303,7 @@ def test_topics_are_created_on_request_alone(quick_poll: None, redis_url: str) -
     ],
 )
 def test_a_wrong_argument_is_refused(ready: Bench, arguments: dict[str, Any], words: str) -> None:
-    """The error names the expected value. Nothing is sent or stored."""
+    """The error names the expected value and is short. Nothing is sent or stored."""
     with pytest.raises(Rejected, match=words) as raised:
         ready.connection.publish(TOPIC, **{"value": b"m"} | arguments)
     assert len(str(raised.value)) < 400
@@ -311,7 +311,7 @@ def test_a_wrong_argument_is_refused(ready: Bench, arguments: dict[str, Any], wo
 
 
 def test_all_wrong_parts_of_a_message_are_told_at_once(ready: Bench) -> None:
-    """One error lists every mistake."""
+    """One error lists all mistakes."""
     with pytest.raises(Rejected, match=r"value to be bytes.*key to be bytes.*headers to be pairs"):
         ready.connection.publish(TOPIC, "m", key=1, headers=[1])  # type: ignore[arg-type]  # on purpose
 
@@ -337,7 +337,7 @@ def test_a_refused_message_says_whether_to_try_again(
 
 
 def test_names_of_headers_and_topics_may_be_in_any_script(bench: Bench, handler: Handlers) -> None:
-    """Such names survive the way through the store and back."""
+    """A delayed message keeps a header name and a topic name that are not ASCII."""
     handle = handler()
     bench.serve()
     bench.consume(handle, "bestellungen-ü-注文")
@@ -351,7 +351,7 @@ def test_names_of_headers_and_topics_may_be_in_any_script(bench: Bench, handler:
 def test_a_delayed_message_carries_its_id_however_it_is_handed_over(
     server: Bench, handler: Handlers, hand_over: str
 ) -> None:
-    """The message is handed over by one script, or by claim, publish and settle.
+    """The message is moved by one script, or by claim, publish and settle.
 
     In both cases it has the id that `publish` returned.
     """
@@ -365,7 +365,7 @@ def test_a_delayed_message_carries_its_id_however_it_is_handed_over(
 
 
 def test_a_delayed_message_that_fails_keeps_its_id(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Two groups read it: all deliveries have one id, and each group counts its own attempts."""
+    """Two groups read one message. All deliveries have one id, and each group counts its own attempts."""
     handles = {group: handler(ValueError("x"), ValueError("x"), None) for group in ("billing", "audit")}
     for group, handle in handles.items():
         bench.serve(policy(), group=group)
@@ -379,7 +379,7 @@ def test_a_delayed_message_that_fails_keeps_its_id(bench: Bench, handler: Handle
 
 
 def test_headers_copied_from_another_message_are_not_sent(ready: Bench) -> None:
-    """The other message's id and count are left out, for messages sent now and later."""
+    """`publish` leaves out retry headers that were copied from another message. It keeps all other headers."""
     copied = (("retry-id", b"m"), ("retry-attempt", b"7"), ("trace", b"1"))
     ready.connection.publish(TOPIC, b"now", headers=copied)
     ready.connection.publish(TOPIC, b"later", headers=copied, delay=60, id="later")
@@ -393,7 +393,7 @@ def test_headers_copied_from_another_message_are_not_sent(ready: Bench) -> None:
 
 @pytest.mark.parametrize("message_id", ["a\nb", "\x1b[2J", "i" * 251])
 def test_an_id_that_no_header_can_carry_is_refused(ready: Bench, message_id: str) -> None:
-    """The error comes before anything is stored."""
+    """An id that is too long or has control characters is refused, and nothing is stored."""
     with pytest.raises(Rejected, match="expected an id of at most 250"):
         ready.connection.publish(TOPIC, b"m", delay=60, id=message_id)
     assert ready.connection.store.counts().total("due") == 0

@@ -1,4 +1,4 @@
-"""A publish that is repeated under its id stores and sends nothing a second time, whatever became of the first call."""
+"""A repeated publish with the same id stores and sends nothing a second time, whatever happened to the first call."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ TOPIC = "orders"
 
 @pytest.fixture
 def ready(bench: Bench) -> Bench:
-    """The topic exists."""
+    """A bench whose topic exists."""
     bench.connection.broker.create_topic(TOPIC)
     return bench
 
 
 def sends(bench: Bench) -> list[str]:
-    """Does a dispatcher's work without one: sends all waiting messages."""
+    """Claim and settle all waiting messages, as a dispatcher would. Return their ids."""
     store = bench.connection.store
     bench.until(lambda: store.counts().total("due") == 0 or bool(store.list_items("due").found[0].score_ms))
     bench.until(lambda: store.now_ms() >= max((found.score_ms for found in store.list_items("due").found), default=0))
@@ -39,7 +39,7 @@ def raised(error: Exception) -> None:
 
 
 def stored_in_doubt(bench: Bench, patch: pytest.MonkeyPatch, error: StoreError) -> None:
-    """Leave every later write that stores an item unconfirmed, with a known id or without."""
+    """Let each later write of an item succeed and then raise `error`."""
     for kind in (KnownIds, DelayStore):
         patch.setattr(kind, "schedule", unconfirmed(kind.schedule, error))
 
@@ -53,7 +53,7 @@ def unconfirmed(schedule: Callable[..., object], error: StoreError) -> Callable[
 
 
 def test_a_delayed_message_that_is_repeated_when_it_has_gone_out_goes_once(ready: Bench) -> None:
-    """The repeat has the same id and a delay, a time that has passed meanwhile, or neither."""
+    """After the message was sent, a repeat sends nothing: with a delay, with a past time, or with neither."""
     assert ready.connection.publish(TOPIC, b"m", delay=0.001, id="7") == "7"
     soon = datetime.now(UTC) + timedelta(seconds=1)
     assert ready.connection.publish(TOPIC, b"m", at=soon, id="8") == "8"
@@ -65,14 +65,14 @@ def test_a_delayed_message_that_is_repeated_when_it_has_gone_out_goes_once(ready
 
 
 def test_a_message_that_waits_is_not_sent_at_once_as_well(ready: Bench) -> None:
-    """The id stands for the one message that waits."""
+    """A publish without delay sends nothing if a message with the same id waits."""
     ready.connection.publish(TOPIC, b"m", delay=3_600, id="7")
     assert ready.connection.publish(TOPIC, b"m", id="7") == "7"
     assert (ready.waiting(), ready.records(TOPIC)) == (1, [])
 
 
 def test_an_id_of_another_topic_is_another_message(ready: Bench) -> None:
-    """A known id counts for its topic only."""
+    """The store remembers an id for one topic only. The same id in another topic means another message."""
     ready.connection.broker.create_topic("other")
     ready.connection.publish(TOPIC, b"m", delay=0.001, id="7")
     sends(ready)
@@ -84,7 +84,7 @@ def test_an_id_of_another_topic_is_another_message(ready: Bench) -> None:
 
 
 def test_an_id_that_waits_for_another_topic_is_refused(ready: Bench) -> None:
-    """The store holds one message per id. Otherwise the second message would be lost silently."""
+    """The store holds one waiting message per id. Without the error, the second message would be lost silently."""
     ready.connection.broker.create_topic("other")
     ready.connection.publish(TOPIC, b"m", delay=3_600, id="7")
     with pytest.raises(
@@ -95,7 +95,7 @@ def test_an_id_that_waits_for_another_topic_is_refused(ready: Bench) -> None:
 
 
 def test_a_cancelled_id_may_be_published_again(ready: Bench) -> None:
-    """It may be published for later or for now, because the cancelled message was never sent."""
+    """The id of a cancelled message may be used again, with or without delay, because the message was never sent."""
     for _ in range(2):
         ready.connection.publish(TOPIC, b"m", delay=3_600, id="7")
         assert ready.waiting() == 1
@@ -105,7 +105,7 @@ def test_a_cancelled_id_may_be_published_again(ready: Bench) -> None:
 
 
 def test_an_id_is_known_for_ten_minutes_after_its_due(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After that the id may name another message, for example of a job that runs each hour."""
+    """Ten minutes after the due time the id may name another message, for example of a job that runs each hour."""
     memory.connection.broker.create_topic(TOPIC)
     memory.connection.publish(TOPIC, b"m", delay=0.001, id="7")
     sends(memory)
@@ -124,7 +124,8 @@ def test_an_id_is_known_for_ten_minutes_after_its_due(memory: Bench, monkeypatch
 def test_a_delayed_message_in_doubt_tells_the_id_to_repeat_it_with(
     ready: Bench, error: StoreUnavailable, given: dict[str, str], minutes: int
 ) -> None:
-    """The id may be given or made. The repeat sends one message, even if the first call's message was sent already."""
+    """The error has the id, whether the caller gave it or `publish` made it. A repeat with this id sends
+    nothing twice."""
     with pytest.MonkeyPatch.context() as patch:
         stored_in_doubt(ready, patch, error)
         words = (
@@ -141,7 +142,7 @@ def test_a_delayed_message_in_doubt_tells_the_id_to_repeat_it_with(
 
 
 def test_a_broker_that_is_away_keeps_nothing_from_being_stored(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic that cannot be created now is created when the message is sent."""
+    """A delayed message is stored even if its topic cannot be created now. The next `publish` creates the topic."""
     memory.connection.broker.create_topics = True  # type: ignore[attr-defined]  # the memory broker's
     with monkeypatch.context() as patch:
         patch.setattr(memory.connection.broker, "create_topic", lambda _: raised(BrokerUnavailable("away")))
@@ -152,7 +153,7 @@ def test_a_broker_that_is_away_keeps_nothing_from_being_stored(memory: Bench, mo
 
 
 def test_a_made_id_of_a_long_delay_is_known_while_it_waits(ready: Bench) -> None:
-    """The error promises no more than that."""
+    """For a message with a long delay, the error says that a repeat sends nothing twice while the message waits."""
     with pytest.MonkeyPatch.context() as patch:
         stored_in_doubt(ready, patch, InDoubt("only 0 of 1 confirmed"))
         with pytest.raises(InDoubt, match=r"id='(\w+)', which sends nothing twice while it waits$") as raised:
@@ -164,7 +165,7 @@ def test_a_made_id_of_a_long_delay_is_known_while_it_waits(ready: Bench) -> None
 
 
 def test_an_error_that_leaves_nothing_open_names_no_id(ready: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing was stored, so the same call may be made again."""
+    """If certainly nothing was stored, the error has no id: the caller may repeat the same call."""
 
     def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("no connection")
@@ -176,7 +177,7 @@ def test_an_error_that_leaves_nothing_open_names_no_id(ready: Bench, monkeypatch
 
 @pytest.mark.real
 def test_a_made_id_costs_nothing_while_its_message_waits(server: Bench, redis_client: Any) -> None:
-    """Only the error names the id. A repeat within a minute finds the waiting message."""
+    """The store remembers only ids that the caller gave: until ten minutes after the due time."""
     server.connection.broker.create_topic(TOPIC)
     server.connection.publish(TOPIC, b"m", delay=3_600)
     assert list(redis_client.scan_iter("*:known:*")) == []

@@ -1,4 +1,4 @@
-"""A failed attempt is never silent: each one is a log line, with a traceback if asked for, and calls the hook."""
+"""The consumer logs each failed attempt with one line, at DEBUG with a traceback, and calls the hook `on_failure`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Handlers = Callable[..., "Handler"]
 CONSUMER, SERVICE = "retry_topic.consumer", "retry_topic.intake"
-# the consumer cannot know of the copy that succeeded; the service does, and buries nothing then
+# the consumer cannot know that another copy has succeeded; the service knows it and makes no dead letter then
 BURIED = "it goes to the dead letters, unless the retry service finds that it is a second copy"
 
 
@@ -26,7 +26,7 @@ def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecor
 
 
 def failing(memory: Bench, caplog: pytest.LogCaptureFixture, handler: Any, count: int = 1, **config: Any) -> list[str]:
-    """The consumer's log lines about the failed attempts of one message."""
+    """Let one message fail. Return the consumer's log lines about its failed attempts."""
     memory.publish(b"hunter2", key=b"k")
     memory.consume(handler, **config)
     memory.until(lambda: len(lines(caplog, "consumer.failed")) >= count)
@@ -34,9 +34,10 @@ def failing(memory: Bench, caplog: pytest.LogCaptureFixture, handler: Any, count
 
 
 def test_each_failed_attempt_is_one_line(memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture) -> None:
-    """Two failures and a death: each attempt is a warning with message, topic, attempt and error.
+    """A message fails twice and becomes a dead letter. The consumer logs each attempt with id, topic, attempt and
+    error.
 
-    The service logs the time of the next attempt, and the reason of the death. No line has the payload.
+    The service logs when the next attempt comes, and why the message is a dead letter. No line has the payload.
     """
     caplog.set_level(logging.INFO, SERVICE)
     memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=2))
@@ -59,7 +60,7 @@ def test_each_failed_attempt_is_one_line(memory: Bench, handler: Handlers, caplo
 def test_both_lines_name_the_id_that_was_published(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The service's line also has the id in the store, because each group stores the message under another id."""
+    """The service's lines also have the id in the store, because each group stores the message under another id."""
     caplog.set_level(logging.INFO, SERVICE)
     memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=2))
     memory.consume(handler(ValueError("x")))
@@ -76,7 +77,7 @@ def test_both_lines_name_the_id_that_was_published(
 def test_a_traceback_comes_at_debug(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture, level: int
 ) -> None:
-    """If the message is tried again, its traceback is logged at DEBUG only."""
+    """The traceback of an error is logged only if the consumer's logger has level DEBUG."""
     failing(memory, caplog, handler(ValueError("x")))
     assert "Traceback" not in caplog.text
     caplog.set_level(level, CONSUMER)
@@ -104,9 +105,9 @@ async def _fails(message: Message) -> None:
 def test_every_kind_of_failure_is_told(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture, answer: Any, config: Any, expected: str
 ) -> None:
-    """Async and ordered consumers and verdicts are logged too.
+    """The failures of async and ordered consumers and the verdicts of handlers are logged too.
 
-    Text of errors is escaped and cut, so it cannot forge a line.
+    The text of an error is escaped and shortened, so it cannot forge a log line.
     """
     (line,) = failing(memory, caplog, answer if callable(answer) else handler(answer), **config)
     assert expected in line
@@ -117,7 +118,7 @@ def test_every_kind_of_failure_is_told(
 def test_what_never_reached_the_handler_is_told(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A message that comes after its own expiry is given up, with a line."""
+    """A message that arrives after its expiry is given up without a call of the handler, and this is logged."""
     memory.publish(b"1", headers=(("expires-at", b"1"),))
     memory.consume(handler())
     memory.until(lambda: bool(lines(caplog, "consumer.failed")))
@@ -125,9 +126,9 @@ def test_what_never_reached_the_handler_is_told(
 
 
 def test_the_hook_gets_message_error_and_attempt(memory: Bench, handler: Handlers) -> None:
-    """The hook is called once for each failed attempt, with the message as the handler saw it.
+    """`on_failure` is called once for each failed attempt, with the message as the handler saw it.
 
-    A verdict has no error.
+    If the handler returned a verdict, the argument `error` is None.
     """
     reports: list[tuple[bytes, str, BaseException | None, int]] = []
     error = ValueError("x")
@@ -145,7 +146,7 @@ def test_the_hook_gets_message_error_and_attempt(memory: Bench, handler: Handler
 def test_a_hook_that_raises_is_logged_and_ignored(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Even if it raises SystemExit, the message is settled as usual."""
+    """Even if `on_failure` raises SystemExit, the message is settled as usual."""
 
     def hook(*_: object) -> None:
         raise SystemExit(3)
@@ -159,7 +160,7 @@ def test_a_hook_that_raises_is_logged_and_ignored(
 
 
 def test_an_async_hook_is_refused(memory: Bench, handler: Handlers) -> None:
-    """It would never be awaited."""
+    """An async `on_failure` is a configuration error, because nothing would await it."""
 
     async def hook(*_: object) -> None: ...
 
@@ -170,7 +171,7 @@ def test_an_async_hook_is_refused(memory: Bench, handler: Handlers) -> None:
 def test_an_error_that_cannot_be_told_fails_its_message_only(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Reading the error's properties raises SystemExit. It is still one line, and the message is retried."""
+    """An error whose properties raise SystemExit is logged, and its message is retried."""
 
     class Hostile(Exception):
         @property
@@ -186,7 +187,7 @@ def test_an_error_that_cannot_be_told_fails_its_message_only(
 
 
 def test_nothing_is_made_of_lines_nobody_reads(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the logger switched off, a failure costs no formatting."""
+    """If the logger is disabled, the log line of a failure is not formatted."""
     monkeypatch.setattr("retry_topic.consumer.outcome._line", lambda *_: pytest.fail("it was formatted"))
     monkeypatch.setattr(logging.getLogger(CONSUMER), "disabled", True)
     memory.publish(b"1")

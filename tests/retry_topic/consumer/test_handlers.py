@@ -1,4 +1,5 @@
-"""The event loop of async handlers: one call for deliveries given together, and one for outcomes that come together."""
+"""The event loop of async handlers: one wake-up for deliveries given together, and one call for outcomes ended
+together."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ COUNT = 50
 
 
 class Notes:
-    """A sink."""
+    """A sink that receives the outcomes of handlers and records which came in one call."""
 
     def __init__(self) -> None:
         self.calls: list[list[bytes]] = []
@@ -63,7 +64,8 @@ def loop() -> Iterator[HandlerLoop]:
 def test_what_is_given_together_goes_over_and_comes_back_in_one_call(
     loop: HandlerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call keeps the order of the deliveries."""
+    """All deliveries given within `together` need one call to the loop. Their outcomes come in one call
+    and in order."""
     calls: list[Any] = []
     real = loop._loop.call_soon_threadsafe
 
@@ -82,7 +84,8 @@ def test_what_is_given_together_goes_over_and_comes_back_in_one_call(
 
 
 def test_what_several_threads_give_is_all_handled(loop: HandlerLoop) -> None:
-    """All deliveries are handled while one thread enters and leaves `together` again and again."""
+    """Three threads give deliveries while a fourth enters and leaves `together` repeatedly. All
+    deliveries are handled."""
     notes = Notes()
 
     def give(first: int) -> None:

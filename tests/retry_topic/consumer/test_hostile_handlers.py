@@ -1,4 +1,4 @@
-"""Handlers that do their worst: what they raise, return or stop blocks no slot, ends no thread and loses no message."""
+"""Hostile handlers: whatever they raise, return or stop, no slot is blocked, no thread ends and no message is lost."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class _Raising:
 
 
 class Text(str):
-    """A text with foreign code in its methods."""
+    """A subclass of str whose `encode` raises SystemExit."""
 
     def encode(self, *_: object) -> Any:  # type: ignore[override]
         raise SystemExit(4)
 
 
 class Hostile(Exception):
-    """Each of its attributes raises `SystemExit`."""
+    """An error whose attributes and texts all raise SystemExit."""
 
     response = status_code = status = code = headers = _Raising()
     __class__ = _Raising()  # type: ignore[assignment]
@@ -45,14 +45,14 @@ class Hostile(Exception):
 
 
 class Quoting(Exception):
-    """Its text is a subclass of str."""
+    """An error whose text is a subclass of str."""
 
     def __str__(self) -> str:
         return Text("quoted")
 
 
 class Meta(type):
-    """A class that raises when its name is read."""
+    """A metaclass: reading the name of its classes raises SystemExit."""
 
     def __getattribute__(cls, name: str) -> Any:
         if name == "__qualname__":
@@ -61,12 +61,12 @@ class Meta(type):
 
 
 class Nameless(Exception, metaclass=Meta):
-    """An error of a class without a readable name."""
+    """An error whose class has no readable name."""
 
 
 @pytest.mark.parametrize("error", [Hostile, Quoting, Nameless], ids=["hostile", "quoting", "nameless"])
 def test_a_hostile_error_is_a_failure_as_any_other(memory: Bench, policy: Policy, error: type[Exception]) -> None:
-    """The consumer has one slot: the message dies after its attempts, and the next one is handled."""
+    """The message becomes a dead letter after its attempts. The consumer's only slot then handles the next message."""
     memory.serve(policy(max_attempts=2))
 
     def handle(message: Message) -> None:
@@ -80,7 +80,7 @@ def test_a_hostile_error_is_a_failure_as_any_other(memory: Bench, policy: Policy
 
 
 def test_what_can_be_told_of_a_hostile_error_is_told() -> None:
-    """The log shows at least its class. A subclass of str becomes a plain text."""
+    """The failure has the error's class, or "unknown". A text of a subclass of str becomes a plain str."""
     failure, _ = failure_in(Hostile())
     assert failure.error_class.endswith("Hostile")
     assert type(failure_in(Quoting())[0].message) is str
@@ -88,7 +88,7 @@ def test_what_can_be_told_of_a_hostile_error_is_told() -> None:
 
 
 def test_an_answer_with_a_hostile_class_fails_its_message_alone(memory: Bench, policy: Policy) -> None:
-    """A returned value may raise when it is inspected."""
+    """A returned value that raises when it is inspected fails its own message. The next message is handled."""
 
     class Answer:
         __class__ = _Raising()  # type: ignore[assignment]
@@ -104,7 +104,7 @@ def test_an_answer_with_a_hostile_class_fails_its_message_alone(memory: Bench, p
 
 
 def test_a_handler_that_stops_the_event_loop_ends_nothing(memory: Bench) -> None:
-    """Its message and the later ones are handled. `stop` still ends the thread."""
+    """The handler's message and later messages are handled. `Consumer.stop` still ends the thread."""
     handled: list[bytes] = []
 
     async def handle(message: Message) -> None:
@@ -122,7 +122,7 @@ def test_a_handler_that_stops_the_event_loop_ends_nothing(memory: Bench) -> None
 
 
 def test_a_task_that_raises_system_exit_ends_nothing(memory: Bench) -> None:
-    """The error leaves the loop through `run_forever`. The loop's thread starts again and logs it."""
+    """SystemExit of a task ends `run_forever` of the event loop. The loop's thread starts again and logs the error."""
     handled: list[bytes] = []
 
     async def ending() -> None:
@@ -141,7 +141,8 @@ def test_a_task_that_raises_system_exit_ends_nothing(memory: Bench) -> None:
 
 
 def test_a_message_that_cannot_be_handed_over_holds_up_no_other(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The consumer drops that message and hands over the others. The broker delivers the message again."""
+    """If handing a message to the handlers fails, the consumer drops it and hands over the others. The broker delivers
+    it again."""
     handled: list[bytes] = []
     consumer = memory.consume(lambda message: handled.append(message.value), idle_ms=150)
     hand_over, failures = consumer._hand_over, [KeyError("once")]
@@ -160,7 +161,7 @@ def test_a_message_that_cannot_be_handed_over_holds_up_no_other(memory: Bench, m
 def test_a_consumer_is_not_ready_while_one_of_its_threads_is_down(
     memory: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The thread starts again, and the log has its error."""
+    """A thread that failed starts again, and its error is logged. Until then `ready` is False."""
     monkeypatch.setattr("wheel_sched.reviving._AGAIN_S", (0.05,))
     consumer = memory.consume(lambda message: None)
     assert consumer.ready
@@ -179,7 +180,7 @@ def test_a_consumer_is_not_ready_while_one_of_its_threads_is_down(
 
 
 def test_tasks_cancelled_before_their_first_step_fail_their_messages(memory: Bench, policy: Policy) -> None:
-    """A handler cancels all tasks. No message is lost and no slot is blocked: the messages come again."""
+    """A handler cancels all tasks of the loop. The cancelled message is delivered again, and no slot is blocked."""
     memory.serve(policy(max_attempts=3))
     handled: list[bytes] = []
 
@@ -188,20 +189,21 @@ def test_tasks_cancelled_before_their_first_step_fail_their_messages(memory: Ben
             handled.append(message.value)
             return
         while len(asyncio.all_tasks()) == 1:
-            await asyncio.sleep(0)  # its turn comes between the making of another's task and the first step of that
+            await asyncio.sleep(0)  # continues after another task is made and before that task's first step
         for task in asyncio.all_tasks():
             task.cancel()
 
     consumer = memory.consume(handle, concurrency=2)
     memory.publish(b"bad", b"good")
     memory.until(lambda: handled == [b"good"] and consumer.stats.in_flight == 0)
-    stats = consumer.stats  # a failure has its log line; the bad one has ended well, though its task was cancelled too
+    # the good message failed once; the bad one is acknowledged, although its task was cancelled too
+    stats = consumer.stats
     assert (stats.delivered, stats.acknowledged, stats.retried) == (3, 2, 1)
     assert consumer.ready
 
 
 def test_a_task_factory_that_raises_fails_messages(memory: Bench, policy: Policy) -> None:
-    """Messages without a task die after their attempts. None of them is forgotten."""
+    """Messages for which no task can be made become dead letters after their attempts. None stays in flight."""
     memory.serve(policy(max_attempts=2))
 
     def broken(*_: Any, **__: Any) -> Any:

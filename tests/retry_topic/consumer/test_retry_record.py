@@ -1,4 +1,4 @@
-"""From a delivery and a failure to the record in the retry topic, without threads."""
+"""How the consumer makes the record for the retry topic from a delivery and a failure. These tests use no threads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def spring(attempts: int) -> Headers:
 
 
 def test_a_recreated_topic_does_not_repeat_ids() -> None:
-    """If the broker has permanent topic ids, message ids are made of them. Headers still have the topic's name."""
+    """If the broker has permanent topic ids, message ids are made from them. The headers still have the
+    topic's name."""
     found = failed_message("billing", FRESH, RetryState(), Failure(), topic_id="made-first")
     anew = failed_message("billing", FRESH, RetryState(), Failure(), topic_id="made-anew")
     assert read(found.headers).id == retry_id("billing", "made-first", 3, "77")
@@ -59,7 +60,7 @@ def test_a_recreated_topic_does_not_repeat_ids() -> None:
 
 
 def test_a_first_failure_names_its_origin() -> None:
-    """Origin is where the message was read. The id is a hash of that place and the group."""
+    """The origin is the place where the message was read. The id is a hash of this place and the group."""
     before_ms = time.time_ns() // 1_000_000
     record = fail(FRESH)
     state = read(record.headers)
@@ -74,7 +75,7 @@ def test_a_first_failure_names_its_origin() -> None:
 
 
 def test_a_later_failure_keeps_id_origin_and_first_time() -> None:
-    """Only the newest facts change, and each of our headers occurs once."""
+    """A second failure changes only the count and the last failure. No header occurs twice."""
     first = fail(FRESH)
     second = fail(delivered(first, "billing.redelivery"))
     one, two = read(first.headers), read(second.headers)
@@ -84,7 +85,7 @@ def test_a_later_failure_keeps_id_origin_and_first_time() -> None:
 
 
 def test_foreign_headers_are_gone_on_with() -> None:
-    """A record of Spring's retry topics keeps count and origin. The same record gives the same id."""
+    """A record of Spring's retry topics keeps its attempt count and origin. The id depends only on the origin."""
     message = Message("payments-retry-1", b"m", None, spring(3), Source("payments-retry-1", 0, "5", 1))
     record = fail(message)
     state = read(record.headers)
@@ -107,7 +108,8 @@ def test_foreign_headers_without_a_place_get_the_place_of_their_record() -> None
 
 
 def test_headers_that_a_handler_copied_onto_another_topic_are_not_its_own() -> None:
-    """The copy is a new message with its own id."""
+    """A handler copied a message with its headers to another topic. The copy counts as a new message
+    with its own id."""
     record = fail(FRESH)
     copy = replace(record, topic="invoices", source=Source("invoices", 0, "1"))
     assert retry_state("billing", copy) == RetryState()
@@ -116,7 +118,8 @@ def test_headers_that_a_handler_copied_onto_another_topic_are_not_its_own() -> N
 
 
 def test_another_groups_retry_on_the_common_topic_counts_on_under_its_own_id() -> None:
-    """It gets a new id but keeps the count. Otherwise two failing groups would cause each other's retries for ever."""
+    """The second group gives the record a new id and keeps the count. So two failing groups cannot retry a message for
+    ever."""
     back = delivered(fail(FRESH), "orders", "78")
     state = retry_state("audit", back)
     assert (state.id, state.attempt) == (None, 1)
@@ -126,7 +129,8 @@ def test_another_groups_retry_on_the_common_topic_counts_on_under_its_own_id() -
 
 
 def test_the_handler_sees_the_topic_of_the_first_failure() -> None:
-    """This holds on the group's redelivery topic only. On other topics it sees the topic that was read."""
+    """On the group's redelivery topic the handler sees the original topic. On other topics it sees the topic that was
+    read."""
     back = delivered(fail(FRESH), "billing.redelivery")
     assert delivered_message("billing", back, retry_state("billing", back)).topic == "orders"
     assert delivered_message("billing", FRESH, RetryState()) is FRESH
@@ -135,7 +139,7 @@ def test_the_handler_sees_the_topic_of_the_first_failure() -> None:
 
 
 def test_the_count_never_passes_its_ceiling() -> None:
-    """A signed value must be equal when it is read back."""
+    """The attempt count stays at its maximum, so that the signature over it is still valid."""
     headers = write((), RetryState(id="m", attempt=MAX_COUNT, original_topic="orders"))
     record = failed_message("billing", FRESH, read(headers), ERROR, secrets=(SECRET,))
     state = read(record.headers)
@@ -144,7 +148,7 @@ def test_the_count_never_passes_its_ceiling() -> None:
 
 
 def test_a_failure_is_signed_with_the_first_secret() -> None:
-    """The service verifies the signature; a service without that secret does not accept it."""
+    """A signature verifies with the first secret of the consumer and with no other one."""
     record = fail(FRESH, secrets=(SECRET, OTHER))
     state = read(record.headers)
     assert verify(state, record, SECRET, "billing") is state
@@ -154,7 +158,8 @@ def test_a_failure_is_signed_with_the_first_secret() -> None:
 @pytest.mark.parametrize("signature", [None, "forged"])
 @pytest.mark.parametrize("topic", ["billing.redelivery", "orders"])
 def test_what_nobody_signed_is_not_signed_when_it_fails(signature: str | None, topic: str) -> None:
-    """The handler gets the message. The store counts its failures, and it does not get the id that it claims."""
+    """With a secret, an unsigned retry record counts as a first delivery. Its id comes from its content, not its
+    headers."""
     forged = write((), RetryState(id="m", attempt=1, original_topic="orders", signature=signature))
     back = Message(topic, b"m", None, forged, Source(topic, 0, "1"))
     state = retry_state("billing", back, (SECRET,))
@@ -164,7 +169,8 @@ def test_what_nobody_signed_is_not_signed_when_it_fails(signature: str | None, t
 
 
 def test_a_redelivery_without_headers_is_nobodys() -> None:
-    """With a secret, a dispatcher sends only signed records. On other topics such a record is an ordinary message."""
+    """On the redelivery topic, a record without signature counts as unsigned. On other topics it is an ordinary
+    message."""
     bare = Message("billing.redelivery", b"m", None, (), Source("billing.redelivery", 0, "1"))
     assert retry_state("billing", bare, (SECRET,)).unsigned
     assert not retry_state("billing", FRESH, (SECRET,)).unsigned
@@ -172,7 +178,8 @@ def test_a_redelivery_without_headers_is_nobodys() -> None:
 
 
 def test_a_message_published_for_later_keeps_its_id_through_its_failures() -> None:
-    """The handler sees one id on all deliveries. Place and time are those of the first delivery."""
+    """All failures of the message have its id, and place and time of the first delivery. With a secret
+    they are signed."""
     message = replace(published(FRESH, "daily", 1_000), source=FRESH.source)
     for secrets in ((), (SECRET,)):
         first = fail(message, secrets=secrets)
@@ -185,7 +192,7 @@ def test_a_message_published_for_later_keeps_its_id_through_its_failures() -> No
 
 
 def test_a_message_published_at_once_keeps_its_id_through_its_failures() -> None:
-    """With and without a secret, the handler sees the id that `publish` returned. From then on it is signed."""
+    """All failures of the message have the id that `publish` returned. With a secret they are signed."""
     message = replace(published(FRESH, "pay-7"), source=FRESH.source)
     for secrets in ((), (SECRET,)):
         first = fail(message, secrets=secrets)
@@ -197,17 +204,18 @@ def test_a_message_published_at_once_keeps_its_id_through_its_failures() -> None
 
 
 def test_of_a_message_that_nobody_has_signed_the_id_alone_is_believed() -> None:
-    """An id is a name. Group, time and place make it this message's own, and no header counts."""
+    """All other retry headers are ignored. The store's id also depends on group, time and place, so no id can be taken
+    over."""
     place = RetryState(id=retry_id("billing", "orders", 3, "7"), original_partition=3, original_offset="7")
     claims = replace(FRESH, headers=write((), replace(place, error_class="forged", max_attempts=9)))
     assert retry_state("billing", claims, (SECRET,)) == RetryState(id=place.id)
     state = read(fail(claims, secrets=(SECRET,)).headers)
     assert (state.id, state.attempt, state.original_offset) == (place.id, 1, "77")
-    assert state.id_base != place.id  # the store knows it by no other message's name
+    assert state.id_base != place.id  # so the record cannot take over another message's id in the store
 
 
 def test_an_id_that_was_published_without_a_time_is_told_from_the_same_id_later() -> None:
-    """The time of its record replaces the publishing time."""
+    """Without a publishing time, the time of the message's record is used."""
     message = replace(FRESH, headers=(("retry-id", b"daily"),))
     state = read(fail(message).headers)
     assert (state.id, state.published_ms, state.original_topic) == ("daily", 1_700_000_000_000, "orders")
@@ -215,13 +223,13 @@ def test_an_id_that_was_published_without_a_time_is_told_from_the_same_id_later(
 
 
 def test_an_id_that_was_copied_onto_a_message_of_another_topic_is_not_its_own() -> None:
-    """A handler that forwards its message with all headers makes another message."""
+    """A handler forwarded a message with all headers to another topic. That message counts as new."""
     copy = replace(published(FRESH, "daily", 1_000), topic="invoices", source=Source("invoices", 0, "1"))
     assert retry_state("billing", copy) == RetryState()
 
 
 def test_a_signed_redelivery_goes_on() -> None:
-    """Any of the secrets may have signed it."""
+    """A redelivery that is signed with any of the secrets keeps its id."""
     back = Message("billing.redelivery", b"m", None, (), Source("billing.redelivery", 0, "1"))
     state = sign(RetryState(id="m", attempt=1, original_topic="orders", consumer_group="billing"), back, OTHER)
     back = replace(back, headers=write((), state))
@@ -229,7 +237,7 @@ def test_a_signed_redelivery_goes_on() -> None:
 
 
 def test_a_first_failure_in_the_future_counts_as_now() -> None:
-    """A consumer with a fast clock cannot lengthen the message's life."""
+    """A consumer with a fast clock cannot extend the time for which a message is retried."""
     now_ms = time.time_ns() // 1_000_000
     state = RetryState(id="m", attempt=1, first_failed_ms=now_ms + 3_600_000)
     first_ms = read(failed_message("billing", FRESH, state, ERROR).headers).first_failed_ms
@@ -241,11 +249,12 @@ def test_a_first_failure_in_the_future_counts_as_now() -> None:
     ("raw", "past"), [(b"0", True), (b"1700000000000", True), (b"9" * 15, False), (b"9" * 17, False), (None, False)]
 )
 def test_expiry_is_a_time_in_the_past(raw: bytes | None, past: bool) -> None:
-    """An absent, far or too long value does not expire."""
+    """A message without expiry, or with an expiry far in the future or of too many digits, is not expired."""
     assert expired(raw) is past
 
 
 def test_the_same_error_has_the_same_fingerprint() -> None:
-    """Numbers in the message make no difference; the class does."""
+    """Errors with different numbers in the message have one fingerprint. Another error class has another
+    fingerprint."""
     prints = [failure_in(error)[1] for error in (ValueError("row 1"), ValueError("row 2"), KeyError("row 1"))]
     assert prints[0] == prints[1] != prints[2]

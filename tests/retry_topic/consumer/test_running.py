@@ -1,4 +1,5 @@
-"""The consumer's life: concurrency, slow handlers, draining, starting and stopping, and a broker that goes away."""
+"""The life of a consumer: concurrency, slow handlers, starting, stopping, draining, and a broker that
+does not answer."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ Handlers = Callable[..., "Handler"]
 
 
 class Gate:
-    """A handler that blocks until it is released, and knows how many calls wait."""
+    """A handler that blocks until it is released, and counts the calls that wait."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -62,7 +63,7 @@ def test_as_many_are_handled_at_once_as_was_said(bench: Bench) -> None:
 
 
 def test_async_handlers_run_side_by_side_up_to_the_concurrency(bench: Bench) -> None:
-    """One loop, with many handlers at their `await`."""
+    """Up to `concurrency` async handlers run at once in one event loop."""
     inside = most = 0
 
     async def handle(message: Message) -> None:
@@ -80,7 +81,7 @@ def test_async_handlers_run_side_by_side_up_to_the_concurrency(bench: Bench) -> 
 
 @pytest.mark.slow
 def test_a_slow_handler_keeps_its_message(bench: Bench, handler: Handlers) -> None:
-    """Beats keep it, so that no other consumer receives it after `idle_ms`."""
+    """Heartbeats keep the message, so no other consumer receives it after `idle_ms`."""
     gate, other = Gate(), handler()
     slow = bench.consume(gate, idle_ms=2_000, concurrency=1)
     bench.publish(b"m")
@@ -93,7 +94,7 @@ def test_a_slow_handler_keeps_its_message(bench: Bench, handler: Handlers) -> No
 
 
 def test_what_nobody_keeps_alive_goes_to_another(bench: Bench, handler: Handlers, monkeypatch: Any) -> None:
-    """The counterpart: without beats the second consumer receives the message."""
+    """Without heartbeats, another consumer receives the message after `idle_ms`."""
     monkeypatch.setattr("retry_topic.consumer.settling.Settler._beat", lambda self: None)
     gate, other = Gate(), handler()
     bench.consume(gate, idle_ms=150, concurrency=1)
@@ -105,7 +106,7 @@ def test_what_nobody_keeps_alive_goes_to_another(bench: Bench, handler: Handlers
 
 
 def test_a_message_is_not_handled_twice_at_once_by_one_consumer(bench: Bench, monkeypatch: Any) -> None:
-    """A consumer with late beats receives its own message again, and leaves it to the running handler."""
+    """Without heartbeats the consumer receives its own message again. It does not start a second handler for it."""
     monkeypatch.setattr("retry_topic.consumer.settling.Settler._beat", lambda self: None)
     gate = Gate()
     consumer = bench.consume(gate, idle_ms=100, concurrency=2)
@@ -119,13 +120,13 @@ def test_a_message_is_not_handled_twice_at_once_by_one_consumer(bench: Bench, mo
 
 
 def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: Handlers) -> None:
-    """It was handed out more often than the cap, so it becomes a dead letter without a call. Others are handled."""
+    """After more than `crash_cap` deliveries a message becomes a dead letter without a call. Others are handled."""
     bench.publish(b"poison", b"harmless")
     for _ in range(3):
         member = bench.connection.broker.consumer(["orders"], "billing", idle_ms=100)
         (taken, *_) = member.poll(1, 1_000)
         assert taken.message.value == b"poison"
-        time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
+        time.sleep(0.11)  # longer than `idle_ms`, as after the member's death
     handle = handler()
     consumer = bench.consume(handle, idle_ms=400, crash_cap=3)
     bench.until(lambda: consumer.stats.dead == 1 and consumer.stats.acknowledged == 1)
@@ -138,13 +139,14 @@ def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: 
 
 @pytest.mark.slow
 def test_suspects_are_handled_alone(bench: Bench) -> None:
-    """A message over which two consumers died is handled alone, so that no other message shares the blame."""
+    """A message during which two consumers died is handled alone, so that no other message is suspected of the next
+    death."""
     bench.publish(*(b"%d" % n for n in range(5)))
     for _ in range(2):
         assert len(bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(5, 1_000)) == 5
-        time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
+        time.sleep(0.11)  # longer than `idle_ms`, as after the member's death
     bench.publish(*(b"%d" % n for n in range(5, 15)))
-    time.sleep(3.1)  # longer than the next one's `idle_ms`, for which it waits beside a suspect
+    time.sleep(3.1)  # longer than the consumer's `idle_ms`
     gate = Gate()
     consumer = bench.consume(gate, concurrency=4, idle_ms=3_000)
     bench.until(lambda: gate.inside == 1)
@@ -156,14 +158,14 @@ def test_suspects_are_handled_alone(bench: Bench) -> None:
 
 
 def test_a_suspect_that_hangs_does_not_stop_the_others(bench: Bench) -> None:
-    """The consumer waits for it for `idle_ms` at most. Then it handles the others beside it."""
+    """The consumer handles a suspected message alone for at most `idle_ms`. Then it handles others at the same time."""
     gate = Gate()
     bench.publish(b"suspect")
     for _ in range(2):
         bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
-        time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
+        time.sleep(0.11)  # longer than `idle_ms`, as after the member's death
     bench.publish(b"other")
-    time.sleep(0.2)  # longer than the next one's `idle_ms`
+    time.sleep(0.2)  # longer than the consumer's `idle_ms`
     bench.consume(gate, concurrency=4, idle_ms=200)
     bench.until(lambda: gate.inside == 2)
     assert gate.values == [b"suspect", b"other"]
@@ -171,11 +173,12 @@ def test_a_suspect_that_hangs_does_not_stop_the_others(bench: Bench) -> None:
 
 
 def test_a_crash_is_no_attempt(bench: Bench, handler: Handlers) -> None:
-    """Two consumers die over it and the third one's handler fails: that is the first failed attempt."""
+    """Two consumers die while they hold the message. The failure of the third one's handler counts as the first
+    attempt."""
     bench.publish(b"m")
     for _ in range(2):
         bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
-        time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
+        time.sleep(0.11)  # longer than `idle_ms`, as after the member's death
     handle = handler(ValueError("x"))
     bench.consume(handle, idle_ms=400)
     bench.until(lambda: len(bench.records(RETRY)) == 1)
@@ -184,14 +187,14 @@ def test_a_crash_is_no_attempt(bench: Bench, handler: Handlers) -> None:
 
 
 def test_stop_waits_for_running_handlers_and_settles_them(bench: Bench, handler: Handlers) -> None:
-    """Handled messages are settled before `stop` returns, so none is delivered again."""
+    """All handled messages are settled before `stop` returns, so none of them is delivered again."""
     gate = Gate()
     consumer = bench.consume(gate, concurrency=4, idle_ms=100)
     bench.publish(*(str(n).encode() for n in range(10)))
     bench.until(lambda: gate.inside == 4)
     stopping = threading.Thread(target=consumer.stop)
     stopping.start()
-    time.sleep(0.2)  # it waits: handlers are inside
+    time.sleep(0.2)  # `stop` waits for the running handlers
     assert stopping.is_alive()
     gate.open.set()
     stopping.join(30)
@@ -202,21 +205,21 @@ def test_stop_waits_for_running_handlers_and_settles_them(bench: Bench, handler:
 
 
 def test_stop_gives_up_waiting_and_leaves_the_rest_to_others(bench: Bench, handler: Handlers) -> None:
-    """A handler that hangs does not prevent the stop. Its message goes to another consumer."""
+    """`stop` returns although a handler hangs. The handler's message goes to another consumer."""
     gate, other = Gate(), handler()
     consumer = bench.consume(gate, idle_ms=100)
     bench.publish(b"m")
     bench.until(lambda: gate.inside == 1)
     start = time.monotonic()
     consumer.stop(timeout_s=0.2)
-    assert time.monotonic() - start < 25  # the handler would be waited for longer
+    assert time.monotonic() - start < 25  # the handler itself would take longer
     bench.consume(other, idle_ms=100)
     bench.until(lambda: other.values == [b"m"])
     gate.open.set()
 
 
 def test_stop_cuts_async_handlers_off(bench: Bench, handler: Handlers) -> None:
-    """`stop` cancels an `await` that never ends. That is no failure: the message goes to another consumer."""
+    """`stop` cancels an async handler that hangs. This is no failure: its message goes to another consumer."""
     cancelled = threading.Event()
     started = threading.Event()
 
@@ -239,7 +242,7 @@ def test_stop_cuts_async_handlers_off(bench: Bench, handler: Handlers) -> None:
 
 
 def test_run_blocks_until_stop_is_through(bench: Bench) -> None:
-    """A program that ends after `run` does not cut the drain short."""
+    """`run` returns only after the running handlers have ended and their messages are settled."""
     gate = Gate()
     consumer = Consumer(bench.connection, "orders", gate, group="billing")
     running = threading.Thread(target=consumer.run)
@@ -273,7 +276,7 @@ def test_starting_and_stopping_in_any_order_is_harmless(bench: Bench, handler: H
 
 
 def test_ten_threads_may_start_and_stop_at_once(memory: Bench, handler: Handlers) -> None:
-    """Fifty consumers, each started and stopped by ten threads: none hangs, and no thread is left."""
+    """Ten threads start and stop each of fifty consumers. No call hangs, and no thread is left."""
     before = threading.active_count()
     for number in range(50):
         consumer = Consumer(memory.connection, "orders", handler(), group=f"g{number}")
@@ -289,7 +292,7 @@ def test_ten_threads_may_start_and_stop_at_once(memory: Bench, handler: Handlers
 
 
 def test_consumers_that_come_and_go_lose_and_double_nothing(bench: Bench) -> None:
-    """Messages are published while consumers start and drain in turn. Each message is handled exactly once."""
+    """Consumers start and stop one after another while messages are published. Each message is handled exactly once."""
     seen: list[bytes] = []
     bench.connection.broker.create_topic("orders")
 
@@ -322,14 +325,14 @@ def test_consumers_that_come_and_go_lose_and_double_nothing(bench: Bench) -> Non
     ],
 )
 def test_a_wrong_setting_is_told(settings: dict[str, Any], words: str) -> None:
-    """The error has the name and the bounds, but never the secret."""
+    """The error names the setting and its bounds, and never shows a secret."""
     with pytest.raises(ConfigError, match=words) as raised:
         ConsumerConfig(**settings)
     assert "0123456789" not in str(raised.value)
 
 
 def test_all_wrong_settings_are_told_at_once() -> None:
-    """One error lists every mistake."""
+    """One error lists all mistakes."""
     with pytest.raises(ConfigError) as raised:
         ConsumerConfig(concurrency=0, idle_ms=0, crash_cap=0)
     assert len(raised.value.problems) == 3
@@ -337,14 +340,14 @@ def test_all_wrong_settings_are_told_at_once() -> None:
 
 @pytest.mark.parametrize("group", ["", "a b", "a{b}", "x" * 201])
 def test_a_group_that_cannot_name_topics_is_refused(memory: Bench, handler: Handlers, group: str) -> None:
-    """The error comes before anything is started."""
+    """`Consumer(...)` refuses a group name from which no topic name can be made."""
     with pytest.raises(ConfigError, match="expected group"):
         Consumer(memory.connection, "orders", handler(), group=group)
 
 
 @pytest.mark.real
 def test_a_start_that_failed_may_be_repeated(quick_poll: None, handler: Handlers) -> None:
-    """While the broker is away nothing starts. When it is back, the same consumer starts."""
+    """While the broker is down, `start` raises. Afterwards the same consumer can be started."""
     with temporary_server() as server, connect("memory:", broker=RedisStreamsBroker(server.url)) as connection:
         consumer = Consumer(connection, "orders", handler(), group="billing")
         server.stop()
@@ -358,12 +361,12 @@ def test_a_start_that_failed_may_be_repeated(quick_poll: None, handler: Handlers
 
 @pytest.mark.real
 def test_an_outage_of_the_broker_is_waited_out(redis_url: str, quick_poll: None, handler: Handlers) -> None:
-    """Connections break during poll, ack and forward. That costs only time: each message ends exactly once."""
+    """Connections break during poll, ack and forward. Still each message is acknowledged or retried exactly once."""
     with FaultyProxy(redis_url) as proxy:
         direct = connect(redis_url)
         connection = Connection(open_store("memory:"), RedisStreamsBroker(proxy.url))
         direct.broker.create_topic("orders")
-        config = ConsumerConfig(idle_ms=500)  # records whose reading was cut off come again after this
+        config = ConsumerConfig(idle_ms=500)  # after this time, records of an interrupted poll come again
         consumer = Consumer(connection, "orders", handler(fail_odd), group="billing", config=config)
         consumer.start()
         for n in range(60):

@@ -1,4 +1,4 @@
-"""The settling thread with a broker that refuses, is away or forgets."""
+"""The thread that settles deliveries, with a broker that refuses, does not answer or has lost a topic."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECORD = Message("billing.retry", b"m", headers=(("retry-attempt", b"1"),))
 
 
 class Stub:
-    """A broker consumer that gives prepared answers and notes its calls."""
+    """A broker consumer that returns prepared answers and records its calls."""
 
     def __init__(self) -> None:
         self.acked: list[Delivery] = []
@@ -64,7 +64,7 @@ class Stub:
 
 
 class Rig:
-    """A running settler."""
+    """A running settler with a stub in place of the broker's consumer."""
 
     def __init__(self, idle_ms: int = 60_000) -> None:
         self.broker = MemoryBroker()
@@ -104,7 +104,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("error", [BrokerUnavailable("away"), RuntimeError("a bug")])
 @pytest.mark.parametrize("forward", [None, RECORD])
 def test_what_could_not_be_settled_is_settled_later(rig: Rig, error: Exception, forward: Message | None) -> None:
-    """Nothing is lost and the thread survives, whatever the broker raises."""
+    """Whatever the broker raises, the thread continues and settles the outcome later."""
     rig.stub.plan = [error, error, error]
     ended: Any = "acknowledged" if forward is None else "retried"
     rig.settler.put(HandlerOutcome(rig.deliver(), ended, forward))
@@ -114,7 +114,7 @@ def test_what_could_not_be_settled_is_settled_later(rig: Rig, error: Exception, 
 
 
 def test_one_refused_record_does_not_hold_up_the_others(rig: Rig) -> None:
-    """While one outcome waits for its next attempt, new outcomes are settled immediately."""
+    """While one outcome waits for its next attempt, new outcomes are settled at once."""
     rig.stub.plan = [PublishFailure("busy")] * 10_000
     rig.settler.put(HandlerOutcome(rig.deliver("refused"), "retried", RECORD))
     _until(lambda: rig.stub.asked > 2)
@@ -126,7 +126,7 @@ def test_one_refused_record_does_not_hold_up_the_others(rig: Rig) -> None:
 
 
 def test_a_deleted_retry_topic_is_created_again(rig: Rig) -> None:
-    """After a permanent refusal the topic is created, and the same record is sent."""
+    """After the answer "unknown topic" the settler creates the topic and sends the same record again."""
     rig.stub.plan = [PublishFailure("unknown topic", transient=False)]
     rig.settler.put(HandlerOutcome(rig.deliver(), "retried", RECORD))
     assert rig.drained()
@@ -135,7 +135,7 @@ def test_a_deleted_retry_topic_is_created_again(rig: Rig) -> None:
 
 
 def test_a_record_our_headers_make_too_large_goes_without_them(rig: Rig) -> None:
-    """The unchanged record fits. The message matters more than our headers."""
+    """A record refused for too many headers is sent without retry headers, so that the message is not lost."""
     rig.stub.plan = [PublishFailure("too many headers", transient=False)] * 2
     rig.settler.put(HandlerOutcome(rig.deliver(), "retried", RECORD))
     assert rig.drained()
@@ -143,7 +143,8 @@ def test_a_record_our_headers_make_too_large_goes_without_them(rig: Rig) -> None
 
 
 def test_a_record_refused_for_ever_stays_in_flight_and_is_kept_alive() -> None:
-    """It is neither dropped nor handed to others. When the consumer ends, the broker gets it back."""
+    """The settler neither drops such a record nor lets another consumer have it. It repeats the attempt
+    until it ends."""
     rig = Rig(idle_ms=30)
     rig.stub.plan = [PublishFailure("never", transient=False)] * 10_000
     delivery = rig.deliver()
@@ -155,7 +156,7 @@ def test_a_record_refused_for_ever_stays_in_flight_and_is_kept_alive() -> None:
 
 
 def test_what_is_in_flight_is_kept_alive_even_when_a_beat_fails() -> None:
-    """A failed beat is followed by others. A settled delivery gets no more beats."""
+    """After a failed heartbeat the settler sends more. A settled delivery gets no more heartbeats."""
     rig = Rig(idle_ms=30)
     rig.stub.beat_error = BrokerUnavailable("away")
     delivery = rig.deliver()
@@ -170,7 +171,7 @@ def test_what_is_in_flight_is_kept_alive_even_when_a_beat_fails() -> None:
 
 
 def test_finishing_settles_what_is_there(rig: Rig) -> None:
-    """Outcomes from before the end are settled before the thread ends."""
+    """All outcomes given before `finish` are settled before the thread ends."""
     for offset in map(str, range(500)):
         rig.settler.put(HandlerOutcome(rig.deliver(offset), "acknowledged"))
     assert rig.finish()
@@ -178,7 +179,7 @@ def test_finishing_settles_what_is_there(rig: Rig) -> None:
 
 
 def test_finishing_does_not_wait_for_a_broker_that_is_away(rig: Rig) -> None:
-    """The thread ends after a few attempts. Unsettled messages come again elsewhere."""
+    """After `finish` the thread ends within 20 s, although the broker does not answer."""
     rig.stub.plan = [BrokerUnavailable("away")] * 10_000
     rig.settler.put(HandlerOutcome(rig.deliver(), "acknowledged"))
     start = time.monotonic()
@@ -187,7 +188,7 @@ def test_finishing_does_not_wait_for_a_broker_that_is_away(rig: Rig) -> None:
 
 
 def test_a_record_that_is_here_already_is_settled_with_its_newest_handle(rig: Rig) -> None:
-    """A late beat made the broker deliver it again: it is handled once and settled with the valid handle."""
+    """The broker delivers a record again while its handler runs. The record is settled once, with the newer handle."""
     first = rig.deliver("1", handle="old")
     again = Delivery(first.message, "new", 2)
     assert rig.in_flight.add(again) is False
@@ -197,7 +198,7 @@ def test_a_record_that_is_here_already_is_settled_with_its_newest_handle(rig: Ri
 
 
 def test_room_is_what_is_free() -> None:
-    """A reader waits while there is no room, but not longer than its timeout."""
+    """`room` is the number of free places. It waits for one, but not longer than its timeout."""
     in_flight = InFlightDeliveries(60_000)
     deliveries = [Delivery(Message("t", b"", source=Source("t", 0, str(n))), n) for n in range(3)]
     for delivery in deliveries:
@@ -208,7 +209,8 @@ def test_room_is_what_is_free() -> None:
 
 
 def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each delivery is a member of the monitor until it is settled. `beat` is called only for expired members."""
+    """Each unsettled delivery is a member of a heartbeat monitor. `beat` is called only when the monitor reports it
+    expired."""
     rig = Rig(idle_ms=300)
     try:
         kept = rig.deliver("kept")

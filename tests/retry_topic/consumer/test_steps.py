@@ -1,4 +1,4 @@
-"""One step of each loop, without its thread: the thread only repeats the step."""
+"""One step of each background loop, called without its thread. The thread only repeats the step."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from wheel_sched.store import History, open_store
 
 @pytest.fixture
 def connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
-    """Store and broker in memory, and short waits."""
+    """Store and broker in memory, with short waits."""
     monkeypatch.setattr("retry_topic.intake.worker._POLL_MS", 1)
     monkeypatch.setattr("retry_topic.intake.worker._AWAY_S", (0.001,))
     monkeypatch.setattr("retry_topic.consumer.ordered.leased_topic._POLL_MS", 1)
@@ -39,7 +39,7 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
 def test_a_step_of_the_intake_takes_in_the_records_of_one_poll(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step that fails waits, and the next one reads with a new consumer."""
+    """If the broker does not answer, a step waits. The next step opens a new consumer and takes in the records."""
     broker = connection.broker
     intake = IntakeFromQueue(connection, "g", PolicySet())
     worker = IntakeWorker(broker, intake, Reading("g.retry", "g", 10, 1_000, lambda: 0))
@@ -62,7 +62,7 @@ def test_a_step_of_the_intake_takes_in_the_records_of_one_poll(
 
 
 def test_a_step_of_the_consumer_polls_once_and_hands_over(connection: Connection) -> None:
-    """Only the handler has a thread here. The settler's step settles its outcome."""
+    """The consumer's step polls and starts the handler. The settler's step settles the outcome."""
     handled: list[bytes] = []
     consumer = Consumer(connection, "orders", lambda message: handled.append(message.value), group="g")
     consumer._open()
@@ -76,7 +76,7 @@ def test_a_step_of_the_consumer_polls_once_and_hands_over(connection: Connection
 
 
 def test_a_step_of_the_settler_settles_what_has_ended(connection: Connection) -> None:
-    """After `finish` it answers that nothing is left."""
+    """A step settles the outcomes given so far. After `finish`, `step` returns False when nothing is left."""
     broker, in_flight, stats = connection.broker, InFlightDeliveries(1_000), ConsumerStats()
     broker.publish([Message("orders", b"m")])
     consumer = broker.consumer(["orders"], "g", idle_ms=1_000)
@@ -91,7 +91,7 @@ def test_a_step_of_the_settler_settles_what_has_ended(connection: Connection) ->
 
 
 def test_a_step_of_an_ordered_reader_polls_once(connection: Connection) -> None:
-    """The first step owns the topic, the next ones read it. `step` of the queues hands messages to the handlers."""
+    """The first steps acquire the topic, later steps read it. Messages of one key are handled in order."""
     given: list[bytes] = []
 
     def give(delivery: Delivery, state: RetryState, sink: Any) -> None:
@@ -108,7 +108,7 @@ def test_a_step_of_an_ordered_reader_polls_once(connection: Connection) -> None:
 
 
 def test_a_step_of_the_key_heads_hands_over_what_came_back(connection: Connection) -> None:
-    """A message without an ordering key is given to the handlers at once."""
+    """A step gives a message without an ordering key to the handlers at once."""
     given: list[Delivery] = []
     heads = KeyHeads(connection.store, lambda delivery, *_: given.append(delivery), None, lambda _: RetryState())  # type: ignore[arg-type]
     delivery = Delivery(Message("g.redelivery", b"m"), None)
@@ -118,7 +118,7 @@ def test_a_step_of_the_key_heads_hands_over_what_came_back(connection: Connectio
 
 
 def test_a_step_of_the_history_writer_writes_a_batch(connection: Connection) -> None:
-    """At the end, a step without rows answers that it is time to end."""
+    """A step writes the rows given so far. After `stop`, `step` returns False when nothing is left."""
     writer = HistoryWriter(connection.store, 100)
     writer.put([Attempt("m", "orders", 1, None, 0, "failed")])
     assert writer.step()

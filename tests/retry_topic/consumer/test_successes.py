@@ -1,4 +1,7 @@
-"""Successes that the store remembers: only of messages that have passed the store, and before the broker's ack."""
+"""Successes that the store remembers, so that a second copy of the message cannot be retried.
+
+Only messages that have passed the store are remembered, and before the broker gets the ack.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ MESSAGE = Message("orders", b"m", b"k", (), Source("orders", 0, "1", 1))
 
 @pytest.fixture
 def reported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The keys that were reported to stores as ended."""
+    """The keys of successes that consumers reported to stores."""
     keys: list[str] = []
     raise_to = AttemptCounts.raise_to
 
@@ -52,12 +55,13 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_only_of_what_has_passed_the_store_something_is_told(state: RetryState, known: bool) -> None:
-    """Other messages have no second copy, or their id does not identify them."""
+    """The success of any other message is not reported: it has no second copy, or its id does not identify it."""
     assert (success_of("g", MESSAGE, state) is not None) is known
 
 
 def test_a_success_is_told_under_the_key_of_its_attempts() -> None:
-    """The intake would count a failure under the same key: group, replay and payload are parts of it."""
+    """A success has the key under which the intake counts failures. Group, replay count and payload are part of the
+    key."""
     message = published(MESSAGE, "daily", 1_000)
     state = read(message.headers)
     assert success_of("g", message, state) == attempts_key(replace(state, consumer_group="g"), message)
@@ -65,7 +69,7 @@ def test_a_success_is_told_under_the_key_of_its_attempts() -> None:
 
 
 def test_a_success_is_known_for_an_hour_at_least() -> None:
-    """The store keeps a success for an hour of its own clock, and then forgets it."""
+    """The store remembers a success for an hour by its own clock, and then forgets it."""
     now = [1_000_000]
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: now[0]).open()
     Successes(store).remember(["k"])
@@ -78,7 +82,8 @@ def test_a_success_is_known_for_an_hour_at_least() -> None:
 def test_a_store_that_is_away_holds_up_no_acknowledgement(
     memory: Bench, handler: Handlers, policy: Policy, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """After a failed call the store is not called for some seconds."""
+    """After a failed call the consumer does not call the store for some seconds. Messages are
+    acknowledged meanwhile."""
     asked: list[Any] = []
 
     def away(self: Successes) -> int:
@@ -98,7 +103,7 @@ def test_a_store_that_is_away_holds_up_no_acknowledgement(
 def test_a_first_success_costs_the_store_nothing(
     memory: Bench, handler: Handlers, policy: Policy, reported: list[str]
 ) -> None:
-    """A message that succeeds at its first delivery causes no call. A redelivered message does."""
+    """A success at the first delivery causes no call of the store. The success of a delayed message causes one."""
     consumer = memory.consume(handler())
     memory.publish(*(b"%d" % n for n in range(20)))
     memory.until(lambda: consumer.stats.acknowledged == 20)
@@ -114,7 +119,7 @@ def test_a_first_success_costs_the_store_nothing(
 def test_a_success_after_failures_is_told(
     memory: Bench, handler: Handlers, policy: Policy, reported: list[str], ordering: str
 ) -> None:
-    """The success is reported once, under the key that counted the message's failures."""
+    """The success is reported once, with the key that counted the failures of the message."""
     handle = handler(ValueError("x"), ValueError("x"), None)
     consumer = memory.consume(handle, ordering=ordering)
     memory.serve(policy())

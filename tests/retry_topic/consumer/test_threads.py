@@ -1,4 +1,4 @@
-"""One broker consumer under three threads, as in a `Consumer`: one polls, one settles, one beats."""
+"""One broker consumer used by three threads, as in a `Consumer`: one polls, one settles, one sends heartbeats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = 3_000
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.real)])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """It keeps no settled records, so that both threads trim all the time."""
+    """A broker that drops settled records, so that the polling and the settling thread often trim at the same time."""
     broker: Broker
     if request.param == "memory":
         broker = MemoryBroker(maxlen=0)
@@ -65,7 +65,7 @@ def test_polling_settling_and_beating_at_once(broker: Broker, monkeypatch: pytes
                 work()
             except BaseException as error:
                 errors.append(error)
-                settled.extend([b""] * COUNT)  # lets the others end
+                settled.extend([b""] * COUNT)  # so that the other threads end
 
         return run
 

@@ -1,4 +1,4 @@
-"""Return values and exceptions of handlers, and what becomes of their messages."""
+"""What handlers return and raise, and what then happens to their messages."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def failed(bench: Bench, count: int = 1) -> list[Message]:
 
 @pytest.mark.parametrize("verdict", [None, Ack()])
 def test_nothing_or_ack_settles(bench: Bench, handler: Handlers, verdict: Any) -> None:
-    """The message is done: it neither comes back nor goes to the retry topic."""
+    """The message is settled: it neither comes back nor goes to the retry topic."""
     handle = handler(verdict)
     consumer = bench.consume(handle, idle_ms=100)
     bench.publish(b"m")
@@ -68,7 +68,7 @@ def test_nothing_or_ack_settles(bench: Bench, handler: Handlers, verdict: Any) -
 def test_a_wrong_verdict_is_a_failure_that_says_so(
     bench: Bench, handler: Handlers, wrong: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is guessed: the message goes to the retry topic with a clear error, which is also logged."""
+    """A wrong return value sends the message to the retry topic with a clear error, which is also logged."""
     bench.consume(handler(lambda message: wrong))
     bench.publish(b"m")
     (record,) = failed(bench)
@@ -80,7 +80,7 @@ def test_a_wrong_verdict_is_a_failure_that_says_so(
 
 
 def test_a_verdict_with_a_wrong_delay_is_a_failure(bench: Bench, handler: Handlers) -> None:
-    """`Retry(after=-1)` raises in the handler, so the policy decides about the message."""
+    """`Retry(after=-1)` raises in the handler. So the message fails with this error."""
     bench.consume(handler(lambda message: Retry(after=-1)))
     bench.publish(b"m")
     (record,) = failed(bench)
@@ -91,7 +91,7 @@ def test_a_verdict_with_a_wrong_delay_is_a_failure(bench: Bench, handler: Handle
     "error", [ValueError("x"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()], ids=repr
 )
 def test_whatever_is_raised_fails_its_message_alone(bench: Bench, handler: Handlers, error: BaseException) -> None:
-    """This holds for exceptions that would end a program too. The consumer continues with the next message."""
+    """Even an exception that would end a program fails only its message. The consumer handles the next message."""
     handle = handler(error, None)
     consumer = bench.consume(handle, concurrency=1)
     bench.publish(b"first", b"second")
@@ -107,7 +107,7 @@ def test_whatever_is_raised_fails_its_message_alone(bench: Bench, handler: Handl
 def test_an_error_that_cannot_be_described_is_still_a_failure(
     bench: Bench, handler: Handlers, error: Exception
 ) -> None:
-    """Properties and texts of the handler's own errors may raise. The message still fails normally."""
+    """An error whose properties or texts raise fails its message like any other error."""
     consumer = bench.consume(handler(error))
     bench.publish(b"m")
     (record,) = failed(bench)
@@ -116,7 +116,7 @@ def test_an_error_that_cannot_be_described_is_still_a_failure(
 
 
 def test_an_async_handler_is_awaited(bench: Bench) -> None:
-    """Its verdicts, errors and successes count like those of a plain handler."""
+    """Verdicts, errors and successes of an async handler count like those of a plain handler."""
 
     async def handle(message: Message) -> Any:
         await asyncio.sleep(0)
@@ -135,7 +135,7 @@ def test_an_async_handler_is_awaited(bench: Bench) -> None:
 
 
 def test_an_object_with_an_async_call_is_a_handler(bench: Bench) -> None:
-    """Classes that hold a client are common handlers."""
+    """An object with an async `__call__` is an async handler."""
 
     class Handle:
         def __init__(self) -> None:
@@ -153,7 +153,7 @@ def test_an_object_with_an_async_call_is_a_handler(bench: Bench) -> None:
 
 
 def test_a_plain_function_that_returns_an_awaitable_is_told_so(bench: Bench) -> None:
-    """The awaitable would never run. So it is a failure with a hint, not an acknowledgement."""
+    """Nothing would await the result. So the message fails with an error that explains it, and is not acknowledged."""
 
     async def work() -> None:
         pass
@@ -168,7 +168,7 @@ def test_a_plain_function_that_returns_an_awaitable_is_told_so(bench: Bench) -> 
 def test_a_message_that_comes_too_late_is_not_handled(
     bench: Bench, handler: Handlers, expires_in_ms: int, dead: int
 ) -> None:
-    """After its `expires-at` it becomes a dead letter. Before, it is handled."""
+    """After the time in its header `expires-at` a message becomes a dead letter. Before, it is handled."""
     expires_ms = bench.connection.store.now_ms() + expires_in_ms
     handle = handler()
     consumer = bench.consume(handle)
@@ -179,7 +179,7 @@ def test_a_message_that_comes_too_late_is_not_handled(
 
 @pytest.mark.parametrize("nonsense", [b"", b"soon", b"-5", b"9" * 5_000, b"\xff"])
 def test_an_unreadable_expiry_never_passes(bench: Bench, handler: Handlers, nonsense: bytes) -> None:
-    """A value that is not a time does not keep a message from its handler."""
+    """A message whose expiry is not a time is handled."""
     consumer = bench.consume(handler())
     bench.publish(b"m", headers=(("expires-at", nonsense),))
     bench.until(lambda: consumer.stats.acknowledged == 1)

@@ -28,7 +28,7 @@ BACK = redelivery_topic_of("billing")
 
 
 class LetterStore:
-    """Dead letters put into the store by hand."""
+    """A bench with a store into which tests put dead letters directly."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
@@ -76,7 +76,7 @@ def letter_store(bench: Bench) -> LetterStore:
 
 @pytest.fixture
 def mixed(letter_store: LetterStore) -> LetterStore:
-    """Four letters that differ in everything."""
+    """Four dead letters that differ in topic, error, fingerprint, key and time."""
     letter_store.bury("a", died_ms=1_000, key=b"k1")
     letter_store.bury("b", topic="payments", died_ms=2_000, print_="bbb")
     letter_store.bury("c", error="httpx.ReadTimeout", died_ms=3_000, print_="bbb")
@@ -106,12 +106,12 @@ def mixed(letter_store: LetterStore) -> LetterStore:
     ],
 )
 def test_letters_are_selected_by_every_criterion(mixed: LetterStore, criteria: dict[str, Any], ids: str) -> None:
-    """All conditions must hold. The order is that of death."""
+    """All conditions of a filter must hold. The oldest dead letter comes first."""
     assert mixed.found(**criteria) == [f"{name}.3" for name in ids]
 
 
 def test_a_letter_tells_its_whole_story(mixed: LetterStore) -> None:
-    """It has its topic, the time and reason of its death, its headers and its message."""
+    """A dead letter has its topic, the time and reason of its death, its headers and its message."""
     (letter,) = mixed.letters.select(DeadLetterFilter(key=b"k1"))
     assert (letter.id, letter.topic, letter.died_ms) == ("a.3", "orders", 1_000)
     assert letter.reason == "max-attempts: builtins.ValueError"
@@ -121,7 +121,7 @@ def test_a_letter_tells_its_whole_story(mixed: LetterStore) -> None:
 
 
 def test_letters_are_grouped_by_topic_and_fingerprint(letter_store: LetterStore) -> None:
-    """The largest group is first. Each has its first and last death and a sample."""
+    """The largest group comes first. Each group has the times of its first and last death and a sample."""
     for n in range(5):
         letter_store.bury(f"a{n}", died_ms=1_000 + n)
     for n in range(3):
@@ -139,7 +139,7 @@ def test_letters_are_grouped_by_topic_and_fingerprint(letter_store: LetterStore)
 
 
 def test_a_dry_run_changes_nothing(mixed: LetterStore) -> None:
-    """It counts, gives samples and names the last due time. The store does not change."""
+    """A dry run returns the count, samples and the last due time. The store does not change."""
     before = mixed.store.counts()
     result = mixed.letters.replay(DeadLetterFilter(topic="orders"), dry_run=True, rate=1)
     assert (result.matched, result.replayed, result.guarded) == (3, 3, 0)
@@ -152,7 +152,7 @@ def test_a_dry_run_changes_nothing(mixed: LetterStore) -> None:
 
 
 def test_a_replay_restarts_the_attempts(letter_store: LetterStore) -> None:
-    """Payload, key, other headers, id and origin stay. Attempts and failure times start again."""
+    """A replay keeps payload, key, other headers, id and origin. It resets the attempt count and the failure times."""
     letter_store.bury("m", key=b"k")
     assert letter_store.letters.replay().replayed == 1
     (found,) = letter_store.waiting()
@@ -165,7 +165,7 @@ def test_a_replay_restarts_the_attempts(letter_store: LetterStore) -> None:
 
 
 def test_a_rate_spreads_the_replay(letter_store: LetterStore) -> None:
-    """At 100 a second, due times are ten milliseconds apart, over all pages."""
+    """With rate=100, due times are ten milliseconds apart, over all pages of the replay."""
     for n in range(1_200):
         letter_store.bury(f"m{n}", died_ms=1_000 + n)
     shown: list[int] = []
@@ -185,13 +185,13 @@ def test_a_rate_spreads_the_replay(letter_store: LetterStore) -> None:
 
 
 def test_a_limit_takes_the_oldest(mixed: LetterStore) -> None:
-    """The oldest letters are replayed; the others stay dead."""
+    """With `limit`, the oldest dead letters are replayed and the others stay."""
     assert mixed.letters.replay(limit=2).replayed == 2
     assert mixed.dead() == ["c.3", "d.3"]
 
 
 def test_the_loop_guard_holds_a_message_back_after_three_replays(letter_store: LetterStore) -> None:
-    """The store's count decides. A header that says `no replays` does not help."""
+    """The store counts the replays. Headers without a replay count do not help a message past the limit."""
     letter_store.bury("m")
     for expected in (1, 1, 1, 0):
         result = letter_store.letters.replay()
@@ -204,7 +204,7 @@ def test_the_loop_guard_holds_a_message_back_after_three_replays(letter_store: L
 
 
 def test_an_edit_changes_what_is_sent(letter_store: LetterStore) -> None:
-    """The caller chooses payload, key and headers. Our headers stay."""
+    """`edit` may change payload, key and headers, but no retry header."""
     letter_store.bury("m")
     letter_store.letters.replay(
         edit=lambda m: replace(m, value=b"fixed", key=b"new", headers=(("fixed", b"1"), ("retry-attempt", b"99")))
@@ -217,7 +217,7 @@ def test_an_edit_changes_what_is_sent(letter_store: LetterStore) -> None:
 
 @pytest.mark.parametrize("edited", [None, "m", replace(Message("t", b""), headers=(("a", b""),) * 2_000)])
 def test_an_edit_that_makes_nothing_sendable_is_refused(letter_store: LetterStore, edited: Any) -> None:
-    """The letter stays dead and keeps all its replays."""
+    """`replay` raises an error. The letter stays dead, and its replay count does not rise."""
     letter_store.bury("m")
     with pytest.raises(Rejected):
         letter_store.letters.replay(edit=lambda m: edited)
@@ -226,7 +226,7 @@ def test_an_edit_that_makes_nothing_sendable_is_refused(letter_store: LetterStor
 
 
 def test_a_target_is_another_topic(letter_store: LetterStore) -> None:
-    """It becomes the message's original topic, so that the new consumer accepts the headers."""
+    """The target becomes the message's original topic, so that the target's consumer accepts the retry headers."""
     letter_store.bury("m")
     letter_store.bench.connection.broker.create_topic("repair")
     letter_store.letters.replay(target="repair")
@@ -236,7 +236,7 @@ def test_a_target_is_another_topic(letter_store: LetterStore) -> None:
 
 
 def test_an_unknown_target_is_refused(letter_store: LetterStore) -> None:
-    """The error comes before anything is replayed."""
+    """`replay` raises `UnknownTopic`, and nothing is replayed."""
     letter_store.bury("m")
     with pytest.raises(UnknownTopic):
         letter_store.letters.replay(target="nowhere")
@@ -244,7 +244,7 @@ def test_an_unknown_target_is_refused(letter_store: LetterStore) -> None:
 
 
 def test_a_replay_is_signed_where_headers_are(letter_store: LetterStore) -> None:
-    """Consumers that verify signatures would not accept it unsigned."""
+    """With secrets, a replayed message is signed. Consumers that verify signatures would not accept it otherwise."""
     letter_store.bury("m")
     DeadLetters(letter_store.bench.connection, secrets=(SECRET,)).replay()
     (found,) = letter_store.waiting()
@@ -254,7 +254,7 @@ def test_a_replay_is_signed_where_headers_are(letter_store: LetterStore) -> None
 
 
 def test_an_edited_replay_is_signed_with_its_new_payload(letter_store: LetterStore) -> None:
-    """The signature covers the payload that is sent, not the one that died."""
+    """The signature covers the edited payload, which is sent."""
     letter_store.bury("m")
     letters = DeadLetters(letter_store.bench.connection, secrets=(SECRET,))
     letters.replay(edit=lambda message: replace(message, value=b"mended"))
@@ -268,7 +268,7 @@ def test_an_edited_replay_is_signed_with_its_new_payload(letter_store: LetterSto
     [({"rate": 0}, "rate"), ({"rate": -1.0}, "rate"), ({"limit": 0}, "limit"), ({"max_replays": 0}, "max_replays")],
 )
 def test_a_wrong_argument_is_told(letter_store: LetterStore, arguments: dict[str, Any], words: str) -> None:
-    """The error names it, and nothing is replayed."""
+    """The error names the wrong argument, and nothing is replayed."""
     letter_store.bury("m")
     with pytest.raises(ConfigError, match=f"expected {words}"):
         letter_store.letters.replay(**arguments)
@@ -276,14 +276,14 @@ def test_a_wrong_argument_is_told(letter_store: LetterStore, arguments: dict[str
 
 
 def test_all_wrong_arguments_are_told_at_once(letter_store: LetterStore) -> None:
-    """One error lists every mistake."""
+    """One error lists all mistakes."""
     with pytest.raises(ConfigError) as raised:
         letter_store.letters.replay(rate=0, limit=0, max_replays=0)
     assert len(raised.value.problems) == 3
 
 
 def test_letters_are_deleted_by_selection(mixed: LetterStore) -> None:
-    """A dry run counts, and a limit bounds. The other letters stay."""
+    """`delete` removes only the selected letters, at most `limit`. With `dry_run` it only counts them."""
     assert mixed.letters.delete(DeadLetterFilter(topic="orders"), dry_run=True) == 3
     assert len(mixed.dead()) == 4
     assert mixed.letters.delete(DeadLetterFilter(topic="orders"), limit=1) == 1
@@ -293,7 +293,7 @@ def test_letters_are_deleted_by_selection(mixed: LetterStore) -> None:
 
 
 def test_a_letter_that_cannot_be_read_is_listed_and_left_alone(letter_store: LetterStore) -> None:
-    """It has a reason and no message. A replay counts it as unreadable; it can be deleted."""
+    """An unreadable letter has a reason and no message. `replay` counts it as unreadable. `delete` removes it."""
     letter_store.store.bury([(Item("junk", 1_000, b"\x00garbage", "orders"), "quarantine: no push form")])
     letter_store.bury("m")
     (letter, _) = letter_store.letters.select()
@@ -306,14 +306,15 @@ def test_a_letter_that_cannot_be_read_is_listed_and_left_alone(letter_store: Let
 
 
 def test_a_store_without_letters_is_no_error(letter_store: LetterStore) -> None:
-    """Without letters nothing matches and nothing happens."""
+    """Without dead letters, `replay`, `delete` and `groups` return empty results."""
     assert letter_store.letters.replay() == Replayed()
     assert letter_store.letters.delete() == 0
     assert letter_store.letters.groups() == []
 
 
 def test_a_replayed_message_gets_all_its_attempts_again(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """When it fails again, it dies as `...r1.3` and then as `...r2.3`. When it succeeds, it is gone."""
+    """A replayed message that fails again has an id with `r1.3` at its end after the first replay, and `r2.3` after the
+    second."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=3))
     consumer = bench.consume(handle)
@@ -333,7 +334,7 @@ def test_a_replayed_message_gets_all_its_attempts_again(bench: Bench, handler: H
 
 
 def test_a_replay_to_another_topic_keeps_its_loop_guard(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """A consumer of the target continues the replay count, so the guard holds there too."""
+    """The replay count continues in the target topic, so the limit of replays holds there too."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=1))
     bench.consume(handle, ["orders", "repair"])
@@ -347,7 +348,8 @@ def test_a_replay_to_another_topic_keeps_its_loop_guard(bench: Bench, handler: H
 
 
 def test_many_letters_of_many_shards_are_all_replayed() -> None:
-    """Pages over several shards skip nothing and repeat nothing, while replayed letters leave them."""
+    """`replay` reads pages over several shards. It skips and repeats no letter, although replayed letters leave the
+    pages."""
     with connect("memory:", shards=7) as connection:
         ids = [f"m{n}" for n in range(1_300)]
         random.Random(1).shuffle(ids)

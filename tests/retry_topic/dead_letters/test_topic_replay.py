@@ -1,4 +1,5 @@
-"""Replays of a dead topic: they get new ids and are counted, so that a poisoned message cannot circle for ever."""
+"""Replays of a dead topic: they get new ids and are counted, so that a message that always fails is not replayed for
+ever."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ OWN = GroupTopics().of("billing")
 
 
 class DeadTopic:
-    """A bench's dead topic, as the command reads it."""
+    """The dead topic of a bench, read as the command `kafka replay` reads it."""
 
     def __init__(self, bench: Any, idle_ms: int = 30_000) -> None:
         self.bench = bench
@@ -29,10 +30,10 @@ class DeadTopic:
         self.convert = LetterToMessage("billing", OWN, OWN["redelivery"], "topic-id")
 
     def replay(self, letters: int = 1, **settings: Any) -> TopicReplay:
-        """Replay this number of letters, which must exist."""
+        """Wait for this number of dead letters and replay them."""
         done = TopicReplay(self.convert, self.bench.connection.store, **settings)
         found: list[Any] = []
-        while len(found) < letters:  # what the test waits for is there, or a poll's own time brings it
+        while len(found) < letters:  # the letters are there, or come within a poll's timeout
             found += self.consumer.poll(500, 10)
         done.send(self.consumer, found)
         return done
@@ -40,7 +41,7 @@ class DeadTopic:
 
 @pytest.fixture
 def poisoned(bench: Bench, handler: Any, policy: Callable[..., RetryPolicy]) -> Any:
-    """A message that dies at each delivery and is dead for the first time, and the calls of its handler."""
+    """A message that fails at each delivery and has become a dead letter once. Return its handler."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=1))
     bench.consume(handle)
@@ -50,7 +51,7 @@ def poisoned(bench: Bench, handler: Any, policy: Callable[..., RetryPolicy]) -> 
 
 
 def test_a_message_that_dies_each_time_is_held_back(bench: Bench, poisoned: Any) -> None:
-    """It is held back after three replays, or after more if the limit is raised. Each replay has its own id."""
+    """After three replays the message is not replayed any more. Each replay has its own id."""
     topic = DeadTopic(bench)
     for replays in (1, 2, 3):
         done = topic.replay()
@@ -60,11 +61,11 @@ def test_a_message_that_dies_each_time_is_held_back(bench: Bench, poisoned: Any)
     assert len({one.state.id for one in bench.letters()}) == 4
     done = topic.replay()
     assert (done.replayed, done.guarded) == (0, 1)
-    assert topic.consumer.poll(1, 0) == []  # passed by
+    assert topic.consumer.poll(1, 0) == []  # the letter that is held back is settled too
 
 
 def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) -> None:
-    """A replay from the store counts for the topic's limit, and the reverse."""
+    """Replays from the store and replays from the dead topic count towards one limit."""
     topic = DeadTopic(bench)
     assert topic.replay(max_replays=2).replayed == 1
     bench.dead(2)
@@ -74,11 +75,11 @@ def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) 
     assert letters.replay(DeadLetterFilter(ids=frozenset({mine.id})), max_replays=2).replayed == 1
     bench.until(lambda: len(poisoned.calls) == 3 and len(bench.letters()) == 2)
     done = topic.replay(letters=2, max_replays=2)
-    assert (done.replayed, done.guarded) == (0, 2)  # the same message, that died twice
+    assert (done.replayed, done.guarded) == (0, 2)  # both letters are of one message
 
 
 def test_headers_decide_nothing(bench: Bench) -> None:
-    """A letter without headers has not been replayed."""
+    """The store counts replays. A dead letter whose header claims 99 replays is replayed for the first time."""
     bench.connection.broker.create_topic(OWN["redelivery"])
     bench.publish(b"claims many", topic=OWN["dead"], headers=(("retry-id", b"a"), ("retry-replays", b"99")))
     bench.publish(b"claims nothing", topic=OWN["dead"])
@@ -101,4 +102,4 @@ def test_without_the_counts_nothing_is_sent(memory: Bench, monkeypatch: pytest.M
             topic.replay()
     topic.consumer.close()
     assert memory.records(OWN["redelivery"]) == []
-    assert DeadTopic(memory, idle_ms=1).replay().replayed == 1  # at once, not when the first one's hold is over
+    assert DeadTopic(memory, idle_ms=1).replay().replayed == 1  # after `idle_ms`, not after the first consumer's 30 s

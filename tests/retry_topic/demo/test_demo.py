@@ -1,4 +1,4 @@
-"""The demo: its counts, its input, and a small run from start to end."""
+"""The demo: its numbers, its input, and a small run from start to end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wheel_sched.errors import ConfigError
 
 
 def test_the_records_are_real_and_many() -> None:
-    """There are at least 2,000 airports; each has its own id."""
+    """The default records are at least 2,000 airports, each with its own id."""
     records = load_records(None, None)
     assert len(records) == DEFAULT_COUNT >= 2_000
     assert len({record_id for record_id, _ in records}) == len(records)
@@ -31,7 +31,7 @@ def test_every_kind_of_failure_occurs() -> None:
 
 
 def test_a_bad_input_file_names_its_lines(tmp_path: Path) -> None:
-    """The error lists lines that are not JSON objects; nothing is started."""
+    """The error names each line that is not a JSON object."""
     path = tmp_path / "events.jsonl"
     path.write_text('{"a": 1}\nnot json\n[1]\n')
     with pytest.raises(ConfigError) as caught:
@@ -41,7 +41,7 @@ def test_a_bad_input_file_names_its_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "\n\n"])
 def test_an_empty_input_file_is_refused(tmp_path: Path, text: str) -> None:
-    """A file without records is an error."""
+    """An input file without records is an error."""
     path = tmp_path / "events.jsonl"
     path.write_text(text)
     with pytest.raises(ConfigError, match="holds no records"):
@@ -49,7 +49,7 @@ def test_an_empty_input_file_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_missing_input_file_is_refused(tmp_path: Path) -> None:
-    """The error holds the name of the file."""
+    """The error has the name of the file."""
     with pytest.raises(ConfigError, match=r"gone\.jsonl"):
         load_records(str(tmp_path / "gone.jsonl"), None)
 
@@ -58,7 +58,7 @@ def test_a_missing_input_file_is_refused(tmp_path: Path) -> None:
     "wrong", [{"early": 1}, {"lost": 1, "delivered": 9}, {"delivered": 9}], ids=["early", "lost", "missing"]
 )
 def test_the_report_can_fail(wrong: dict[str, int]) -> None:
-    """One early, lost or missing record makes the run fail, and the text says so."""
+    """One early, lost or missing record makes the report say that not every record was accounted for."""
     report = DemoReport(**{"records": 10, "delivered": 8, "dead": {"gone": 2}, "lateness_ms": percentiles([])})
     assert report.accounted
     for name, value in wrong.items():
@@ -76,7 +76,7 @@ def test_percentiles_are_those_of_the_values() -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_small_run_accounts_for_every_record(tmp_path: Path) -> None:
-    """Five processes and a kill half-way: no record is early, lost or missing from the counts."""
+    """Five processes run, and one is killed half-way. No record is early, lost or missing from the counts."""
     report = run(count=300, folder=tmp_path / "demo")
     assert report.accounted
     assert report.takeover_ms is not None  # the first service was killed

@@ -1,7 +1,7 @@
-"""The confirmation of writes on real servers: held replicas, repeats on other connections, clusters, the sync and the
-asyncio store.
+"""How writes are confirmed on real servers: slow replicas, repeats on other connections, clusters, both store APIs.
 
-A replica follows through a proxy that can hold its link: then it is connected and confirms nothing.
+The replica follows the primary through a proxy. The proxy can stop passing data: then the replica is connected and
+confirms nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.real
 
 
 class Pair:
-    """A primary, and a replica behind a proxy."""
+    """A primary server, and a replica behind a proxy."""
 
     def __init__(self, primary: TemporaryServer, replica: TemporaryServer, link: FaultyProxy) -> None:
         self.primary = primary
@@ -55,7 +55,7 @@ def servers() -> Iterator[Pair]:
 
 @pytest.fixture
 def pair(servers: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    """The servers are in step, and the wait for a replica that does not answer is short."""
+    """The replica has all writes of the primary. A wait for a replica that does not confirm lasts 60 ms only."""
     monkeypatch.setattr(durability, "CONFIRM_MS", 5_000)
     with redis.Redis.from_url(servers.primary.url) as client:
         client.set("settled", "")
@@ -66,13 +66,13 @@ def pair(servers: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
 
 
 def on_new_connections(pair: Pair) -> None:
-    """The next call of each client is on another connection, as after a broken one."""
+    """Close all client connections, so that the next call of each client uses a new one."""
     with redis.Redis.from_url(pair.primary.url) as admin:
         admin.client_kill_filter(_type="normal")
 
 
 def test_a_repeat_on_another_connection_confirms_the_write_of_the_first(pair: Pair, name: str) -> None:
-    """While the replica is held, the repeat is in doubt too, although it writes nothing."""
+    """While the replica confirms nothing, a repeat of a write is in doubt too, although the repeat writes nothing."""
     items = [Item(f"i{n}", 0, b"") for n in range(3)]
     with open_store(pair.primary.url, namespace=name, durability="replicated") as store:
         store.schedule(items)
@@ -85,11 +85,11 @@ def test_a_repeat_on_another_connection_confirms_the_write_of_the_first(pair: Pa
             with pytest.raises(InDoubt, match="only 0 of 1"):
                 store.schedule([Item("b", None, b"")], token="schedule")
         with pytest.raises(InDoubt, match="only 0 of 1"):
-            store.schedule([Item("b", None, b"")])  # DUPLICATE speaks of the same write
+            store.schedule([Item("b", None, b"")])  # the answer DUPLICATE depends on the same unconfirmed write
 
 
 def test_nothing_is_acknowledged_while_no_replica_confirms(pair: Pair, name: str) -> None:
-    """Publishing now and later, settling, forwarding and creating topics are in doubt, and so is each repeat."""
+    """Publishing now and later, settling, forwarding and creating topics all are in doubt. So is each repeat."""
     with connect(pair.primary.url, namespace=name, durability="replicated", prefix=f"{name}:") as connection:
         connection.broker.create_topic("orders")
         consumer = connection.broker.consumer(["orders"], "group")
@@ -115,7 +115,7 @@ def test_nothing_is_acknowledged_while_no_replica_confirms(pair: Pair, name: str
 
 
 def test_a_doubt_about_opening_says_that_no_message_was_sent(pair: Pair, name: str) -> None:
-    """The error names no token or id, because the entry in doubt is ours or a topic's."""
+    """If opening a store or creating a topic is unconfirmed, the error says so and names no token or id to repeat."""
     with connect(pair.primary.url, namespace=name, durability="replicated", create_topics=True) as connection:
         pair.link.blackhole()
         with pytest.raises(StoreUnavailable, match=r"not opened, and no message.*only 0 of 1.*open it again") as raised:
@@ -134,7 +134,7 @@ def test_a_doubt_about_opening_says_that_no_message_was_sent(pair: Pair, name: s
 
 
 def test_a_doubt_about_a_batch_of_messages_names_no_token(pair: Pair, name: str) -> None:
-    """A batch has no token: if it is sent again, its messages may be there twice."""
+    """A batch has no token. The failure says that a repeat may store a second record."""
     with connect(pair.primary.url, namespace=name, durability="replicated") as connection:
         connection.broker.create_topic(name)
         pair.link.blackhole()
@@ -144,7 +144,7 @@ def test_a_doubt_about_a_batch_of_messages_names_no_token(pair: Pair, name: str)
 
 
 def test_what_was_acknowledged_is_on_the_replica(pair: Pair, name: str) -> None:
-    """The test reads it there after each acknowledgement, without waiting."""
+    """After each acknowledged write, the test finds the write on the replica without waiting."""
     with (
         connect(pair.primary.url, namespace=name, durability="replicated", prefix=f"{name}:") as connection,
         redis.Redis.from_url(pair.replica.url) as replica,
@@ -158,7 +158,8 @@ def test_what_was_acknowledged_is_on_the_replica(pair: Pair, name: str) -> None:
 
 
 def test_a_primary_without_the_replicas_it_wants_writes_nothing(pair: Pair, name: str) -> None:
-    """`min-replicas-to-write` bounds the loss of a failover. The refusal is temporary, and nothing is in doubt."""
+    """With too few replicas for `min-replicas-to-write`, a write fails for now, and the error says that nothing was
+    written."""
     with (
         connect(pair.primary.url, namespace=name, prefix=f"{name}:") as connection,
         redis.Redis.from_url(pair.primary.url) as admin,
@@ -178,7 +179,7 @@ def test_a_primary_without_the_replicas_it_wants_writes_nothing(pair: Pair, name
 
 @pytest.mark.slow
 def test_a_primary_that_is_cut_off_soon_refuses_writes(pair: Pair, name: str) -> None:
-    """`min-replicas-max-lag` and about a second bound the writes that a failover would lose."""
+    """A primary without its replica refuses writes after `min-replicas-max-lag` and about one second more."""
     with (
         connect(pair.primary.url, namespace=name, create_topics=True) as connection,
         redis.Redis.from_url(pair.primary.url) as admin,
@@ -192,13 +193,13 @@ def test_a_primary_that_is_cut_off_soon_refuses_writes(pair: Pair, name: str) ->
             with contextlib.suppress(BrokerUnavailable):
                 while time.monotonic() < began_s + 10:
                     connection.publish(name, b"")
-            assert time.monotonic() - began_s < 5  # 2 s and what a busy machine takes
+            assert time.monotonic() - began_s < 5  # 2 s, and more on a busy machine
         finally:
             admin.config_set("min-replicas-to-write", 0)
 
 
 def test_more_replicas_than_there_are_is_refused_by_both_faces(pair: Pair, name: str) -> None:
-    """The error comes at the start and has the number of connected replicas."""
+    """Opening fails, with and without asyncio. The error has the number of connected replicas."""
     with pytest.raises(StoreError, match="needs connected replicas: 2, this server has 1"):
         open_store(pair.primary.url, namespace=name, durability="replicated", replicas=2)
     with pytest.raises(StoreError, match="needs connected replicas: 2, this server has 1"):
@@ -214,7 +215,7 @@ def syncing() -> Iterator[TemporaryServer]:
 def test_every_acknowledged_write_goes_through_the_confirmation(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a confirmation that never succeeds, no write says that it is done."""
+    """If no confirmation succeeds, every kind of write raises an error."""
     with connect(syncing.url, namespace=name, durability="fsync", prefix=f"{name}:") as connection:
         connection.broker.create_topic("orders")
         consumer = connection.broker.consumer(["orders"], "group")
@@ -245,11 +246,11 @@ def test_every_acknowledged_write_goes_through_the_confirmation(
         (forwarded,) = consumer.forward([(delivery, Message("orders", b"3"))])
         assert forwarded is not None
         assert forwarded.in_doubt
-        assert store.counts().total("due") >= 1  # reading doubts nothing
+        assert store.counts().total("due") >= 1  # a read needs no confirmation
 
 
 def test_a_server_that_stops_syncing_is_noticed_at_the_next_write(syncing: TemporaryServer, name: str) -> None:
-    """The next write is done and in doubt, as after a failover to another server. The error names the setting."""
+    """The next write is in doubt, and the error names the setting that is wrong."""
     with (
         connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as connection,
         redis.Redis.from_url(syncing.url) as admin,
@@ -270,14 +271,17 @@ def test_a_server_that_stops_syncing_is_noticed_at_the_next_write(syncing: Tempo
 
 @contextlib.contextmanager
 def first_file_under_way(admin: redis.Redis) -> Iterator[None]:
-    """The state after `CONFIG SET appendonly yes`, or of a replica after a full resynchronisation, for a long time."""
+    """Keep the server in the state after `CONFIG SET appendonly yes`, in which it writes its first append-only file.
+
+    A replica is in the same state after a full resynchronisation.
+    """
     admin.config_set("appendonly", "no")
     admin.config_set("rdb-key-save-delay", 1_000_000)
     admin.config_set("appendonly", "yes")
     try:
         yield
     finally:
-        admin.config_set("appendonly", "no")  # which ends the child
+        admin.config_set("appendonly", "no")  # this ends the child process that writes the file
         admin.config_set("rdb-key-save-delay", 0)
         admin.config_set("appendonly", "yes")
         rewritten(admin)
@@ -293,7 +297,8 @@ def rewritten(admin: redis.Redis) -> None:
 def test_nothing_is_acknowledged_while_the_first_append_only_file_is_made(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The settings say `always`, but a crash would lose the write. Also on a server that had such a file before."""
+    """The server says `appendfsync always`, but a crash would lose the write. This also holds if it had such a file
+    before."""
 
     async def later() -> None:
         store = await open_async_store(syncing.url, namespace=name, durability="fsync")
@@ -330,7 +335,8 @@ def test_nothing_is_acknowledged_while_the_first_append_only_file_is_made(
 def test_an_ordinary_rewrite_of_the_file_leaves_nothing_in_doubt(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old file is kept until the new one exists. Redis 7.0 has no WAITAOF and cannot distinguish the two."""
+    """The server keeps the old file until the new one is complete. On Redis 7.0, which has no WAITAOF, writes are in
+    doubt."""
     with (
         connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as connection,
         redis.Redis.from_url(syncing.url) as admin,
@@ -354,7 +360,7 @@ def test_an_ordinary_rewrite_of_the_file_leaves_nothing_in_doubt(
 def test_the_asyncio_face_confirms_as_the_other_does(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It opens on a server that syncs, and confirms its writes."""
+    """The asyncio store opens on a server that syncs, and confirms its writes."""
 
     async def scenario() -> None:
         store = await open_async_store(syncing.url, namespace=name, durability="fsync")
@@ -368,7 +374,7 @@ def test_the_asyncio_face_confirms_as_the_other_does(
 
 
 def test_a_user_who_may_not_look_is_told_how_to_allow_it(syncing: TemporaryServer, name: str) -> None:
-    """`fsync` is refused. After the named permission is given, it opens."""
+    """Without the permission `CONFIG GET`, opening with `fsync` fails and the error names the permission."""
     with redis.Redis.from_url(syncing.url) as admin:
         admin.acl_setuser(name, enabled=True, passwords=["+pw"], keys=["*"], categories=["+@all"], commands=["-config"])
         url = syncing.url.replace("unix://", f"unix://{name}:pw@")
@@ -380,7 +386,8 @@ def test_a_user_who_may_not_look_is_told_how_to_allow_it(syncing: TemporaryServe
 
 
 def test_on_a_cluster_every_primary_is_asked_and_every_write_confirmed(cluster: RedisCluster, name: str) -> None:
-    """One primary that does not sync is refused at the start. Later it leaves only its own shards in doubt."""
+    """Opening fails if one primary does not sync. If a primary stops syncing later, only writes to its shards are in
+    doubt."""
     one, two = (node.redis_connection for node in cluster.get_primaries())
     items = [Item(f"i{n}", None, b"") for n in range(60)]
     try:
@@ -399,7 +406,7 @@ def test_on_a_cluster_every_primary_is_asked_and_every_write_confirmed(cluster: 
 
 
 def test_on_a_cluster_the_asyncio_face_confirms_as_well(cluster: RedisCluster, name: str) -> None:
-    """Refused while a primary does not sync. Then the writes of a shard and their confirmation share a connection."""
+    """The asyncio store refuses a cluster whose primaries do not sync. Otherwise it confirms its writes."""
     primaries = [node.redis_connection for node in cluster.get_primaries()]
     port = primaries[0].connection_pool.connection_kwargs["port"]
 
@@ -425,7 +432,7 @@ def test_on_a_cluster_the_asyncio_face_confirms_as_well(cluster: RedisCluster, n
 
 
 def test_a_topic_cannot_have_the_name_of_a_key_that_confirms(syncing: TemporaryServer, name: str) -> None:
-    """Under a prefix with a hash tag, the key would overwrite it."""
+    """Under a prefix with a hash tag, a topic of this name would have the same key as the broker's confirmations."""
     from retry_topic.brokers.redis_streams import RedisStreamsBroker
 
     broker = RedisStreamsBroker(syncing.url, prefix="{one}:", create_topics=True)
@@ -438,7 +445,8 @@ def test_a_topic_cannot_have_the_name_of_a_key_that_confirms(syncing: TemporaryS
 
 
 def test_a_broker_that_keeps_less_than_the_store_is_refused(syncing: TemporaryServer, name: str) -> None:
-    """The level holds for all acknowledged writes."""
+    """A connection's durability level must hold for its broker too, because it is promised for all
+    acknowledged writes."""
     from retry_topic.brokers.redis_streams import RedisStreamsBroker
 
     with open_store(syncing.url, namespace=name, durability="fsync") as store:

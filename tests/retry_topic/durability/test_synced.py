@@ -1,7 +1,7 @@
-"""`fsync` on a machine that loses power: the append-only file is cut back to its synced length.
+"""`fsync` on a machine that loses power: the test cuts the server's append-only file back to its synced length.
 
-A SIGKILL keeps data that the kernel has. So a library in front of the C library notes the file's length at each
-fdatasync, and the test cuts the file back to that. It needs a C compiler.
+A SIGKILL does not lose data that the kernel has. So a preloaded library notes the file's length at each fsync and
+fdatasync, and the test cuts the file back to that length. The library needs a C compiler.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ int fdatasync(int fd) { return noted(fd, "fdatasync"); }
 
 
 class Machine:
-    """A server on a machine that can lose its power."""
+    """A server on a simulated machine that can lose its power."""
 
     def __init__(self, server: TemporaryServer, notes: Path) -> None:
         self.server = server
         self._notes = notes
 
     def lose_power(self) -> None:
-        """Kill the server, and keep only the synced part of its append-only file."""
+        """Kill the server and keep only the synced part of its append-only file."""
         self.server.sigkill()
         synced = dict.fromkeys(map(str, self.server.folder.rglob("*.incr.aof")), 0)
         for note in self._notes.read_text().splitlines() if self._notes.exists() else ():
@@ -85,7 +85,7 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled library that notes each sync."""
+    """Compile the library that notes each sync."""
     folder = tmp_path_factory.mktemp("sync")
     (folder / "notes.c").write_text(SYNC_NOTES)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", "notes.so", "notes.c", "-ldl"], cwd=folder, check=True)
@@ -104,7 +104,7 @@ def machine(library: Path, notes: Path, fsync: Fsync) -> Iterator[Machine]:
 
 
 def lost(machine: Machine, durability: str) -> list[str]:
-    """The acknowledged writes that are gone after the power loss, by kind and number."""
+    """Return the acknowledged writes that are lost after the power failure, by kind and number."""
     acknowledged: list[str] = []
     with connect(machine.server.url, durability=durability, create_topics=True) as connection:
         consumer = connection.broker.consumer([TOPIC], "group")
@@ -141,13 +141,14 @@ def lost(machine: Machine, durability: str) -> list[str]:
 
 
 def test_fsync_keeps_every_acknowledged_write_when_the_machine_dies(library: Path, tmp_path: Path) -> None:
-    """Later and immediate publishes and a settled delivery were on disk before they were acknowledged."""
+    """With `fsync`, no acknowledged publish, delayed publish or ack is lost."""
     with machine(library, tmp_path / "notes", "always") as it:
         assert lost(it, "fsync") == []
 
 
 def test_everysec_loses_what_was_not_synced_when_the_machine_dies(library: Path, tmp_path: Path) -> None:
-    """This proves that the test finds losses. `fsync` is refused on such a server."""
+    """With `everysec`, acknowledged publishes are lost: so the test above can find losses. `fsync` refuses such a
+    server."""
     with machine(library, tmp_path / "notes", "everysec") as it:
         with pytest.raises(StoreError, match="CONFIG SET appendfsync always"):
             open_store(it.server.url, durability="fsync")

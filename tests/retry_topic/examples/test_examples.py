@@ -1,4 +1,4 @@
-"""The programs in `examples/` work as described, when they are run as a reader would run them."""
+"""The programs in `examples/` work as their texts say, when they are run as a reader would run them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-# each runs in another process, some with children: seconds alone, half a minute on a busy machine
+# each example runs in another process, some start more: seconds, or half a minute on a busy machine
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def run(name: str, *args: str, cwd: Path) -> list[str]:
-    """The lines of an example. It must end well, and its stderr may only report failed attempts."""
+    """Run an example and return the lines of its output. It must end with 0, and stderr may only report failed
+    attempts."""
     ended = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / name, *args], cwd=cwd, capture_output=True, text=True, timeout=180
     )
@@ -35,7 +36,7 @@ DEAD = {
 
 @pytest.mark.parametrize("url", ["memory:", pytest.param("embedded:./data", marks=pytest.mark.real)])
 def test_retry_consumer(tmp_path: Path, url: str) -> None:
-    """Each verdict has its effect, and the replayed order is shipped."""
+    """Each verdict has its effect, and the replayed message is handled."""
     lines = run("retry_consumer.py", url, cwd=tmp_path)
     assert set(lines) >= SHIPPED | DEAD
     assert [line for line in lines if "bolt" in line] == [
@@ -49,21 +50,21 @@ def test_retry_consumer(tmp_path: Path, url: str) -> None:
 
 
 def test_asyncio_handler(tmp_path: Path) -> None:
-    """All calls are answered, a third of them at the second attempt."""
+    """All 100 calls are answered, 34 of them at the second attempt."""
     lines = run("asyncio_handler.py", cwd=tmp_path)
     assert lines[0] == "100 calls answered, 34 of them at the second attempt"
 
 
 @pytest.mark.real
 def test_two_processes(tmp_path: Path) -> None:
-    """The first consumer is killed, and no message is missing at the end."""
+    """The first consumer is killed, and all 60 messages are handled."""
     killed, handled = run("two_processes.py", str(tmp_path / "data"), cwd=tmp_path)
     assert killed.startswith("killed the first consumer after ")
     assert handled.startswith("60 of 60 messages handled, ")
 
 
 def test_every_example_has_a_test() -> None:
-    """A program that no test runs breaks some day."""
+    """Each of the three retry topic examples exists and has a test in this module."""
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     ours = {"retry_consumer", "asyncio_handler", "two_processes"}
     assert ours <= tested

@@ -1,4 +1,4 @@
-"""The attempt history: what services and consumers write to the store, and the export."""
+"""The attempt history: what services and consumers write to the store, and how it is exported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def store() -> Iterator[DelayStore]:
 
 
 def test_each_delivery_of_a_message_that_failed_leaves_a_row(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The service writes failures, the consumer the success; only the first row has no due time; none starts early."""
+    """The service writes the failures, and the consumer writes the success. No retry starts before its due time."""
     bench.serve(policy(max_attempts=5), history=1_000)
     consumer = bench.consume(handler(ValueError("a"), Retry(reason="b"), None), history=1_000)
     bench.publish(b"m")
@@ -58,7 +58,7 @@ def test_each_delivery_of_a_message_that_failed_leaves_a_row(bench: Bench, handl
 
 
 def test_a_message_that_is_given_up_ends_with_a_dead_row(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The row has the error; a replay is another message in the history."""
+    """The last row has the outcome `dead`. A replay that succeeds at its first delivery adds no row."""
     handle = handler(ValueError("a"), ValueError("a"), None)
     bench.serve(policy(max_attempts=2), history=1_000)
     bench.consume(handle, history=1_000)
@@ -73,7 +73,7 @@ def test_a_message_that_is_given_up_ends_with_a_dead_row(bench: Bench, handler: 
 
 
 def test_nothing_is_kept_unless_asked_for(memory: Bench, handler: Handlers, policy: Policy) -> None:
-    """The history is off by default, in service and consumer."""
+    """Without the setting `history`, service and consumer write no rows."""
     memory.serve(policy())
     consumer = memory.consume(handler(ValueError("a"), None))
     memory.publish(b"m")
@@ -82,7 +82,7 @@ def test_nothing_is_kept_unless_asked_for(memory: Bench, handler: Handlers, poli
 
 
 def test_what_goes_through_at_once_leaves_no_row(memory: Bench, handler: Handlers, policy: Policy) -> None:
-    """The history costs nothing when no delivery fails."""
+    """A message that succeeds at its first delivery leaves no row."""
     memory.serve(policy(), history=1_000)
     consumer = memory.consume(handler(None), history=1_000)
     memory.publish(*[b"%d" % n for n in range(20)])
@@ -92,7 +92,7 @@ def test_what_goes_through_at_once_leaves_no_row(memory: Bench, handler: Handler
 
 
 def test_rows_are_exported_once_and_what_is_no_row_is_counted(store: DelayStore, tmp_path: Path) -> None:
-    """A repeated row is exported once; unknown columns are skipped, rows of newer versions are not read."""
+    """A repeated row is exported once, and unknown columns are ignored. Other entries are counted as unreadable."""
     newer = json.dumps([1, *ROW._replace(id="n"), "more"]).encode()
     entries = [ROW.encode(), ROW.encode(), newer, b"nonsense", b"[1, 2]", json.dumps([2, *ROW]).encode()]
     History(store).append([("m", entry) for entry in entries], keep=100)
@@ -119,13 +119,13 @@ def test_an_export_needs_a_name_that_says_what_it_is(store: DelayStore, tmp_path
     "entry", [b"", b"{}", b"[]", b"[0]", b"[1]", b'["1", 2]', b"\xff", b"null", b"[1,1,2,3,4,5,6]"]
 )
 def test_bytes_that_are_no_row_are_refused(entry: bytes) -> None:
-    """Any bytes that are not a row are refused."""
+    """`read_attempt` raises `Rejected`."""
     with pytest.raises(Rejected):
         read_attempt(entry)
 
 
 def test_a_row_survives_its_encoding() -> None:
-    """This includes text beyond ASCII and lone surrogates."""
+    """A row with text beyond ASCII and a lone surrogate is equal after encoding and decoding."""
     row = Attempt("м\udcff", "t", 1, None, 5, "failed", "a.B")
     assert read_attempt(row.encode()) == row
 
@@ -145,7 +145,8 @@ class Away:
 
 
 def test_a_store_that_is_away_costs_rows_and_nothing_else() -> None:
-    """Rows are dropped and counted, also when too many wait; when the store is back, new rows are written."""
+    """Rows are dropped and counted if too many wait or the store does not answer. When it answers, new rows are
+    written."""
     away: Any = Away()
     writer = HistoryWriter(away, keep=10)
     writer.put([ROW] * (_MOST_WAITING + 5))
@@ -155,7 +156,7 @@ def test_a_store_that_is_away_costs_rows_and_nothing_else() -> None:
     for _ in range(6_000):
         if writer.dropped == _MOST_WAITING + 5:
             break
-        deadline.wait(0.005)  # looked at again and again, for half a minute at most
+        deadline.wait(0.005)  # polls for half a minute at most
     assert writer.dropped == _MOST_WAITING + 5
     away.back.set()
     writer.put([ROW] * 3)
@@ -166,7 +167,7 @@ def test_a_store_that_is_away_costs_rows_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("value", [-1, 1.5, True])
 def test_a_history_that_is_no_number_is_refused(value: Any) -> None:
-    """Service and consumer both refuse it."""
+    """Service and consumer both refuse a wrong `history` setting."""
     with pytest.raises(ConfigError, match="expected history"):
         ServiceConfig(history=value)
     with pytest.raises(ConfigError, match="expected history"):
@@ -174,7 +175,7 @@ def test_a_history_that_is_no_number_is_refused(value: Any) -> None:
 
 
 def test_the_command_line_exports_a_history(redis_url: str, tmp_path: Path) -> None:
-    """JSON Lines need no extra package; for a store without a history the error says how to get one."""
+    """The export to JSON Lines needs no extra package. If there is no history, stderr says so."""
     with open_store(redis_url, shards=2) as store:
         file = str(tmp_path / "attempts.jsonl")
         empty = CliRunner().invoke(cli, ["--store", redis_url, "history", "export", file])

@@ -1,4 +1,4 @@
-"""The intake from a log, over a store in memory: its counts, the shards of its items, and its reports."""
+"""The intake from a log, with a store in memory: its counts, the shards of its items, and its reports."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SOURCE = "g.retry/0"
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake uses it."""
+    """A memory broker with those methods of a log broker that an intake uses."""
 
     transactions = False
 
@@ -40,7 +40,7 @@ class Logs(MemoryBroker):
 
 
 class Reader:
-    """Notes its calls."""
+    """A reader that records its calls."""
 
     def __init__(self) -> None:
         self.position: int | None = None
@@ -56,14 +56,14 @@ class Reader:
         self.rewound.append(position)
 
     def beat(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class Bench:
-    """The intake of a group over some shards."""
+    """The intake of one group."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -72,7 +72,7 @@ class Bench:
         self.intake = IntakeFromLog(connection, "g", policies, history=100, rng=random.Random(1))
 
     def take(self, *states: RetryState, expected: int | None = None) -> list[Taken]:
-        """Take in a batch of records with these headers, from the position on."""
+        """Take in a batch of records with these headers. `expected` is the position that the reader believes stored."""
         start = expected or 0
         records = [
             Message("g.retry", b"v", None, write((), state), Source("g.retry", 0, str(start + n), 1))
@@ -97,14 +97,14 @@ def failed(name: str, attempt: int = 1, replays: int = 0) -> RetryState:
 
 @pytest.fixture(params=[1, 4])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """Runs a test with one shard, and with several."""
+    """The bench, once with one shard and once with four."""
     store = open_store("memory:", shards=request.param)
     with Connection(store, Logs()) as connection:
         yield Bench(connection)
 
 
 def test_a_batch_is_stored_with_its_headers(bench: Bench) -> None:
-    """Each record has its id and the policy's decision, and the position is behind the last one."""
+    """Each record is stored with its id and the policy's decision. The stored position is after the last record."""
     taken = bench.take(failed("a"), failed("b", 3))
     assert [(one.id, one.attempt, one.duplicate) for one in taken] == [("a.1", 1, False), ("b.3", 3, False)]
     assert "attempt 3 of unlimited" in taken[1].why
@@ -116,7 +116,7 @@ def test_a_batch_is_stored_with_its_headers(bench: Bench) -> None:
 
 
 def test_items_are_found_and_changed_wherever_their_source_put_them(bench: Bench) -> None:
-    """They are found by id, and changed with the route that the search returned."""
+    """Items are found by id in any shard. They are changed with the route that the search returned."""
     bench.take(*(failed(name) for name in "abcdef"))
     found: Sequence[Found] = [bench.found(f"{name}.1") for name in "abcdef"]
     assert {one.route for one in found} == {SOURCE if bench.connection.by_source else None}
@@ -138,7 +138,7 @@ def test_no_header_lowers_a_count(bench: Bench) -> None:
 
 
 def test_two_failures_of_one_attempt_are_one(bench: Bench) -> None:
-    """Two copies of a delivery fail: the second record changes nothing, even after the next attempt was sent."""
+    """Two copies of one delivery fail. The second record stores nothing, even after the next attempt was sent."""
     bench.take(replace(failed("a", 2), started_ms=1))
     bench.connection.store.cancel(["a.2"], route=bench.found("a.2").route)
     (copy,) = bench.take(replace(failed("a", 2), started_ms=2), expected=1)
@@ -149,7 +149,7 @@ def test_two_failures_of_one_attempt_are_one(bench: Bench) -> None:
 
 @pytest.mark.parametrize("attempt", [2, 3, 2_000])
 def test_what_has_succeeded_is_neither_retried_nor_buried(bench: Bench, attempt: int) -> None:
-    """This holds for any attempt or verdict of the failing copy."""
+    """A message that the store knows as succeeded is done, whatever attempt or verdict a failing copy reports."""
     bench.take(failed("a", 1))
     bench.connection.store.cancel(["a.1"], route=bench.found("a.1").route)
     Successes(bench.connection.store).remember([attempts_key(failed("a"), Message("g.retry", b"v"))])
@@ -159,7 +159,8 @@ def test_what_has_succeeded_is_neither_retried_nor_buried(bench: Bench, attempt:
 
 
 def test_records_that_nobody_signed_are_counted_by_the_store(bench: Bench) -> None:
-    """With a secret, the store counts them by payload, each as one attempt, in one batch and over several."""
+    """With secrets, the store counts unsigned records by payload. Each record is one attempt, in one batch or in
+    several."""
     bench.intake = IntakeFromLog(
         bench.connection, "g", PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=4)), secrets=(b"s" * 16,)
     )
@@ -173,13 +174,13 @@ def test_records_that_nobody_signed_are_counted_by_the_store(bench: Bench) -> No
 
 
 def test_one_failure_twice_in_a_batch_is_one(bench: Bench) -> None:
-    """The second one is reported as known."""
+    """The second record of a failure is reported as a duplicate."""
     first, second = bench.take(failed("a"), failed("a"))
     assert (first.duplicate, second.duplicate, second.why) == (False, True, "the failure was already known")
 
 
 def test_a_batch_from_elsewhere_is_read_again_from_where_the_store_is(bench: Bench) -> None:
-    """Nothing of the batch is stored, and the reader goes back to the store's position."""
+    """A batch that does not begin at the stored position is not stored. The reader goes back to the stored position."""
     bench.take(failed("a"))
     assert bench.take(failed("b"), expected=7) == []
     assert bench.reader.rewound == [1]
@@ -187,7 +188,7 @@ def test_a_batch_from_elsewhere_is_read_again_from_where_the_store_is(bench: Ben
 
 
 def test_the_history_has_a_row_for_each(bench: Bench) -> None:
-    """The row has no shard if the source chose the shard, because the id does not determine it."""
+    """Each record has a row. The row has no shard if the record's source chose the shard."""
     bench.take(failed("a", 2), failed("b", 1))
     logged = [History(bench.connection.store).read(shard) for shard in range(bench.connection.store.shards)]
     rows = {row.id: row for page in logged for row in (read_attempt(entry) for entry in page.entries)}

@@ -1,4 +1,4 @@
-"""Failed messages of ordering keys from a log: taken in once, in any shard of their key, whichever process dies."""
+"""The intake of ordered messages from a log: each failure is taken in once, in the shard of its key, whoever dies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHER = next(scope for scope in SCOPES if shard_of(scope, SHARDS) not in (HERE, 
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake uses it."""
+    """A memory broker with those methods of a log broker that an intake uses."""
 
     transactions = False
 
@@ -45,7 +45,7 @@ class Logs(MemoryBroker):
 
 
 class Reader:
-    """Notes the positions to which it was rewound."""
+    """A reader that records the positions to which it is rewound."""
 
     def __init__(self) -> None:
         self.rewound: list[int | None] = []
@@ -57,24 +57,25 @@ class Reader:
         return {}
 
     def done(self, part: LogBatch) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def rewind(self, source: str, position: int | None) -> None:
         self.rewound.append(position)
 
     def beat(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""
 
 
 class Died(Exception):
-    """The process is dead."""
+    """Raised in place of a call of the store: the process has died."""
 
 
 class Bench:
-    """A partition of failed messages, some with ordering keys, the members that take them in, and a clock."""
+    """A partition of failed messages, some with ordering keys, and the members that take them in. Tests
+    set its clock."""
 
     def __init__(self, shards: int) -> None:
         self.now_ms = 1_000_000
@@ -84,7 +85,8 @@ class Bench:
         self.records: list[Message] = []
 
     def failed(self, name: str, scope: str | None = None, attempt: int = 1) -> None:
-        """One more record: a failure of a message. An ordered message has a key with its own name."""
+        """Append one record: a failure of a message. With a scope, the message has an ordering key named
+        like itself."""
         key_lock = None if scope is None else lock_of(scope, name.encode())
         state = RetryState(id=name, attempt=attempt, original_topic="orders", error_class="E", key_lock=key_lock)
         source = Source("g.retry", 0, str(len(self.records)), 1)
@@ -95,7 +97,7 @@ class Bench:
         return IntakeFromLog(self.connection, "g", PolicySet(policy), rng=random.Random(1))
 
     def take(self, intake: IntakeFromLog, end: int) -> list[Taken]:
-        """Take in a batch from the stored position to `end`."""
+        """Take in a batch from the stored position up to `end`."""
         return self.take_from(intake, self.position(), end)
 
     def take_from(self, intake: IntakeFromLog, start: int | None, end: int) -> list[Taken]:
@@ -107,7 +109,7 @@ class Bench:
         return position
 
     def sent(self) -> list[str]:
-        """Send all waiting messages for good."""
+        """Claim and settle all waiting messages. Return their ids."""
         self.now_ms += 10_000
         store, gone = self.connection.store, []
         for shard in range(store.shards):
@@ -122,12 +124,12 @@ class Bench:
 
 @pytest.fixture(params=[1, SHARDS])
 def bench(request: pytest.FixtureRequest) -> Bench:
-    """Runs a test with one shard, and with several."""
+    """The bench, once with one shard and once with several."""
     return Bench(request.param)
 
 
 def dying(bench: Bench, patch: pytest.MonkeyPatch, step: int, *, before: bool) -> None:
-    """The caller dies at this call of the store, before the call or after it."""
+    """Let the process die at the call number `step` of the store, before or after the call is executed."""
     left = [step]
 
     def mortal(name: str) -> None:
@@ -149,7 +151,8 @@ def dying(bench: Bench, patch: pytest.MonkeyPatch, step: int, *, before: bool) -
 
 
 def test_each_is_stored_beside_its_key(bench: Bench) -> None:
-    """A message is stored with the batch if its key has the same shard, otherwise before the batch."""
+    """A message with a key in the batch's shard is stored with the batch. Other ordered messages are
+    stored before it."""
     for name, scope in (("a", BESIDE), ("b", AWAY), ("c", None), ("d", OTHER)):
         bench.failed(name, scope)
     taken = bench.take(bench.intake(), 4)
@@ -166,7 +169,8 @@ def test_each_is_stored_beside_its_key(bench: Bench) -> None:
 def test_what_went_out_before_its_record_is_read_again_goes_out_once(
     monkeypatch: pytest.MonkeyPatch, shards: int, before: bool
 ) -> None:
-    """A member dies at any step of the intake. Another member continues at the store's position."""
+    """A member dies at any step of the intake. Another one continues at the stored position, and each message is sent
+    once."""
     for step in range(100):
         bench = Bench(shards)
         for name, scope in zip("abcdef", [BESIDE, AWAY, None, OTHER, AWAY, OTHER], strict=True):
@@ -177,21 +181,21 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
             taken = bench.take(bench.intake(), 4)
         gone = bench.sent()
         successor = bench.intake()
-        for end in (5, 6):  # which cuts the log elsewhere
+        for end in (5, 6):  # so the batches of the successor are other ones
             bench.take(successor, end)
         assert sorted(gone + bench.sent()) == [f"{name}.1" for name in "abcdef"], f"death at step {step}"
         assert bench.position() == 6
         keys = [attempts_key(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "abcdef"]
         counts = AttemptCounts(bench.connection.store).raise_to([(key, 0, 0) for key in keys])
         assert max(counts) == 1
-        assert min(counts) == 1 or shards > 1  # there they are raised one step later; headers count as well
+        assert min(counts) == 1 or shards > 1  # several shards: counts may be raised a step later
         if taken is not None:
-            return  # it took no more steps
+            return  # the intake has no more steps
     raise AssertionError("it never came to its end")
 
 
 def test_a_member_that_lost_its_partition_stores_nothing_of_it(bench: Bench) -> None:
-    """It stores nothing with the batch or before it. Positions of other shards that it remembers may be old."""
+    """A member that does not know of its loss takes in a batch. Nothing of the batch is stored, in any shard."""
     for name, scope in zip("abcdef", [AWAY, OTHER] * 3, strict=True):
         bench.failed(name, scope)
     zombie, other = bench.intake(), bench.intake()
@@ -209,7 +213,8 @@ def test_a_member_that_lost_its_partition_stores_nothing_of_it(bench: Bench) -> 
 def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
     monkeypatch: pytest.MonkeyPatch, shards: int, before: bool
 ) -> None:
-    """A death at any step leaves no key closed for ever."""
+    """The dead letter and the next head are stored in one step. So a death at any step leaves no key
+    locked for ever."""
     key_lock = lock_of(AWAY, b"a")
     for step in range(100):
         bench = Bench(shards)
@@ -230,12 +235,12 @@ def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
         (key,) = bench.locks.closed()
         assert (key.head, bench.dead(), bench.sent()) == ("b", ["a.4"], ["b.0", "c.1"])
         if taken is not None:
-            return  # it took no more steps
+            return  # the intake has no more steps
     raise AssertionError("it never came to its end")
 
 
 def test_another_message_s_id_is_left_to_it(bench: Bench) -> None:
-    """The record gets its own id. Its key, which waits for the other id, opens."""
+    """A record whose id belongs to another stored message gets its own id, and its ordering key is unlocked."""
     key_lock = lock_of(AWAY, b"a")
     owner = Owner(AWAY, "me", bench.locks.acquire(AWAY, "me", 60_000).epoch)
     bench.locks.close(owner, [(key_lock, "a", True, "a")])
@@ -247,7 +252,7 @@ def test_another_message_s_id_is_left_to_it(bench: Bench) -> None:
 
 
 def test_no_header_lowers_a_count_of_an_ordered_message(bench: Bench) -> None:
-    """The store's count holds for ordered messages too."""
+    """The store's attempt count holds for ordered messages too, whatever the header says."""
     bench.failed("a", AWAY, attempt=2)
     bench.failed("a", AWAY, attempt=1)
     intake = bench.intake()
@@ -258,7 +263,7 @@ def test_no_header_lowers_a_count_of_an_ordered_message(bench: Bench) -> None:
 
 
 def test_a_shard_that_fell_back_alone_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    """Its positions are older than those it had answered. Later records are not read again."""
+    """One shard has lost its last writes. The log says so, and later records are not taken in twice."""
     bench = Bench(SHARDS)
     for name in "abc":
         bench.failed(name, AWAY)
@@ -274,21 +279,23 @@ def test_a_shard_that_fell_back_alone_is_told_of(caplog: pytest.LogCaptureFixtur
 
 
 class History:
-    """Messages that fail up to four times, and two members that take their failures in. Each member dies, comes too
-    late, and is overtaken in the middle of a step."""
+    """Messages that fail up to four times, and two members that take in their failures.
+
+    At random, a member dies, comes too late, or is overtaken by the other one between two steps.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.bench = Bench(self.random.choice([1, SHARDS]))
         self.scopes = {f"m{number}": self.random.choice([AWAY, OTHER, BESIDE, AWAY, None]) for number in range(25)}
         self.attempts = dict.fromkeys(self.scopes, 1)
-        self.handled = list(self.scopes)  # and about to fail
+        self.handled = list(self.scopes)  # their handlers are about to fail
         self.failures: set[str] = set()
         self.sent: Counter[str] = Counter()
         self.members = [self.bench.intake(), self.bench.intake()]
 
     def fail(self) -> None:
-        """A handler fails: one more record."""
+        """A handler fails: append one record."""
         if self.handled:
             name = self.handled.pop(self.random.randrange(len(self.handled)))
             attempt = self.attempts[name]
@@ -297,7 +304,7 @@ class History:
             self.attempts[name] = attempt + 1
 
     def send(self) -> None:
-        """Send a waiting message to its handler."""
+        """Send all waiting messages to their handlers."""
         for item_id in self.bench.sent():
             self.sent[item_id] += 1
             name, _, attempt = item_id.rpartition(".")
@@ -305,7 +312,8 @@ class History:
                 self.handled.append(name)
 
     def take(self) -> None:
-        """A member takes a batch in, or is late with it, and something happens to it or not."""
+        """Let a member take in a batch. At random it comes too late, dies, or the other member takes in records
+        meanwhile."""
         place, bench = self.random.randrange(2), self.bench
         position = bench.position()
         start = position
@@ -327,7 +335,7 @@ class History:
                 self.members[place] = bench.intake()
 
     def meanwhile(self, patch: pytest.MonkeyPatch, step: int, other: IntakeFromLog) -> None:
-        """Another member takes records in between two steps of the first."""
+        """Let the other member take in records between two steps of the first one."""
         bench, left = self.bench, [step]
         execute = bench.connection.store.backend.execute
 
@@ -342,7 +350,7 @@ class History:
         patch.setattr(bench.connection.store.backend, "execute", interrupted)
 
     def end(self) -> None:
-        """Take in and send everything."""
+        """Take in and send everything that is left."""
         last = self.bench.intake()
         self.send()
         while self.handled or (self.bench.position() or 0) < len(self.bench.records):
@@ -353,7 +361,7 @@ class History:
 
 @pytest.mark.parametrize("seeds", [range(at, at + 10) for at in range(0, 60, 10)], ids=str)
 def test_each_failure_is_taken_in_once_whatever_happens(seeds: range) -> None:
-    """It is sent once, or dead after the fourth failure. No attempt is lost, doubled or invented."""
+    """Each failure is sent once, or is a dead letter after the fourth. No attempt is lost, doubled or invented."""
     for seed in seeds:
         history = History(seed)
         for _ in range(60):

@@ -1,4 +1,4 @@
-"""The intake alone: counts that no header lowers, repeats after crashes, and ids that two messages claim."""
+"""The intake from a queue: counts that no header lowers, repeats after crashes, and ids that two messages claim."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SECRET, OTHER = b"sixteen bytes ok", b"another sixteen!"
 
 
 class Desk:
-    """An intake and the consumer of the retry topic, one step at a time. Nothing becomes due by itself."""
+    """An intake and its consumer of the retry topic, called one step at a time. No dispatcher runs."""
 
     def __init__(self, bench: Bench, policy: RetryPolicy, **settings: Any) -> None:
         self.bench = bench
@@ -44,7 +44,7 @@ class Desk:
         self.consumer: BrokerConsumer = bench.connection.broker.consumer([RETRY], "billing", idle_ms=60_000)
 
     def put(self, value: bytes = b"m", state: RetryState | None = None, headers: Headers = (), **more: Any) -> None:
-        """A record in the retry topic, as a consumer would write it."""
+        """Publish a record to the retry topic, as a consumer would write it."""
         full = RetryState(**{"attempt": 1, "original_topic": "orders", "consumer_group": "billing"} | more)
         self.bench.publish(value, topic=RETRY, headers=write(headers, state or full))
 
@@ -65,31 +65,31 @@ class Desk:
         return [letter.id for letter in self.bench.letters()]
 
     def release(self) -> None:
-        """Send the waiting messages, as a dispatcher would."""
+        """Remove the waiting messages from the store, as if a dispatcher had sent them."""
         self.store.cancel(self.waiting())
 
 
 @pytest.fixture
 def desk(bench: Bench, policy: Policy) -> Iterator[Desk]:
-    """Delays of hours, so that stored messages wait."""
+    """A desk whose policy has delays of an hour, so that stored messages wait."""
     desk = Desk(bench, policy(max_attempts=4, base_ms=HOUR_MS))
     yield desk
     desk.consumer.close()
 
 
 def attempts_of(name: str, value: bytes = b"m", replays: int = 0) -> str:
-    """The key of the attempt count of a message with this id and payload."""
+    """The key under which the store counts the attempts of a message with this id and payload."""
     return attempts_key(RetryState(id=name, replays=replays), Message(RETRY, value))
 
 
 def again(deliveries: Sequence[Delivery]) -> list[Delivery]:
-    """The same records, as the broker delivers them after a crash."""
+    """The same deliveries, as the broker makes them again after a crash."""
     return [replace(delivery, deliveries=delivery.deliveries + 1) for delivery in deliveries]
 
 
 @pytest.mark.parametrize("forged", [b"0", b"-1", b"", b"none", b"\xff\xfe", b"1", b"0000000000000000001"])
 def test_a_count_that_is_set_back_on_every_hop_gains_nothing(desk: Desk, forged: bytes) -> None:
-    """The store continues its own count, whatever the header says, and the cap holds."""
+    """The store continues its own attempt count, whatever the header says, and `max_attempts` holds."""
     deaths = []
     for _ in range(4):
         desk.put(state=RetryState(id="m", original_topic="orders"), headers=())
@@ -104,7 +104,7 @@ def test_a_count_that_is_set_back_on_every_hop_gains_nothing(desk: Desk, forged:
 
 @pytest.mark.parametrize("forged", [b"1000000000", b"9" * 400, b"4"])
 def test_a_count_that_is_set_up_ends_the_message(desk: Desk, forged: bytes) -> None:
-    """Too large a count is believed. It harms only its sender: the message becomes a dead letter."""
+    """A header with too large a count is believed. Only its sender is harmed: the message becomes a dead letter."""
     desk.bench.publish(b"m", topic=RETRY, headers=(("retry-id", b"m"), ("retry-attempt", forged)))
     (taken,) = desk.take()
     assert taken.dead == "max-attempts"
@@ -112,19 +112,20 @@ def test_a_count_that_is_set_up_ends_the_message(desk: Desk, forged: bytes) -> N
 
 
 def test_the_dead_topic_keeps_as_many_letters_as_the_service_says(bench: Bench, policy: Policy) -> None:
-    """It has no readers that trim it. The letters themselves stay in the store."""
+    """No reader trims the dead topic, so the intake does, to about `dead_kept` records. The store keeps all dead
+    letters."""
     desk = Desk(bench, policy(max_attempts=1), dead_kept=100)
     for first in range(0, 600, 200):
         for n in range(first, first + 200):
             desk.put(b"%d" % n)
         desk.take(200)
-    assert 100 <= bench.connection.broker.topics()[dead_topic_of("billing")] <= 300  # a server drops whole nodes
+    assert 100 <= bench.connection.broker.topics()[dead_topic_of("billing")] <= 300  # Redis trims whole nodes
     assert len(desk.letters()) == 600
     desk.consumer.close()
 
 
 def test_a_record_taken_in_twice_is_stored_once(desk: Desk) -> None:
-    """The service died between storing and settling. The repeat finds the id and settles."""
+    """The service dies between storing and settling. The repeat finds the stored id and only settles."""
     desk.put(id="m")
     deliveries = desk.poll()
     desk.intake.store(deliveries)
@@ -134,7 +135,7 @@ def test_a_record_taken_in_twice_is_stored_once(desk: Desk) -> None:
 
 
 def test_a_record_taken_in_twice_is_stored_once_though_its_message_has_gone(desk: Desk) -> None:
-    """The message was sent before the repeat. The store knows the record by its place in the retry topic."""
+    """The message is sent before the repeat. The store still knows the record by its place in the retry topic."""
     desk.put(id="m")
     deliveries = desk.poll()
     desk.intake.store(deliveries)
@@ -146,7 +147,7 @@ def test_a_record_taken_in_twice_is_stored_once_though_its_message_has_gone(desk
 
 
 def test_a_call_whose_reply_was_lost_is_repeated_under_its_token(desk: Desk, monkeypatch: Any) -> None:
-    """Stored messages may be sent meanwhile. The repeat gets the first answer and stores nothing."""
+    """The repeat gets the first answer and stores nothing, even if the message was sent meanwhile."""
     schedule, tokens = AttemptCounts.schedule, []
 
     def losing(self: AttemptCounts, *items: Any, token: str | None = None) -> Stored:
@@ -173,7 +174,7 @@ def test_a_call_whose_reply_was_lost_is_repeated_under_its_token(desk: Desk, mon
 
 
 def test_a_crash_after_storing_is_no_second_delivery_though_the_message_has_gone(desk: Desk, monkeypatch: Any) -> None:
-    """The step that stores the message also notes record and attempt. So the repeat stores and reports nothing new."""
+    """One step stores the message, its record and its attempt. So a repeat after a crash stores and counts nothing."""
     desk.put(id="m")
     deliveries = desk.poll()
     schedule = AttemptCounts.schedule
@@ -194,7 +195,8 @@ def test_a_crash_after_storing_is_no_second_delivery_though_the_message_has_gone
 def test_over_several_shards_a_crash_before_the_note_is_no_second_attempt(
     memory: Bench, policy: Policy, monkeypatch: Any
 ) -> None:
-    """Notes and message are in different shards. The repeat finds the waiting message with the same number."""
+    """The attempt count is in another shard than the message. After a crash between both, the repeat
+    finds the message."""
     bench = type(memory)(connect("memory:", shards=4))
     desk = Desk(bench, policy(base_ms=HOUR_MS))
     desk.put(id="m")
@@ -214,7 +216,7 @@ def test_over_several_shards_a_crash_before_the_note_is_no_second_attempt(
 
 
 def test_a_second_record_of_the_same_failure_is_stored_once(desk: Desk) -> None:
-    """A consumer that cannot publish and settle in one step wrote its record twice."""
+    """A consumer that cannot publish and settle in one step may write a record twice."""
     desk.put(b"m", id="m")
     desk.put(b"m", id="m")
     first, second = desk.take(2)
@@ -225,7 +227,8 @@ def test_a_second_record_of_the_same_failure_is_stored_once(desk: Desk) -> None:
 
 
 def test_a_death_that_was_not_told_is_told_once_more(desk: Desk) -> None:
-    """The service died after storing a dead letter. The repeat stores nothing and forwards it to the dead topic."""
+    """The service dies after storing a dead letter. The repeat stores nothing and sends the letter to
+    the dead topic."""
     desk.put(id="m", attempt=4)
     deliveries = desk.poll()
     desk.intake.store(deliveries)
@@ -237,7 +240,7 @@ def test_a_death_that_was_not_told_is_told_once_more(desk: Desk) -> None:
 
 
 def test_another_message_with_a_copied_id_is_not_lost(desk: Desk) -> None:
-    """Headers that were copied from another message: the record gets the id of its own place."""
+    """Another payload or other headers under a known id: the record gets an id made from its own place."""
     desk.put(b"original", id="m", headers=(("trace", b"1"),))
     desk.put(b"another", id="m", headers=(("trace", b"1"),))
     desk.put(b"original", id="m", headers=(("trace", b"2"),))
@@ -248,7 +251,7 @@ def test_another_message_with_a_copied_id_is_not_lost(desk: Desk) -> None:
 
 
 def test_two_dead_messages_with_one_id_are_two_dead_letters(desk: Desk) -> None:
-    """The store of dead letters compares the messages and not only their ids."""
+    """For dead letters too, the store compares the messages and not only their ids."""
     desk.put(b"original", id="m", attempt=4)
     desk.take()
     desk.put(b"another", id="m", attempt=4)
@@ -258,7 +261,7 @@ def test_two_dead_messages_with_one_id_are_two_dead_letters(desk: Desk) -> None:
 
 
 def test_a_record_by_a_stranger_has_an_id_of_its_place(desk: Desk) -> None:
-    """A record without our headers is a first failure with its own id."""
+    """A record without retry headers counts as a first failure. Its id is made from its place."""
     desk.bench.publish(b"same", b"same", topic=RETRY)
     first, second = desk.take(2)
     assert first.id != second.id
@@ -267,7 +270,7 @@ def test_a_record_by_a_stranger_has_an_id_of_its_place(desk: Desk) -> None:
 
 
 def test_the_count_is_remembered_until_the_cap_by_age(desk: Desk) -> None:
-    """The count is kept from the retry's due time on, so it survives the longest wait."""
+    """The store remembers the attempt count while the message waits."""
     desk.put(id="m")
     desk.take()
     assert AttemptCounts(desk.store).raise_to([(attempts_of("m"), 0, 0)]) == [1]
@@ -275,7 +278,7 @@ def test_the_count_is_remembered_until_the_cap_by_age(desk: Desk) -> None:
 
 @pytest.mark.parametrize("bench", ["memory"], indirect=True)
 def test_what_the_observer_raises_stays_with_it(bench: Bench, policy: Policy, caplog: Any) -> None:
-    """An error of `seen` is logged. The message is stored and settled."""
+    """An error raised by the callback `seen` is logged. The message is still stored and settled."""
 
     def seen(taken: Taken) -> None:
         raise ValueError("observer")
@@ -291,13 +294,14 @@ class TestCopies:
     """Two copies of one delivery, as after a dispatcher that died between publishing and settling."""
 
     def fail(self, desk: Desk, attempt: int = 1, value: bytes = b"m", **more: Any) -> Taken:
-        """A failure, reported by a consumer that counts."""
+        """Take in a failure reported by a consumer that counts attempts."""
         desk.put(value, **{"id": "m", "attempt": attempt, "started_ms": 1_000} | more)
         (taken,) = desk.take()
         return taken
 
     def test_a_failure_that_is_told_twice_is_one_attempt(self, desk: Desk) -> None:
-        """The second record stores nothing, even after the next attempt was sent. The count stays."""
+        """The second record of an attempt stores nothing and does not raise the count, even after the next attempt was
+        sent."""
         for attempt in (1, 2):
             assert not self.fail(desk, attempt).duplicate
             desk.release()
@@ -310,7 +314,7 @@ class TestCopies:
     def test_no_copy_of_the_last_attempt_but_one_buries_a_message_under_way(
         self, desk: Desk, verdict: str | None
     ) -> None:
-        """A naive count would take it for the last attempt, or for a verdict about the message."""
+        """A second record of attempt 3 of 4 is neither attempt 4 nor a verdict, so it makes no dead letter."""
         self.fail(desk, 3)
         desk.release()
         taken = self.fail(desk, 3, verdict=verdict)
@@ -318,7 +322,7 @@ class TestCopies:
 
     @pytest.mark.parametrize("attempt", [2, 4, 9])
     def test_a_message_that_has_succeeded_is_neither_retried_nor_buried(self, desk: Desk, attempt: int) -> None:
-        """Whichever attempt its other copy was."""
+        """If one copy has succeeded, a failure of the other copy stores nothing, whichever attempt it reports."""
         self.fail(desk)
         desk.release()
         message = Message("billing.redelivery", b"m", source=Source("billing.redelivery", 0, "1"))
@@ -329,7 +333,7 @@ class TestCopies:
         assert (taken.duplicate, desk.waiting(), desk.letters()) == (True, [], [])
 
     def test_another_payload_under_the_same_id_is_another_message(self, desk: Desk) -> None:
-        """A handler may forward its message with all headers, and nothing is lost."""
+        """A handler may have forwarded its message with all headers and another payload. That message is stored too."""
         self.fail(desk, 2)
         Successes(desk.store).remember([attempts_of("m")])
         taken = self.fail(desk, 2, b"another")
@@ -337,7 +341,7 @@ class TestCopies:
         assert len(desk.waiting()) == 2
 
     def test_who_hands_a_failure_on_as_it_came_has_its_attempts_counted(self, desk: Desk) -> None:
-        """Its consumer neither counts nor reports a start. The store counts for it, and nothing is lost."""
+        """A record without a start time comes from a client that does not count. The store counts its attempts."""
         numbers = []
         for _ in range(4):
             numbers.append(self.fail(desk, 1, started_ms=None).attempt)
@@ -346,7 +350,7 @@ class TestCopies:
         assert len(desk.letters()) == 1
 
     def test_a_copy_from_before_a_replay_does_not_count_against_it(self, desk: Desk) -> None:
-        """The replay tries the message again. A failure of an earlier delivery has no effect."""
+        """After a replay, a failure of a delivery from before it has no effect."""
         self.fail(desk, 4)
         DeadLetters(desk.bench.connection).replay()
         desk.release()
@@ -356,7 +360,7 @@ class TestCopies:
     def test_a_record_that_is_read_again_after_its_message_has_failed_anew_is_no_third_attempt(
         self, desk: Desk
     ) -> None:
-        """It is too old: the store has forgotten its place, but not its attempt."""
+        """The store has forgotten the record's place, but it still knows the attempt."""
         self.fail(desk, 1)
         desk.release()
         self.fail(desk, 2)
@@ -366,13 +370,14 @@ class TestCopies:
 
     @pytest.mark.parametrize("succeeded", [True, False])
     def test_a_key_with_an_order_waits_for_no_copy_of_what_has_succeeded(self, desk: Desk, succeeded: bool) -> None:
-        """The failing copy has closed its key. The key opens, unless the retry of the first copy will open it."""
+        """A failing copy has locked its ordering key. The key is unlocked if the message has succeeded. Otherwise the
+        retry of the first copy unlocks it."""
         locks, scope = OrderedKeys(desk.store), scope_of("billing", "orders")
         key_lock = lock_of(scope, b"k")
         owner = Owner(scope, "me", locks.acquire(scope, "me", 60_000).epoch)
         self.fail(desk, 2, key_lock=key_lock)
         desk.release()
-        assert locks.close(owner, [(key_lock, "m", True, "k")]) == [Outcome.DUPLICATE]  # cancelled: given up
+        assert locks.close(owner, [(key_lock, "m", True, "k")]) == [Outcome.DUPLICATE]  # it has left the store
         locks.close(owner, [(key_lock, "m", False, "k")])
         if succeeded:
             Successes(desk.store).remember([attempts_of("m")])
@@ -380,7 +385,8 @@ class TestCopies:
         assert [key.lock for key in locks.closed(scope)] == ([] if succeeded else [key_lock])
 
     def test_two_groups_that_read_one_published_message_count_apart(self, desk: Desk) -> None:
-        """Both see one id. Two messages with one id, one after the other, are also counted apart."""
+        """Both groups see one id and have their own counts. So have two messages published with one id at different
+        times."""
         first = self.fail(desk, 1, id="daily", published_ms=1_000)
         second = self.fail(desk, 1, id="daily", published_ms=2_000)
         assert (first.duplicate, second.duplicate, len(desk.waiting())) == (False, False, 2)
@@ -392,7 +398,7 @@ class TestCopies:
 
 
 class TestSigned:
-    """With secrets, a client without a secret cannot write counts."""
+    """With secrets, a client that knows none of them cannot set attempt counts."""
 
     @pytest.fixture
     def desk(self, bench: Bench, policy: Policy) -> Iterator[Desk]:
@@ -402,7 +408,7 @@ class TestSigned:
 
     @pytest.mark.parametrize("secret", [SECRET, OTHER])
     def test_a_signed_record_waits_and_is_signed_again(self, desk: Desk, secret: bytes) -> None:
-        """Any of the secrets verifies it. The stored message has a signature of the first secret."""
+        """A signature with any of the secrets is valid. The stored message is signed with the first secret."""
         state = RetryState(id="m", attempt=2, original_topic="orders", consumer_group="billing")
         desk.put(state=sign(state, Message(RETRY, b"m"), secret))
         (taken,) = desk.take()
@@ -414,7 +420,8 @@ class TestSigned:
 
     @pytest.mark.parametrize("signature", [None, "", "forged"])
     def test_a_record_that_nobody_signed_is_counted_by_the_store(self, desk: Desk, signature: str | None) -> None:
-        """It ends at the cap. It gets neither id nor count of the message that it claims to be."""
+        """An unsigned record becomes a dead letter after `max_attempts`. It gets neither id nor count
+        from its headers."""
         decided = []
         for attempt in (1, 1, 3, 1):
             desk.put(state=RetryState(id="m", attempt=attempt, original_topic="orders", signature=signature))
@@ -427,7 +434,7 @@ class TestSigned:
         assert [letter.message.value for letter in desk.bench.letters() if letter.message] == [b"m"]
 
     def test_a_record_without_headers_is_counted_by_its_payload(self, desk: Desk) -> None:
-        """It may be written again and again. It gets no more attempts than any message."""
+        """A record that is written again and again gets no more attempts than any message."""
         decided = []
         for _ in range(4):
             desk.bench.publish(b"m", topic=RETRY)
@@ -439,7 +446,7 @@ class TestSigned:
         assert desk.take()[0].attempt == 1
 
     def test_records_alike_are_many_messages(self, desk: Desk) -> None:
-        """Records that come together are all stored, although they look alike. They share one count."""
+        """Equal unsigned records are all stored as messages of their own. They share one attempt count."""
         desk.bench.publish(b"m", b"m", topic=RETRY)
         first, second = desk.take(2)
         desk.bench.publish(b"m", topic=RETRY)
@@ -448,7 +455,8 @@ class TestSigned:
         assert len(desk.waiting()) == 3
 
     def test_what_came_back_from_an_unsigned_record_is_counted_on_by_the_store(self, desk: Desk) -> None:
-        """It is signed now, but all equal records share its id. So none of their failures counts as a copy."""
+        """The redelivered record is signed, but all equal records share its id. So each of their failures counts as an
+        attempt."""
         desk.bench.publish(b"m", b"m", topic=RETRY)
         desk.take(2)
         stored = [decode_body(found.body) for found in desk.store.list_items("due").found]
@@ -464,7 +472,8 @@ class TestSigned:
     def test_no_topic_of_a_lenient_policy_gives_an_unsigned_record_more_attempts(
         self, bench: Bench, policy: Policy
     ) -> None:
-        """Headers choose the policy's topic and the rule. The least cap of all policies holds."""
+        """Headers choose the topic and so the policy. For an unsigned record, the smallest `max_attempts` of all
+        policies holds."""
         lenient = policy(max_attempts=100, base_ms=HOUR_MS, name="lenient")
         policies = PolicySet(policy(max_attempts=2, base_ms=HOUR_MS), {"archive": lenient})
         desk = Desk(bench, policies.default, secrets=(SECRET,))
@@ -479,7 +488,7 @@ class TestSigned:
         assert deaths == [None, "max-attempts"]
 
     def test_a_signature_is_good_for_one_payload(self, desk: Desk) -> None:
-        """With another payload the record is unsigned and counted as unsigned."""
+        """A record with a signature for another payload counts as unsigned."""
         state = RetryState(id="m", attempt=1, original_topic="orders", consumer_group="billing")
         desk.put(b"other", state=sign(state, Message(RETRY, b"m"), SECRET))
         (taken,) = desk.take()

@@ -1,4 +1,4 @@
-"""One log batch in flight while the next is read: what becomes of both when something fails in between."""
+"""The intake reads the next log batch while one is in flight. What happens to both if something fails in between?"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake uses it."""
+    """A memory broker with those methods of a log broker that an intake uses."""
 
     transactions = False
 
@@ -71,7 +71,7 @@ class Log:
         return {} if self.place is None else {self.source: self.place}
 
     def next(self, limit: int) -> LogBatch:
-        """The next batch; there is one."""
+        """Return the next batch, which must exist."""
         part = self.poll(limit)
         assert part is not None
         return part
@@ -86,10 +86,10 @@ class Log:
         self.place = position
 
     def beat(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 def failed(name: str, attempt: int = 1, **more: Any) -> RetryState:
@@ -105,7 +105,7 @@ def intake(connection: Connection, **policy: Any) -> IntakeFromLog:
 
 
 def drain(taking: IntakeFromLog, log: Log, limit: int = 2, insist: Any = once) -> list[Taken]:
-    """Take in the log as the service does: read the next batch while one is in flight."""
+    """Take in the whole log as the service does: read the next batch while one is in flight."""
     taken = []
     while (part := log.poll(limit)) is not None or taking.busy:
         taken += taking.finish(insist) if part is None else taking.offer(log, part, insist)
@@ -118,13 +118,13 @@ def waiting(store: DelayStore) -> list[str]:
 
 @pytest.fixture(params=[1, 4])
 def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """Runs a test with one shard, and with several."""
+    """A connection to a store in memory, once with one shard and once with four."""
     with Connection(open_store("memory:", shards=request.param), Logs()) as connection:
         yield connection
 
 
 def test_a_batch_is_told_when_the_next_is_offered(connection: Connection) -> None:
-    """At most one batch is in flight. It is reported after the store has answered."""
+    """At most one batch is in flight. Its results are returned after the store has answered."""
     taking, log = intake(connection), Log(failed("a"), failed("b"), failed("c"))
     assert (taking.busy, taking.finish(once)) == (False, [])
     assert (taking.offer(log, log.next(2), once), log.reported, taking.busy) == ([], [], True)
@@ -135,7 +135,8 @@ def test_a_batch_is_told_when_the_next_is_offered(connection: Connection) -> Non
 
 
 def test_a_stale_position_takes_the_next_batch_with_it(connection: Connection) -> None:
-    """Another member had the first batch. The second is dropped too, and the reader goes to the store's position."""
+    """Another member has taken in the first batch. Both batches are dropped, and the reader goes to the stored
+    position."""
     states = [failed(name) for name in "abcdef"]
     zombie, log = Log(*states), Log(*states)
     drain(intake(connection), log, limit=3)
@@ -147,7 +148,7 @@ def test_a_stale_position_takes_the_next_batch_with_it(connection: Connection) -
 
 
 def test_a_stale_position_leaves_other_sources_alone(connection: Connection) -> None:
-    """A batch of another partition behind it is stored."""
+    """The dropped batch belongs to one partition. The next batch, of another partition, is stored."""
     taking, log, other = intake(connection), Log(failed("a")), Log(failed("b"), source="g.retry/1")
     log.place = 0  # the store knows of nothing
     taking.offer(log, log.next(1), once)
@@ -157,9 +158,9 @@ def test_a_stale_position_leaves_other_sources_alone(connection: Connection) -> 
 
 
 def test_a_store_that_fell_back_gets_both_batches_again(connection: Connection) -> None:
-    """The store has lost writes. The reader goes back to the store's position."""
+    """The store has lost its last writes. The reader goes back to the stored position, and every record is taken in."""
     taking, log = intake(connection), Log(*(failed(name) for name in "abcd"))
-    log.place = 2  # taken in, as the store answered before it lost writes
+    log.place = 2  # the position that the store answered before it lost writes
     assert taking.offer(log, log.next(1), once) == []
     assert taking.offer(log, log.next(1), once) == []
     assert log.rewound == [None]
@@ -167,7 +168,7 @@ def test_a_store_that_fell_back_gets_both_batches_again(connection: Connection) 
 
 
 def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(connection: Connection) -> None:
-    """The batch in flight is stored. The other member stores the next one, once."""
+    """The batch in flight is stored. The other member stores the next batch. Each record is taken in once."""
     states = [failed(name) for name in "abcdef"]
     mine, theirs = Log(*states), Log(*states)
     taking = intake(connection)
@@ -182,12 +183,12 @@ def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(connecti
 
 
 def test_a_process_that_dies_with_one_in_flight_leaves_it_taken_in_once(connection: Connection) -> None:
-    """Its successor continues at the store's position, whether the batch was stored or not."""
+    """The next process continues at the stored position. Each record is taken in once."""
     states = [failed(name) for name in "abcdef"]
     dying, log = Log(*states), Log(*states)
     taking = intake(connection)
     taking.offer(dying, dying.next(2), once)
-    taking.offer(dying, dying.next(2), once)  # and is never heard of again
+    taking.offer(dying, dying.next(2), once)  # the process dies now
     del taking
     (log.place,) = LogIntake(connection.store).positions([log.source])
     again = [one.id for one in drain(intake(connection), log)]
@@ -196,7 +197,7 @@ def test_a_process_that_dies_with_one_in_flight_leaves_it_taken_in_once(connecti
 
 
 def test_no_header_lowers_a_count_that_came_with_the_batch_before(connection: Connection) -> None:
-    """The second batch is planned while the first is in flight, and again after the first has raised its count."""
+    """The second batch is planned before the first has raised the message's count. It is planned again afterwards."""
     states = [failed("a", 5), failed("b", 2), failed("a", 1), failed("c")]
     taking, log = intake(connection), Log(*states, traced=True)
     taken = drain(taking, log)
@@ -207,14 +208,15 @@ def test_no_header_lowers_a_count_that_came_with_the_batch_before(connection: Co
 
 
 def test_a_failure_told_again_in_the_batch_behind_is_no_second_one(connection: Connection) -> None:
-    """A consumer that died in between wrote the record twice."""
+    """A consumer wrote one record twice, at the end of one batch and at the start of the next. The second is a
+    duplicate."""
     taken = drain(intake(connection), Log(failed("a"), failed("b"), failed("b"), failed("c")))
     assert [(one.id, one.duplicate) for one in taken] == [("a.1", False), ("b.1", False), ("b.1", True), ("c.1", False)]
     assert waiting(connection.store) == ["a.1", "b.1", "c.1"]
 
 
 def test_the_dead_of_a_batch_told_again_are_told_once(connection: Connection) -> None:
-    """A death that only headers claim is not reported."""
+    """A dead letter that is in two batches is stored, reported and sent to the dead topic once."""
     connection.broker.create_topic(dead_topic_of("g"))
     fatal = failed("a", verdict="dead")
     taken = drain(intake(connection), Log(fatal, failed("b"), fatal, failed("c")))
@@ -224,7 +226,8 @@ def test_the_dead_of_a_batch_told_again_are_told_once(connection: Connection) ->
 
 
 def test_looking_back_waits_for_the_batch_in_flight(connection: Connection) -> None:
-    """The server knows the expected position, so it is the same server and nothing is read again."""
+    """`look_back` first finishes the batch in flight. If the store then has the expected position, nothing is read
+    again."""
     taking, log = intake(connection), Log(failed("a"), failed("b"))
     taking.offer(log, log.next(1), once)
     taking.look_back(log, once)
@@ -235,7 +238,7 @@ def test_looking_back_waits_for_the_batch_in_flight(connection: Connection) -> N
 
 
 def test_whoever_gives_up_waiting_is_no_longer_busy(connection: Connection) -> None:
-    """The service stops while the store is away. The store's position decides about the batch in flight."""
+    """A service stops while the store does not answer. Afterwards the stored position decides what is read again."""
 
     def gives_up(call: Callable[[], T]) -> T:
         raise StoreUnavailable("away")
@@ -253,7 +256,8 @@ def test_whoever_gives_up_waiting_is_no_longer_busy(connection: Connection) -> N
 @pytest.mark.real
 @pytest.mark.parametrize("lost", [0, 1, 2, 3])
 def test_a_lost_reply_doubles_nothing(real_server: TemporaryServer, lost: int) -> None:
-    """Each batch's reply is lost in turn, while the next is read. The repeat gets the first answer."""
+    """The reply for one batch is lost while the next is read. The repeat gets the first answer, and nothing is stored
+    twice."""
     states = [failed(str(n)) for n in range(12)]
     failures: list[Exception] = []
 

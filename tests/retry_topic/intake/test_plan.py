@@ -1,4 +1,4 @@
-"""The plan of the intake: its decisions, its questions, and that queue and log carry out the same decisions."""
+"""The plan of the intake: its decisions, its questions, and that the intakes from queue and log decide the same."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def delivery(state: RetryState, value: bytes = b"v", offset: int = 0, deliveries
 
 
 def answered(rules: Rules, *deliveries: Delivery, counts: dict[str, int] | None = None, items: Any = None) -> Plan:
-    """A plan with these answers of the store (counts and items) and no others."""
+    """Plan until no question is open. The store answers with these counts and items."""
     known = Known(ask=True)
     made = plan([rules.read(one) for one in deliveries], known, NOW_MS, rules)
     while made.questions:
@@ -88,7 +88,7 @@ BOTH = pytest.mark.parametrize("from_log", [False, True], ids=["queue", "log"])
     ("claimed", "counted", "attempt"), [(1, 2, 3), (0, 1, 2), (3, 1, 3), (MAX_COUNT, 0, MAX_COUNT)]
 )
 def test_no_header_lowers_a_count(from_log: bool, claimed: int, counted: int, attempt: int) -> None:
-    """The greater count holds. Too large a claim harms only its sender."""
+    """The larger of the header's and the store's count holds. Too large a header harms only its sender."""
     made = answered(rules_of(from_log=from_log), delivery(failed("m", claimed)), counts={key_of(failed()): counted})
     (taken,) = [one.taken() for one in made.decided]
     assert (taken.attempt, taken.dead) == (attempt, "max-attempts" if attempt >= 4 else None)
@@ -96,7 +96,7 @@ def test_no_header_lowers_a_count(from_log: bool, claimed: int, counted: int, at
 
 @BOTH
 def test_the_store_says_how_often_a_message_was_replayed(from_log: bool) -> None:
-    """The attempts since that replay count."""
+    """The store's replay count holds, not the header's. Attempts count from that replay on."""
     made = answered(
         rules_of(from_log=from_log),
         delivery(failed("m", 1, replays=9)),
@@ -107,7 +107,7 @@ def test_the_store_says_how_often_a_message_was_replayed(from_log: bool) -> None
 
 @BOTH
 def test_a_copy_of_a_counted_attempt_stores_nothing(from_log: bool) -> None:
-    """Its consumer counts, as its start shows. The plan reports the copy."""
+    """A record with a start time comes from a consumer that counts. The plan lists it as a copy."""
     made = answered(rules_of(from_log=from_log), delivery(failed(started_ms=1)), counts={key_of(failed()): 1})
     assert (made.items, made.dead_letters, made.counts) == ([], [], [])
     assert [(one.duplicate, one.ended) for one in made.copies] == [(True, False)]
@@ -115,7 +115,7 @@ def test_a_copy_of_a_counted_attempt_stores_nothing(from_log: bool) -> None:
 
 @BOTH
 def test_a_message_that_has_ended_is_neither_retried_nor_dead(from_log: bool) -> None:
-    """The transport opens its ordering key."""
+    """The plan lists the record as a copy with its key lock, so that the intake can unlock the ordering key."""
     made = answered(
         rules_of(from_log=from_log), delivery(failed(attempt=9, key_lock=LOCK)), counts={key_of(failed()): ENDED}
     )
@@ -125,7 +125,7 @@ def test_a_message_that_has_ended_is_neither_retried_nor_dead(from_log: bool) ->
 
 @BOTH
 def test_the_very_message_in_the_store_is_known(from_log: bool) -> None:
-    """Another message under the same id is one more attempt."""
+    """A record of the stored message is a duplicate. Another message under the same id counts as one more attempt."""
     first, other = delivery(failed()), delivery(failed(), b"other")
     counts = {key_of(failed()): 1, key_of(failed(), b"other"): 1}
     there = {"m.1": found(first, "m.1")}
@@ -135,7 +135,8 @@ def test_the_very_message_in_the_store_is_known(from_log: bool) -> None:
 
 @pytest.mark.parametrize("repeated", [False, True])
 def test_the_dead_topic_gets_a_dead_letter_again_that_a_queue_repeats(repeated: bool) -> None:
-    """The intake may have died before it sent the letter. A second record of the same failure is known."""
+    """If the broker delivers the record again, the letter may not have been sent. A new record of the failure is a
+    duplicate."""
     one = delivery(failed(attempt=4), deliveries=1 + repeated)
     counts, items = {key_of(failed()): 4}, {"m.4": found(one, "m.4", "dead")}
     made = answered(rules_of(from_log=False), one, counts=counts, items=items)
@@ -144,7 +145,7 @@ def test_the_dead_topic_gets_a_dead_letter_again_that_a_queue_repeats(repeated: 
 
 
 def test_a_record_of_a_queue_that_was_taken_in_is_known() -> None:
-    """It is known by its place in the topic, even after its message was sent."""
+    """The store knows the record by its place in the topic, even after its message was sent."""
     rules = rules_of(from_log=False)
     record = rules.read(delivery(failed()))
     made = answered(rules, record.delivery, counts={record.record_key: 1, key_of(failed()): 1})
@@ -153,7 +154,7 @@ def test_a_record_of_a_queue_that_was_taken_in_is_known() -> None:
 
 @BOTH
 def test_equal_records_are_one_failure_and_others_get_an_id_of_their_own(from_log: bool) -> None:
-    """Two equal records in one batch are one failure; a different record with that id gets another id."""
+    """Two equal records in one batch are one failure. Another record with their id gets an id of its own."""
     records = [delivery(failed(), b"a", 0), delivery(failed(), b"a", 1), delivery(failed(), b"b", 2)]
     rules = rules_of(from_log=from_log)
     made = answered(rules, *records)
@@ -167,7 +168,7 @@ def test_equal_records_are_one_failure_and_others_get_an_id_of_their_own(from_lo
 
 
 def test_a_log_asks_nothing_about_usual_records() -> None:
-    """The store compares the counts when it stores the batch."""
+    """The plan has no questions, because the store compares the counts when it stores the batch."""
     made = plan([delivery(failed(f"m{n}", 3)) for n in range(9)], Known(), NOW_MS, rules_of(from_log=True))
     assert not made.questions
     assert made.counts[:2] == [(key_of(failed("m0")), 3, made.decided[0].keep_until_ms), ("m0!", 0, None)]
@@ -175,7 +176,7 @@ def test_a_log_asks_nothing_about_usual_records() -> None:
 
 @pytest.mark.parametrize("secrets", [(), (SECRET,)])
 def test_headers_alone_kill_nobody(secrets: tuple[bytes, ...]) -> None:
-    """A log asks for the counts of a record that seems dead or is unsigned."""
+    """The plan for a log asks for the counts of records whose headers make them dead, and of unsigned records."""
     rules = rules_of(from_log=True, secrets=secrets)
     made = plan([delivery(failed("a", 9)), delivery(failed("b"))], Known(), NOW_MS, rules)
     asked = [one for one in made.entries if isinstance(one, IntakeRecord)]
@@ -187,7 +188,7 @@ def test_headers_alone_kill_nobody(secrets: tuple[bytes, ...]) -> None:
 
 
 def test_a_queue_asks_for_every_count_first() -> None:
-    """It decides nothing before it has the answers."""
+    """The plan for a queue asks for all counts and decides nothing before the answers."""
     rules = rules_of(from_log=False)
     record = rules.read(delivery(failed()))
     made = plan([record], Known(ask=True), NOW_MS, rules)
@@ -197,7 +198,7 @@ def test_a_queue_asks_for_every_count_first() -> None:
 
 @BOTH
 def test_records_that_nobody_signed_share_one_count(from_log: bool) -> None:
-    """Each is the next attempt of its payload, up to the least cap of all policies."""
+    """Each unsigned record is the next attempt of its payload, up to the smallest `max_attempts` of all policies."""
     rules = rules_of(from_log=from_log, secrets=(SECRET,))
     made = answered(rules, *(delivery(failed(f"m{n}", 1, original_topic="other"), offset=n) for n in range(5)))
     assert [(one.taken().attempt, one.taken().dead) for one in made.decided] == [
@@ -208,7 +209,8 @@ def test_records_that_nobody_signed_share_one_count(from_log: bool) -> None:
 
 @BOTH
 def test_a_topic_that_nobody_may_return_to_is_asked_for_and_refused(from_log: bool) -> None:
-    """The record becomes a dead letter. A message of a known topic returns there."""
+    """A record whose original topic is not allowed becomes a dead letter. A message of an allowed topic
+    returns there."""
     rules = rules_of(from_log=from_log, origins={"orders"})
     known = Known(ask=True)
     records = [
@@ -226,7 +228,7 @@ def test_a_topic_that_nobody_may_return_to_is_asked_for_and_refused(from_log: bo
 
 @BOTH
 def test_a_message_that_the_store_cannot_hold_is_a_dead_letter(from_log: bool) -> None:
-    """A body that is too large does not wait in the store. The dead topic gets it whole."""
+    """A message whose body is too large becomes a dead letter, which keeps the whole payload."""
     made = answered(rules_of(from_log=from_log), delivery(failed(), b"x" * (MAX_BODY_BYTES + 1)))
     assert (made.items, [one.dead for one in made.dead]) == ([], ["oversized"])
     (message,) = [one.message for one in made.dead]
@@ -235,7 +237,7 @@ def test_a_message_that_the_store_cannot_hold_is_a_dead_letter(from_log: bool) -
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake uses it."""
+    """A memory broker with those methods of a log broker that an intake uses."""
 
     transactions = False
 
@@ -247,7 +249,7 @@ class Logs(MemoryBroker):
 
 
 class Ignoring:
-    """A reader or consumer that ignores all calls."""
+    """A reader or consumer that ignores calls."""
 
     def done(self, part: LogBatch) -> None: ...
 
@@ -279,7 +281,7 @@ BATCHES = st.lists(
 def carried_out(
     batches: list[list[tuple[RetryState, bytes]]], take: Callable[[Connection, list[Delivery], int], list[Taken]]
 ) -> Any:
-    """Everything that is stored and reported of batches."""
+    """Take in the batches. Return everything that is then stored and reported."""
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: NOW_MS).open()
     with Connection(store, Logs()) as connection:
         connection.broker.create_topic("g.dead")
@@ -304,7 +306,7 @@ def carried_out(
 @settings(deadline=None, max_examples=50)
 @given(BATCHES)
 def test_a_queue_and_a_log_carry_out_the_same_decisions(batches: list[list[tuple[RetryState, bytes]]]) -> None:
-    """Equal items, dead letters, counts and reports for the same failures, over several batches."""
+    """For the same failures, both intakes store equal items, dead letters and counts, and report the same."""
 
     def from_queue(connection: Connection, deliveries: list[Delivery], _: int) -> list[Taken]:
         intake = IntakeFromQueue(connection, "g", POLICIES, rng=random.Random(1))
@@ -321,7 +323,7 @@ def test_a_queue_and_a_log_carry_out_the_same_decisions(batches: list[list[tuple
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(STATES, st.sampled_from([b"v", b"w"])), max_size=8))
 def test_by_the_same_knowledge_both_plan_the_same(batch: list[tuple[RetryState, bytes]]) -> None:
-    """A plan depends on its arguments only: made twice, it is equal."""
+    """With the same records and the same answers, the plans for a queue and for a log are equal."""
     deliveries = [delivery(state, value, n) for n, (state, value) in enumerate(batch)]
     counts = {key_of(failed("a"), b"v"): 1, key_of(failed("b"), b"w"): ENDED, "c!": 1}
     plans = [answered(rules_of(from_log=from_log), *deliveries, counts=counts) for from_log in (False, True, True)]
@@ -333,7 +335,7 @@ def test_by_the_same_knowledge_both_plan_the_same(batch: list[tuple[RetryState, 
 
 
 def test_a_decided_entry_stays_as_it_is() -> None:
-    """The second plan decides only the records with open questions."""
+    """A second plan decides only the records with open questions."""
     rules = rules_of(from_log=True)
     asking = plan([delivery(failed("a")), delivery(failed("b", 9))], Known(), NOW_MS, rules)
     kept = asking.entries[0]

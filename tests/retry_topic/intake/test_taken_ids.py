@@ -1,4 +1,4 @@
-"""Log batches with ids that belong to other messages: nothing of a batch is stored behind its position."""
+"""Log batches with ids that belong to other messages: each record is stored, and the other messages do not change."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ FAR_MS = 4_000_000_000_000
 
 
 class Died(BaseException):
-    """The process has ended here."""
+    """Raised in place of a call: the process has died."""
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake uses it."""
+    """A memory broker with those methods of a log broker that an intake uses."""
 
     transactions = False
 
@@ -44,7 +44,7 @@ class Logs(MemoryBroker):
 
 
 class Log:
-    """A partition of failed messages, read from the store's position."""
+    """A partition of failed messages, read from the stored position."""
 
     def __init__(self, *states: RetryState) -> None:
         self.records = [
@@ -66,20 +66,20 @@ class Log:
         return {} if self.place is None else {SOURCE: self.place}
 
     def done(self, part: LogBatch) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def rewind(self, source: str, position: int | None) -> None:
         self.place = position
 
     def beat(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class Dying:
-    """A backend that ends the process at call number `last`, before or after the server has executed it."""
+    """A backend that dies at call number `last`. With `heard`, the server executes that call before."""
 
     def __init__(self, backend: Any, last: int, *, heard: bool) -> None:
         self._backend, self._left, self._heard = backend, last, heard
@@ -121,7 +121,7 @@ def intake(connection: Connection) -> IntakeFromLog:
 
 
 def drain(connection: Connection, log: Log, limit: int = 3) -> None:
-    """Take in the whole log from the stored position on, as a starting service does."""
+    """Take in the whole log from the stored position on, as a service does after its start."""
     (log.place,) = LogIntake(connection.store).positions([SOURCE])
     taking = intake(connection)
     while (part := log.poll(limit)) is not None or taking.busy:
@@ -141,19 +141,19 @@ def values(store: DelayStore, state: Any = "due") -> list[bytes]:
 
 @pytest.fixture(params=[1, 4])
 def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """Runs a test with one shard, and with several."""
+    """A connection to a store in memory, once with one shard and once with four."""
     with Connection(open_store("memory:", shards=request.param), Logs()) as connection:
         connection.broker.create_topic(dead_topic_of("g"))
         yield connection
 
 
 def own_id(offset: int) -> str:
-    """The id of the record at an offset, if it brings none."""
+    """The id that is made from the place of the record at `offset`."""
     return retry_id("g", "g.retry", 0, str(offset))
 
 
 def test_what_has_a_taken_id_gets_one_of_its_own(connection: Connection) -> None:
-    """The record is stored with its batch. The earlier message does not change."""
+    """The record is stored under an id made from its place. The earlier message does not change."""
     stand_in_the_way(connection, "b.1")
     drain(connection, Log(failed("a"), failed("b"), failed("c")))
     assert values(connection.store) == [b"0", b"1", b"2", b"another"]
@@ -164,7 +164,7 @@ def test_what_has_a_taken_id_gets_one_of_its_own(connection: Connection) -> None
 
 
 def test_a_dead_letter_with_a_taken_id_is_kept_as_well(connection: Connection) -> None:
-    """It is stored under its own id, with the rest of its batch."""
+    """The dead letter is stored under an id made from its place, together with the rest of its batch."""
     stand_in_the_way(connection, "b.1")
     drain(connection, Log(failed("a"), failed("b", verdict="dead"), failed("c")))
     assert (values(connection.store), values(connection.store, "dead")) == ([b"0", b"2", b"another"], [b"1"])
@@ -172,7 +172,8 @@ def test_a_dead_letter_with_a_taken_id_is_kept_as_well(connection: Connection) -
 
 
 def test_what_is_there_already_is_left_out(connection: Connection) -> None:
-    """The same message waits under the id, although no count says so: the failure is known."""
+    """The same message already waits under the id, although the store has no attempt count for it. It is not stored
+    twice."""
     log = Log(failed("a"), failed("b"))
     drain(connection, log)
     (found,) = connection.store.get(["a.1"], anywhere=True)
@@ -184,7 +185,7 @@ def test_what_is_there_already_is_left_out(connection: Connection) -> None:
 
 
 def test_who_knows_how_ids_are_made_displaces_nobody(connection: Connection) -> None:
-    """A record claims the id of a later record's place: in its batch, in another batch, in the store."""
+    """A record claims the id that is made from a later record's place. All records are stored."""
     stand_in_the_way(connection, f"{own_id(5)}.1")
     forged = [failed(own_id(n)) for n in (2, 4)]
     drain(connection, Log(forged[0], failed("a"), failed(None), forged[1], failed(None), failed(None)))
@@ -192,7 +193,7 @@ def test_who_knows_how_ids_are_made_displaces_nobody(connection: Connection) -> 
 
 
 def deaths(open_connection: Callable[[], Connection], *, heard: bool) -> int:
-    """The intake dies at each of its calls in turn, and another continues; returns the number of deaths."""
+    """Let the intake die at each of its calls in turn, and another one continue. Return the number of deaths."""
     states = [failed("a"), failed("b"), failed("c", verdict="dead"), failed("d"), failed("e"), failed("b", 2)]
     for last in range(100):
         with open_connection() as connection:
@@ -217,14 +218,14 @@ def deaths(open_connection: Callable[[], Connection], *, heard: bool) -> int:
 @pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize("shards", [1, 4])
 def test_a_death_at_any_call_loses_and_doubles_nothing(shards: int, heard: bool) -> None:
-    """This includes the calls between the refusal of a batch and its second attempt."""
+    """Some calls are between the refusal of a batch and its second attempt. A death there loses nothing either."""
     assert deaths(lambda: Connection(open_store("memory:", shards=shards), Logs()), heard=heard) > 8
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("heard", [False, True])
 def test_a_death_at_any_call_to_a_server(real_server: TemporaryServer, heard: bool) -> None:
-    """The same holds for a real server."""
+    """The same as the test above, with a real server."""
     assert (
         deaths(lambda: Connection(open_store(real_server.url, namespace=f"n{uuid4().hex[:8]}"), Logs()), heard=heard)
         > 8

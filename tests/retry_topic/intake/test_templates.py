@@ -1,4 +1,4 @@
-"""The decision cache: it makes the same of records as the plan, and it decides the usual records."""
+"""The decision cache decides records exactly as the plan does, and it decides all usual records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from wheel_sched.store.memory import MemoryBackend
 T = TypeVar("T")
 
 SOURCE = "g.retry/0"
-NOW_MS = time.time_ns() // 1_000_000  # consumers write the time of day
+NOW_MS = time.time_ns() // 1_000_000  # consumers write the present time
 POLICIES = PolicySet(
     RetryPolicy(
         delay=Fixed(base_ms=60_000),
@@ -44,7 +44,7 @@ POLICIES = PolicySet(
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake uses it."""
+    """A memory broker with those methods of a log broker that an intake uses."""
 
     transactions = False
 
@@ -56,7 +56,7 @@ class Logs(MemoryBroker):
 
 
 class Reader:
-    """Reads nothing: the test gives it batches."""
+    """A reader that reads nothing, because the test makes the batches."""
 
     def __init__(self) -> None:
         self.position: int | None = None
@@ -74,14 +74,15 @@ class Reader:
         raise AssertionError(position)
 
     def beat(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class Highest(random.Random):
-    """Draws the greatest value. So an extra draw in one way does not change the delays of the other."""
+    """A random generator that always draws the largest number. So delays do not depend on the number of
+    earlier draws."""
 
     def randint(self, a: int, b: int) -> int:
         return b
@@ -96,7 +97,7 @@ def record(offset: int, headers: Headers, key: bytes | None = b"k", value: bytes
 
 
 def outcome(records: Sequence[Message], *, cached: bool, at_once: int = 4, **more: Any) -> tuple[Any, ...]:
-    """Everything that an intake makes of records: the store's contents and the reports."""
+    """Take in the records. Return everything that the store then has, and the reports."""
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: NOW_MS).open()
     with Connection(store, Logs()) as connection:
         connection.broker.create_topic("g.dead")
@@ -163,7 +164,7 @@ ODD = (b"", b"x", b"-1", b"07", b"1_0", b"9" * 14, b"9" * 15, b"9" * 30, b"a\0b"
 
 
 def records_by_chance(chance: random.Random) -> list[Message]:
-    """Records of two kinds in any order. Most are usual, one in six has an odd header."""
+    """Thirty records of two kinds in random order. Most are usual, and one in six has a malformed header."""
     kinds = []
     for _ in range(2):
         shared = {name: chance.choice(SHARED[name]) for name in SHARED if chance.random() < 0.5}
@@ -187,13 +188,13 @@ def records_by_chance(chance: random.Random) -> list[Message]:
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
 def test_the_cache_makes_of_records_what_the_plan_makes(seed: int) -> None:
-    """Equal bytes in the store, attempt counts, history and reports, whatever the headers say."""
+    """With and without the cache, the store has equal items, counts and history, and the reports are equal."""
     records = records_by_chance(random.Random(seed))
     assert outcome(records, cached=True) == outcome(records, cached=False)
 
 
 def usual(count: int, error: Callable[[int], str] = lambda n: f"order {n}: no answer") -> list[Message]:
-    """Records as consumers write them."""
+    """Records of first failures, as consumers write them."""
     made = []
     for n in range(count):
         origin = Message("orders", b"%d" % n, b"k", (("traceparent", b"00-%032d" % n),), Source("orders", 1, str(n), 7))
@@ -204,7 +205,7 @@ def usual(count: int, error: Callable[[int], str] = lambda n: f"order {n}: no an
 
 
 def failed_twice(records: Sequence[Message]) -> list[Message]:
-    """They came back and failed again."""
+    """Records of the second failures of these messages."""
     again = [replace(read(one.headers), policy="default@1", due_ms=5, delay_ms=60_000) for one in records]
     failure = Failure(error_class="builtins.OSError", message="still not")
     return [
@@ -222,14 +223,14 @@ def planned(records: Sequence[Message], rules: Rules, templates: Templates | Non
 
 
 def rules_of(**more: Any) -> Rules:
-    """The rules of a group that reads a log."""
+    """The rules of a group whose retry topic is a log."""
     settings = {"origins": None, "spring": False, "secrets": (), "reference_above": 0, "rng": Highest()}
     return Rules("g", POLICIES, "g.redelivery", True, **(settings | more))
 
 
 @pytest.mark.parametrize("hops", [1, 2])
 def test_the_cache_decides_records_as_consumers_write_them(hops: int) -> None:
-    """All but the first three. Each has its own trace, text and times, at the first failure and later."""
+    """The cache decides all but the first three records, although each has its own trace, text and times."""
     records = usual(50) if hops == 1 else failed_twice(usual(50))
     made = planned(records, rules_of(), Templates(POLICIES, Highest()))
     assert [isinstance(one, Prepared) for one in made.entries] == [False] * 3 + [True] * 47
@@ -241,7 +242,7 @@ def test_the_cache_decides_records_as_consumers_write_them(hops: int) -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
 def test_a_plan_is_the_same_with_and_without_the_cache(seed: int) -> None:
-    """Equal items, dead letters, counts, questions and reports, whatever the headers say."""
+    """Items, dead letters, counts, questions and reports are equal, whatever the headers say."""
     records = records_by_chance(random.Random(seed))
     made = planned(records, rules_of(), Templates(POLICIES, Highest()))
     plain = planned(records, rules_of(), None)
@@ -255,7 +256,7 @@ def test_a_plan_is_the_same_with_and_without_the_cache(seed: int) -> None:
 
 
 def test_the_store_is_asked_about_a_dead_letter_alone() -> None:
-    """A dead letter does not make the plan decide other records of the batch again."""
+    """A dead letter in a batch does not make the plan decide the other records again."""
     records = usual(20)
     state = replace(read(records[13].headers), verdict="dead")
     records[13] = replace(records[13], headers=write(records[13].headers, state))
@@ -271,13 +272,13 @@ def test_the_store_is_asked_about_a_dead_letter_alone() -> None:
 
 @pytest.mark.parametrize("more", [{"secrets": (b"sixteen bytes ok",)}, {"spring": True}, {"reference_above": 1}])
 def test_the_plan_itself_decides_what_the_cache_does_not_know(more: dict[str, Any]) -> None:
-    """Signatures, Spring's headers and references are as usual."""
+    """With signatures, Spring's headers or references, the results with and without the cache are equal."""
     records = [replace(one, value=b"12") for one in usual(6)]
     assert outcome(records, cached=True, **more) == outcome(records, cached=False, **more)
 
 
 def test_other_policies_make_other_templates() -> None:
-    """Templates of the old policies are forgotten."""
+    """When the policies change, the cache drops the templates of the old ones."""
     with Connection(open_store("memory:"), Logs()) as connection:
         taking, reader = IntakeFromLog(connection, "g", POLICIES, rng=random.Random(1)), Reader()
         records = usual(9)
@@ -292,7 +293,7 @@ def test_other_policies_make_other_templates() -> None:
 
 
 def test_what_the_cache_learns_is_bounded() -> None:
-    """Thousands of different records do not make the cache grow beyond its bounds."""
+    """After thousands of different records the cache is not larger than its limit."""
     templates = Templates(POLICIES, random.Random(1))
     states = [RetryState(id="a", attempt=1, original_topic="orders", error_fingerprint=f"f{n}") for n in range(10_000)]
     planned([record(n, write((), state)) for n, state in enumerate(states)], rules_of(), templates)

@@ -1,4 +1,4 @@
-"""Retry headers: an exact round trip, bounds, and safety against any bytes."""
+"""Retry headers: they are read back exactly as written, have limits, and any bytes can be read."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ OTHERS = st.lists(st.tuples(st.sampled_from(["traceparent", "a", "retry"]), st.b
 @settings(deadline=None)
 @given(OTHERS, STATES)
 def test_what_is_written_is_read_back(others: Headers, state: RetryState) -> None:
-    """Every state within its bounds survives the round trip without oddities."""
+    """Every state within the limits is read back equal and without oddities."""
     found = read(write(others, state))
     assert found == state
     assert found.oddities == ()
@@ -83,7 +83,7 @@ ANY_HEADERS = st.lists(st.tuples(ANY_NAME, st.binary(max_size=1_500) | NUMBERS),
 @settings(deadline=None)
 @given(ANY_HEADERS)
 def test_no_headers_whatever_raise_or_leave_the_bounds(headers: Headers) -> None:
-    """Any bytes give a legal state, which survives another round trip."""
+    """Any headers give a valid state. The state is equal when it is written and read again."""
     state = read(headers)
     assert 0 <= state.attempt <= MAX_COUNT
     assert 0 <= state.replays <= MAX_COUNT
@@ -98,9 +98,9 @@ WRITTEN = st.tuples(OTHERS, STATES).map(lambda both: write(*both))
 @settings(deadline=None)
 @given(ANY_HEADERS | WRITTEN, STATES)
 def test_what_is_written_again_reads_as_if_all_were_written(headers: Headers, changed: RetryState) -> None:
-    """This holds over headers that are broken, foreign, doubled or too long.
+    """`HeaderRewriter` replaces some headers with the same result as `write`, even over malformed or repeated headers.
 
-    Other headers stay; ours stay within their bounds.
+    Other headers stay, and the retry headers stay within their limits.
     """
     state = read(headers)
     shared, own = (tuple(getattr(changed, name) for name in names) for names in (SHARED, OWN))
@@ -115,7 +115,7 @@ def test_what_is_written_again_reads_as_if_all_were_written(headers: Headers, ch
 
 
 def test_what_stays_keeps_its_bytes() -> None:
-    """A number with a leading zero is the same number, and nothing rewrites it."""
+    """`HeaderRewriter` does not rewrite a header that has not changed, for example a number with a leading zero."""
     headers = (("a", b"1"), ("retry-attempt", b"02"), ("retry-due-at", b"5"), ("b", b"2"))
     restated = HeaderRewriter(("policy",), ("due_ms",))(headers, read(headers), ("p@1",), (7,))
     assert restated == (
@@ -128,7 +128,7 @@ def test_what_stays_keeps_its_bytes() -> None:
 
 
 def test_a_header_that_is_there_twice_is_odd() -> None:
-    """The last one counts, even if it is the broken one."""
+    """A repeated retry header is reported as an oddity. The last value counts, even if it is malformed."""
     state = read((("retry-attempt", b"7"), ("retry-attempt", b"2")))
     assert (state.attempt, state.oddities) == (2, ("retry-attempt: is there twice, the last counts",))
     broken = read((("retry-id", b"a"), ("retry-id", b"\xff")))
@@ -154,7 +154,8 @@ WILD_TEXT = st.none() | st.text(max_size=3) | st.text(min_size=240, max_size=2_0
     )
 )
 def test_no_state_whatever_writes_over_the_bounds(state: RetryState) -> None:
-    """Each value and their sum stay within the bounds. A second round trip changes nothing."""
+    """Each written value and the sum of all stay within their limits. Reading and writing them again
+    changes nothing."""
     written = write((), state)
     for name, data in written:
         field = next(field for field in FIELDS.values() if field.header == name)
@@ -164,7 +165,7 @@ def test_no_state_whatever_writes_over_the_bounds(state: RetryState) -> None:
 
 
 def test_the_fullest_state_gives_up_only_its_message() -> None:
-    """With every field at its bound, the message is cut, and nothing else is lost."""
+    """If all fields together are too large, the error message is cut, and nothing else is lost."""
     full: dict[str, Any] = {
         name: "x" * min(250, field.max_bytes)
         for name, field in FIELDS.items()
@@ -194,7 +195,7 @@ def test_the_fullest_state_gives_up_only_its_message() -> None:
 
 
 def test_other_headers_stay_untouched_and_in_order() -> None:
-    """Only our names are replaced, with all their earlier values. Repeated other headers stay."""
+    """`write` replaces all retry headers. Other headers stay, even repeated ones."""
     before: Headers = (("b", b"1"), ("retry-attempt", b"3"), ("a", b"2"), ("b", b"3"), ("retry-attempt", b"4"))
     after = write(before, RetryState(attempt=5))
     assert after == (("b", b"1"), ("a", b"2"), ("b", b"3"), ("retry-attempt", b"5"), ("retry-replays", b"0"))
@@ -206,7 +207,7 @@ def test_the_last_of_equal_headers_wins() -> None:
 
 
 def test_headers_do_not_grow_from_hop_to_hop() -> None:
-    """A thousand hops cost as many bytes as one."""
+    """After a thousand failures a message has as many headers as after one."""
     headers: Headers = (("traceparent", b"00-1"),)
     for attempt in range(1, 1_001):
         headers = write(headers, replace(read(headers), attempt=attempt, error_message="boom"))
@@ -230,7 +231,7 @@ def test_headers_do_not_grow_from_hop_to_hop() -> None:
     ],
 )
 def test_broken_attempts_are_reported_and_raise_no_limit(data: bytes, attempt: int) -> None:
-    """Too large a count stays large, nonsense counts as absent, and both are reported."""
+    """Too large a count becomes the maximum, and an invalid one counts as absent. Both are reported."""
     state = read((("retry-attempt", data),))
     assert state.attempt == attempt
     assert len(state.oddities) == 1
@@ -238,7 +239,8 @@ def test_broken_attempts_are_reported_and_raise_no_limit(data: bytes, attempt: i
 
 
 def test_a_broken_first_failure_falls_back_to_the_messages_own_time() -> None:
-    """A broken header does not restart the age."""
+    """If the time of the first failure is invalid, the message's own time is used, so that its age does not start
+    again."""
     state = read((("retry-first-failed-at", b"soon"), ("retry-original-timestamp", b"1234")))
     assert state.first_failed_ms == 1_234
     assert len(state.oddities) == 1
@@ -259,21 +261,21 @@ def test_a_broken_first_failure_falls_back_to_the_messages_own_time() -> None:
     ],
 )
 def test_a_broken_label_or_number_is_ignored_and_reported(name: str, data: bytes) -> None:
-    """Half an id would name another message, so a broken id counts as absent."""
+    """A value that is too long or invalid counts as absent. A shortened id would name another message."""
     state = read(((name, data),))
     assert state == RetryState()
     assert state.oddities[0].startswith(f"{name}: ")
 
 
 def test_over_long_prose_is_cut_at_a_whole_character() -> None:
-    """1,000 bytes of the message are kept, but no half letter."""
+    """At most 1,000 bytes of the error message are kept, and no character is cut in two."""
     state = read((("retry-error-message", ("é" * 5_000).encode()),))
     assert state.error_message == "é" * 500
     assert state.oddities == ("retry-error-message: cut to its bound",)
 
 
 def test_parents_are_cut_at_whole_names() -> None:
-    """Half a class name could match a wrong rule."""
+    """Half a class name could match a wrong rule, so a list of parent classes is cut between names."""
     names = tuple(f"package.module.Class{number:03d}" for number in range(100))
     found = read(write((), RetryState(error_mro=names))).error_mro
     assert 0 < len(found) < 100
@@ -281,18 +283,18 @@ def test_parents_are_cut_at_whole_names() -> None:
 
 
 def test_an_over_long_retry_after_is_clamped() -> None:
-    """A request for years is still a request for a long wait. The policy bounds it."""
+    """Too long a wait becomes the longest allowed wait."""
     assert read((("retry-after", b"9" * 18),)).retry_after_ms == LONGEST_MS
 
 
 @pytest.mark.parametrize("dialect", ["none", "spring"])
 def test_where_a_state_was_read_does_not_make_it_another(dialect: Dialect) -> None:
-    """Oddities and dialect describe the reading, not the message."""
+    """Oddities and dialect do not matter when states are compared."""
     assert RetryState(attempt=1, dialect=dialect, oddities=("x",)) == RetryState(attempt=1)
 
 
 def test_a_message_without_retry_headers_is_fresh() -> None:
-    """Nothing is invented."""
+    """Headers without a retry header give the default state."""
     state = read((("traceparent", b"1"), ("retry", b"5")))
     assert state == RetryState()
     assert state.dialect == "none"

@@ -1,4 +1,4 @@
-"""Reading Spring's, SmallRye's and Pulsar's headers."""
+"""Reading the retry headers of Spring, SmallRye and Pulsar."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ TIME_MS = 1_700_000_000_000
 
 
 def big_integer(number: int) -> bytes:
-    """Java's BigInteger.toByteArray(): two's complement in the fewest bytes."""
+    """Encode a number as Java's BigInteger.toByteArray() does: two's complement in the fewest bytes."""
     return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
 
 
@@ -29,7 +29,8 @@ SPRING: Headers = (
 
 
 def test_springs_retry_topic_headers_are_read() -> None:
-    """Attempt 3 comes next, so 2 have failed. The cause is the error, and its wrapper is a parent."""
+    """The header has the next attempt, 3, so 2 have failed. The cause is the error class, and its wrapper a parent
+    class."""
     state = read(SPRING)
     assert (state.dialect, state.attempt, state.due_ms) == ("spring", 2, TIME_MS + 5_000)
     assert (state.first_failed_ms, state.original_timestamp_ms) == (TIME_MS, TIME_MS)
@@ -40,12 +41,12 @@ def test_springs_retry_topic_headers_are_read() -> None:
 
 
 def test_springs_early_one_byte_count_is_read() -> None:
-    """Versions before 2.8 wrote the attempt as one byte."""
+    """Spring before 2.8 wrote the attempt as one byte."""
     assert read((("retry_topic-attempts", b"\x04"),)).attempt == 3
 
 
 def test_springs_classic_dead_letter_headers_are_read() -> None:
-    """A record of a plain dead-letter topic has failed at least once."""
+    """A record of a dead-letter topic without a count has failed once."""
     state = read(
         (
             ("kafka_dlt-original-topic", b"orders"),
@@ -65,7 +66,7 @@ def test_springs_classic_dead_letter_headers_are_read() -> None:
 
 
 def test_broken_spring_numbers_are_reported_and_count_as_one_failure() -> None:
-    """Odd sizes, negative and huge counts raise no limit."""
+    """A count of wrong size or below zero counts as one failure. Too large a count becomes the maximum."""
     nine_bytes = read((("retry_topic-attempts", b"123456789"),))
     assert (nine_bytes.attempt, len(nine_bytes.oddities)) == (1, 1)
     negative = read((("retry_topic-attempts", b"\xff\xff\xff\xff"),))
@@ -75,7 +76,7 @@ def test_broken_spring_numbers_are_reported_and_count_as_one_failure() -> None:
 
 
 def test_smallryes_headers_are_read() -> None:
-    """After the first failure the record has a count of 0."""
+    """After the first failure SmallRye's count is 0."""
     state = read(
         (
             ("delayed-retry-count", b"0"),
@@ -95,17 +96,17 @@ def test_smallryes_headers_are_read() -> None:
 
 
 def test_smallryes_count_leaves_out_the_first_failure() -> None:
-    """A count of 2 means two retries and the third failure."""
+    """SmallRye's count 2 means two retries, so three failures."""
     assert read((("delayed-retry-count", b"2"),)).attempt == 3
 
 
 def test_a_huge_smallrye_count_stays_within_the_ceiling() -> None:
-    """Converting a clamped count does not raise it above the ceiling."""
+    """Too large a count becomes the maximum, although one failure is added."""
     assert read((("delayed-retry-count", b"99999999"),)).attempt == MAX_COUNT
 
 
 def test_pulsars_properties_are_read() -> None:
-    """RECONSUMETIMES counts how often the message was put back, that is, how often it failed."""
+    """RECONSUMETIMES counts how often the message failed."""
     state = read(
         (
             ("RECONSUMETIMES", b"4"),
@@ -119,6 +120,6 @@ def test_pulsars_properties_are_read() -> None:
 
 
 def test_our_own_headers_win_over_foreign_ones() -> None:
-    """After a group has adopted a topic, our own headers continue the count."""
+    """If a record has both `retry-` headers and Spring's, the `retry-` headers hold."""
     state = read((*SPRING, ("retry-attempt", b"6")))
     assert (state.dialect, state.attempt, state.original_topic) == ("own", 6, None)

@@ -1,4 +1,4 @@
-"""Signatures: they cover every field that decides, and the payload. Unsigned headers decide nothing."""
+"""Signatures of retry headers: they cover the payload and every field that decides. Unsigned headers decide nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check(state: RetryState, message: Message = MESSAGE, secrets: Any = SECRET) 
 
 
 def test_a_signed_state_is_believed() -> None:
-    """The verified state equals the signed one."""
+    """Verifying a signed state returns an equal state."""
     state = check(received(signed()))
     assert replace(state, signature=None) == STATE
     assert (state.oddities, state.unsigned) == ((), False)
@@ -68,7 +68,7 @@ def test_a_signed_state_is_believed() -> None:
     ],
 )
 def test_nothing_that_decides_can_be_changed(forged: dict[str, Any]) -> None:
-    """A changed state is unsigned: it has the payload's id and no count."""
+    """A state that was changed counts as unsigned: it has an id made from the payload, and no attempt count."""
     state = check(received(replace(signed(), **forged)))
     assert (state.unsigned, state.id) == (True, content_id("g", b"payload", b"key"))
     assert (state.attempt, state.replays, state.published_ms, state.signature) == (0, 0, None, None)
@@ -77,37 +77,37 @@ def test_nothing_that_decides_can_be_changed(forged: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("other", [{"value": b"another"}, {"value": b""}, {"key": b"other"}, {"key": None}])
 def test_a_signature_fits_one_payload_and_key(other: dict[str, Any]) -> None:
-    """It is accepted on no other message."""
+    """With another payload or key the same headers count as unsigned."""
     assert check(received(signed()), replace(MESSAGE, **other)).unsigned
 
 
 def test_no_field_can_be_moved_into_another() -> None:
-    """A signed text is not accepted in another field."""
+    """Moving signed text from one field to another makes the state unsigned."""
     one = sign(RetryState(id="ab", consumer_group="c"), MESSAGE, SECRET)
     assert check(received(replace(one, id="a", consumer_group="bc"))).unsigned
     assert check(received(replace(one, id="ab", consumer_group=None, original_topic="c"))).unsigned
 
 
 def test_a_payload_by_reference_is_signed_as_what_it_refers_to() -> None:
-    """A dead letter with its payload in the topic can be signed without reading the payload."""
+    """A message that is stored as a reference gets the same signature as with its payload. The payload is not read."""
     stored = MESSAGE.by_reference(Source("g.retry", 0, "1"))
     assert not check(received(sign(STATE, stored, SECRET))).unsigned
 
 
 def test_what_is_not_signed_may_change() -> None:
-    """The error's text is for people."""
+    """Error text and due time may change without making the state unsigned."""
     state = received(replace(signed(), error_message="other", due_ms=5))
     assert check(state) is state
 
 
 @pytest.mark.parametrize("signature", [None, "", "forged", "žluťoučký"])
 def test_a_missing_or_strange_signature_is_none(signature: str | None) -> None:
-    """Removing it does not help, and comparing never raises."""
+    """A state without a signature, or with a malformed one, counts as unsigned. Verifying raises no error."""
     assert check(received(replace(STATE, signature=signature))).unsigned
 
 
 def test_records_alike_have_one_id_and_others_another() -> None:
-    """An unsigned record's id is made of group, payload and key, so leaving headers out does not change it."""
+    """An unsigned record's id is made from group, payload and key, whatever its headers are."""
     alike = {check(read(headers)).id for headers in ((), (("trace", b"1"),), write((), STATE))}
     assert len(alike) == 1
     others = [replace(MESSAGE, value=b"x"), replace(MESSAGE, key=None), replace(MESSAGE, key=b"")]
@@ -116,7 +116,7 @@ def test_records_alike_have_one_id_and_others_another() -> None:
 
 
 def test_secrets_can_be_rolled() -> None:
-    """With two secrets, a signature of either one is accepted."""
+    """With several secrets, a signature of any of them is valid. So a secret can be replaced."""
     old, new = received(signed(OTHER)), received(signed())
     assert check(old, secrets=[SECRET, OTHER]) is old
     assert check(new, secrets=[SECRET, OTHER]) is new
@@ -124,24 +124,24 @@ def test_secrets_can_be_rolled() -> None:
 
 
 def test_no_secret_at_all_believes_nothing() -> None:
-    """An empty list of secrets does not mean "no check"."""
+    """With an empty list of secrets, every state counts as unsigned."""
     assert check(received(signed()), secrets=[]).unsigned
 
 
 def test_what_cannot_be_written_is_not_signed() -> None:
-    """A label that is too long for its header is left out by writer and verifier."""
+    """A field that is too long for its header is left out, by the signer and by the verifier."""
     state = sign(replace(STATE, consumer_group="g" * 300), MESSAGE, SECRET)
     assert check(received(state)).consumer_group is None
     assert not check(received(state)).unsigned
 
 
 def test_a_state_without_id_is_not_signed() -> None:
-    """Its signature would fit any message."""
+    """`sign` refuses a state without id."""
     with pytest.raises(Rejected, match="expected a state with an id"):
         sign(RetryState(attempt=1), MESSAGE, SECRET)
 
 
 def test_a_short_secret_is_refused() -> None:
-    """A secret that can be guessed protects nothing."""
+    """`sign` refuses a secret of less than 16 bytes, which could be guessed."""
     with pytest.raises(Rejected, match="at least 16 bytes"):
         sign(STATE, MESSAGE, b"short")

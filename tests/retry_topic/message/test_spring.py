@@ -1,4 +1,4 @@
-"""Writing Spring's headers: Spring's own readers, and ours, read the right values."""
+"""Writing Spring's retry headers: Spring's readers and this package's reader get the right values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STATE = RetryState(
 
 @pytest.mark.parametrize("dead", [False, True])
 def test_what_is_told_is_what_springs_readers_find(dead: bool) -> None:
-    """Read back as a foreign record, the facts are equal. A dead letter has no next attempt."""
+    """Spring's headers are read back with the same values. A dead letter has no due time and counts as one failure."""
     written = with_spring((("trace", b"t"),), STATE, dead=dead)
     back = read(written)
     assert back.dialect == "spring"
@@ -45,7 +45,7 @@ def test_what_is_told_is_what_springs_readers_find(dead: bool) -> None:
 
 
 def test_numbers_have_javas_widths() -> None:
-    """int, long, and a BigInteger in the fewest bytes."""
+    """Numbers are written as Java's int (4 bytes), long (8 bytes) or BigInteger (the fewest bytes)."""
     written = dict(with_spring((), STATE, dead=False))
     assert written["retry_topic-attempts"] == b"\x00\x00\x00\x03"
     assert written["kafka_original-partition"] == b"\x00\x00\x00\x07"
@@ -56,12 +56,12 @@ def test_numbers_have_javas_widths() -> None:
 
 @pytest.mark.parametrize("offset", ["7-0", "", "x", "²", str(2**63)])
 def test_what_spring_has_no_form_for_is_left_out(offset: str) -> None:
-    """The offset of a stream is not a number."""
+    """An offset that is no Java long, such as a stream entry's id, is not written."""
     assert "kafka_original-offset" not in dict(with_spring((), replace(STATE, original_offset=offset), dead=False))
 
 
 def test_they_do_not_grow_from_hop_to_hop() -> None:
-    """They are written again each time, whatever was there, in both families. The largest state fits."""
+    """Old Spring headers are replaced, each by one new header. All together stay below 3,072 bytes."""
     headers = with_spring(tuple((name, b"old") for name in SPRING_NAMES) * 3, STATE, dead=False)
     again = with_spring(headers, STATE, dead=True)
     assert sorted(name for name, _ in again) == sorted({name for name, _ in again})
@@ -71,7 +71,7 @@ def test_they_do_not_grow_from_hop_to_hop() -> None:
 
 
 def test_a_service_that_tells_them(bench: Bench) -> None:
-    """Our headers and Spring's agree on the redelivery. The dead topic has the dead family; nothing is doubled."""
+    """On a redelivery, `retry-` headers and Spring's agree. The dead topic gets Spring's headers for dead letters."""
     seen = []
 
     def handle(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""The stream encoding of messages, which a script of the store also relies on."""
+"""The stream encoding of messages, which a Lua script of the store relies on too."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ foreign_entries = st.lists(st.tuples(field_names, st.binary(max_size=20)), max_s
 
 
 def test_fields_are_value_then_key_then_headers() -> None:
-    """XADD takes this flat list; the order is fixed."""
+    """The fields are in this fixed order, as a flat list for XADD."""
     message = Message("t", b"v", b"k", (("a", b"1"), ("b", b"2"), ("a", b"3")))
     assert to_fields(message) == [b"value", b"v", b"key", b"k", b"a", b"1", b"b", b"2", b"a", b"3"]
 
 
 def test_no_key_is_not_an_empty_key() -> None:
-    """None and b"" are distinguished."""
+    """A missing key (None) and an empty key (b"") are different."""
     assert to_fields(Message("t", b"")) == [b"value", b""]
     assert to_fields(Message("t", b"", b"")) == [b"value", b"", b"key", b""]
     assert from_entry("t", b"1-0", [b"value", b""]).key is None
@@ -29,14 +29,15 @@ def test_no_key_is_not_an_empty_key() -> None:
 
 @pytest.mark.parametrize("name", ["value", "key", "h:", "h:value", "h:x"])
 def test_headers_that_look_like_our_fields_are_escaped(name: str) -> None:
-    """A header may have any name, also that of a field."""
+    """A header whose name is also the name of a field is written with the prefix `h:`."""
     message = Message("t", b"v", None, ((name, b"1"),))
     assert to_fields(message)[2] == b"h:" + name.encode()
     assert from_entry("t", b"1-0", to_fields(message)).to("t") == message
 
 
 def test_an_entry_of_another_producer_is_read() -> None:
-    """Without a `value` the payload is empty; a second `value` or `key` is kept; bytes that are not text survive."""
+    """Without a field `value` the payload is empty. A second `key` becomes a header. Names that are not
+    text are kept."""
     fields = [b"temp", b"21", b"key", b"k", b"key", b"k2", b"\xff\xfe", b"x"]
     message = from_entry("t", b"1700000000123-7", fields)
     assert (message.value, message.key) == (b"", b"k")
@@ -48,12 +49,12 @@ def test_an_entry_of_another_producer_is_read() -> None:
 
 @given(foreign_entries)
 def test_any_entry_round_trips_as_a_message(entry: list[tuple[bytes, bytes]]) -> None:
-    """The message of any entry, written and read again, is the same."""
+    """A message read from any entry is equal after it was written and read again."""
     message = from_entry("t", b"5-1", [part for pair in entry for part in pair])
     assert from_entry("t", b"5-1", to_fields(message)) == message
 
 
 def test_a_header_name_that_is_no_text_is_refused() -> None:
-    """An unpaired surrogate without a byte cannot be written."""
+    """A header name with an unpaired surrogate cannot be encoded."""
     with pytest.raises(UnicodeEncodeError):
         to_fields(Message("t", b"", None, (("\ud800", b""),)))

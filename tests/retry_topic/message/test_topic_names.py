@@ -1,4 +1,4 @@
-"""The package's public names: all exist, and each is imported at its first use. And the names of a group's topics."""
+"""The names of a group's topics, and the package's public names: each exists and is imported at its first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wheel_sched.errors import ConfigError
 
 
 def test_every_public_name_is_found() -> None:
-    """Each comes from its module. An unknown name is an ordinary AttributeError."""
+    """Each name in `__all__` exists. An unknown name raises the usual AttributeError."""
     for name in retry_topic.__all__:
         assert getattr(retry_topic, name).__name__ == name
     with pytest.raises(AttributeError, match="module 'retry_topic' has no attribute 'nothing'"):
@@ -21,7 +21,7 @@ def test_every_public_name_is_found() -> None:
 
 
 def test_a_part_is_imported_when_it_is_asked_for() -> None:
-    """Each process that Spark starts imports the package to reach one of its modules."""
+    """Importing the package imports none of its modules. This matters for Spark, which starts many processes."""
     program = (
         "import sys, retry_topic; before = 'retry_topic.message' in sys.modules; retry_topic.Message; "
         "print(before, 'retry_topic.message' in sys.modules, 'retry_topic.consumer' in sys.modules)"
@@ -31,7 +31,7 @@ def test_a_part_is_imported_when_it_is_asked_for() -> None:
 
 
 def test_a_groups_topics_are_named_after_it_unless_somebody_says_otherwise() -> None:
-    """Each name can be given; the others keep their defaults."""
+    """Each topic name can be set. The others keep their defaults."""
     assert GroupTopics().of("billing") == {
         "retry": "billing.retry",
         "redelivery": "billing.redelivery",
@@ -50,17 +50,18 @@ def test_a_groups_topics_are_named_after_it_unless_somebody_says_otherwise() -> 
     ],
 )
 def test_names_that_cannot_be_are_refused(named: dict[str, str], reason: str) -> None:
-    """A group that reads its own output would never end."""
+    """Invalid or equal topic names are refused. With equal names a group would read its own output for ever."""
     with pytest.raises(ConfigError, match=reason):
         GroupTopics(**named)
 
 
 def test_a_name_that_is_anothers_default_is_refused() -> None:
-    """This shows only with the group; so does an impossible group."""
+    """A topic name that equals another topic's default is refused when the group is known. So is an
+    invalid group name."""
     with pytest.raises(ConfigError, match="to be distinct"):
         GroupTopics(dead="billing.retry").of("billing")
     for config in (ServiceConfig, ConsumerConfig):
         with pytest.raises(ConfigError, match="expected group_topics to be GroupTopics"):
-            config(group_topics="orders-retry")  # type: ignore[arg-type]  # what it is to refuse
+            config(group_topics="orders-retry")  # type: ignore[arg-type]  # on purpose
     with pytest.raises(ConfigError, match="expected group to be"):
         GroupTopics(retry="r", redelivery="b", dead="d").of("a b")

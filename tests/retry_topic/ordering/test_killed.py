@@ -1,4 +1,4 @@
-"""Order per key with real processes that are killed and stopped: nothing overtakes, nothing is lost."""
+"""Order per key with real processes that are killed and suspended: no message overtakes another, and none is lost."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ with connect(sys.argv[1]) as connection, RetryService(connection, "billing", pol
 
 
 class Fleet:
-    """Two consumers and a service. Each is started again after it was killed."""
+    """Two consumer processes and a service process. A process that was killed is started again."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -109,7 +109,8 @@ def fleet(redis_url: str) -> Iterator[Fleet]:
 
 
 def judge(seen: list[bytes]) -> dict[bytes, list[int]]:
-    """For each key, the numbers in the order of their first success. None may begin before the one before it."""
+    """Return each key's numbers in the order of their first success. Fail if one began before the number before it was
+    done."""
     done: dict[bytes, list[int]] = defaultdict(list)
     for line in seen:
         value, what = line.split()
@@ -125,7 +126,8 @@ def judge(seen: list[bytes]) -> dict[bytes, list[int]]:
 def test_order_is_kept_per_key_through_kills_and_stops_and_nothing_is_lost(
     fleet: Fleet, redis_client: redis.Redis
 ) -> None:
-    """Consumers and service are killed, or suspended beyond their leases, at random. Each key is handled in order."""
+    """At random, consumers and service are killed, or suspended for longer than their leases. Each key
+    stays in order."""
     rng = random.Random()
     broker = connect(fleet.url)
     seen_client = redis_py.Redis.from_url(fleet.url)

@@ -1,4 +1,4 @@
-"""Ordered keys from end to end: a failed message keeps back the messages of its key, and the others flow."""
+"""Ordered keys from end to end: a failed message delays the later messages of its key, and no other key."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ IDLE_MS = 30_000
 
 
 class Journal:
-    """A handler that notes values by key. A value fails `failures[value]` times."""
+    """A handler that records values by key. It fails for a value `failures[value]` times."""
 
     def __init__(self, **failures: Any) -> None:
         self.failures = {name.encode(): answers for name, answers in failures.items()}
@@ -61,7 +61,7 @@ def closed(bench: Bench) -> int:
 
 
 def test_a_failed_message_keeps_back_its_key_and_no_other(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """The order of the failed key holds through two retries. The other key does not wait."""
+    """The failed key keeps its order through two retries. The other key does not wait."""
     journal = Journal(a1=2)
     bench.serve(policy(base_ms=60))
     bench.publish(b"a1", b"a2", b"a3", key=b"a")
@@ -79,7 +79,7 @@ def test_a_failed_message_keeps_back_its_key_and_no_other(bench: Bench, policy: 
 def test_what_comes_while_a_key_is_closed_is_parked_and_comes_out_in_order(
     bench: Bench, policy: Callable[..., RetryPolicy], topics: GroupTopics
 ) -> None:
-    """This holds even for messages that fail when their turn comes."""
+    """While a key is locked, its messages are parked. They are handled in order, even if one of them fails too."""
     release = threading.Event()
 
     def hold(message: Message) -> Any:
@@ -103,7 +103,7 @@ def test_what_comes_while_a_key_is_closed_is_parked_and_comes_out_in_order(
 
 @pytest.mark.parametrize("end", ["verdict", "attempts"])
 def test_a_dead_head_lets_the_next_one_follow(bench: Bench, policy: Callable[..., RetryPolicy], end: str) -> None:
-    """A message that is given up becomes a dead letter, and its key opens."""
+    """The head becomes a dead letter, and its key is unlocked."""
     journal = Journal(a1=(lambda message: DeadLetter("no use")) if end == "verdict" else 99)
     bench.serve(policy(max_attempts=2))
     bench.publish(b"a1", b"a2", b"a3", key=b"a")
@@ -115,7 +115,7 @@ def test_a_dead_head_lets_the_next_one_follow(bench: Bench, policy: Callable[...
 
 
 def test_parking_is_no_attempt(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """A parked message still has all its attempts."""
+    """A message that was parked still has all its attempts."""
     journal = Journal(a1=1, a2=99)
     bench.serve(policy(max_attempts=3))
     bench.publish(b"a1", b"a2", key=b"a")
@@ -126,7 +126,7 @@ def test_parking_is_no_attempt(bench: Bench, policy: Callable[..., RetryPolicy])
 
 
 def test_a_replayed_letter_comes_outside_the_order(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """It has lost its place: it is handled beside a closed key, and its success opens no key."""
+    """A replayed message is handled even while its key is locked. Its success does not unlock the key."""
     release = threading.Event()
     journal = Journal(
         a1=lambda message: None if release.is_set() else DeadLetter("later"),
@@ -147,7 +147,7 @@ def test_a_replayed_letter_comes_outside_the_order(bench: Bench, policy: Callabl
 def test_a_second_copy_of_a_head_that_has_succeeded_is_not_handled(
     bench: Bench, policy: Callable[..., RetryPolicy]
 ) -> None:
-    """A crash between success and settling delivers it again. It is recognised and only settled."""
+    """The broker delivers a head again after its success. The consumer settles this copy without handling it."""
     journal = Journal(a1=1)
     bench.serve(policy())
     bench.publish(b"a1", key=b"a")
@@ -162,7 +162,8 @@ def test_a_second_copy_of_a_head_that_has_succeeded_is_not_handled(
 def test_a_full_queue_keeps_the_rest_unsettled_until_there_is_room(
     bench: Bench, policy: Callable[..., RetryPolicy]
 ) -> None:
-    """Nothing is lost, and the order holds. Other keys are handled while handlers are free."""
+    """At most `parked_cap` messages of a key are parked. Later ones stay unsettled and in order. Other keys are
+    handled."""
     release = threading.Event()
     journal = Journal(a1=lambda message: None if release.is_set() else Retry(after=0.05))
     bench.serve(policy(max_attempts=None))
@@ -179,7 +180,7 @@ def test_a_full_queue_keeps_the_rest_unsettled_until_there_is_room(
 
 
 def test_messages_without_a_key_have_no_order(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """They are retried as usual, and keep no message back."""
+    """Messages without a key are retried as usual and delay no other message."""
     journal = Journal(x1=1)
     bench.serve(policy(base_ms=100))
     bench.publish(b"x1", b"x2")
@@ -190,7 +191,7 @@ def test_messages_without_a_key_have_no_order(bench: Bench, policy: Callable[...
 
 
 def test_one_consumer_of_a_group_reads_and_another_takes_over(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """The second one begins when the owner has stopped with nothing in flight."""
+    """Only one consumer of a group reads a topic. Another one begins after the first has stopped."""
     first, second = Journal(), Journal()
     bench.serve(policy())
     bench.connection.broker.create_topic("orders")
@@ -204,7 +205,7 @@ def test_one_consumer_of_a_group_reads_and_another_takes_over(bench: Bench, poli
 
 
 def test_an_async_handler_keeps_the_order(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """The order does not depend on the kind of handler."""
+    """Messages of a key keep their order with an async handler too."""
     journal = Journal(a1=2)
 
     async def handle(message: Message) -> Any:
@@ -218,7 +219,7 @@ def test_an_async_handler_keeps_the_order(bench: Bench, policy: Callable[..., Re
 
 
 def test_signed_headers_keep_the_order(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """Parked messages are signed, so that they are believed when they come back."""
+    """With secrets, parked messages are signed, so that the consumer accepts them when they come back."""
     secrets = (b"0123456789abcdef",)
     journal = Journal(a1=1, a2=1)
     bench.serve(policy(), secrets=secrets)
@@ -232,7 +233,8 @@ def test_signed_headers_keep_the_order(bench: Bench, policy: Callable[..., Retry
 def test_a_head_whose_consumer_died_before_telling_its_failure_is_handled_again(
     bench: Bench, policy: Callable[..., RetryPolicy]
 ) -> None:
-    """Its key is closed, but its record is unsettled. The next reader recognises the head and parks the others."""
+    """A consumer locked the key of a message and died before it reported the failure. The next consumer handles the
+    message again and keeps the order of the key."""
     bench.publish(b"a1", b"a2", b"a3", key=b"a")
     dead = bench.connection.broker.consumer(["orders"], "crashed")
     (delivery,) = dead.poll(1, 10_000)
@@ -254,7 +256,7 @@ def test_a_head_whose_consumer_died_before_telling_its_failure_is_handled_again(
 def test_a_parked_message_that_has_expired_is_given_up_when_its_turn_comes(
     bench: Bench, policy: Callable[..., RetryPolicy]
 ) -> None:
-    """Its key opens. Retries of ordered messages come back to the group, whatever the service's redelivery is."""
+    """An expired message becomes a dead letter, and the next message of its key follows."""
     journal = Journal(a1=1)
     bench.serve(policy(), redelivery="origin")
     bench.publish(b"a1", key=b"a")
@@ -267,7 +269,7 @@ def test_a_parked_message_that_has_expired_is_given_up_when_its_turn_comes(
 
 
 def test_the_order_holds_on_a_namespace_of_several_shards(quick_poll: None, policy: Callable[..., RetryPolicy]) -> None:
-    """Locks, heads and parked messages of a topic are in one shard, whatever the ids are."""
+    """The key locks and parked messages of a topic are in one shard, so each key keeps its order."""
     journal = Journal(a1=2, b2=1)
     with connect("memory:", shards=4) as connection:
         connection.broker.create_topic("orders")
@@ -289,7 +291,7 @@ def test_the_order_holds_on_a_namespace_of_several_shards(quick_poll: None, poli
 
 
 def test_a_broker_whose_topics_are_logs_is_refused() -> None:
-    """Log batches lie with their position and not with the locks of their keys. The error comes at the start."""
+    """With a broker whose topics are logs, `Consumer(...)` refuses `ordering="key"`."""
 
     class Logs(MemoryBroker):
         transactions = False

@@ -27,7 +27,7 @@ SCOPE = scope_of("g", "id-of-orders", 0)
 
 
 class Member:
-    """A group member with scripted assignments and records."""
+    """A group member whose assignments and records are scripted by the test."""
 
     def __init__(self) -> None:
         self.ours: dict[tuple[str, int], int] = {}
@@ -38,7 +38,7 @@ class Member:
         self._changed = threading.Condition()
 
     def give(self, assignment: int, *values: bytes, first: int = 0) -> None:
-        """Records of the partition, read in an assignment of it."""
+        """Let the member read these records of the partition, in this assignment."""
         with self._changed:
             for offset, value in enumerate(values, first):
                 source = Source(*PLACE, str(offset), 1)
@@ -59,7 +59,7 @@ class Member:
         return [None] * len(pairs)
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     def assignments(self) -> dict[tuple[str, int], int]:
         return dict(self.ours)
@@ -72,11 +72,11 @@ class Member:
         self.ours = {}
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class Partitions(MemoryBroker):
-    """The broker in memory, but `member` reads the ordered topic."""
+    """The memory broker, whose ordered topic is read by `member`."""
 
     def __init__(self, member: Member) -> None:
         super().__init__(create_topics=True)
@@ -90,7 +90,7 @@ class Partitions(MemoryBroker):
 
 
 class Bench:
-    """A consumer whose handler notes its messages, and fails or blocks for chosen ones."""
+    """A consumer whose handler records its messages, and fails or blocks for chosen ones."""
 
     def __init__(self, connection: Connection, member: Member) -> None:
         self.connection, self.member = connection, member
@@ -134,7 +134,7 @@ def bench(quick_poll: None) -> Iterator[Bench]:
 
 
 def test_a_failed_message_parks_what_follows(bench: Bench) -> None:
-    """It goes to the retry topic, and the messages behind it go to the store."""
+    """The failed message goes to the retry topic. Later messages of its key are parked in the store."""
     bench.fails = {b"1"}
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
@@ -147,7 +147,7 @@ def test_a_failed_message_parks_what_follows(bench: Bench) -> None:
 
 
 def test_records_wait_until_the_partition_s_scope_is_ours(bench: Bench) -> None:
-    """The last reader has closed a key meanwhile. This reader learns that before it hands out a record."""
+    """A reader hands out no record before the previous reader has released the partition's key locks."""
     before = bench.locks.acquire(SCOPE, "before", 60_000)
     assert before.epoch
     bench.member.ours = {PLACE: 1}
@@ -160,7 +160,7 @@ def test_records_wait_until_the_partition_s_scope_is_ours(bench: Bench) -> None:
 
 
 def test_a_reader_that_starts_again_reads_its_partitions_again(bench: Bench) -> None:
-    """A new consumer of the broker numbers its assignments from one, as the consumer before did."""
+    """A new broker consumer numbers its assignments from one again. The reader must not take them for the old ones."""
     broker, failures = bench.connection.broker, [BrokerUnavailable("no reply")]
     assert isinstance(broker, Partitions)
     topic_id = broker.topic_id
@@ -179,7 +179,7 @@ def test_a_reader_that_starts_again_reads_its_partitions_again(bench: Bench) -> 
 
 
 def test_records_of_an_assignment_that_is_over_are_not_handled(bench: Bench) -> None:
-    """Neither late records nor records behind a running handler are handled. The next assignment reads them again."""
+    """Records that arrive late, or wait behind a running handler, are dropped. The next assignment reads them again."""
     go_on = bench.hold[b"0"] = threading.Event()
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
@@ -198,11 +198,11 @@ def test_records_of_an_assignment_that_is_over_are_not_handled(bench: Bench) -> 
 
 
 def test_a_message_that_is_through_and_is_read_again_does_not_close_its_key(bench: Bench) -> None:
-    """It was retried and succeeded, but its offset was not committed, because its reader died.
+    """A message was retried and succeeded, but its offset was not committed, because its reader died.
 
-    The next reader handles it again, since its key is open, and it fails again. That reader dies before it reports the
-    failure. If the key were closed now, a third reader would see that the head has succeeded, settle it, and park all
-    later messages for ever.
+    The next reader handles the message again, since its key is not locked, and the message fails. This reader dies
+    before it reports the failure. If it had locked the key, a third reader would know the head as succeeded, settle it,
+    and park all later messages for ever.
     """
     key_lock, id_base = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
     first = Owner(SCOPE, "first", bench.locks.acquire(SCOPE, "first", 60_000).epoch)
@@ -219,7 +219,8 @@ def test_a_message_that_is_through_and_is_read_again_does_not_close_its_key(benc
 
 
 def test_the_failure_of_what_was_through_before_is_told_to_nobody(bench: Bench) -> None:
-    """A record in the retry topic would cause one attempt too many."""
+    """A message that has succeeded is read again and fails. It does not go to the retry topic, and its key is not
+    locked."""
     key_lock, id_base = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
     first = Owner(SCOPE, "first", bench.locks.acquire(SCOPE, "first", 60_000).epoch)
     bench.locks.close(first, [(key_lock, id_base, True, "k")])
@@ -235,7 +236,7 @@ def test_the_failure_of_what_was_through_before_is_told_to_nobody(bench: Bench) 
 
 
 def test_a_message_that_was_given_up_and_is_read_again_is_not_retried_again(bench: Bench) -> None:
-    """It was parked, retried and given up before its offset was committed. Its attempts are used up."""
+    """A message that is a dead letter is read again and fails. It does not go to the retry topic."""
     key_lock, id_base = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
     first = Owner(SCOPE, "first", bench.locks.acquire(SCOPE, "first", 60_000).epoch)
     bench.locks.close(first, [(key_lock, id_base, True, "k")])
@@ -251,7 +252,8 @@ def test_a_message_that_was_given_up_and_is_read_again_is_not_retried_again(benc
 
 
 def test_a_head_read_again_behind_others_is_handled_though_the_queue_is_full(bench: Bench) -> None:
-    """The earlier messages have ended. The others have no room until the head makes some."""
+    """Earlier messages are settled. Later messages have no room in the queue, but the head is handled
+    and makes room."""
     count = 2 * _PARKED_AT_ONCE
     key_lock = lock_of(SCOPE, b"k")
     id_bases = [retry_id("g", "id-of-orders", 0, str(offset)) for offset in range(count + 3)]
@@ -271,12 +273,13 @@ def test_a_head_read_again_behind_others_is_handled_though_the_queue_is_full(ben
         until(lambda: [closed.head for closed in bench.locks.closed()] != [id_bases[count]])
         (closed,) = bench.locks.closed()
         assert (bench.seen, closed.head) == ([values[count]], id_bases[count + 1])
-        bench.member.ours = {}  # or its end would wait for room in the queue
+        bench.member.ours = {}  # otherwise `stop` would wait for room in the queue
         until(lambda: not bench.reader._assignments)
 
 
 def test_a_scope_that_is_anothers_makes_the_member_rejoin(bench: Bench) -> None:
-    """The store says so, the broker does not. Records in flight must not come after later ones."""
+    """The store reports another owner of the partition's key locks. The member leaves and joins again, and keeps the
+    order."""
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         until(lambda: bench.reader._assignments and bench.reader._assignments[PLACE][1]._queues is not None)

@@ -1,4 +1,4 @@
-"""Deciding: order of precedence, caps, and what forged failures cannot do."""
+"""The decision of a policy: order of precedence, limits, and what forged failures cannot do."""
 
 from __future__ import annotations
 
@@ -48,38 +48,38 @@ def reason_of(policy: RetryPolicy, failure: Failure) -> str:
 
 
 def test_max_attempts_counts_all_deliveries_with_the_first() -> None:
-    """With three attempts the second failure is retried and the third is the end."""
+    """With max_attempts=3 the second failure is retried, and the third makes a dead letter."""
     policy = RetryPolicy(delay=Fixed(5), max_attempts=3)
     assert delay_of(policy, Failure(attempt=2)) == 5
     assert reason_of(policy, Failure(attempt=3)) == "max-attempts"
 
 
 def test_one_attempt_means_no_retry() -> None:
-    """The least cap is the first delivery alone."""
+    """With max_attempts=1 the first failure makes a dead letter."""
     assert reason_of(RetryPolicy(max_attempts=1), Failure()) == "max-attempts"
 
 
 def test_a_retry_must_be_due_within_the_age() -> None:
-    """Due exactly at the limit is allowed, a millisecond later is not."""
+    """A retry may be due exactly at the maximum age, and not a millisecond later."""
     policy = RetryPolicy(delay=Fixed(1_000), max_age_ms=10_000)
     assert delay_of(policy, Failure(first_failed_ms=NOW_MS - 9_000)) == 1_000
     assert reason_of(policy, Failure(first_failed_ms=NOW_MS - 9_001)) == "max-age"
 
 
 def test_a_first_failure_in_the_future_does_not_extend_the_age() -> None:
-    """A forged or skewed first failure counts as now."""
+    """If the first failure is in the future, by a wrong clock or a forged header, the age starts now."""
     policy = RetryPolicy(delay=Fixed(11_000), max_age_ms=10_000)
     assert reason_of(policy, Failure(first_failed_ms=NOW_MS + 10**9)) == "max-age"
 
 
 @pytest.mark.parametrize("attempt", [-(10**9), -1, 0])
 def test_an_attempt_below_one_counts_as_one(attempt: int) -> None:
-    """A forged attempt number gives no further retries."""
+    """An attempt number below one counts as one."""
     assert reason_of(RetryPolicy(max_attempts=1), Failure(attempt=attempt)) == "max-attempts"
 
 
 def test_either_cap_may_be_lifted_but_not_both() -> None:
-    """A message that is never given up would stay in the store forever."""
+    """Attempts or age may be unlimited, but not both: otherwise a message could stay in the store for ever."""
     assert delay_of(RetryPolicy(delay=Fixed(1), max_attempts=None), Failure(attempt=10**9)) == 1
     assert delay_of(RetryPolicy(delay=Fixed(1), max_age_ms=None), Failure(first_failed_ms=0)) == 1
     with pytest.raises(ConfigError, match="both unlimited"):
@@ -87,14 +87,14 @@ def test_either_cap_may_be_lifted_but_not_both() -> None:
 
 
 def test_a_fatal_rule_kills_at_once() -> None:
-    """A fatal error is not retried."""
+    """A rule with `dead=True` makes a dead letter at the first failure."""
     policy = RetryPolicy(rules=(Rule(errors=("ValueError",), dead=True),))
     failure = Failure(error_class="my.BadInput", error_mro=("builtins.ValueError",))
     assert reason_of(policy, failure) == "fatal"
 
 
 def test_a_rule_replaces_delay_and_caps() -> None:
-    """A matching rule's settings replace the policy's; settings that the rule lacks stay the policy's."""
+    """The settings of a matching rule replace the policy's settings. What the rule does not set stays the policy's."""
     rule = Rule(statuses=(429,), delay=Fixed(77), max_attempts=20, max_age_ms=100)
     policy = RetryPolicy(delay=Fixed(5), max_attempts=2, rules=(rule,))
     assert delay_of(policy, Failure(attempt=19, status=429)) == 77
@@ -104,27 +104,27 @@ def test_a_rule_replaces_delay_and_caps() -> None:
 
 
 def test_the_handlers_dead_verdict_comes_first() -> None:
-    """When the handler gives up, the message is dead, whatever the rules say."""
+    """If the handler returns `DeadLetter`, the message is dead, whatever the rules say."""
     policy = RetryPolicy(rules=(Rule(errors=("*",), delay=Fixed(1)),))
     assert reason_of(policy, Failure(error_class="a.B", verdict="dead")) == "verdict"
 
 
 def test_the_handlers_retry_verdict_beats_a_fatal_rule_but_no_cap() -> None:
-    """A handler that asks for a retry gets it, if the caps allow one."""
+    """If the handler returns `Retry`, the message is retried, within the limits of attempts and age."""
     policy = RetryPolicy(delay=Fixed(5), max_attempts=3, rules=(Rule(errors=("*",), dead=True),))
     assert delay_of(policy, Failure(error_class="a.B", verdict="retry")) == 5
     assert reason_of(policy, Failure(attempt=3, error_class="a.B", verdict="retry")) == "max-attempts"
 
 
 def test_the_handlers_wait_is_taken_exactly() -> None:
-    """`Retry(after=...)` replaces the drawn delay, shorter or longer."""
+    """`Retry(after=...)` replaces the policy's delay, whether shorter or longer."""
     policy = RetryPolicy(delay=Fixed(5_000))
     assert delay_of(policy, Failure(verdict="retry", retry_after_ms=10)) == 10
     assert delay_of(policy, Failure(verdict="retry", retry_after_ms=60_000)) == 60_000
 
 
 def test_a_remote_retry_after_is_a_minimum() -> None:
-    """A server that says "0 seconds" does not switch the backoff off."""
+    """A server's `Retry-After` can lengthen the policy's delay, but not shorten it."""
     policy = RetryPolicy(delay=Fixed(5_000))
     assert delay_of(policy, Failure(retry_after_ms=0)) == 5_000
     assert delay_of(policy, Failure(retry_after_ms=60_000)) == 60_000
@@ -132,14 +132,14 @@ def test_a_remote_retry_after_is_a_minimum() -> None:
 
 @pytest.mark.parametrize("verdict", [None, "retry"])
 def test_a_wait_asked_for_is_bounded(verdict: str | None) -> None:
-    """No header can delay a message for years."""
+    """A wait that a handler or server asks for is at most `retry_after_max_ms`."""
     policy = RetryPolicy(delay=Fixed(5), retry_after_max_ms=1_000)
     failure = Failure(verdict=verdict, retry_after_ms=10**15)  # type: ignore[arg-type]
     assert delay_of(policy, failure) == 1_000
 
 
 def test_a_negative_wait_is_none_at_all() -> None:
-    """A negative wait cannot make a due time in the past."""
+    """A negative wait counts as zero."""
     assert delay_of(RetryPolicy(delay=Fixed(5)), Failure(verdict="retry", retry_after_ms=-5)) == 0
 
 
@@ -172,7 +172,8 @@ def test_no_failure_whatever_breaks_a_limit(
     verdict: str | None,
     seed: int,
 ) -> None:
-    """Any numbers give no error, no due time in the past or beyond a cap, and always an explanation."""
+    """Whatever the failure's numbers are, no limit is exceeded, no due time is in the past, and there is an
+    explanation."""
     policy = RetryPolicy(delay=delay, max_attempts=5, max_age_ms=1_000_000)
     failure = Failure(
         attempt=attempt,
@@ -190,5 +191,5 @@ def test_no_failure_whatever_breaks_a_limit(
 
 
 def test_the_same_seed_decides_the_same() -> None:
-    """All randomness comes from the given generator."""
+    """All random numbers come from the given generator."""
     assert decided(RetryPolicy(), Failure(3), seed=7) == decided(RetryPolicy(), Failure(3), seed=7)

@@ -1,4 +1,4 @@
-"""Kinds of delay: curves, caps, and the whole distribution of each jitter."""
+"""The kinds of delay: their formulas, their caps, and the distribution of each jitter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def drawn(delay: Delay, attempt: int, previous_ms: int | None = None) -> list[in
 
 
 def ks_distance(ordered: Sequence[int], cdf: Callable[[float], float]) -> float:
-    """Greatest distance between the empirical and the expected distribution (values are whole ms: cdf at +0.5)."""
+    """The greatest distance between the empirical and the expected distribution (Kolmogorov-Smirnov).
+
+    Values are whole milliseconds, so `cdf` is evaluated at +0.5.
+    """
     worst = 0.0
     for index, value in enumerate(ordered):
         if index + 1 < len(ordered) and ordered[index + 1] == value:
@@ -56,14 +59,14 @@ def test_exponential_multiplies_each_time_up_to_its_cap() -> None:
 
 
 def test_a_fractional_factor_has_no_float_dust() -> None:
-    """1000 * 1.1**2 is 1210 ms, not 1211."""
+    """1000 * 1.1**2 is 1210 ms, not 1211: rounding errors of floats do not matter."""
     assert curve(Exponential(1_000, 1.1), [3]) == [1_210]
 
 
 @pytest.mark.parametrize("factor", [1, 1.0000001, 1.5, 2, 2.5, 10, 100])
 @pytest.mark.parametrize("base_ms", [0, 1, 999, 3_600_000])
 def test_capping_the_exponent_changes_no_value(factor: float, base_ms: int) -> None:
-    """The curve equals the plain formula wherever the plain formula can be computed."""
+    """Delays equal the plain formula wherever that formula can be computed."""
     delay = Exponential(base_ms, factor, 3_600_000)
     for attempt in range(1, 100):
         plain = min(3_600_000, math.ceil(round(base_ms * factor ** (attempt - 1), 3)))
@@ -84,19 +87,20 @@ def test_capping_the_exponent_changes_no_value(factor: float, base_ms: int) -> N
     ids=repr,
 )
 def test_the_thousand_millionth_attempt_neither_overflows_nor_leaves_the_cap(delay: Delay) -> None:
-    """The exponent is capped before the power: 2.0**1024 would raise, an exact 2**10**9 would never end."""
+    """The exponent is limited before the power is computed: 2.0**1024 would raise, and an exact 2**10**9 would never
+    end."""
     draw = delay.draw(10**9, 10**18, random.Random(1))
     assert 0 <= draw.low_ms <= draw.delay_ms <= draw.high_ms <= 3_600_000
 
 
 @pytest.mark.parametrize("delay", [Exponential(), Linear(), Listed(), Fixed(), Decorrelated()], ids=repr)
 def test_an_attempt_below_one_counts_as_the_first(delay: Delay) -> None:
-    """A broken attempt number cannot make a negative exponent or index."""
+    """An attempt number below one gives the first delay."""
     assert delay.draw(-5, -5, random.Random(3)) == delay.draw(1, None, random.Random(3))
 
 
 def test_full_jitter_is_uniform_from_zero_to_the_curve() -> None:
-    """The mean is half the curve, values reach both ends, and the distribution is uniform."""
+    """Values are uniform between zero and the delay without jitter."""
     values = drawn(Exponential(1_000, 2, jitter="full"), 3)
     assert sum(values) / SAMPLES == pytest.approx(2_000, rel=0.02)
     assert sum(value < 200 for value in values) / SAMPLES == pytest.approx(0.05, abs=0.01)
@@ -107,7 +111,7 @@ def test_full_jitter_is_uniform_from_zero_to_the_curve() -> None:
 
 
 def test_equal_jitter_is_uniform_over_the_upper_half() -> None:
-    """Values are uniform in the upper half of the curve: the mean is three quarters."""
+    """Values are uniform between half and all of the delay without jitter."""
     values = drawn(Exponential(1_000, 2, jitter="equal"), 3)
     assert sum(values) / SAMPLES == pytest.approx(3_000, rel=0.01)
     assert 2_000 <= values[0] <= 2_002
@@ -116,7 +120,7 @@ def test_equal_jitter_is_uniform_over_the_upper_half() -> None:
 
 
 def test_decorrelated_jitter_is_uniform_from_base_to_three_times_the_previous_delay() -> None:
-    """The mean is that of base and three times the previous delay, and values reach both ends."""
+    """Values are uniform between base and three times the previous delay."""
     values = drawn(Decorrelated(1_000, 3_600_000), 5, previous_ms=4_000)
     assert sum(values) / SAMPLES == pytest.approx(6_500, rel=0.02)
     assert 1_000 <= values[0] <= 1_005
@@ -125,7 +129,7 @@ def test_decorrelated_jitter_is_uniform_from_base_to_three_times_the_previous_de
 
 
 def test_decorrelated_jitter_puts_what_is_over_the_cap_at_the_cap() -> None:
-    """min(cap, uniform): below the cap the density is uniform; all other values are exactly the cap."""
+    """Drawn values above the cap become exactly the cap. Below the cap, values are uniform."""
     values = drawn(Decorrelated(1_000, 6_500), 5, previous_ms=4_000)
     assert values.count(6_500) / SAMPLES == pytest.approx(0.5, abs=0.02)
     below = [value for value in values if value < 6_500]
@@ -133,14 +137,14 @@ def test_decorrelated_jitter_puts_what_is_over_the_cap_at_the_cap() -> None:
 
 
 def test_the_bounds_test_would_notice_a_wrong_distribution() -> None:
-    """The distance of a triangular sample is far above the limit, so the tests above can fail."""
+    """A triangular distribution is far above the limit of the tests above, so they can fail."""
     rng = random.Random(1)
     triangular = sorted(int(rng.triangular(0, 4_000)) for _ in range(SAMPLES))
     assert ks_distance(triangular, uniform_cdf(0, 4_001)) > 3 * KS_BOUND
 
 
 def test_a_forged_previous_delay_is_clamped() -> None:
-    """However large or negative the previous delay claims to be, the draw stays in base..cap."""
+    """However large or negative the previous delay is, the drawn delay is between base and cap."""
     for previous_ms in (-(10**30), 0, 10**30):
         draw = Decorrelated(1_000, 60_000).draw(2, previous_ms, random.Random(2))
         assert 1_000 <= draw.delay_ms <= 60_000
@@ -148,7 +152,7 @@ def test_a_forged_previous_delay_is_clamped() -> None:
 
 
 def test_a_list_ends_with_its_last_entry() -> None:
-    """After the end of the list the last delay is repeated."""
+    """After the end of the list, its last delay is repeated."""
     assert curve(Listed((10, 20, 30)), [1, 2, 3, 4, 99]) == [10, 20, 30, 30, 30]
 
 
@@ -160,12 +164,12 @@ def test_all_mistakes_of_a_delay_are_named() -> None:
 
 
 def test_a_list_is_not_taken_for_a_tuple() -> None:
-    """Configuration cannot change after it was checked."""
+    """The delays must be a tuple. A list is refused, because it could change after it was checked."""
     with pytest.raises(ConfigError, match="expected delays to be a tuple"):
         Listed([1, 2])  # type: ignore[arg-type]
 
 
 def test_a_cap_below_its_base_is_refused() -> None:
-    """A cap below the base is a problem, not a shorter delay."""
+    """A cap below the base is an error. It does not shorten the delay."""
     with pytest.raises(ConfigError, match=r"expected cap to be at least base \(10s\), got: 5s"):
         Decorrelated(10_000, 5_000)

@@ -1,4 +1,4 @@
-"""Durations as text."""
+"""Durations written as text."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from wheel_sched.errors import ConfigError
     ],
 )
 def test_the_usual_spellings_are_understood(text: str, expected_ms: int) -> None:
-    """Short, compound, decimal and ISO 8601 texts all mean their milliseconds."""
+    """Short, compound, decimal and ISO 8601 texts are parsed to milliseconds."""
     assert parse_duration(text) == expected_ms
 
 
 def test_a_fraction_of_a_millisecond_rounds_up() -> None:
-    """A deadline built from a text never comes early."""
+    """A part of a millisecond counts as a whole one, so that nothing is early."""
     assert parse_duration("0.0001s") == 1
 
 
@@ -64,7 +64,7 @@ def test_a_fraction_of_a_millisecond_rounds_up() -> None:
     ],
 )
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    """Missing, doubled, disordered and unknown units, signs, foreign digits and lengths past ten years are errors."""
+    """Missing, repeated, unordered and unknown units, signs, non-ASCII digits and more than ten years are errors."""
     with pytest.raises(ConfigError, match="expected a duration"):
         parse_duration(text)
 
@@ -74,11 +74,11 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
     [(0, "0s"), (250, "250ms"), (2_700, "2.7s"), (61_001, "1m1.001s"), (5_400_000, "1h30m"), (90_000_000, "1d1h")],
 )
 def test_durations_read_well(delay_ms: int, text: str) -> None:
-    """Formatting gives the short exact form."""
+    """A duration is formatted in its shortest exact form."""
     assert format_duration(delay_ms) == text
 
 
 @given(st.integers(0, LONGEST_MS))
 def test_formatting_and_parsing_are_inverse(delay_ms: int) -> None:
-    """No duration changes by being written and read."""
+    """A duration that is formatted and parsed again is equal."""
     assert parse_duration(format_duration(delay_ms)) == delay_ms

@@ -1,4 +1,4 @@
-"""Explanations of decisions as text."""
+"""The explanation of a decision as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOUR_MS = 3_600_000
 
 
 class Fives(random.Random):
-    """A generator whose integers are always 5 above the least."""
+    """A random generator that always draws the smallest number plus 5."""
 
     def randint(self, a: int, b: int) -> int:
         return min(a + 5, b)
@@ -23,7 +23,7 @@ def explained(policy: RetryPolicy, failure: Failure) -> str:
 
 
 def test_a_jittered_retry_is_explained_in_full() -> None:
-    """Attempt, formula, draw, due time, age and policy are all named."""
+    """The text names attempt, formula, drawn delay, due time, age and policy."""
     policy = RetryPolicy("orders", 3, Exponential(), max_age_ms=HOUR_MS)
     assert explained(policy, Failure(3, first_failed_ms=NOW_MS - 12_000)) == (
         "attempt 3 of 8: exponential 1s*2^2=4s, full jitter drew 5ms; due 2023-11-14T22:13:20.005Z; "
@@ -32,7 +32,7 @@ def test_a_jittered_retry_is_explained_in_full() -> None:
 
 
 def test_a_capped_curve_says_so() -> None:
-    """Above the cap the text shows the cap, because no other value was computed."""
+    """If the delay is limited by its cap, the text shows the cap."""
     policy = RetryPolicy(delay=Exponential(cap_ms=60_000, jitter="none"), max_attempts=None)
     assert "attempt 1000000000 of unlimited: exponential 1s*2^999999999 capped at 1m;" in explained(
         policy, Failure(10**9)
@@ -50,7 +50,7 @@ def test_other_kinds_read_well() -> None:
 
 
 def test_waits_asked_for_name_who_asked_and_their_bound() -> None:
-    """The text distinguishes a handler's wait, a server's wait and a limited wait."""
+    """The text says whether the handler or a server asked for the wait, and whether a limit shortened it."""
     policy = RetryPolicy(delay=Fixed(), retry_after_max_ms=HOUR_MS)
     assert ": the handler asked for 30s; due" in explained(policy, Failure(verdict="retry", retry_after_ms=30_000))
     assert ": fixed 1s, raised by retry-after to 30s; due" in explained(policy, Failure(retry_after_ms=30_000))
@@ -59,7 +59,7 @@ def test_waits_asked_for_name_who_asked_and_their_bound() -> None:
 
 
 def test_the_rule_and_what_it_matched_are_named() -> None:
-    """A reader finds the rule by number, name, pattern and class."""
+    """The text names the rule's number and name, its pattern, and the class that matched."""
     policy = RetryPolicy(rules=(Rule(errors=("OSError",), name="network", dead=True),))
     failure = Failure(error_class="my.Lost", error_mro=("builtins.OSError",))
     assert explained(policy, failure) == (
@@ -69,7 +69,7 @@ def test_the_rule_and_what_it_matched_are_named() -> None:
 
 
 def test_every_death_has_its_reason() -> None:
-    """The text distinguishes verdict, count and age; for the age it shows the delay that would pass it."""
+    """The text says whether verdict, attempts or age made the dead letter. For the age it shows the delay."""
     assert "dead, the handler asked for it" in explained(RetryPolicy(), Failure(verdict="dead"))
     assert "attempt 8 of 8: dead, it was the last attempt allowed" in explained(RetryPolicy(), Failure(8))
     old = Failure(first_failed_ms=NOW_MS - HOUR_MS + 500)
@@ -79,6 +79,6 @@ def test_every_death_has_its_reason() -> None:
 
 
 def test_times_past_the_calendar_are_still_shown() -> None:
-    """A virtual clock may run past the year 9999."""
+    """A time after the year 9999 is shown in milliseconds. A simulated clock may reach it."""
     assert format_time(0) == "1970-01-01T00:00:00.000Z"
     assert format_time(10**18) == "1000000000000000000 ms"

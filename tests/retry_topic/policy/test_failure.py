@@ -1,4 +1,4 @@
-"""Failures from exceptions and from headers."""
+"""How a failure is read from an exception and from headers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Hostile(Exception):
 
 
 def test_an_exception_names_itself_and_its_parents() -> None:
-    """Class and parents are fully qualified, nearest first, without `object`."""
+    """The class and its parents have full names, the nearest parent first, without `object`."""
     failure = failure_of(FileNotFoundError("nope"), now_ms=0, attempt=3)
     assert failure.error_class == "builtins.FileNotFoundError"
     assert failure.error_mro == ("builtins.OSError", "builtins.Exception", "builtins.BaseException")
@@ -40,30 +40,30 @@ def test_an_exception_names_itself_and_its_parents() -> None:
 
 
 def test_status_and_retry_after_are_read_from_the_response() -> None:
-    """HTTP errors hold their status and `Retry-After` on `response`."""
+    """Status and `Retry-After` of an HTTP error are read from its attribute `response`."""
     failure = failure_of(HTTPError(Response(429, {"Retry-After": "7"})), now_ms=NOW_MS)
     assert (failure.status, failure.retry_after_ms) == (429, 7_000)
 
 
 def test_a_given_status_wins() -> None:
-    """An explicit status replaces the one that was found."""
+    """A status that the caller gives replaces the error's."""
     assert failure_of(HTTPError(Response(429, {})), now_ms=NOW_MS, status=503).status == 503
 
 
 def test_a_hostile_exception_cannot_break_the_reading() -> None:
-    """Properties and `__str__` that raise do no harm."""
+    """An error whose properties and `__str__` raise can still be read."""
     failure = failure_of(Hostile(), now_ms=0)
     assert failure.message == "(message unavailable)"
 
 
 def test_headers_without_a_first_failure_mean_now() -> None:
-    """A message without an earlier failure starts its age at the decision."""
+    """Without a time of the first failure, the age starts at the decision."""
     failure = failure_from(RetryState(), now_ms=5)
     assert (failure.attempt, failure.first_failed_ms) == (1, 5)
 
 
 def test_headers_carry_the_whole_failure() -> None:
-    """What the consumer wrote is what the policy sees."""
+    """The policy gets every value that the consumer wrote to the headers."""
     state = RetryState(
         attempt=4,
         first_failed_ms=1,
@@ -101,5 +101,5 @@ def test_headers_carry_the_whole_failure() -> None:
     ],
 )
 def test_retry_after_is_read_in_all_its_forms(text: str, expected_ms: int | None) -> None:
-    """Seconds and the three HTTP date forms are parsed; a past date gives 0, an invalid text gives None."""
+    """Seconds and the three HTTP date formats are parsed. A past date gives 0, and an invalid text gives None."""
     assert parse_retry_after(text, NOW_MS) == expected_ms

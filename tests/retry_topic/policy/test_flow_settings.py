@@ -1,4 +1,4 @@
-"""Flow control in policy files: every problem is listed, the round trip is exact, a spread is even and never early."""
+"""Flow control in policy files: every mistake is listed, settings are read back as written, spreads are even."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ breaker = "off"
 
 
 def test_settings_are_read_and_inherited() -> None:
-    """A topic has the default's settings unless it sets its own or lifts them."""
+    """A topic has the settings of the default policy unless it sets its own or switches them off."""
     policies = load_policies(GOOD)
     default = policies.for_topic("any")
     assert default.rate == Rate(100, "s")
@@ -56,13 +56,13 @@ def test_settings_are_read_and_inherited() -> None:
 
 
 def test_what_was_written_is_read_back() -> None:
-    """Dumping and loading gives the same policies, whatever is set."""
+    """Policies that are dumped and loaded are equal."""
     policies = load_policies(GOOD)
     assert load_policies(dump_policies(policies)) == policies
 
 
 def test_every_mistake_is_named_at_once() -> None:
-    """Each problem has its place and the expected value."""
+    """One error lists all mistakes, each with its place and the expected value."""
     with pytest.raises(ConfigError) as caught:
         load_policies(
             """
@@ -91,7 +91,7 @@ def test_every_mistake_is_named_at_once() -> None:
 
 
 def test_a_policy_made_in_code_is_checked_as_well() -> None:
-    """A wrong rate is a problem."""
+    """A wrong rate in Python code is an error too."""
     with pytest.raises(ConfigError, match="expected rate to be a Rate or None, got: '100/s'"):
         RetryPolicy(rate="100/s")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="expected rate to be per s, m or h"):
@@ -99,14 +99,14 @@ def test_a_policy_made_in_code_is_checked_as_well() -> None:
 
 
 def test_limits_are_whole_numbers_that_never_exceed_what_was_said() -> None:
-    """Intervals are rounded up."""
+    """The interval of a rate is rounded up to whole microseconds, so that the rate is never exceeded."""
     limits = limits_of(RetryPolicy(rate=Rate(3, "s"), burst=2, budget=Budget(5, Rate(1, "h")), breaker=Breaker()))
     assert (limits.interval_us, limits.burst, limits.share_ppm, limits.least_mhz) == (333_334, 2, 50_000, 1)
     assert (limits.trip_ppm, limits.of, limits.within_ms, limits.open_ms) == (500_000, 20, 60_000, 30_000)
 
 
 def test_spread_is_even_and_never_early() -> None:
-    """Equal dues spread over the whole time, by mean and by quarters."""
+    """Due times are spread evenly over `spread_ms` after the delay, and none is earlier."""
     policy = RetryPolicy(delay=Fixed(base_ms=1_000), spread_ms=10_000)
     rng = random.Random(7)
     dues = []
@@ -123,7 +123,7 @@ def test_spread_is_even_and_never_early() -> None:
 
 
 def test_spread_does_not_kill_a_message_by_its_age() -> None:
-    """The spread ends at the cap by age."""
+    """The spread ends at the maximum age, so it never makes a dead letter."""
     policy = RetryPolicy(delay=Fixed(base_ms=1_000), spread_ms=60_000, max_age_ms=1_500)
     for seed in range(50):
         decision = decide(policy, Failure(first_failed_ms=0), 0, random.Random(seed))
@@ -132,14 +132,14 @@ def test_spread_does_not_kill_a_message_by_its_age() -> None:
 
 
 def test_explanations_tell_of_the_spread() -> None:
-    """The explanation shows the drawn spread."""
+    """The explanation of a decision has the drawn spread."""
     policy = RetryPolicy(delay=Fixed(base_ms=1_000), spread_ms=10_000)
     decision = decide(policy, Failure(), 0, random.Random(1))
     assert "spread drew" in explain(decision)
 
 
 def test_settings_are_told_in_words() -> None:
-    """Each setting has one line."""
+    """`describe` returns one line for each setting."""
     default = load_policies(GOOD).default
     lines = describe(default.rate, default.burst, default.spread_ms, default.budget, default.breaker)
     assert [line.partition(":")[0] for line in lines] == ["spread", "rate", "budget", "breaker"]

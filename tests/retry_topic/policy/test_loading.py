@@ -1,4 +1,4 @@
-"""Policy files: strict loading, all problems at once, and an exact round trip."""
+"""Policy files: strict loading, all mistakes in one error, and policies that are read back as written."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def problems_of(text: str) -> list[str]:
 
 
 def test_a_file_gives_a_policy_for_every_topic() -> None:
-    """Topics have their own policies, all others the default one."""
+    """Topics in the file have their own policies. All others have the default policy."""
     policies = load_policies(GOOD)
     default = policies.for_topic("anything")
     assert default.ident == "default@3"
@@ -92,7 +92,7 @@ def test_a_file_gives_a_policy_for_every_topic() -> None:
 
 
 def test_a_topic_inherits_what_it_does_not_say() -> None:
-    """A missing key comes from the default, except for the name."""
+    """A topic takes a missing key from the default policy, except for the name."""
     policies = load_policies(GOOD)
     orders = policies.for_topic("orders")
     assert (orders.name, orders.version, orders.max_attempts) == ("orders", 3, None)
@@ -100,12 +100,12 @@ def test_a_topic_inherits_what_it_does_not_say() -> None:
 
 
 def test_an_empty_file_gives_the_built_in_default() -> None:
-    """Every key may be left out."""
+    """Every key may be left out. An empty file gives the built-in policy."""
     assert load_policies("") == PolicySet()
 
 
 def test_five_mistakes_are_named_at_once_with_their_places() -> None:
-    """One error lists all problems."""
+    """One error lists all mistakes, each with its place."""
     assert problems_of(FIVE_MISTAKES) == [
         "[default] expected keys name, version, max_attempts, max_age, retry_after_max, delay, spread, rate, burst, "
         "budget, breaker, rule, got: max_atempts; did you mean max_attempts?",
@@ -159,33 +159,33 @@ def test_five_mistakes_are_named_at_once_with_their_places() -> None:
     ],
 )
 def test_each_mistake_has_its_own_words_and_is_one_problem(text: str, problem: str) -> None:
-    """Each problem is reported once, with its place, the expected value and the found value."""
+    """Each mistake is reported once, with its place, the expected value and the found value."""
     problems = problems_of(text + "\n")
     assert len(problems) == 1, problems
     assert problem in problems[0]
 
 
 def test_a_bad_base_does_not_hide_a_bad_cap() -> None:
-    """A wrong value neither stops the check of other values nor causes further problems."""
+    """All wrong values of a delay are reported, and only these."""
     text = "[default.delay]\nkind = 'exponential'\nbase = 'x'\ncap = 'y'\nfactor = 0\n"
     assert [problem.split()[1] for problem in problems_of(text)] == ["base:", "cap:", "expected"]
 
 
 def test_a_path_is_read_as_a_file(tmp_path: Path) -> None:
-    """A path may be given as Path or as text."""
+    """The file's path may be a `Path` or a text."""
     path = tmp_path / "policies.toml"
     path.write_text(GOOD, encoding="utf-8")
     assert load_policies(path) == load_policies(str(path)) == load_policies(GOOD)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """The error says which file could not be read."""
+    """The error names the file that could not be read."""
     with pytest.raises(ConfigError, match=r"nowhere\.toml to be a readable policy file"):
         load_policies(tmp_path / "nowhere.toml")
 
 
 def test_a_topic_without_rules_keeps_none_through_a_round_trip() -> None:
-    """`rule = []` is written, so that the default's rules are not inherited."""
+    """A topic without rules is written with `rule = []`, so that it does not inherit the default policy's rules."""
     rule = Rule(errors=("A",), dead=True)
     policies = PolicySet(RetryPolicy(rules=(rule,)), {"orders": RetryPolicy("orders")})
     assert load_policies(dump_policies(policies)) == policies
@@ -197,7 +197,7 @@ FACTORS = st.integers(1, 100) | st.floats(1, 100)
 
 
 def capped(cls: Any, *more: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A kind whose cap is not below its base."""
+    """Delays whose cap is above their base."""
     return st.builds(
         lambda base, extra, rest: cls(base, *rest[:1], base + extra + 1, *rest[1:]), MS, MS, st.tuples(*more)
     )
@@ -225,19 +225,19 @@ POLICIES = st.builds(
 @settings(deadline=None)
 @given(st.builds(PolicySet, POLICIES, st.dictionaries(NAMES, POLICIES, max_size=3)))
 def test_what_is_written_is_read_back_the_same(policies: PolicySet) -> None:
-    """Dumping and loading loses nothing."""
+    """Policies that are dumped and loaded are equal."""
     assert load_policies(dump_policies(policies)) == policies
 
 
 def test_the_content_hash_shows_any_change() -> None:
-    """An edit without a new version is visible; the same content hashes the same."""
+    """Policies with different content have different hashes, even with the same version."""
     assert content_hash(RetryPolicy()) == content_hash(RetryPolicy())
     assert content_hash(RetryPolicy()) != content_hash(RetryPolicy(max_attempts=9))
     assert len(content_hash(RetryPolicy())) == 12
 
 
 def test_a_policy_set_does_not_change_through_the_callers_dict() -> None:
-    """A frozen set keeps a copy."""
+    """The policy set keeps a copy of the caller's dict."""
     topics = {"orders": RetryPolicy("orders")}
     policies = PolicySet(topics=topics)
     topics.clear()

@@ -1,4 +1,4 @@
-"""Claims that are sent in transactions, with a scripted sender, over a store in memory."""
+"""Claims of owned shards that are sent in transactions, with a scripted sender and a store in memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE_S = 30.0
 
 
 class Cluster:
-    """The broker's memory: messages of committed transactions, and the number of the last one."""
+    """What the broker has: messages of committed transactions, and the number of the last committed claim."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -38,8 +38,11 @@ class Cluster:
 
 
 class Sender:
-    """Commits, or does the next of its `deeds`: "fenced", "lost" (in doubt, committed), "aborted" (in doubt, not
-    committed), "away", or a value that the broker refuses for good."""
+    """A sender that commits, or does the next of its `deeds`.
+
+    The deeds are: "fenced"; "lost" (in doubt, committed); "aborted" (in doubt, not committed); "away" (no answer); or a
+    message value that the broker refuses permanently.
+    """
 
     def __init__(self, cluster: Cluster, *deeds: str | bytes) -> None:
         self.cluster = cluster
@@ -70,7 +73,7 @@ class Sender:
         return False
 
     def close(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
 
 class Process:
@@ -83,12 +86,12 @@ class Process:
         self.publisher = TransactionalPublisher(store, self.ownership, sender)
 
     def dispatcher(self, publisher: Publisher | None = None) -> Dispatcher:
-        """A dispatcher over the claim source; not started."""
+        """Make a dispatcher with the claim source. It is not started."""
         config = transactional_config(DispatcherConfig(), 1)
         return Dispatcher(self.store, publisher or self.publisher, claims=self.claims, config=config)
 
     def ask(self, limit: int = 10) -> Claim | Window:
-        """Execute a call of the claim source, and report the answer as a dispatcher does."""
+        """Execute one call of the claim source, and tell the claim source its answer, as a dispatcher does."""
         call = self.claims.claim(0, limit, None)
         (answer,) = self.store.execute([call])
         assert isinstance(answer, Claim | Window)
@@ -99,35 +102,35 @@ class Process:
         return answer
 
     def look(self) -> Window:
-        """Read the window, as a dispatcher does at its start."""
+        """Read the state of the shard, as a dispatcher does at its start."""
         (answer,) = self.store.execute([self.claims.look(0)])
         self.claims.looked(answer)
         assert isinstance(answer, Window)
         return answer
 
     def claim(self, limit: int = 10) -> Claim:
-        """All due items, once the shard is taken over."""
+        """Take over the shard, then claim due items."""
         self.own()
         answer = self.ask(limit)
         assert isinstance(answer, Claim)
         return answer
 
     def own(self) -> None:
-        """Take the shard over without a claim."""
+        """Take over the shard and claim nothing."""
         until_s = time.monotonic() + PATIENCE_S
         while self.ownership.acquire(0) is None:
             assert time.monotonic() < until_s
             time.sleep(0.005)  # a take-over runs in another thread
 
     def publish(self) -> list[Settlement | object]:
-        """Claim and publish; returns the answers."""
+        """Claim and publish. Return the answers."""
         claim = self.claim()
         self.batch = Batch(claim, claim.items)
         self.publisher.publish(self.batch)
         return list(self.batch.answers)
 
     def settle(self) -> list[str] | None:
-        """Settle as a dispatcher does; items without an answer count as done. None when the claim stays open."""
+        """Settle as a dispatcher does: items without an answer count as done. Return None if the claim stays open."""
         settlements: list[Settlement] = [
             answer if isinstance(answer, Done | Dead) else Done(item.id)
             for item, answer in zip(self.batch.items, self.batch.answers, strict=True)
@@ -154,7 +157,7 @@ def cluster() -> Cluster:
 
 
 def test_a_claim_goes_out_with_its_number(store: DelayStore, cluster: Cluster) -> None:
-    """All its messages are sent once. Then they are settled."""
+    """All messages of the claim are sent once, with the claim's number. Then they are settled."""
     process = Process(store, Sender(cluster))
     assert process.publish() == [Done("a"), Done("b"), Done("c")]
     process.settle()
@@ -163,7 +166,7 @@ def test_a_claim_goes_out_with_its_number(store: DelayStore, cluster: Cluster) -
 
 
 def test_a_claim_has_no_lease_end(store: DelayStore, cluster: Cluster) -> None:
-    """Only the broker knows whether it was sent. So no clock gives it to another process."""
+    """Only the broker knows whether the claim was sent. So no end of a lease gives the claim to another process."""
     process = Process(store, Sender(cluster))
     claim = process.claim()
     (found,) = store.get([claim.items[0].id])
@@ -172,7 +175,7 @@ def test_a_claim_has_no_lease_end(store: DelayStore, cluster: Cluster) -> None:
 
 
 def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelayStore, cluster: Cluster) -> None:
-    """The refused message is dead in the store before the others are sent."""
+    """The refused message is a dead letter in the store before the others are sent."""
     process = Process(store, Sender(cluster, b"b"))
     assert process.publish() == [Done("a"), Dead("b", "too large"), Done("c")]
     assert cluster.sent == [b"a", b"c"]
@@ -183,14 +186,15 @@ def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelaySt
 
 @pytest.mark.parametrize("deed", ["lost", "aborted"])
 def test_what_is_in_doubt_is_asked_for(store: DelayStore, cluster: Cluster, deed: str) -> None:
-    """Whether the claim was committed or not, each message is there once."""
+    """After a commit in doubt, the publisher asks the broker whether it happened. Each message is sent once in both
+    cases."""
     process = Process(store, Sender(cluster, deed))
     assert process.publish() == [Done("a"), Done("b"), Done("c")]
     assert cluster.sent == [b"a", b"b", b"c"]
 
 
 def test_a_fenced_claim_stays_open_for_the_next_owner(store: DelayStore, cluster: Cluster) -> None:
-    """A later answer of the dispatcher changes nothing. The next owner sends the claim."""
+    """The fenced process does not settle its claim. The next owner sends the claim."""
     first = Process(store, Sender(cluster, "fenced"))
     assert first.publish() == [None, None, None]
     assert first.settle() is None
@@ -204,9 +208,9 @@ def test_a_fenced_claim_stays_open_for_the_next_owner(store: DelayStore, cluster
 
 
 def test_a_claim_that_went_out_before_its_owner_died_is_not_sent_again(store: DelayStore, cluster: Cluster) -> None:
-    """The next owner reads its number and settles it."""
+    """The next owner reads the number of the last committed claim and settles the claim."""
     first = Process(store, Sender(cluster))
-    first.publish()  # and dies before it has settled
+    first.publish()  # the process dies before it settles
     store.execute([Call(0, _released(first))])
     second = Process(store, Sender(cluster))
     assert second.claim().items == []
@@ -214,10 +218,13 @@ def test_a_claim_that_went_out_before_its_owner_died_is_not_sent_again(store: De
 
 
 def test_a_shard_is_owned_then_fenced_then_looked_into(store: DelayStore, cluster: Cluster) -> None:
-    """The new owner raises the epoch, fences the old producer and reads the number. Then it ends the open claims by
-    that number. Only then it claims. In another order, the old owner could still send a claim unnoticed."""
+    """The new owner raises the epoch, fences the old producer and reads the last committed number.
+
+    Then it ends the open claims by that number, and only then it claims. In another order, the old owner could still
+    send a claim that nobody notices.
+    """
     first = Process(store, Sender(cluster))
-    first.publish()  # and dies before it has settled
+    first.publish()  # the process dies before it settles
     store.execute([Call(0, _released(first))])
     store.schedule([Item("d", 0, encode_body(Message("t", b"d")), "t")])
     (before,) = store.windows(0)
@@ -257,8 +264,8 @@ def test_a_shard_is_owned_then_fenced_then_looked_into(store: DelayStore, cluste
 
 
 def test_a_store_that_has_lost_the_ownership_is_asked_again(store: DelayStore, cluster: Cluster) -> None:
-    """A server that restarts without its last writes has an older epoch and no owner. The claim that finds this out
-    fails; the next call asks who owns the shard, and the shard is taken over again."""
+    """A server that restarts without its last writes has an older epoch and no owner. The next claim fails. Then the
+    process acquires the shard again and takes it over."""
     process = Process(store, Sender(cluster))
     process.own()
     store.execute([Call(0, _released(process))])  # the writes that are lost: owner and epoch
@@ -271,8 +278,8 @@ def test_a_store_that_has_lost_the_ownership_is_asked_again(store: DelayStore, c
 
 
 def test_two_owners_never_have_the_same_epoch(store: DelayStore, cluster: Cluster) -> None:
-    """The server loses the first owner's writes, and a second process acquires the shard. The first one claims nothing
-    any more, although the epoch was raised once for each of them."""
+    """The server loses the first owner's writes, and a second process acquires the shard. The first process can claim
+    nothing more, although the epoch was raised once for each of them."""
     first, second = Process(store, Sender(cluster)), Process(store, Sender(cluster))
     first.own()
     (shard,) = store.backend.shards
@@ -286,7 +293,8 @@ def test_two_owners_never_have_the_same_epoch(store: DelayStore, cluster: Cluste
 
 
 def test_without_a_number_open_claims_are_held(store: DelayStore, cluster: Cluster) -> None:
-    """The broker has forgotten the number. The claims are neither sent again nor dropped."""
+    """If the broker has forgotten the last committed number, the messages of open claims are held: neither sent nor
+    dropped."""
     first = Process(store, Sender(cluster))
     first.publish()
     cluster.number = None
@@ -302,7 +310,7 @@ def test_without_a_number_open_claims_are_held(store: DelayStore, cluster: Clust
 def test_claims_that_a_dead_owner_left_open_are_taken_over_though_nothing_else_is_due(
     store: DelayStore, cluster: Cluster, begins: str
 ) -> None:
-    """They may be the last ones. A waiting or a new process ends them after the lease."""
+    """After the lease, a waiting or a new process takes over the shard and sends the claim."""
     dead = Process(store, Sender(cluster), lease_ms=500)
     successor = Process(store, Sender(cluster), lease_ms=500)
     dispatcher = successor.dispatcher()
@@ -310,7 +318,7 @@ def test_claims_that_a_dead_owner_left_open_are_taken_over_though_nothing_else_i
     assert len(claimed.items) == 3
     until_s = time.monotonic() + PATIENCE_S
     if begins == "after":
-        store.execute([Call(0, _released(dead))])  # as its lease's end would
+        store.execute([Call(0, _released(dead))])  # as at the end of the lease
     with dispatcher:
         while store.counts().now:
             assert time.monotonic() < until_s
@@ -321,7 +329,7 @@ def test_claims_that_a_dead_owner_left_open_are_taken_over_though_nothing_else_i
 def test_a_claim_that_its_own_process_gave_up_is_taken_over_though_nothing_else_is_due(
     store: DelayStore, cluster: Cluster
 ) -> None:
-    """Its result stayed unknown. The same process takes its shard over again and finds out."""
+    """The result of a claim is unknown. The same process takes over its shard again and sends the claim."""
     process = Process(store, Sender(cluster, "fenced"))
     with process.dispatcher():
         until_s = time.monotonic() + PATIENCE_S
@@ -332,7 +340,7 @@ def test_a_claim_that_its_own_process_gave_up_is_taken_over_though_nothing_else_
 
 
 def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
-    """While one process owns the shard, the other gets no claim and knows when to look again."""
+    """While one process owns the shard, another gets no claim. It looks again when the owner's lease ends."""
     first = Process(store, Sender(cluster))
     first.claim()
     store.schedule([Item("d", 0, encode_body(Message("t", b"d")), "t")])
@@ -346,14 +354,14 @@ def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
 
 
 def test_a_broker_that_is_away_is_waited_for(store: DelayStore, cluster: Cluster) -> None:
-    """The claim stays open, and is sent when the broker answers."""
+    """The claim stays open until the broker answers, and is then sent."""
     process = Process(store, Sender(cluster, "away", "away"))
     assert process.publish() == [Done("a"), Done("b"), Done("c")]
     assert cluster.sent == [b"a", b"b", b"c"]
 
 
 class Barred(Sender):
-    """A sender that lacks a permission for one call until it is given."""
+    """A sender that has no permission for one of its calls until the test gives it."""
 
     def __init__(self, cluster: Cluster, what: str) -> None:
         super().__init__(cluster)
@@ -372,7 +380,8 @@ class Barred(Sender):
 
 @pytest.mark.parametrize("what", ["take over", "send"])
 def test_what_the_broker_refuses_is_told_until_it_does_not(store: DelayStore, cluster: Cluster, what: str) -> None:
-    """It is reported for a claim and for a shard. An absent broker is not a refusal and does not end one."""
+    """`refusals` lists what the broker refuses, until the call succeeds. A broker that does not answer
+    changes nothing."""
     sender = Barred(cluster, what)
     process = Process(store, sender)
     assert process.ownership.refusals == []
@@ -394,7 +403,7 @@ def test_what_the_broker_refuses_is_told_until_it_does_not(store: DelayStore, cl
 
 
 def test_a_service_that_stops_releases_what_was_not_sent(store: DelayStore, cluster: Cluster) -> None:
-    """These messages were certainly not sent."""
+    """The publisher answers that these messages failed, because they were certainly not sent."""
     process = Process(store, Sender(cluster, *["away"] * 100))
     process.publisher.stop()
     answers = process.publish()
@@ -403,7 +412,7 @@ def test_a_service_that_stops_releases_what_was_not_sent(store: DelayStore, clus
 
 
 def test_what_is_answered_before_leaves_before_the_rest_goes_out(store: DelayStore, cluster: Cluster) -> None:
-    """A limit holds a message back, or could not be checked. The message waits in the store and is not sent."""
+    """Messages that flow control has already answered go back to the store and are not sent. The others are sent."""
     process = Process(store, Sender(cluster))
     claim = process.claim()
     process.batch = Batch(claim, claim.items)
@@ -420,7 +429,7 @@ def test_what_is_answered_before_leaves_before_the_rest_goes_out(store: DelaySto
 
 @pytest.mark.parametrize("held_back", [2, 3])
 def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back: int) -> None:
-    """The rest of the claim is sent. A claim without a message to send is not left open either."""
+    """The messages within the limit are sent. The claim does not stay open, even if it has nothing to send."""
     policies = load_policies('[topic.t]\nrate = "1/h"\nburst = 1')
     headers = [(FIELDS["id"].header, b"i"), (FIELDS["consumer_group"].header, b"g")]
     with open_store("memory:") as store:
@@ -451,7 +460,7 @@ def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back
 
 
 def test_a_settled_item_that_is_due_again_is_claimed_under_a_new_number(store: DelayStore, cluster: Cluster) -> None:
-    """An item with an unknown result stays claimed, whatever the dispatcher would answer."""
+    """An item of a claim that is not known to be sent stays claimed, whatever the dispatcher would answer."""
     process = Process(store, Sender(cluster))
     first = process.claim()
     process.ownership.closed(0, first.number)
@@ -467,7 +476,7 @@ def test_a_settled_item_that_is_due_again_is_claimed_under_a_new_number(store: D
 
 
 def _two_claims(process: Process) -> tuple[Batch, Batch]:
-    """One message in the first claim and the others in the second. Both are claimed before the first is sent."""
+    """Make two claims, of one message and of two, before the first is sent."""
     claims = [process.claim(limit) for limit in (1, 10)]
     first, second = (Batch(claim, claim.items) for claim in claims)
     assert (len(first.items), len(second.items)) == (1, 2)
@@ -475,7 +484,7 @@ def _two_claims(process: Process) -> tuple[Batch, Batch]:
 
 
 def test_claims_go_out_in_the_order_of_their_numbers(store: DelayStore, cluster: Cluster) -> None:
-    """The second is claimed while the first is sent, and is sent before the first is settled."""
+    """The second claim is sent before the first is settled. The number of the second shows that both were sent."""
     process = Process(store, Sender(cluster))
     first, second = _two_claims(process)
     process.publisher.publish(first)
@@ -487,7 +496,8 @@ def test_claims_go_out_in_the_order_of_their_numbers(store: DelayStore, cluster:
 
 
 def test_nothing_goes_out_behind_a_claim_whose_fate_is_not_known(store: DelayStore, cluster: Cluster) -> None:
-    """Its number would mean that the earlier claim was sent as well: that claim would be lost."""
+    """A committed number means that all earlier claims were sent. So a later claim is not sent before an
+    earlier one."""
     process = Process(store, Sender(cluster))
     first, second = _two_claims(process)
     process.publisher.publish(second)
@@ -501,7 +511,8 @@ def test_nothing_goes_out_behind_a_claim_whose_fate_is_not_known(store: DelaySto
 def test_an_old_number_is_not_sent_again_while_a_claim_is_open(
     store: DelayStore, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The claim may have been sent: the old number would say that it was not, and its messages would be sent again."""
+    """The open claim may be committed. With the old number sent again, the broker would say that the claim is not
+    committed, and its messages would be sent twice."""
     sender = Sender(cluster)
     process = Process(store, sender)
     monkeypatch.setattr(sender, "stale", lambda shard: True)
@@ -517,7 +528,7 @@ def test_an_old_number_is_not_sent_again_while_a_claim_is_open(
 
 
 def test_what_was_claimed_before_a_shard_was_lost_goes_nowhere(store: DelayStore, cluster: Cluster) -> None:
-    """Another owner has sent it meanwhile. Owning the shard again does not make it ours."""
+    """Another owner has sent these claims. The first process does not send them, even when it owns the shard again."""
     process = Process(store, Sender(cluster, "fenced"))
     first, second = _two_claims(process)
     process.publisher.publish(first)
@@ -538,20 +549,21 @@ def test_what_was_claimed_before_a_shard_was_lost_goes_nowhere(store: DelayStore
 def test_what_a_stopping_service_did_not_send_leaves_before_a_later_claim_goes_out(
     store: DelayStore, cluster: Cluster
 ) -> None:
-    """A reader of the later number must not conclude that the earlier claim was sent."""
+    """The unsent messages go back to the store first. Otherwise the later claim's number would say that
+    they were sent."""
     process = Process(store, Sender(cluster, "away"))
     first, second = _two_claims(process)
     process.publisher.stop()
     process.publisher.publish(first)
     process.publisher.publish(second)
     assert cluster.sent == [b"b", b"c"]
-    store.execute([Call(0, _released(process))])  # it dies before it has settled anything
+    store.execute([Call(0, _released(process))])  # the process dies before it settles anything
     assert Process(store, Sender(cluster)).claim().items == []
     assert store.counts().now == {("due", "t"): 1}
 
 
 def test_a_shard_in_which_something_waits_is_taken_over_before_that_is_due(cluster: Cluster) -> None:
-    """The take-over then does not delay the first message."""
+    """The takeover does not delay the first message, because it happens before the message is due."""
     with open_store("memory:") as store:
         store.schedule([Item("a", store.now_ms() + 3_600_000, encode_body(Message("t", b"a")), "t")])
         process = Process(store, Sender(cluster))
@@ -563,7 +575,7 @@ def test_a_shard_in_which_something_waits_is_taken_over_before_that_is_due(clust
 
 
 def test_an_empty_shard_is_left_to_others(cluster: Cluster) -> None:
-    """No call is made, and no process has to wait for a lease."""
+    """A process does not acquire an empty shard, so another process can acquire it without waiting for a lease."""
     with open_store("memory:") as store:
         process = Process(store, Sender(cluster))
         process.look()
@@ -572,7 +584,7 @@ def test_an_empty_shard_is_left_to_others(cluster: Cluster) -> None:
 
 
 def test_settings_of_a_dispatcher_transactional_config() -> None:
-    """One worker for each shard, and larger claims unless their size was set."""
+    """The dispatcher has one worker for each shard, and larger batches unless their size was set."""
     plain = transactional_config(DispatcherConfig(workers=4), 1)
     assert (plain.workers, plain.batch) == (1, 500)
     assert transactional_config(DispatcherConfig(), 3).workers == 3
@@ -580,5 +592,5 @@ def test_settings_of_a_dispatcher_transactional_config() -> None:
 
 
 def _released(process: Process) -> Own:
-    """Give the shard up, as the end of the lease would."""
+    """Make the call that gives up the shard, as the end of the lease would."""
     return Own(process.ownership.name, 0)

@@ -1,4 +1,4 @@
-"""Flow control from end to end: a message that a policy holds back waits in the store. This is no attempt."""
+"""Flow control from end to end: a message that a policy delays waits in the store, and this is no attempt."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IDLE_MS = 30_000
 
 
 class Remote:
-    """A handler of messages to a remote side that can be down."""
+    """A handler that calls a remote service, which can be down."""
 
     def __init__(self) -> None:
         self.down = threading.Event()
@@ -39,7 +39,7 @@ class Remote:
 
 
 def test_a_rate_holds_releases_back_and_loses_none(bench: Bench, policy: Policy) -> None:
-    """Thirty retries are due together and come back at 100 a second. The others wait without an attempt."""
+    """Thirty retries are due together and come back at 100 a second. Waiting uses no attempt."""
     service = bench.serve(policy(base_ms=20, rate=Rate(100, "s"), burst=2, max_attempts=2))
     assert service.hand_over == "claim, publish, settle"
     again: list[bytes] = []
@@ -55,7 +55,7 @@ def test_a_rate_holds_releases_back_and_loses_none(bench: Bench, policy: Policy)
     bench.publish(*(b"%d" % number for number in range(30)))
     bench.consume(handle, concurrency=1, idle_ms=IDLE_MS)
     bench.until(lambda: len(again) == 30)
-    # two at once, then one each 10 ms: sooner would be above the rate, whatever the machine
+    # two at once, then one each 10 ms; in a shorter time the rate would be exceeded
     assert bench.connection.store.now_ms() - start_ms >= 28 * 10
     assert len(set(again)) == 30
     topic = next(flow for flow in RateLimits(bench.connection.store).flows() if flow.destination is None)
@@ -64,7 +64,7 @@ def test_a_rate_holds_releases_back_and_loses_none(bench: Bench, policy: Policy)
 
 
 def test_an_open_circuit_keeps_retries_in_the_store_until_a_probe_succeeds(bench: Bench, policy: Policy) -> None:
-    """While the destination is down, only probes reach it. The others lose no attempts."""
+    """While the destination is down, only probes reach it. The other messages wait and use no attempt."""
     remote = Remote()
     breaker = Breaker(percent=50, of=5, within_ms=60_000, open_ms=100, by="x-host")
     bench.serve(policy(base_ms=60, max_attempts=None, breaker=breaker))
@@ -86,7 +86,7 @@ def test_an_open_circuit_keeps_retries_in_the_store_until_a_probe_succeeds(bench
 
 
 def test_one_destination_that_is_down_holds_back_no_other(bench: Bench, policy: Policy) -> None:
-    """Each destination has its own circuit."""
+    """Each destination has its own circuit, so a message for another destination is retried."""
     remote = Remote()
     breaker = Breaker(percent=50, of=2, within_ms=60_000, open_ms=600_000, by="x-host")
     bench.serve(policy(base_ms=10, max_attempts=None, breaker=breaker))
@@ -109,7 +109,7 @@ def test_one_destination_that_is_down_holds_back_no_other(bench: Bench, policy: 
 
 
 def test_a_budget_goes_by_the_first_attempts_that_consumers_report(bench: Bench) -> None:
-    """The reporter counts first attempts, successes and failures by destination."""
+    """`Reporter` counts first attempts by topic, and successes and failures by destination."""
     reporter = Reporter(bench.connection.store, "billing", "x-host")
     for number in range(10):
         message = Message("orders", b"", headers=(("x-host", b"a"),))
@@ -122,7 +122,7 @@ def test_a_budget_goes_by_the_first_attempts_that_consumers_report(bench: Bench)
 
 
 def test_a_budget_without_first_attempts_lets_the_least_through(bench: Bench, policy: Policy) -> None:
-    """Messages come out one after the other; none waits for ever."""
+    """Without first attempts, retries come back at the budget's least rate. No message waits for ever."""
     bench.serve(policy(base_ms=10, max_attempts=2, budget=Budget(1, Rate(20, "s"))))
     seen: list[bytes] = []
 
@@ -138,7 +138,7 @@ def test_a_budget_without_first_attempts_lets_the_least_through(bench: Bench, po
 
 
 def test_spread_dues_are_told_by_topic(bench: Bench, policy: Policy) -> None:
-    """Each failure is counted once, and only where the policy spreads. Its release costs no call."""
+    """Each failure whose retry is spread is counted once for its topic. Topics without a spread are not counted."""
     policies = PolicySet(policy(), {"orders": policy(base_ms=10, spread_ms=20, max_attempts=3)})
     bench.serve(policies)
     bench.publish(*(b"%d" % number for number in range(10)))
@@ -157,7 +157,7 @@ def test_spread_dues_are_told_by_topic(bench: Bench, policy: Policy) -> None:
 
 
 def test_messages_published_for_later_are_not_held_back(bench: Bench, policy: Policy) -> None:
-    """They are not retries: they pass even with a budget of nothing."""
+    """A delayed message is no retry, so a rate of one an hour does not delay it further."""
     bench.serve(policy(rate=Rate(1, "h"), burst=1))
     bench.connection.broker.create_topic("orders")
     seen: list[bytes] = []

@@ -1,4 +1,4 @@
-"""A dispatcher is killed between publishing and settling: its second copy is the same message, and one attempt."""
+"""A dispatcher is killed between publishing and settling. The second copy is the same message and the same attempt."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ threading.Event().wait()
 
 
 def kill_over_a_copy(bench: Bench) -> None:
-    """Due messages are sent, and the dispatcher dies before it settles them."""
+    """Run a service in another process that sends the due messages and is killed before it settles them."""
     assert bench.url is not None
     child = subprocess.run([sys.executable, "-c", SERVICE, bench.url], timeout=60, check=False)
     assert child.returncode == -signal.SIGKILL
@@ -58,7 +58,8 @@ def serve(bench: Bench, policy: RetryPolicy) -> None:
 def test_a_copy_of_what_has_succeeded_is_not_buried_when_it_fails(
     server: Bench, handler: Handlers, policy: Policy
 ) -> None:
-    """The first copy succeeds, the second one fails at the cap. Both have one id, and the message stays done."""
+    """The first copy succeeds, and the second fails at the last attempt. Both have one id, and there is
+    no dead letter."""
     handle = handler(None, ValueError("the second time"))
     consumer = server.consume(handle)
     server.connection.publish("orders", b"m", delay=0.01, id="daily")
@@ -71,7 +72,7 @@ def test_a_copy_of_what_has_succeeded_is_not_buried_when_it_fails(
 
 
 def test_two_copies_that_fail_are_one_attempt(server: Bench, handler: Handlers, policy: Policy) -> None:
-    """With two attempts in all, the message gets its second one, whenever the second copy of the first fails."""
+    """Both copies of the first attempt fail. With max_attempts=2 the message still gets its second attempt."""
 
     def first_fails(message: Message) -> Any:
         if not read(message.headers).attempt:

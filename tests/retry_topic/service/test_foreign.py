@@ -1,4 +1,4 @@
-"""Adopted retry topics of other systems: their count continues, and messages go back to their origin.
+"""Retry topics that another system has written: attempt counts continue, and messages go back to their origin.
 
 `message/test_foreign.py` tests each header.
 """
@@ -35,10 +35,10 @@ def test_what_failed_twice_elsewhere_has_the_rest_of_its_attempts_here(
     headers: Headers,
     redelivery: str,
 ) -> None:
-    """Two failures there, four allowed: deliveries three and four happen here. The letter names the origin."""
+    """The message has failed twice in the other system. With max_attempts=4 it gets two more deliveries."""
     failing = handler(OSError("not yet"))
     bench.publish(b"theirs", topic=retry_topic_of(bench.group), key=b"key", headers=headers)
-    bench.consume(failing)  # first: what comes back to the origin needs a group that reads it
+    bench.consume(failing)  # before the service: a message returns only to an origin that the group reads
     bench.serve(policy(max_attempts=4), redelivery=redelivery)
     (letter,) = bench.dead()
     assert failing.attempts == [3, 4]

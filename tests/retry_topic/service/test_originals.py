@@ -1,4 +1,4 @@
-"""Messages by reference: the store's form of them, and how they get their payload back."""
+"""Messages stored as a reference to a record: how they are stored, and how they get their payload back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SOURCE = Source("g.retry", 3, "17", 1)
 
 
 class Originals:
-    """A broker that can read records again, from a table."""
+    """A broker that reads single records again, with prepared answers."""
 
     def __init__(self, *answers: bytes | PublishFailure) -> None:
         self.answers = list(answers)
@@ -44,7 +44,7 @@ class Originals:
 
 
 class Sent:
-    """A publisher that notes its messages."""
+    """A publisher that records its messages."""
 
     traits = PublisherTraits()
 
@@ -66,7 +66,7 @@ def large(value: bytes = LARGE) -> Message:
 
 
 def published(broker: Originals, *bodies: bytes) -> tuple[list[Any], list[Message]]:
-    """The answers for items with these bodies, and the sent messages."""
+    """Publish items with these bodies. Return the answers and the sent messages."""
     with open_store("memory:") as store:
         from wheel_sched.store import Item
 
@@ -79,7 +79,7 @@ def published(broker: Originals, *bodies: bytes) -> tuple[list[Any], list[Messag
 
 
 def test_a_body_says_where_its_payload_lies() -> None:
-    """It round-trips, and does not contain the payload."""
+    """The body has a reference and not the payload. Decoding it gives an equal message."""
     message = large().by_reference(SOURCE)
     body = encode_body(message)
     assert LARGE not in body
@@ -92,7 +92,7 @@ def test_a_body_says_where_its_payload_lies() -> None:
 
 @pytest.mark.parametrize("head", [b"R1", b'R1["t",0]\n', b'R1["t",-1,0,0,"d"]\n', b"R1{}\n", b'R1["t",0,"0",0,"d"]\n'])
 def test_a_body_that_refers_to_nothing_is_held(head: bytes) -> None:
-    """An operator must look at it. Nothing is read or sent for it."""
+    """An item with an unreadable reference is held for an operator. Nothing is sent."""
     body = head + encode_body(large(b""))
     with pytest.raises(Rejected, match="has no readable reference"):
         split_reference(body)
@@ -102,7 +102,7 @@ def test_a_body_that_refers_to_nothing_is_held(head: bytes) -> None:
 
 
 def test_payloads_are_put_in_before_messages_are_sent() -> None:
-    """Byte for byte, with key and headers. A message that has its payload does not change."""
+    """The sent message has its payload, key and headers. A message stored with its payload is sent as it is."""
     broker = Originals(LARGE)
     answers, sent = published(broker, encode_body(large().by_reference(SOURCE)), encode_body(large(b"small")))
     assert answers == [Done("i0"), Done("i1")]
@@ -111,7 +111,8 @@ def test_payloads_are_put_in_before_messages_are_sent() -> None:
 
 
 def test_a_payload_that_is_gone_makes_a_dead_letter_that_says_so() -> None:
-    """A record that has another payload now makes one too. The other messages are sent."""
+    """If the record is gone or has another payload, the message becomes a dead letter with the reason.
+    Others are sent."""
     gone = PublishFailure("original: the record g.retry/3/17 is gone", transient=False)
     bodies = [encode_body(large().by_reference(SOURCE))] * 2
     answers, sent = published(Originals(gone, b"another"), *bodies, encode_body(large(b"small")))
@@ -122,7 +123,7 @@ def test_a_payload_that_is_gone_makes_a_dead_letter_that_says_so() -> None:
 
 
 def test_a_broker_that_is_away_makes_it_wait() -> None:
-    """Nothing is known about the payload, so nothing is decided."""
+    """If the broker does not answer, the item fails for now and is not sent."""
     broker = Originals()
     broker.away = True
     (answer,), sent = published(broker, encode_body(large().by_reference(SOURCE)))
@@ -132,7 +133,7 @@ def test_a_broker_that_is_away_makes_it_wait() -> None:
 
 
 def test_a_claim_fetches_so_many_bytes_at_most() -> None:
-    """The other messages go back to the store and are due at once. So memory is bounded."""
+    """Messages beyond the limit of bytes go back to the store and are due at once. So memory use is limited."""
     message = large().by_reference(SOURCE)
     assert message.reference is not None
     huge = replace(message, reference=replace(message.reference, length=MOST_BYTES - 10))
@@ -141,7 +142,7 @@ def test_a_claim_fetches_so_many_bytes_at_most() -> None:
 
 
 def test_the_intake_leaves_large_payloads_where_they_are() -> None:
-    """This holds only above the limit. A record that is taken in again is recognised."""
+    """Only a payload larger than `reference_above` is stored as a reference. A repeated record is still recognised."""
     with open_store("memory:") as store:
         connection = Connection(store, MemoryBroker(create_topics=True))
         policies = PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000)))
@@ -172,7 +173,7 @@ def test_the_intake_leaves_large_payloads_where_they_are() -> None:
 
 
 def test_a_broker_that_cannot_read_records_again_is_refused() -> None:
-    """The error comes when the service is made."""
+    """With a broker that cannot read single records again, `RetryService(...)` refuses `reference_above`."""
     with connect("memory:") as connection, pytest.raises(ConfigError, match="cannot read single records again"):
         RetryService(connection, "g", config=ServiceConfig(reference_above=1))
     with pytest.raises(ConfigError, match="reference_above"):

@@ -1,4 +1,5 @@
-"""Real processes that die: consumers over one message, consumers and services in the middle of their work."""
+"""Real processes that are killed: consumers that one message kills, and consumers and services in the
+middle of work."""
 
 from __future__ import annotations
 
@@ -21,13 +22,13 @@ from retry_topic.message.topic_names import dead_topic_of, retry_topic_of
 if TYPE_CHECKING:
     from conftest import Bench, Handler
 
-pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(200)]  # process after process
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(200)]  # many processes, one after another
 
 Policy = Callable[..., RetryPolicy]
 Handlers = Callable[..., "Handler"]
 RETRY = retry_topic_of("billing")
 
-# Handles messages until stdin ends; a line for each; `poison` ends the process at once, `hang` never returns.
+# Prints a line for each message, until stdin ends. `poison` ends the process at once, and `hang` never returns.
 CONSUMER = """
 import os, sys, threading
 from retry_topic import Consumer, ConsumerConfig, connect
@@ -83,17 +84,17 @@ sys.stdin.read()
 
 
 class Child(NamedTuple):
-    """A process and the lines it prints."""
+    """A process and its output."""
 
     process: subprocess.Popen[bytes]
 
     def lines(self) -> list[bytes]:
-        """All output lines of the process, after it has ended."""
+        """Wait for the end of the process. Return its remaining output lines."""
         out, _ = self.process.communicate(timeout=60)
         return out.splitlines()
 
     def line(self) -> bytes:
-        """The next line."""
+        """Wait for the next output line."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
@@ -104,7 +105,7 @@ class Child(NamedTuple):
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Child]]:
-    """Start a script in another process."""
+    """Start a script in another process, which is killed at the end of the test."""
     with ExitStack() as stack:
 
         def started(script: str, *args: object) -> Child:
@@ -131,7 +132,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def test_a_message_that_kills_its_consumers_is_poison(
     server: Bench, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """Consumers are restarted after each death. They handle all other messages and give this one up at the cap."""
+    """Consumers are started again after each death. They handle all other messages. This one becomes a dead letter."""
     server.serve(policy())
     server.publish(*(b"%d" % n for n in range(10)), b"poison", *(b"%d" % n for n in range(10, 20)))
     printed: list[bytes] = []
@@ -145,7 +146,7 @@ def test_a_message_that_kills_its_consumers_is_poison(
             child.process.stdin.close()
             child.process.stdin = None
         printed += child.lines()
-        time.sleep(1.0)  # as long as `idle_ms`: what it held is free
+        time.sleep(1.0)  # as long as `idle_ms`, so that another consumer gets the child's messages
     (letter,) = server.dead()
     assert letter.message is not None
     assert letter.message.value == b"poison"
@@ -162,7 +163,7 @@ def test_a_message_that_kills_its_consumers_is_poison(
 def test_a_killed_consumer_loses_nothing(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """Its messages in flight go to another consumer; settled ones do not."""
+    """The unsettled messages of the killed consumer go to another consumer. The settled ones do not."""
     server.publish(*(b"%d" % n for n in range(6)), b"hang", *(b"%d" % n for n in range(6, 9)))
     child = start(CONSUMER, server.url, 300, 5, 1)
     first = [child.line() for _ in range(7)]
@@ -190,7 +191,8 @@ def test_a_killed_consumer_loses_nothing(
 def test_a_killed_service_loses_and_doubles_nothing(
     server: Bench, policy: Policy, start: Callable[..., Child], point: str
 ) -> None:
-    """SIGKILL at every step of the intake: another service continues, and each record waits or is dead exactly once."""
+    """A service is killed at one step of the intake, and another continues. Each record waits or is dead
+    exactly once."""
     server.connection.broker.create_topic(dead_topic_of("billing"))
     retried = write((), RetryState(attempt=1, original_topic="orders"))
     last = write((), RetryState(attempt=2, original_topic="orders"))
@@ -201,7 +203,7 @@ def test_a_killed_service_loses_and_doubles_nothing(
     assert child.process.wait(60) == -signal.SIGKILL
     server.serve(policy(max_attempts=2, base_ms=3_600_000), batch=10, idle_ms=300)
     server.until(lambda: len(server.records(dead_topic_of("billing"))) >= 20 and server.waiting() >= 20)
-    time.sleep(0.5)  # longer than `idle_ms`: what would come again has come
+    time.sleep(0.5)  # longer than `idle_ms`: a repeated record would have come by now
     due = server.connection.store.list_items("due", limit=100).found
     letters = [letter.message.value for letter in server.letters() if letter.message]
     assert len({found.id for found in due}) == len(due) == 20
@@ -216,7 +218,8 @@ def test_a_killed_service_loses_and_doubles_nothing(
 def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child], point: str
 ) -> None:
-    """Killed between storing and settling for longer than the delay: each message comes back exactly once."""
+    """A service is killed between storing and settling, and its messages become due. Each message comes back exactly
+    once."""
     server.connection.broker.create_topic(dead_topic_of("billing"))
     for n in range(30):
         server.publish(b"%d" % n, topic=RETRY, headers=write((), RetryState(attempt=1, original_topic="orders")))
@@ -228,7 +231,7 @@ def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
     time.sleep(0.4)  # longer than the delay and `idle_ms`
     server.serve(policy(base_ms=1), idle_ms=300)
     server.until(lambda: consumer.stats.acknowledged >= 30)
-    time.sleep(0.5)  # what would come again has come
+    time.sleep(0.5)  # a repeated message would have come by now
     server.quiet(consumer)
     assert sorted(handle.values, key=int) == [b"%d" % n for n in range(30)]
     server.until(lambda: server.unsettled(RETRY) == [])
@@ -237,7 +240,7 @@ def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
 def test_a_killed_dispatcher_loses_nothing_and_the_script_doubles_nothing(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """Services are killed while they send messages back. With one script, each comes back exactly once."""
+    """Services are killed while they send due messages. With one script, each message comes back exactly once."""
     server.connection.broker.create_topic(dead_topic_of("billing"))
     handle = handler()
     consumer = server.consume(handle, concurrency=16)

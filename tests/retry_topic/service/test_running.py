@@ -1,4 +1,4 @@
-"""The service's life: starting, stopping, outages of store and broker, and ways of handing over."""
+"""The life of the service: starting, stopping, outages of store and broker, and how messages get to the broker."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_starting_and_stopping_in_any_order_is_harmless(bench: Bench) -> None:
 
 
 def test_ten_threads_may_start_and_stop_at_once(memory: Bench) -> None:
-    """Fifty services, each started and stopped by ten threads: none hangs, and no thread is left."""
+    """Ten threads start and stop each of fifty services. No call hangs, and no thread is left."""
     before = threading.active_count()
     for number in range(50):
         service = RetryService(memory.connection, f"g{number}")
@@ -67,14 +67,14 @@ def test_ten_threads_may_start_and_stop_at_once(memory: Bench) -> None:
 
 
 def test_a_service_creates_its_topics(bench: Bench) -> None:
-    """After `start` the group's topics exist."""
+    """After `start` the retry, redelivery and dead topic exist."""
     bench.serve()
     topics = bench.connection.broker.topics()
     assert {RETRY, redelivery_topic_of("billing"), dead_topic_of("billing")} <= set(topics)
 
 
 def test_services_that_come_and_go_lose_and_double_nothing(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Services are stopped and started while messages fail. Each message succeeds exactly once."""
+    """Services start and stop one after another while messages fail. Each message is retried exactly once."""
     handle = handler(fail_first)
     consumer = bench.consume(handle)
     bench.publish(*(b"%d" % n for n in range(100)))
@@ -86,7 +86,7 @@ def test_services_that_come_and_go_lose_and_double_nothing(bench: Bench, handler
 
 
 def test_two_services_share_the_work(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Both run for one group, and nothing is retried twice."""
+    """Two services run for one group. No message is retried twice."""
     handle = handler(fail_first)
     one, other = bench.serve(policy(), batch=5), bench.serve(policy(), batch=5)
     consumer = bench.consume(handle, concurrency=16)
@@ -100,7 +100,7 @@ def test_two_services_share_the_work(bench: Bench, handler: Handlers, policy: Po
 def test_a_short_outage_of_the_store_delays_nothing_by_the_idle_time(
     bench: Bench, handler: Handlers, policy: Policy, monkeypatch: Any
 ) -> None:
-    """The intake keeps its batch, and continues with it when the store answers."""
+    """The intake keeps its batch during the outage and stores it as soon as the store answers."""
     schedule, failures = AttemptCounts.schedule, [StoreUnavailable("away")] * 3
 
     def flaky(*items: Any, **more: Any) -> Any:
@@ -122,7 +122,8 @@ def test_a_short_outage_of_the_store_delays_nothing_by_the_idle_time(
 def test_a_record_that_no_batch_survives_stands_alone(
     bench: Bench, policy: Policy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A bug of ours with one record leaves only that record unsettled. The rest of its batch is taken in."""
+    """If one record raises an unexpected error in the intake, only this record stays unsettled. The others are taken
+    in."""
     service = RetryService(
         bench.connection,
         "billing",
@@ -138,7 +139,7 @@ def test_a_record_that_no_batch_survives_stands_alone(
             raise ZeroDivisionError("a mistake")
         return store(deliveries, **more)
 
-    service.intake.store = buggy  # type: ignore[method-assign]  # this one's alone
+    service.intake.store = buggy  # type: ignore[method-assign]  # of this service only
     headers = write((), RetryState(attempt=1, original_topic="orders"))
     bench.publish(b"a", b"bad", b"b", topic=RETRY, headers=headers)
     with service:
@@ -150,7 +151,8 @@ def test_a_record_that_no_batch_survives_stands_alone(
 
 @pytest.mark.parametrize("who", ["both", "forger"])
 def test_signed_headers_travel_the_whole_loop(bench: Bench, handler: Handlers, policy: Policy, who: str) -> None:
-    """Consumer and service with one secret retry as usual. The store counts for a consumer without it."""
+    """With one secret, consumer and service retry as usual. For a consumer without a secret, the store
+    counts attempts."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=3), secrets=(SECRET,))
     bench.consume(handle, secrets=(SECRET,) if who == "both" else ())
@@ -163,7 +165,7 @@ def test_signed_headers_travel_the_whole_loop(bench: Bench, handler: Handlers, p
 @pytest.mark.real
 @pytest.mark.parametrize("hand_over", ["auto", "settle"])
 def test_each_message_comes_back_exactly_once(server: Bench, handler: Handlers, policy: Policy, hand_over: str) -> None:
-    """One script does it on one server. Claim, publish and settle do it as long as nothing breaks."""
+    """Each failed message comes back once: with one script, and with claim, publish and settle if nothing fails."""
     handle = handler(fail_first)
     service = server.serve(policy(), hand_over=hand_over)
     assert (service.dispatcher.push is not None) == (hand_over == "auto")
@@ -177,7 +179,7 @@ def test_each_message_comes_back_exactly_once(server: Bench, handler: Handlers, 
 
 
 def test_in_memory_the_hand_over_is_claim_publish_settle(memory: Bench) -> None:
-    """No server runs a script."""
+    """A store in memory has no server that could run a script."""
     assert memory.connection.hand_over == "claim, publish, settle"
     assert memory.serve().dispatcher.push is None
 
@@ -185,7 +187,8 @@ def test_in_memory_the_hand_over_is_claim_publish_settle(memory: Bench) -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_store_and_topics_on_two_servers(quick_poll: None, handler: Handlers, policy: Policy) -> None:
-    """No script covers both, so it works at least once. The service waits during the broker's outage."""
+    """No script reaches both servers, so messages are sent at least once. The service survives a restart
+    of the broker."""
     with (
         temporary_server() as stores,
         temporary_server() as topics,
@@ -213,7 +216,7 @@ def test_store_and_topics_on_two_servers(quick_poll: None, handler: Handlers, po
 def test_lost_replies_of_the_store_double_nothing(
     server: Bench, redis_url: str, handler: Handlers, policy: Policy
 ) -> None:
-    """The service's connections to the store break again and again. Each message still comes back exactly once."""
+    """The service's connections to the store break repeatedly. Each message still comes back exactly once."""
     with FaultyProxy(redis_url) as proxy:
         connection = Connection(open_store(proxy.url), server.connection.broker)
         handle = handler(fail_first)
@@ -244,13 +247,13 @@ def test_lost_replies_of_the_store_double_nothing(
     ],
 )
 def test_a_wrong_setting_is_told(settings: dict[str, Any], words: str) -> None:
-    """The error has the name and the expected value."""
+    """The error has the setting's name and the expected value."""
     with pytest.raises(ConfigError, match=f"expected .*{words}"):
         ServiceConfig(**settings)
 
 
 def test_all_wrong_settings_are_told_at_once() -> None:
-    """One error lists every mistake."""
+    """One error lists all mistakes."""
     with pytest.raises(ConfigError) as raised:
         ServiceConfig(redelivery="x", hand_over="y", batch=0, idle_ms=0)  # type: ignore[arg-type]  # on purpose
     assert len(raised.value.problems) == 4

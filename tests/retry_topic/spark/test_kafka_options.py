@@ -1,4 +1,4 @@
-"""Options of the Kafka source, and the size of a batch."""
+"""Options of Spark's Kafka source, and the size of a batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HERE = {"kafka.bootstrap.servers": "h:1"}
 
 
 def test_settings_of_the_client_are_handed_on() -> None:
-    """Options with the prefix kafka. become settings without it."""
+    """An option with the prefix `kafka.` becomes a client setting without the prefix."""
     assert settings_of({**HERE, "kafka.sasl.username": "u", "subscribe": "t"}) == (
         ("bootstrap.servers", "h:1"),
         ("sasl.username", "u"),
@@ -35,14 +35,14 @@ def test_settings_of_the_client_are_handed_on() -> None:
     ],
 )
 def test_wrong_options_of_a_stream_are_refused(options: dict[str, str], words: str) -> None:
-    """The error comes before the first call to the cluster."""
+    """Wrong options raise an error before the first call to the cluster."""
     with pytest.raises(ConfigError, match=words):
         read_options(options, streaming=True)
 
 
 def test_every_mistake_is_named() -> None:
-    """One error lists all problems."""
-    assert len(problems_of({"a": "1", "b": "2"})) == 3  # and no address
+    """One error lists all mistakes."""
+    assert len(problems_of({"a": "1", "b": "2"})) == 3  # two unknown options and no address
     with pytest.raises(ConfigError, match="4 problems"):
         write_options({"subscribe": "t", "in_doubt": "guess"})
 
@@ -59,14 +59,14 @@ def test_every_mistake_is_named() -> None:
     ],
 )
 def test_a_frame_that_cannot_be_written_is_refused(columns: dict[str, str], has_topic: bool, words: str) -> None:
-    """The error comes before a row is computed."""
+    """Wrong columns raise an error before any row is computed."""
     with pytest.raises(ConfigError, match=words):
         check_written(columns, has_topic)
     check_written({"value": "string", "key": "binary", "headers": HEADERS, "topic": "string"}, False)
 
 
 def test_a_batch_takes_its_share_of_each_partition() -> None:
-    """Each partition gets a share by what waits in it, at least one offset; a new partition begins at 0."""
+    """Each partition gets a share that fits what waits in it, and at least one offset. A new partition begins at 0."""
     start, ends = {"t": {"0": 100, "1": 5}}, {"t": {"0": 190, "1": 6, "2": 9}}
     assert within(start, ends, None) == ends
     assert within(start, ends, 1_000) == ends
@@ -77,7 +77,7 @@ def test_a_batch_takes_its_share_of_each_partition() -> None:
 
 @pytest.mark.parametrize("ends", [{"t": {"0": 99}}, {"t": {"1": 100}}, {}])
 def test_a_topic_that_was_recreated_is_noticed(ends: dict[str, dict[str, int]]) -> None:
-    """The topic ends before the offset that was read last."""
+    """If a topic ends before the last offset that was read, it was created again, which is an error."""
     with pytest.raises(BrokerError, match="created again"):
         check_follow({"t": {"0": 100}}, ends)
     check_follow({"t": {"0": 100}}, {"t": {"0": 100, "1": 5}, "u": {"0": 1}})

@@ -1,4 +1,4 @@
-"""Epoch marks: which parts are written again, which are not, and which are refused because nobody can know."""
+"""Epoch marks: which parts of an epoch are written again, which are not, and which nobody can know."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheel_sched.errors import Rejected
 
 
 class Cluster:
-    """A stand-in for `Groups`: committed offsets by group."""
+    """A stand-in for `Groups`: the committed offsets of each group."""
 
     def __init__(self) -> None:
         self.groups: dict[str, list[Any]] = {}
@@ -24,12 +24,12 @@ class Cluster:
 
 
 def written(cluster: Any, part: Part, rows: int) -> None:
-    """Commit a mark as the part's transaction does."""
+    """Commit a part's mark, as the part's transaction does."""
     cluster.put(part.name, [mark_of(part, rows)])
 
 
 def test_a_part_is_known_by_the_mark_that_came_with_its_rows() -> None:
-    """A part with a mark of this epoch is not written again; a part with an older mark is."""
+    """A part that has a mark of this epoch is not written again. A part with an older mark is written."""
     cluster: Any = Cluster()
     assert not note_epoch(cluster, Part("query-a", 0, 1), in_doubt=False)
     assert rows_written(cluster, Part("query-a", 0, 1)) is None
@@ -41,7 +41,7 @@ def test_a_part_is_known_by_the_mark_that_came_with_its_rows() -> None:
 
 
 def test_an_epoch_that_is_done_stays_done_however_it_is_cut() -> None:
-    """After an epoch is closed, its missing parts are not written either."""
+    """After an epoch is closed, none of its parts is written, even if it has no mark."""
     cluster: Any = Cluster()
     assert not note_epoch(cluster, Part("job-a", 0, 0), in_doubt=False)
     close_epoch(cluster, "job-a", 0)
@@ -50,7 +50,7 @@ def test_an_epoch_that_is_done_stays_done_however_it_is_cut() -> None:
 
 
 def test_a_zombie_of_an_epoch_that_is_over_is_refused() -> None:
-    """The writer's mark or the part's mark shows that a later epoch has begun."""
+    """A writer of an old epoch is refused if the mark of its job or of its part shows a later epoch."""
     cluster: Any = Cluster()
     note_epoch(cluster, Part("query-a", 4, 0), in_doubt=True)
     with pytest.raises(Rejected, match="is over"):
@@ -61,7 +61,7 @@ def test_a_zombie_of_an_epoch_that_is_over_is_refused() -> None:
 
 
 def test_what_the_cluster_has_forgotten_is_in_doubt() -> None:
-    """A later epoch without marks is refused; epoch 0 never is."""
+    """An epoch after 0 without any mark is refused, unless `in_doubt=True`."""
     cluster: Any = Cluster()
     with pytest.raises(Rejected, match="in_doubt"):
         note_epoch(cluster, Part("query-a", 3, 0), in_doubt=False)
@@ -70,7 +70,7 @@ def test_what_the_cluster_has_forgotten_is_in_doubt() -> None:
 
 
 def test_a_job_may_be_called_as_another_ones_part() -> None:
-    """A job may have the name of another job's part: their marks are separate."""
+    """If a job has the same name as another job's part, their marks are still separate."""
     cluster: Any = Cluster()
     note_epoch(cluster, Part("job-a-1", 0, 0), in_doubt=False)
     close_epoch(cluster, "job-a-1", 0)

@@ -1,4 +1,4 @@
-"""Dues and options of a write, without Spark: how a due moves, and what is refused."""
+"""Due times and options of a write, without Spark: how due times are spread, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ IDS = [f"m{n}" for n in range(2_000)]
 
 
 def test_a_pace_moves_dues_later_and_evenly() -> None:
-    """A hash of the id gives the delay: the same in every run; from the row's due, or from now if that is later."""
+    """The extra delay comes from a hash of the id, so it is the same in every run. It starts at the row's due time, or
+    now if that is later."""
     spread = DueSpread(10_000)
     late = [spread.due_ms(name, 500) - 500 for name in IDS]
     assert all(0 <= one < 10_000 for one in late)
@@ -30,13 +31,13 @@ def test_a_pace_moves_dues_later_and_evenly() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1e7, float("nan")])
 def test_a_rate_that_is_none_is_refused(rate: float) -> None:
-    """Zero, negative and too high rates and NaN are refused; None is no rate."""
+    """Rates that are zero, negative, too high or NaN are refused. None means no rate."""
     assert "above 0" in (rate_problem(rate) or "")
     assert rate_problem(None) is None
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    """A write that does not fit is refused, but not when the server does not report its memory."""
+    """A write that needs more memory than the server has left is refused. If the free memory is unknown, it is not."""
     with pytest.raises(Rejected, match=r"30 rows need about 5\.0 MB and the server has 4\.0 MB left"):
         check_room(5_000_000, 4_000_000, "30 rows")
     check_room(5_000_000, 5_000_000, "30 rows")
@@ -44,7 +45,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_every_mistake_of_a_write_is_named() -> None:
-    """One error lists all problems; a read refuses options of a write."""
+    """One error lists all mistakes. A read refuses options of a write."""
     with pytest.raises(ConfigError) as caught:
         read_writing({"rate": "ten", "spread_ms": "5", "form": "items", "memory_limit": "much"}, streaming=False)
     assert len(caught.value.problems) == 6

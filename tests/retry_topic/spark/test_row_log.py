@@ -1,4 +1,4 @@
-"""The rows of a task as a log: it skips records that the store has, and reads missing records again."""
+"""The rows of a Spark task as a log. It skips records that the store has, and reads again records that it lacks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def offsets(part: LogBatch | None) -> list[int]:
 
 
 class Topic:
-    """A stand-in for the topic: these offsets hold records."""
+    """A stand-in for a topic that has records at these offsets."""
 
     def __init__(self, *held: int) -> None:
         self.held = held
@@ -38,7 +38,7 @@ def log(topic: Topic, rows: list[int], position: int | None) -> RowLog:
 
 
 def test_rows_are_cut_into_slices_that_follow_each_other() -> None:
-    """Offsets without a record (transaction markers) change nothing."""
+    """Offsets without a record (transaction markers) do not matter."""
     topic = Topic()
     rows = log(topic, [3, 4, 7, 8, 9], 3)
     first, second, third = rows.poll(2), rows.poll(2), rows.poll(2)
@@ -51,13 +51,13 @@ def test_rows_are_cut_into_slices_that_follow_each_other() -> None:
 
 
 def test_what_the_store_has_is_passed_over() -> None:
-    """An epoch runs again, or a service was faster."""
+    """Rows before the store's position are skipped, for example when an epoch runs again."""
     assert offsets(log(Topic(), [3, 4, 5, 6], 5).poll(10)) == [5, 6]
     assert log(Topic(), [3, 4], 5).poll(10) is None
 
 
 def test_what_the_store_lacks_is_read_from_the_topic() -> None:
-    """The checkpoint is ahead of the store, because the store lost records."""
+    """The rows begin after the store's position, because the store lost writes. The missing records are read again."""
     topic = Topic(1, 2, 3, 4)
     rows = log(topic, [4, 5], 2)
     assert offsets(rows.poll(10)) == [2, 3, 4, 5]
@@ -65,7 +65,7 @@ def test_what_the_store_lacks_is_read_from_the_topic() -> None:
 
 
 def test_without_a_position_it_begins_with_its_rows() -> None:
-    """Without a position in the store, the log begins with the first row."""
+    """If the store has no position, the log begins with the first row."""
     part = log(Topic(1), [2, 3], None).poll(10)
     assert offsets(part) == [2, 3]
     assert part is not None
@@ -74,7 +74,7 @@ def test_without_a_position_it_begins_with_its_rows() -> None:
 
 @pytest.mark.parametrize(("position", "then"), [(4, [4, 5, 6]), (6, [6]), (0, [0, 1, 2, 3, 4, 5, 6]), (9, None)])
 def test_it_goes_on_from_where_the_store_says(position: int, then: list[int] | None) -> None:
-    """After a rewind the log continues at the store's position, also in the middle of a log batch."""
+    """After `rewind` the log continues at the given position, also in the middle of a log batch."""
     rows = log(Topic(0, 1, 2, 3, 4, 5, 6), [2, 3, 4, 5, 6], 2)
     assert offsets(rows.poll(2)) == [2, 3]
     rows.rewind("s", position)
@@ -94,6 +94,6 @@ def test_only_what_was_stored_is_counted() -> None:
 
 
 def test_rows_out_of_order_are_refused() -> None:
-    """Rows out of order would look like records that the store has."""
+    """Rows that are not ordered by offset are an error: the log would take them for records that the store has."""
     with pytest.raises(Rejected, match="by offset"):
         log(Topic(), [5, 4], 5).poll(10)

@@ -1,4 +1,4 @@
-"""A user's handler and policy in the simulated system."""
+"""`simulate`: the user's handler and policy in a simulated system."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ handled: list[bytes] = []
 
 
 def fails_once(message: Message) -> None:
-    """The first delivery fails."""
+    """A handler that fails at the first delivery."""
     if message.header("retry-attempt") is None:
         raise ConnectionError("no route")
 
 
 def fails_always(message: Message) -> None:
-    """No delivery succeeds."""
+    """A handler that always fails."""
     raise ValueError(f"cannot read {message.value!r}")
 
 
 def test_without_faults_each_message_is_handled_as_its_policy_says() -> None:
-    """Two calls a message, a minute apart, and no repeat."""
+    """Each message is handled twice, a minute apart, and no call is repeated."""
     report = simulate(fails_once, POLICY, faults=0)
     assert len(report.ended("succeeded")) == 20
     assert (report.calls, report.repeats, report.faults) == (40, 0, ())
@@ -43,14 +43,14 @@ def test_without_faults_each_message_is_handled_as_its_policy_says() -> None:
 
 
 def test_a_message_that_never_succeeds_is_dead_after_its_attempts() -> None:
-    """The policy's cap counts, also under faults."""
+    """The policy's max_attempts holds under faults too."""
     report = simulate(fails_always, POLICY, messages=[b"a", b"b"], faults=["lose-reply"], seed=3)
     assert [one.value for one in report.ended("dead")] == [b"a", b"b"]
     assert [len(one.attempts) - one.repeats for one in report.messages] == [3, 3]
 
 
 def test_the_handlers_answers_count() -> None:
-    """`Retry` comes again after its own delay, `DeadLetter` does not."""
+    """A message with the verdict `Retry` comes again after its own delay. One with `DeadLetter` does not."""
 
     def answers(message: Message) -> object:
         if message.value == b"dead":
@@ -66,7 +66,8 @@ def test_the_handlers_answers_count() -> None:
 
 
 def test_time_in_the_handler_is_virtual_and_memory_is_not_shared() -> None:
-    """Twenty minutes of sleep take no real time, and the caller's list stays empty."""
+    """`time.sleep` in the handler takes no real time. The handler runs in another process, so the test's list stays
+    empty."""
 
     def remembers(message: Message) -> None:
         handled.append(message.value)
@@ -82,7 +83,7 @@ def test_time_in_the_handler_is_virtual_and_memory_is_not_shared() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind != "rewind"])
 def test_each_kind_of_fault_can_be_asked_for(kind: str) -> None:
-    """It strikes, and no message is lost."""
+    """The fault happens, and no message is lost."""
     report = simulate(fails_once, POLICY, faults=[kind] * 3, seed=1, consumers=1)
     assert report.faults
     assert all(fault.startswith(kind) for fault in report.faults)
@@ -90,13 +91,13 @@ def test_each_kind_of_fault_can_be_asked_for(kind: str) -> None:
 
 
 def test_what_a_server_has_forgotten_is_reported_as_lost() -> None:
-    """A server that restarts without its last writes can lose messages: one of these runs shows it."""
+    """A server that restarts without its last writes can lose messages. In at least one of ten runs this happens."""
     reports = [simulate(fails_once, POLICY, faults=["rewind"] * 3, seed=seed) for seed in range(10)]
     assert any(report.ended("lost") for report in reports)
 
 
 def test_the_same_seed_gives_the_same_report_in_every_process(tmp_path: Path) -> None:
-    """Neither the process nor its hash seed matters."""
+    """The report depends only on the seed, not on the process or its hash seed."""
     policy = RetryPolicy(delay=Exponential(base_ms=1_000), max_attempts=6)
     assert simulate(fails_once, policy, seed=5) == simulate(fails_once, policy, seed=5)
     program = tmp_path / "program.py"
@@ -125,7 +126,7 @@ def test_the_same_seed_gives_the_same_report_in_every_process(tmp_path: Path) ->
 
 
 def test_the_summary_names_what_people_ask_for() -> None:
-    """Ends, calls, repeats, times and faults."""
+    """The summary has the outcomes, calls, times and faults."""
     text = str(simulate(fails_once, POLICY, faults=["kill"], seed=2))
     first, second, third, fourth = text.splitlines()
     assert first.startswith("20 messages, seed 2: 20 succeeded, 0 dead, 0 waiting, 0 lost")
@@ -136,7 +137,7 @@ def test_the_summary_names_what_people_ask_for() -> None:
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:
-    """A coroutine function, and a fault that does not exist."""
+    """A coroutine function and an unknown fault are errors."""
 
     async def handler(message: Message) -> None:
         """A handler that is never called."""

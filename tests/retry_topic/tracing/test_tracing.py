@@ -1,4 +1,4 @@
-"""Spans of handlers: parents, links through a delay, outcomes."""
+"""OpenTelemetry spans of handlers: parents, links through a delay, and outcomes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def provider(exporter: InMemorySpanExporter) -> Iterator[TracerProvider]:
 
 
 def test_a_first_delivery_is_a_child_of_its_creation(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
-    """The span has the same trace, the kind "consumer" and the conventions' attributes. Baggage reaches the handler."""
+    """The span belongs to the producer's trace and has the semantic conventions' attributes. Baggage reaches the
+    handler."""
     seen = []
     handler = traced(lambda message: seen.append(baggage.get_baggage("tenant")), tracer_provider=provider)
     handler(Message("orders", b"abc", headers=(TRACEPARENT, ("Baggage", b"tenant=blue"))))
@@ -53,13 +54,13 @@ def test_a_first_delivery_is_a_child_of_its_creation(exporter: InMemorySpanExpor
     assert span.attributes["wheel_sched.attempt"] == 1
     assert span.attributes["messaging.message.body.size"] == 3
     assert seen == ["blue"]
-    assert not trace.get_current_span().get_span_context().is_valid  # nothing is left behind on this thread
+    assert not trace.get_current_span().get_span_context().is_valid  # the span is no longer current on this thread
 
 
 def test_a_delayed_attempt_starts_a_trace_that_links_to_it(
     exporter: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
-    """It has a link and no parent, the baggage, the due time and the lateness."""
+    """The span has no parent. It links to the producer's trace and has the due time and the lateness."""
     due_ms = int(time.time() * 1000) - 500
     headers = write((TRACEPARENT, ("baggage", b"tenant=blue")), RetryState(id="m", attempt=2, due_ms=due_ms))
     seen = []
@@ -79,7 +80,7 @@ def test_a_delayed_attempt_starts_a_trace_that_links_to_it(
 
 
 def test_failures_and_verdicts_are_told(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
-    """An exception is recorded and raised again. A verdict becomes the outcome and is returned."""
+    """An exception is recorded in the span and raised again. A verdict becomes the span's outcome and is returned."""
 
     def fail(message: Message) -> None:
         raise TimeoutError("no answer")
@@ -97,7 +98,7 @@ def test_failures_and_verdicts_are_told(exporter: InMemorySpanExporter, provider
 
 
 def test_async_handlers_stay_async(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
-    """A function, or an object with an async call. The span lasts until the end."""
+    """A traced async function, or an object with an async call, is still async. Its span ends after the handler."""
 
     class Handler:
         async def __call__(self, message: Message) -> str:
@@ -126,14 +127,14 @@ def test_async_handlers_stay_async(exporter: InMemorySpanExporter, provider: Tra
 def test_broken_headers_make_a_trace_of_its_own(
     exporter: InMemorySpanExporter, provider: TracerProvider, header: tuple[str, bytes]
 ) -> None:
-    """Unreadable headers have no effect, and the handler runs."""
+    """With unreadable trace headers the span has no parent and no link, and the handler runs."""
     traced(lambda message: None, tracer_provider=provider)(Message("orders", b"", headers=(header,)))
     (span,) = exporter.get_finished_spans()
     assert (span.parent, span.links) == (None, ())
 
 
 def test_what_cannot_be_called_is_refused() -> None:
-    """The error comes at once, not at the first message."""
+    """`traced` raises the error at once, not at the first message."""
     with pytest.raises(ConfigError, match="expected a handler that can be called, got: 3"):
         traced(3)  # type: ignore[arg-type]
 
@@ -141,7 +142,7 @@ def test_what_cannot_be_called_is_refused() -> None:
 def test_a_retry_links_to_the_producer_through_the_store(
     exporter: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
-    """Publish, fail, wait in the store, come back: two spans, one child and one linked."""
+    """The first delivery's span is a child of the producer's span. The retry's span links to it."""
     attempts = []
 
     def handle(message: Message) -> Any:
