@@ -219,7 +219,7 @@ def clock_skew(target: ExaminedTarget) -> Finding:
     text = f"this clock is {abs(skew_ms):.0f} ms {'behind' if skew_ms > 0 else 'ahead of'} the server's"
     if abs(skew_ms) - error_ms < _SKEW_WARN_MS:
         return ok("clock", f"{text} (to {error_ms:.1f} ms)")
-    fix = "run NTP on both machines: delays start at this machine's clock"
+    fix = "run NTP on both machines: the server compares the due times that programs compute here with its own clock"
     return (problem if abs(skew_ms) >= _SKEW_PROBLEM_MS else warn)("clock", text, fix)
 
 
