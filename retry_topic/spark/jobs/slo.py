@@ -25,7 +25,7 @@ WORST = 10
 
 @dataclass(slots=True)
 class Slo:
-    """The lateness report, in ms. `burn` is the used share of the error budget (1 = all of it)."""
+    """The lateness report, in ms. `burn` is the used share of the error budget; 1 means all of it."""
 
     target_ms: int
     objective: float
