@@ -29,7 +29,7 @@ Place = tuple[bytes, bytes | None, tuple[tuple[str, bytes], ...], int | None, in
 
 
 def place_of(message: Message) -> Place:
-    """The parts of a record that must not change: payload, key, foreign headers, partition and time."""
+    """The parts of a record that a retry must not change: payload, key, foreign headers, partition and time."""
     source = message.source
     headers = tuple(pair for pair in message.headers if pair[0] not in HEADER_NAMES)
     partition = message.partition if source is None else source.partition
