@@ -292,8 +292,8 @@ class Crew:
         hit: Callable[[Member], bool],
         feed: Callable[[], None],
     ) -> Member:
-        """Stop processes of `kind` in turn, and kill the first one for which `hit` holds. The state of a stopped process
-        cannot change before the kill. Returns the killed process.
+        """Stop processes of `kind` in turn, and kill the first one for which `hit` holds. A stopped process cannot
+        change its state before the kill. Returns the killed process.
 
         Args:
             kind: the services or the consumers. The killed process is removed from this list.

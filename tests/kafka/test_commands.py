@@ -78,7 +78,7 @@ def settings_of(broker: KafkaBroker, topic: str) -> dict[str, str]:
 def test_a_groups_topics_have_sane_settings_whoever_creates_them(
     kafka: TemporaryKafka, broker: KafkaBroker, name: str
 ) -> None:
-    """Topics from `init` have the user's settings. Topics from a service without `init` have this package's defaults."""
+    """Topics from `init` have the user's settings. Topics that a service creates have this package's defaults."""
     run(
         kafka.bootstrap, name, "kafka", "init", name, "--setting", "retention.ms=3600000", "--dead-topic", f"{name}-dlt"
     )

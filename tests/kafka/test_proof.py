@@ -69,8 +69,8 @@ class Proof:
         self.published = numbers.stop
 
     def feed_blow(self, count: int = 250) -> None:
-        """Publish messages, so that a process gets work and can be killed. If all are published, add new messages, equally
-        many of each key."""
+        """Publish messages, so that a process gets work and can be killed. If all are published, add new messages,
+        equally many of each key."""
         if self.published == self.count:
             self.count += self.keys * -(-count // self.keys)
         self.feed(count)

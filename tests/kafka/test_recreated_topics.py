@@ -34,7 +34,7 @@ def made_anew(broker: KafkaBroker, topic: str, partitions: int, until: Until) ->
 
 
 def test_a_retry_topic_recreated_is_read_whole_and_once(kafka: TemporaryKafka, name: str, until: Until) -> None:
-    """The new topic has more records than the old one had. None of its records is skipped or taken in twice, although the
+    """The new topic has more records than the old one had. No record is skipped or taken in twice, although the
     store's positions and Kafka's offsets belong to the old topic."""
     taken: list[Taken] = []
     topic = retry_topic_of(name)
