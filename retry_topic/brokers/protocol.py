@@ -75,10 +75,8 @@ class BrokerConsumer(Protocol):
     def beat(self, deliveries: Sequence[Delivery]) -> None:
         """Keep these deliveries alive: this member still works on them, and no other member gets them.
 
-        A call that comes later than `idle_ms` after the last one has no effect: the next owner of an ordered topic
-        relies on that.
-
-        Any thread may call it.
+        A call later than `idle_ms` after the last one renews nothing: the next owner of an ordered topic relies on it.
+        Any thread may call this method.
         """
         ...
 
@@ -168,8 +166,8 @@ class LogBatch:
 class PartitionedConsumer(BrokerConsumer, Protocol):
     """A member of a group to which whole partitions are assigned, each read in order from the first unsettled record.
 
-    An assignment begins when the member gets a partition and ends when the member loses the partition.
-    Each consumer numbers its own assignments.
+    An assignment begins when the member gets a partition and ends when the member loses the partition. Each consumer
+    numbers its own assignments.
     """
 
     def assignments(self) -> Mapping[tuple[str, int], int]:
@@ -253,9 +251,8 @@ class ClaimSender(Protocol):
         ...
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Send all messages of claim `number` and the number, or nothing. Returns one answer for each message.
-
-        All None: the claim was sent. Otherwise nothing was sent, and each message at fault has its failure.
+        """Send all messages of claim `number` and the number, or nothing. Returns one answer for each message: all None
+        if the claim was sent; else nothing was sent, and each message at fault has its failure.
 
         Raises:
             Fenced: another process has taken the shard over.

@@ -165,7 +165,7 @@ class Stage:
         logger.info("%s: %s", name, value)
 
     def judged(self, expected: list[str], most_duplicates: int) -> list[Arrival]:
-        """All messages that arrived. None may be lost, unknown or early, and at most `most_duplicates` may be doubled."""
+        """All messages that arrived. None may be lost, unknown or early, and `most_duplicates` at most doubled."""
         arrivals = self.arrivals()
         times = Counter(arrival.id for arrival in arrivals)
         doubled = len(arrivals) - len(times)
