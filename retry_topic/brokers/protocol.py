@@ -87,7 +87,7 @@ class BrokerConsumer(Protocol):
 
 @runtime_checkable
 class Broker(Protocol):
-    """A place to publish to and to consume from."""
+    """A message broker: it stores the messages of topics and delivers them to consumer groups."""
 
     name: str
 

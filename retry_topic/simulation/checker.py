@@ -29,7 +29,7 @@ REPORTED_MS = 1_000  # a consumer that no fault hits reports a success within th
 def _allows(fault: Fault, call: str, in_hand: int, run: RetryWorld) -> int:
     """How many attempts may run again because of a fault. 0: the product prevents every repeat.
 
-    These faults cause repeats: a process dies or stands still for long while it holds messages; partitions move; the
+    These faults cause repeats: a process dies or is paused for long while it holds messages; partitions move; the
     broker's reply to a publish or a forward is lost; a server loses writes or is away for long; its clock steps
     forward. These cause none: the store's reply is lost, and a server is away for a moment. Over queues, a process that
     stops in order and an acknowledgement that arrives twice cause none either.

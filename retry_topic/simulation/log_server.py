@@ -2,7 +2,7 @@
 
 The server is a state machine, and each request is one step. A client keeps the same state as a Kafka client: its
 partitions, the records that it has handed out, and the epoch of its producers. The server decides by its own state
-alone. So a process that stood still and wakes up later gets the same refusals as from Kafka:
+alone. So a process that was paused and continues later gets the same refusals as from Kafka:
 
 - a member that was silent for its session time is expelled, and other members get its partitions
 - a partition that has to move stays with its member until that member gives the partition up

@@ -159,7 +159,7 @@ class RetryWorld:
     def _count_in_hand(self, fault: Fault, call: str) -> None:
         """Count the messages that a fault may repeat: those that the processes with the target's role hold.
 
-        A service that dies or stands still can repeat a claimed message that it has published. A consumer can repeat
+        A service that dies or is paused can repeat a claimed message that it has published. A consumer can repeat
         the messages that it has read and not settled. In a log world partitions move too, so it counts nothing.
         """
         broker, role = self.broker, fault.target.partition("-")[0]

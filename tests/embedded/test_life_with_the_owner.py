@@ -128,7 +128,7 @@ def test_ctrl_c_in_the_terminal_leaves_the_server_to_its_owner(folder: Path) -> 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's own")
 def test_sigkill_of_the_supervisor_stops_the_server(folder: Path, occupied: Occupied, wait_until: WaitUntil) -> None:
-    """If the supervisor is killed, the kernel sends SIGTERM to the server, because nobody would stop it later."""
+    """If the supervisor is killed, the kernel sends SIGTERM to the server, because nobody else would stop it."""
     with EmbeddedServer.open(folder) as server:
         status = Path(f"/proc/{server.pid}/status").read_text()
         (supervisor,) = (int(row.split()[1]) for row in status.splitlines() if row.startswith("PPid:"))

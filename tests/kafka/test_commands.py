@@ -42,7 +42,7 @@ _admin: Any = _typed_admin  # its types do not declare all it exports
 
 @pytest.fixture
 def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
-    """A client of the session's broker."""
+    """A client of the test session's Kafka broker."""
     broker = KafkaBroker(kafka.bootstrap)
     yield broker
     broker.close()

@@ -31,7 +31,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.fixture
 def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
-    """A client of the session's broker."""
+    """A client of the test session's Kafka broker."""
     broker = KafkaBroker(kafka.bootstrap)
     yield broker
     broker.close()

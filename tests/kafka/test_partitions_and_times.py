@@ -57,7 +57,7 @@ def test_failed_messages_come_back_where_they_were(
     reference_above: int,
 ) -> None:
     """Messages without a key in three partitions, one with a key outside the partition of its key, a tombstone, and a
-    large one. Dead letters keep their place likewise."""
+    large one. Dead letters keep their partitions and times too."""
     now_ms = time.time_ns() // 1_000_000
     sent = [
         Message(name, b"%d" % n, None, ODD, partition=n % 3, timestamp_ms=now_ms - DAY_MS - n * 1_001) for n in range(9)

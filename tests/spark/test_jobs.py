@@ -198,7 +198,7 @@ def test_dead_letters_are_sorted_by_what_broke_them(
 def test_a_selection_is_repaired_and_replayed_once(
     spark: SparkSession, store: DelayStore, place: StorePlace, bury: Callable[[int], None]
 ) -> None:
-    """A dry run changes nothing. The replay repairs payloads and starts attempts anew. A second run does nothing."""
+    """A dry run changes nothing. The replay repairs payloads and resets attempt counts. A second run does nothing."""
     bury(120)
     chosen = select(dead_letters(spark, place), where="attempt >= 8 and status = 503", group="bbbb")
     repair = "replace(text, 'EURO', 'EUR')"

@@ -342,8 +342,8 @@ def settings_for(kind: str, replication: int) -> dict[str, str]:
     default).
 
     Records are deleted by age and never compacted, independently of the cluster's default, because messages with equal
-    keys are different messages. With several copies, one broker may be down, and all brokers in sync have every
-    confirmed record.
+    keys are different messages. With several copies, the topic works while one broker is down, and all brokers in
+    sync have every confirmed record.
     """
     settings = {
         "cleanup.policy": "delete",

@@ -1,9 +1,9 @@
 """Kafka's errors in this project's terms, and deadlines for calls into librdkafka that may never return.
 
-An error is about one message, about the whole broker, or its result is unknown. Some calls can block longer than their
-own timeout, even for ever (for example a commit of a transaction after the broker stood still for longer than a
-session). Such a call runs in its own daemon thread, and the caller stops waiting at the deadline. Then the caller asks
-the broker whether the call took effect, as after a crash.
+An error concerns one message or the whole broker, or it leaves the result of a request unknown. Some calls can block
+longer than their own timeout, even for ever (for example a commit of a transaction after the broker did not respond for
+longer than a session). Such a call runs in its own daemon thread, and the caller stops waiting at the deadline. Then
+the caller asks the broker whether the call took effect, as after a crash.
 """
 
 from __future__ import annotations

@@ -56,7 +56,19 @@ class WheelRun:
 
 @dataclass(slots=True)
 class Capacity:
-    """The measured load, the candidate wheels and the proposal."""
+    """The measured load, the candidate wheels and the proposal.
+
+    Args:
+        messages: number of messages of the load.
+        sampled: number of messages that each candidate wheel ran.
+        delay_ms: p50, p90, p99 and maximum of the time from a message's creation to its due time.
+        peak_due_per_s: most messages that become due in one second.
+        peak_at_ms: when this second begins; None without messages.
+        shard_skew: messages of the fullest shard, divided by the mean of all shards.
+        memory_bytes: about how much server memory the messages need.
+        candidates: what each candidate wheel did.
+        suggested: the proposed tick, wheel size, levels, shards and memory.
+    """
 
     messages: int = 0
     sampled: int = 0

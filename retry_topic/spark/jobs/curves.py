@@ -66,7 +66,7 @@ class Curve:
 
 
 def fit(intervals: Sequence[Interval]) -> Curve:
-    """The maximum likelihood curve of these intervals."""
+    """Estimate the recovery curve from intervals, by maximum likelihood."""
     seen = _Seen(intervals)
     return _curve(seen.mass(seen.counts, _ROUNDS), seen)
 
@@ -174,7 +174,7 @@ def schedules(delay: Delay, attempts: int, seed: int = 0) -> Floats:
 
 
 def score(curve: Curve, times_ms: Floats) -> Score:
-    """What a curve predicts for these schedules."""
+    """What a curve predicts for schedules of retry times, as `schedules` returns them."""
     if times_ms.shape[1] == 0:
         return Score(0.0, 1.0, {"p50": 0, "p90": 0, "p99": 0})
     failing = curve.at(times_ms)

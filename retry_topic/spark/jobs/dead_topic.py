@@ -72,7 +72,7 @@ def replay_topic(
     max_replays: int = MAX_REPLAYS,
     dry_run: bool = False,
 ) -> Replay:
-    """Send these dead letters again, each once, however often this is run. Their attempts start anew.
+    """Send each of these dead letters again, once, however often this is called. Its attempt count starts at 0 again.
 
     Args:
         letters: a selection of `topic_letters`.

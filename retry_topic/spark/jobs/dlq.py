@@ -139,7 +139,7 @@ def replay(
     max_replays: int = MAX_REPLAYS,
     dry_run: bool = False,
 ) -> Replay:
-    """Let these dead letters wait again in their store. Their attempts start anew.
+    """Let these dead letters wait again in their store. The attempt count of each letter starts at 0 again.
 
     Args:
         letters: a selection of `dead_letters`.

@@ -123,7 +123,7 @@ def commit_position(broker: KafkaBroker, group: str, topic: str, partition: int,
 
 
 def messages_in(batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:
-    """The rows of either connector as messages."""
+    """The rows that the JVM or the Python connector has read, as messages."""
     for batch in batches:
         columns: dict[str, list[Any]] = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):

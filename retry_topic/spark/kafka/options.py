@@ -78,7 +78,7 @@ class KafkaWriteOptions:
 
 
 def settings_of(options: Mapping[str, str]) -> Settings:
-    """The librdkafka settings among the options."""
+    """The librdkafka settings among the options of a read or a write, without the prefix `kafka.`."""
     found = {name.lower()[len(_CLIENT) :]: text for name, text in options.items() if name.lower().startswith(_CLIENT)}
     return tuple(sorted(found.items()))
 
@@ -168,7 +168,7 @@ def problems_of(options: Mapping[str, str]) -> list[str]:
 
 
 def check_topics(broker: KafkaBroker, topics: tuple[str, ...]) -> None:
-    """Raise `ConfigError` when a topic is missing."""
+    """Raise `ConfigError` if one of the topics does not exist."""
     for topic in topics:
         broker.topology.forget(topic)
     if absent := [topic for topic in topics if not broker.topology.partitions(topic)]:

@@ -46,7 +46,7 @@ class Range(InputPartition):
 
 
 class KafkaReader(DataSourceReader):
-    """Reads topics as a batch."""
+    """Reads the records that topics have between two sets of offsets, once, for a batch query."""
 
     def __init__(self, options: KafkaReadOptions, schema: StructType) -> None:
         self._options = options

@@ -58,7 +58,7 @@ class Transaction:
         """Add one message to the transaction.
 
         Raises:
-            Rejected: the cluster refused this or an earlier message for good.
+            Rejected: the cluster refused this or an earlier message, and would refuse it again.
             BrokerUnavailable: an earlier message could not be sent.
         """
         refused = produce(self._producer, message, self._reporter(message.topic))

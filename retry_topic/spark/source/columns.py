@@ -132,7 +132,7 @@ def _numbers(text: Any, at: Any) -> tuple[Any, Any]:
 
 
 def _or_null(found: Any) -> Any:
-    """The texts, with null for empty ones."""
+    """The texts, with null in place of empty ones."""
     return compute.if_else(compute.equal(found, ""), pa.scalar(None, pa.string()), found)
 
 

@@ -37,7 +37,7 @@ _ROWS = 4_000  # rows in one pipelined round trip: a few calls of 500 for each s
 
 @dataclass(frozen=True)
 class StoreWritten(WriterCommitMessage):
-    """What one task of a batch stored."""
+    """How many rows one task of a batch had, and how many of them were new to the store."""
 
     rows: int
     stored: int
@@ -90,7 +90,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 @dataclass(frozen=True)
 class StreamWritten(StoreWritten):
-    """What one task of a stream stored, and for which query."""
+    """How many rows one task of a stream had and stored, and the id of its query."""
 
     query_id: str
 
