@@ -55,7 +55,7 @@ class _Group:
         return deliveries
 
     def expired(self, now_ms: int, idle_ms: int, limit: int) -> list[int]:
-        """The first offsets whose lease was not renewed for `idle_ms`: at most `limit`, in ascending order."""
+        """The lowest offsets whose lease was not renewed for `idle_ms`: at most `limit`, in ascending order."""
         if limit <= 0:
             return []
         ended = takewhile(lambda offset: now_ms - self.leases[offset].since_ms >= idle_ms, self.leases)

@@ -310,7 +310,7 @@ class OriginalsBroker(Protocol):
 
 @runtime_checkable
 class InstantBroker(Protocol):
-    """A broker that says whether its `publish` can wait. True: `publish` never waits, as the topics are in memory."""
+    """A broker that says whether `publish` can wait. `instant` True: it never waits, as the topics are in memory."""
 
     instant: bool
 

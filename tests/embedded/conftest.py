@@ -43,7 +43,7 @@ def run_owner(folder: Path) -> Iterator[Callable[[str], Owner]]:
 
 
 def occupied(folder: Path) -> bool:
-    """Whether a server or its supervisor runs over `folder`. The kernel's lock on the pid file tells it."""
+    """Whether a server or its supervisor runs over `folder`. The kernel's lock on the pid file shows it."""
     return DataFolder(folder).occupied()
 
 

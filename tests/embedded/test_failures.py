@@ -20,7 +20,7 @@ ALTERNATIVES = r"redis://\.\.\.\) or the memory store"
 
 
 def test_windows_is_refused_in_plain_words() -> None:
-    """Windows is an error that names alternatives, because there is no server binary for Windows."""
+    """On Windows, which has no server binary, the error names the system and the alternatives."""
     with pytest.raises(EmbeddedServerError, match=f"Windows.*{ALTERNATIVES}"):
         binary.require_posix("win32")
 

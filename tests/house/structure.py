@@ -250,7 +250,7 @@ def _all_of(module: Module) -> set[str]:
 
 
 def structure(tree: Tree) -> dict[str, Any]:
-    """All figures of this module by name."""
+    """All figures that this module can compute, by name."""
     return {
         "import_circles": import_circles(tree),
         "names_with_two_meanings": names_with_two_meanings(tree),

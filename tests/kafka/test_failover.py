@@ -73,7 +73,7 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture
 def until(until: Until) -> Until:
-    """The function `until`, which here ignores errors of the store: no server may be a primary for a moment."""
+    """The function `until`, which here ignores errors of the store, because for a moment no server is a primary."""
     return partial(until, despite=StoreError, pause_s=0.05)
 
 

@@ -103,7 +103,7 @@ def test_an_intake_that_stood_still_writes_nothing(
     crew.until(lambda: bool(stopped.parts and other.parts), lambda: crew.services)
 
     def caught() -> bool:
-        """Try to stop the intake while it has `BUFFERED` records in memory. Returns whether it is stopped so."""
+        """Try to stop the intake while it has `BUFFERED` records in memory. Returns whether it is stopped there."""
         if stopped.facts()["buffered"] == 0:
             failures.feed(10_000)
         if stopped.facts()["buffered"] >= BUFFERED:

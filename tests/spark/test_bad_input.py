@@ -127,7 +127,7 @@ def test_files_of_a_folder_that_disagree_are_refused(
 def test_a_page_that_is_damaged_inside_a_file_is_refused(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """Such a file can be opened, because its footer is intact. A job that reads it fails, and nothing is written."""
+    """A file with a damaged page and an intact footer can be opened. A job that reads it fails and writes nothing."""
     folder = tmp_path / "rows"
     rows_of(spark, 5_000).coalesce(1).write.option("compression", "gzip").parquet(str(folder))
     (file,) = folder.glob("*.parquet")

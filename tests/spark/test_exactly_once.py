@@ -142,7 +142,7 @@ def test_a_driver_that_is_killed_twice_leaves_nothing_out_and_nothing_twice(
     consumer: Any,
     kill_session: Callable[[subprocess.Popen[bytes]], None],
 ) -> None:
-    """Driver, JVM and workers are killed twice, each time while an epoch is partly stored and partly published."""
+    """Driver, JVM and workers are killed twice in the middle of an epoch. Each row is stored once all the same."""
     program = Path(__file__).parent / "processes" / "stream.py"
     for epoch in (1, 2, None):
         stop_at = "" if epoch is None else f"e{epoch}-1500"

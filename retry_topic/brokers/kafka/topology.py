@@ -45,7 +45,7 @@ def check_topic(topic: str) -> None:
 
 
 def _plainly(trouble: str) -> str:
-    """The text of an error. If a certificate failed, with advice that librdkafka gives in some places only."""
+    """The text of an error. For a failed certificate, adds advice that librdkafka gives in some places only."""
     if "certificate verify failed" not in trouble or _TRUST in trouble:
         return trouble
     advice = f"{_TRUST} must name a certificate authority's file"

@@ -1,11 +1,11 @@
 """Recovery curves: the probability that a message still fails a time t after its first failure.
 
-Attempts show this only at some times. A message that failed at L and succeeded at S recovered in between: its recovery
-time is interval-censored. A message that was given up at L recovers later or never. The curve is Turnbull's (1976)
-non-parametric maximum likelihood estimate by self-consistency, on a grid of times. After the last attempt in the
-history the curve is unknown and stays flat.
+The attempts of a message show only at some times whether it still fails. A message that failed at L and succeeded at S
+recovered in between: its recovery time is interval-censored. A message that was given up at L recovers later or never.
+The curve is Turnbull's (1976) non-parametric maximum likelihood estimate by self-consistency, on a grid of times. After
+the last attempt in the history the curve is unknown and stays flat.
 
-Pure numbers, no Spark: the input is counts of intervals, a few thousand at most.
+This module does not use Spark. Its input is counts of intervals, a few thousand at most.
 """
 
 from __future__ import annotations

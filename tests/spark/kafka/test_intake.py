@@ -213,7 +213,7 @@ def test_drivers_that_are_killed_take_each_record_in_once(
     kill_session: Callable[[subprocess.Popen[bytes]], None],
     tmp_path: Path,
 ) -> None:
-    """The driver is killed twice while a consumer takes messages out of the store. The last run has no checkpoint."""
+    """The driver is killed twice, and the last run has no checkpoint. Each record is stored once all the same."""
     topics(broker, name)
     count = 4_000
     broker.publish([Message(retry_topic_of(name), b"%d" % n, b"k%d" % n) for n in range(count)])
