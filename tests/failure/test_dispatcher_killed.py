@@ -1,9 +1,9 @@
 """Dispatcher processes are killed during a batch, stopped for longer than their lease, or ended in order.
 
 A point is a moment before, during or after a call for a batch; processes/dispatch.py lists the points. The simulator
-kills and stops processes at all such moments, and checks that no message is lost or doubled (docs/simulator.md). So most
-of these tests use one point only. The simulator neither claims batches ahead nor pushes, so the tests of these use all
-points.
+kills and stops processes at all such moments, and checks that no message is lost or doubled (docs/simulator.md). So
+most of these tests use one point only. The simulator neither claims batches ahead nor pushes, so the tests of these use
+all points.
 
 The killed process has one batch in flight at a time, so at most one batch can be doubled. It records that it has
 reached the point before it dies there. A test whose point was not reached fails.
