@@ -65,7 +65,7 @@ class _Cases:
     """How much longer than its timeout a `poll` may take on a busy machine."""
 
     def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
-        """One more member of `group` on `topics`."""
+        """Create one more member of `group`. The member reads `topics`."""
         return broker.consumer(topics, group, idle_ms=idle_ms or self.idle_ms)
 
 
@@ -90,8 +90,8 @@ class MessageCases(_Cases):
         round_trip()
 
     def test_a_message_keeps_its_place_and_time(self, broker: Broker) -> None:
-        """A message goes to its partition and carries its timestamp, if the broker has these. A message for an absent
-        partition, or with a timestamp that no topic keeps, is published as well."""
+        """If the broker has partitions and timestamps, a message keeps its own. A message for an absent partition, or
+        with a timestamp in the future, is published as well."""
         topic, at_ms = fresh_topic(broker), time.time_ns() // 1_000_000 - 60_000
         publish(
             broker,
@@ -127,7 +127,7 @@ class MessageCases(_Cases):
         assert absent not in broker.topics()
 
     def test_what_is_published_once_may_be_repeated(self, broker: Broker) -> None:
-        """An `OnceBroker` writes one record for an id, topic and window. After a refusal the id is still free."""
+        """An `OnceBroker` publishes an id once for each topic and window. A refused message does not use up its id."""
         if not isinstance(broker, OnceBroker):
             return
         one, other = fresh_topic(broker), fresh_topic(broker)
@@ -143,7 +143,7 @@ class MessageCases(_Cases):
         assert broker.topics()[other] == 3
 
     def test_a_topic_is_trimmed_up_to_what_a_group_has_yet_to_settle(self, broker: Broker) -> None:
-        """For a `TrimBroker`: without a group about `keep` records stay; with a group, all that it has not read."""
+        """A `TrimBroker` trims a topic without groups to about `keep` records, and never drops unsettled records."""
         if not isinstance(broker, TrimBroker):
             return
         unread, read = fresh_topic(broker), fresh_topic(broker)
@@ -156,7 +156,7 @@ class MessageCases(_Cases):
         assert broker.trim(f"absent-{uuid4().hex}", 100) == 0
 
     def test_nothing_to_publish_is_fine(self, broker: Broker) -> None:
-        """An empty batch has an empty answer."""
+        """Publishing an empty batch returns an empty list."""
         assert broker.publish([]) == []
 
     def test_topics_are_listed_with_their_lengths(self, broker: Broker) -> None:
@@ -168,7 +168,7 @@ class MessageCases(_Cases):
         assert (listed[empty], listed[full]) == (0, 2)
 
     def test_poll_keeps_its_timeout(self, broker: Broker) -> None:
-        """An empty poll takes about its timeout and never less. With 0 it does not wait."""
+        """A poll that finds nothing waits about its timeout and never less. With a timeout of 0 it does not wait."""
         consumer = self.member(broker, fresh_topic(broker))
         consumer.poll(1, 0)  # connects
         for timeout_ms in (0, 300):
@@ -239,7 +239,7 @@ class GroupCases(_Cases):
         assert len(receive(consumer, records + 1 - polls)) == records + 1 - polls
 
     def test_the_unsettled_comes_back_to_another_member(self, broker: Broker) -> None:
-        """A delivery that a member neither settles nor keeps alive goes to another member, with a higher count."""
+        """A delivery that a member neither settles nor keeps alive goes to another member, `deliveries` raised."""
         topic = fresh_topic(broker)
         dead, alive = self.member(broker, topic), self.member(broker, topic)
         publish(broker, Message(topic, b"orphan", b"key", (("h", b"1"),)))
@@ -250,7 +250,7 @@ class GroupCases(_Cases):
         assert (lost[0].deliveries, found[0].deliveries) == (1, 2)
 
     def test_a_closed_member_leaves_what_it_held(self, broker: Broker) -> None:
-        """Closing settles nothing: the messages go to another member after `idle_ms`."""
+        """Closing a member settles nothing: its messages go to another member after `idle_ms`."""
         topic = fresh_topic(broker)
         leaving, staying = self.member(broker, topic), self.member(broker, topic)
         publish(broker, Message(topic, b"a"), Message(topic, b"b"))
@@ -286,7 +286,7 @@ class GroupCases(_Cases):
         assert [delivery.deliveries for delivery in found] == [3]
 
     def test_the_settled_does_not_come_back(self, broker: Broker) -> None:
-        """After `ack`, repeated or not, neither the member nor another one sees the message again."""
+        """After `ack`, once or repeated, no member of the group gets the message again."""
         topic = fresh_topic(broker)
         consumer, other = self.member(broker, topic), self.member(broker, topic)
         publish(broker, Message(topic, b"a"), Message(topic, b"b"))
@@ -310,7 +310,7 @@ class GroupCases(_Cases):
         assert consumer.poll(2, 2 * self.idle_ms) == []
 
     def test_a_repeated_forward_publishes_nothing(self, broker: Broker) -> None:
-        """Forwarding a settled delivery again succeeds; where `exact_forward` holds, it publishes nothing."""
+        """Forwarding a settled delivery again succeeds. With `exact_forward` the second call publishes nothing."""
         source, target = fresh_topic(broker), fresh_topic(broker)
         consumer, reader = self.member(broker, source), self.member(broker, target)
         publish(broker, Message(source, b"a"))
@@ -367,7 +367,7 @@ class BrokerConformance(MessageCases, GroupCases):
 
 
 def absent_topic() -> str:
-    """A name that nobody else uses."""
+    """A topic name that nobody else uses."""
     return f"topic-{uuid4().hex[:12]}"
 
 
@@ -379,7 +379,7 @@ def fresh_topic(broker: Broker) -> str:
 
 
 def publish(broker: Broker, *messages: Message) -> None:
-    """Publish messages that must be accepted."""
+    """Publish messages. Fails if the broker refuses one of them."""
     assert broker.publish(messages) == [None] * len(messages)
 
 
@@ -396,5 +396,5 @@ def receive(consumer: BrokerConsumer, count: int, *, limit: int = 100) -> list[D
 
 
 def values(deliveries: list[Delivery]) -> list[bytes]:
-    """The payloads, in order."""
+    """The payloads of the deliveries, in the same order."""
     return [delivery.message.value for delivery in deliveries]

@@ -2,9 +2,10 @@
 
 Invariant: each record before the group's position either has a lease (a member works on it) or is settled. A group
 keeps its leases in the order of their last renewal. So its first lease shows whether a record must be handed out again.
-No call scans all records in flight.
+A poll does not scan all records in flight.
 
-Cost: about 0.3 us per published message (one append; a batch takes the lock once), O(deliveries and orphans) per poll.
+Cost: about 0.3 us per published message (one append; a batch takes the lock once). A poll costs time in proportion to
+its deliveries and to the expired leases.
 Threads: any thread may call any method. One lock guards the broker, and no callback runs under it. Time: `monotonic_ms`
 decides when an unsettled delivery is handed out again, and may be a virtual clock. A waiting `poll` waits in real time,
 because nothing else would wake it.
@@ -54,7 +55,7 @@ class _Group:
         return deliveries
 
     def expired(self, now_ms: int, idle_ms: int, limit: int) -> list[int]:
-        """The first offsets whose lease was not renewed for `idle_ms`: at most `limit`, in ascending order."""
+        """The lowest offsets whose lease was not renewed for `idle_ms`: at most `limit`, in ascending order."""
         if limit <= 0:
             return []
         ended = takewhile(lambda offset: now_ms - self.leases[offset].since_ms >= idle_ms, self.leases)
@@ -124,7 +125,11 @@ class MemoryBroker:
         self._changed = threading.Condition(threading.Lock())
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Append each message to its topic; None when done. Raises BrokerUnavailable after the broker was closed."""
+        """Append each message to its topic. Returns one answer for each message: None when done, else its failure.
+
+        Raises:
+            BrokerUnavailable: the broker was closed. Nothing was published.
+        """
         return self._publish([(message.topic, message) for message in messages])
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
@@ -132,7 +137,10 @@ class MemoryBroker:
         return self._publish(entries)
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
-        """Publish one message, repeatably. Implements `OnceBroker.publish_once`."""
+        """Publish one message, unless the topic got one with this id within `window_ms`. Returns its failure or None.
+
+        Implements `OnceBroker.publish_once`.
+        """
         at_ms, now_ms = self._wall_ms(), self._monotonic_ms()
         sent, place = self._sent, (message.topic, message_id)
         with self._changed:
@@ -159,7 +167,7 @@ class MemoryBroker:
             return MemoryConsumer(self, names, group, idle_ms, next(self._members))
 
     def backlog(self, topic: str, group: str) -> Backlog:
-        """The records of `topic` that `group` has not settled, see `BacklogBroker`."""
+        """The records of `topic` that `group` has not settled. Implements `BacklogBroker.backlog`."""
         with self._changed:
             held = self._topics.get(topic, _Topic())
             of = held.groups.get(group, _Group(held.base))
@@ -181,18 +189,18 @@ class MemoryBroker:
             self._topics.setdefault(topic, _Topic())
 
     def trim(self, topic: str, keep: int) -> int:
-        """Drop a topic's oldest records beyond `keep`, see `TrimBroker`."""
+        """Drop a topic's oldest records beyond `keep`, but none that a group has not settled. Returns their number."""
         with self._changed:
             held = self._topics.get(topic)
             return 0 if held is None else held.trim(keep)
 
     def topics(self) -> dict[str, int]:
-        """The known topics, and how many records each holds."""
+        """The topics of this broker, and how many records each holds."""
         with self._changed:
             return {name: len(topic.records) for name, topic in self._topics.items()}
 
     def reads(self, group: str, topic: str) -> bool:
-        """Implements `ReadersBroker.reads`."""
+        """Whether `group` has ever joined on `topic`. Implements `ReadersBroker.reads`."""
         with self._changed:
             held = self._topics.get(topic)
             return held is not None and group in held.groups
@@ -253,7 +261,10 @@ class MemoryConsumer:
         self._closed = False
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """Up to `limit` deliveries, orphans first. Waits up to `timeout_ms` (real time) for the first one."""
+        """Up to `limit` deliveries; records whose leases have expired come first.
+
+        Waits up to `timeout_ms` (real time) for the first one.
+        """
         until = time.monotonic() + timeout_ms / 1000
         with self._broker._changed:
             while True:
@@ -270,7 +281,7 @@ class MemoryConsumer:
                 self._broker._changed.wait(min(left_seconds, self._orphan_in_seconds(now_ms)))
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Settle deliveries. Repeating it is harmless."""
+        """Settle deliveries. Repeating the call is harmless."""
         with self._broker._changed:
             for delivery in deliveries:
                 self._settle(delivery)

@@ -27,7 +27,7 @@ class Delivery:
     Args:
         message: the message, with its `source`.
         handle: the broker's own data for settling it; no other code looks into it.
-        deliveries: how often the broker has handed it out, 1 the first time. Above 1 when a consumer died or hung.
+        deliveries: how often the broker has handed it out, 1 the first time. More than 1 when a consumer died or hung.
     """
 
     message: Message
@@ -56,7 +56,7 @@ class BrokerConsumer(Protocol):
     """One member of a consumer group."""
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """Up to `limit` deliveries. Waits up to `timeout_ms` for the first one. Orphans of dead members come first."""
+        """Up to `limit` deliveries. Waits up to `timeout_ms` for the first. Deliveries of silent members come first."""
         ...
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
@@ -67,17 +67,16 @@ class BrokerConsumer(Protocol):
         """Publish each message and settle its delivery, atomically if the broker can.
 
         A broker that cannot do both atomically publishes first and settles afterwards. A crash in between causes a
-        duplicate, never a loss. A delivery whose message failed stays unsettled. Returns one answer for each pair: None
-        when done.
+        duplicate, never a loss. If a message is not published, its delivery stays unsettled. Returns one answer for
+        each pair: None when done.
         """
         ...
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
         """Keep these deliveries alive: this member still works on them, and no other member gets them.
 
-        A call later than the idle time brings no delivery back; the next owner of an ordered topic relies on that.
-
-        Any thread may call it.
+        A call later than `idle_ms` after the last one renews nothing: the next owner of an ordered topic relies on it.
+        Any thread may call this method.
         """
         ...
 
@@ -88,7 +87,7 @@ class BrokerConsumer(Protocol):
 
 @runtime_checkable
 class Broker(Protocol):
-    """A place to publish to and to consume from."""
+    """A message broker: it stores the messages of topics and delivers them to consumer groups."""
 
     name: str
 
@@ -97,12 +96,12 @@ class Broker(Protocol):
         it.
 
         Raises:
-            BrokerUnavailable: the broker answered for none of them.
+            BrokerUnavailable: the broker gave no answer for any message.
         """
         ...
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> BrokerConsumer:
-        """Join `group` on `topics`, which are created when absent. A new group starts at their beginning."""
+        """Join `group` on `topics`, which are created when absent. A new group starts at the beginning of each."""
         ...
 
     def create_topic(self, topic: str) -> None:
@@ -151,7 +150,7 @@ class LogBatch:
     """Records of one partition, in order. The reader skips no record.
 
     Args:
-        source: the permanent name of the partition for this group. A recreated topic has other names.
+        source: the permanent name of the partition for this group. A partition of a recreated topic has another name.
         expected: the position that the first record should have; None if no earlier position is known.
         next: the position after the last record.
         deliveries: the records. They can be iterated once. Each record is decoded when the iteration reaches it.
@@ -167,8 +166,8 @@ class LogBatch:
 class PartitionedConsumer(BrokerConsumer, Protocol):
     """A member of a group to which whole partitions are assigned, each read in order from the first unsettled record.
 
-    An assignment begins when the member gets a partition and ends when it loses it.
-    Each consumer numbers its own assignments.
+    An assignment begins when the member gets a partition and ends when the member loses the partition. Each consumer
+    numbers its own assignments.
     """
 
     def assignments(self) -> Mapping[tuple[str, int], int]:
@@ -194,10 +193,10 @@ class PartitionedConsumer(BrokerConsumer, Protocol):
 
 @runtime_checkable
 class PartitionedBroker(Protocol):
-    """A log broker whose consumers know their partitions (`PartitionedConsumer`)."""
+    """A log broker whose consumers can tell their partitions (`PartitionedConsumer`)."""
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> PartitionedConsumer:
-        """Implements `Broker.consumer`, and returns a consumer with partitions."""
+        """Join `group` on `topics`, as `Broker.consumer` does. Returns a consumer that can tell its partitions."""
         ...
 
     def topic_id(self, topic: str) -> str:
@@ -227,7 +226,7 @@ class LogReader(Protocol):
         ...
 
     def done(self, part: LogBatch) -> None:
-        """Report a stored batch to the broker, so that its tools show the group's progress."""
+        """Report a stored batch to the broker, so that the broker's tools show the group's progress."""
         ...
 
     def beat(self) -> None:
@@ -240,11 +239,11 @@ class LogReader(Protocol):
 
 
 class ClaimSender(Protocol):
-    """Sends the claims of a store's shards, each in one transaction with its number. One thread per shard at a time."""
+    """Sends each claim of a store's shards in one transaction with its number. One thread per shard at a time."""
 
     def take_over(self, shard: int) -> int | None:
         """Fence the previous sender of the shard and end its open transaction. Returns the number of the last claim
-        that was sent, None when no number is known.
+        that was sent, or None if the broker knows no number.
 
         Raises:
             BrokerError: the broker does not answer. The last sent claim is not known.
@@ -252,7 +251,8 @@ class ClaimSender(Protocol):
         ...
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Send all of `messages` and the number, or nothing. If nothing is sent, each message at fault has its failure.
+        """Send all messages of claim `number` and the number, or nothing. Returns one answer for each message: all None
+        if the claim was sent; else nothing was sent, and each message at fault has its failure.
 
         Raises:
             Fenced: another process has taken the shard over.
@@ -262,7 +262,7 @@ class ClaimSender(Protocol):
         ...
 
     def stale(self, shard: int) -> bool:
-        """Whether the number must be sent again before the broker forgets it."""
+        """Whether the shard's last number must be sent again soon, because the broker would forget it."""
         ...
 
     def close(self) -> None:
@@ -271,7 +271,7 @@ class ClaimSender(Protocol):
 
 
 class Fenced(BrokerError):
-    """Another process has taken this shard over. This sender can no longer send for it."""
+    """Another process has taken this shard over. The former owner can no longer send for it."""
 
 
 class BrokerInDoubt(BrokerUnavailable):
@@ -304,29 +304,29 @@ class OriginalsBroker(Protocol):
     """A log broker that can read single records again, for messages by reference."""
 
     def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
-        """The payload of each reference, or a failure. After a failure that is not transient the record is gone."""
+        """The payload of each reference, or why it cannot be read. If that is not transient, repeating is useless."""
         ...
 
 
 @runtime_checkable
 class InstantBroker(Protocol):
-    """A broker that says whether its `publish` can wait. If `instant` is true, it never waits: topics are in memory."""
+    """A broker that says whether `publish` can wait. `instant` True: it never waits, as the topics are in memory."""
 
     instant: bool
 
 
 @runtime_checkable
 class FieldsBroker(Protocol):
-    """A broker that can publish a body of the delay store without decoding the body to a message."""
+    """A broker that can publish the stored body of an item without decoding the body to a message."""
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
-        """Do what `Broker.publish` does, for pairs of a topic and the fields of `retry_topic.message.encoding`."""
+        """Do what `Broker.publish` does, for messages as pairs of a topic and the fields of a stream encoding."""
         ...
 
 
 @runtime_checkable
 class OnceBroker(Protocol):
-    """A broker with a repeatable publish: the broker remembers the message's id for a while."""
+    """A broker that publishes a repeated message once, because it remembers the message's id for a while."""
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
         """Publish one message, unless the topic got one with this id within `window_ms`. Returns its failure or None.
@@ -338,7 +338,7 @@ class OnceBroker(Protocol):
 
 @runtime_checkable
 class TrimBroker(Protocol):
-    """A broker whose topics can be trimmed to a length, because nothing else bounds them."""
+    """A broker whose topics can be trimmed to a length, because nothing else limits their length."""
 
     def trim(self, topic: str, keep: int) -> int:
         """Drop the oldest records beyond about `keep`, but none that a group has not settled. Returns their number.
@@ -369,7 +369,7 @@ class GroupTopicsBroker(Protocol):
 
 @runtime_checkable
 class ReadersBroker(Protocol):
-    """A broker that knows which topics a group reads, independently of what records claim."""
+    """A broker that knows by itself which topics a group reads. The headers of a record may be forged."""
 
     def reads(self, group: str, topic: str) -> bool:
         """Whether `group` reads `topic`; False if there is no such topic.
@@ -395,7 +395,7 @@ def create_topics(broker: Broker, topics: Mapping[str, str]) -> None:
 
 
 def joining(topics: Sequence[str], group: str, idle_ms: int) -> tuple[str, ...]:
-    """The distinct topics of a new consumer, in the order given. Every broker checks its arguments here.
+    """Check the arguments of `Broker.consumer`. Returns the topics in the order given, without repetitions.
 
     Raises:
         ConfigError: with all problems of the arguments.

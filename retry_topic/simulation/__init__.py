@@ -1,1 +1,1 @@
-"""The simulated world of retry topics, for the simulator in `wheel_sched.simulation`."""
+"""The simulated worlds of retry topics. The simulator in `wheel_sched.simulation` runs them."""

@@ -1,6 +1,7 @@
 """Faults of a simulated broker that wait for the next call of a certain kind.
 
-A fault of `SERVER_FAULTS` strikes at its time. A fault of this module strikes the first suitable call after its time:
+A fault of `SERVER_FAULTS` strikes the server at its time. A fault of this module strikes the first suitable call after
+its time:
 
 - "late-commit": the broker performs a transaction or a forward late, after its caller has given up
 - "untold-commit": the broker performs a transaction or a forward, and its caller gets no reply
@@ -24,7 +25,7 @@ GIVEN_UP_MS = 50  # a caller waits this long for a reply, as in `World.call`
 
 
 class BrokerServer(SimulatedServer):
-    """The server of a broker. The queue broker and the log broker inherit its faults."""
+    """The server of a simulated broker. The servers of the queue broker and of the log broker inherit its faults."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, "broker")
@@ -32,14 +33,14 @@ class BrokerServer(SimulatedServer):
         self._waiting_faults: list[Fault] = []
 
     def strike(self, fault: Fault) -> None:
-        """Overrides `SimulatedServer.strike`. A fault of `HITS` waits for the next call of its kind."""
+        """Let a fault happen now, or, if `HITS` names its kind, at the next call that this kind hits."""
         if fault.kind in HITS:
             self._waiting_faults.append(fault)
         else:
             super().strike(fault)
 
     def fault_of(self, what: str) -> Fault | None:
-        """Return the fault that hits this call, and forget it, so that it hits no other call."""
+        """Return the waiting fault that hits this call, or None. The fault then hits no other call."""
         for fault in self._waiting_faults:
             if what in HITS[fault.kind]:
                 self._waiting_faults.remove(fault)
@@ -49,7 +50,7 @@ class BrokerServer(SimulatedServer):
 
 
 def call_broker(world: World, server: BrokerServer, what: str, perform: Callable[[], T]) -> T:
-    """Call a broker from the process that runs now.
+    """Call a broker from the simulated process that runs now. A waiting fault may hit the call.
 
     Raises:
         Lost: the request or the reply was lost, or the reply is late.

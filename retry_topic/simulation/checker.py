@@ -1,4 +1,4 @@
-"""Judges a history of the retry world by the promises of docs/guarantees.md.
+"""Judges a history of the retry world by the promises of docs/guarantees.md. A history is one run of a scenario.
 
 The checker sees the results that producers got, the calls of handlers, and what is left in the servers. It does not
 read any counter of the product.
@@ -29,9 +29,10 @@ REPORTED_MS = 1_000  # a consumer that no fault hits reports a success within th
 def _allows(fault: Fault, call: str, in_hand: int, run: RetryWorld) -> int:
     """How many attempts may run again because of a fault. 0: the product prevents every repeat.
 
-    Three faults cause repeats: a process dies or stands still while it holds messages, the broker's reply to a publish
-    or a forward is lost, and a server loses writes. Four faults cause none: the store's reply is lost, an
-    acknowledgement arrives twice, a process stops in order, and a server is away for a moment.
+    These faults cause repeats: a process dies or is paused for long while it holds messages; partitions move; the
+    broker's reply to a publish or a forward is lost; a server loses writes or is away for long; its clock steps
+    forward. These cause none: the store's reply is lost, and a server is away for a moment. Over queues, a process that
+    stops in order and an acknowledgement that arrives twice cause none either.
     """
     log = run.log
     long = fault.amount >= min(IDLE_MS, LEASE_MS) // 2
@@ -70,7 +71,7 @@ def _allows(fault: Fault, call: str, in_hand: int, run: RetryWorld) -> int:
 
 
 def violations(run: RetryWorld) -> list[str]:
-    """The promises that the history broke, one line each. Each line begins with the name of the invariant."""
+    """The promises that a history broke, one text each. Each text begins with the name of the promise."""
     found = [f"broken: {what}" for what in run.world.broken]
     calls: dict[int, list[HandlerCall]] = {}
     for attempt in run.attempts:
@@ -102,7 +103,7 @@ def _dead_letters(run: RetryWorld) -> dict[int, int]:
 
 
 def _letters(run: RetryWorld) -> dict[int, list[str]]:
-    """The reasons of the store's dead letters, by message number. A letter without a body has the number in its id."""
+    """The reasons of the store's dead letters, by message number. Without a body, the item's id tells the number."""
     found: dict[int, list[str]] = {}
     for item in run.store.contents.items():
         if item.state == "dead":
@@ -112,7 +113,7 @@ def _letters(run: RetryWorld) -> dict[int, list[str]]:
 
 
 def _number_in(item_id: str) -> int:
-    """The number in an item's id, which begins with m<number>; -1 if it does not."""
+    """The message number in an item's id. The id begins with m<number>; otherwise the result is -1."""
     found = re.match(r"m(\d+)", item_id)
     return int(found[1]) if found else -1
 
@@ -129,7 +130,7 @@ def _lost(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, 
 
 
 def _undone(run: RetryWorld) -> set[int]:
-    """The messages about which the server has lost a write. `appendfsync everysec` allows that.
+    """The messages about which the store's server has lost a write. `appendfsync everysec` allows such a loss.
 
     In the ordered worlds all messages with the same keys count too: they wait behind the lost message until a person
     acts (docs/ordering.md).
@@ -147,8 +148,8 @@ def _undone(run: RetryWorld) -> set[int]:
 def _apart_ms(run: RetryWorld) -> int:
     """How far the times of two shards may differ, in ms.
 
-    When the clock steps back by up to 5 s, the time of a shard stands still until the clock has caught up. But the time
-    of a shard whose last call was earlier than the clock's new time follows the clock.
+    When the server's clock steps back by up to 5 s, the time of a shard stands still until the clock has caught up. If
+    the last call on a shard was earlier than the clock's new time, the time of this shard follows the clock.
     """
     if run.world.scenario.options["shards"] == 1:
         return 0
@@ -157,15 +158,15 @@ def _apart_ms(run: RetryWorld) -> int:
 
 
 def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
-    """Check that no attempt begins before its delay after the failure has passed, by the store's clock."""
+    """Check that each attempt begins only after the delay since the send or the failure, by the store's clock."""
     found = []
     apart_ms = _apart_ms(run)
 
     def passed_ms(since_ns: int, since_wall_ms: int, one: HandlerCall) -> int:
-        """The longest time in ms that may have passed on the store's clock, from a moment until the attempt began.
+        """The longest time in ms that may have passed on the store's clock between a moment and the begin of `one`.
 
-        A delay begins when the store gets the message. If the clock has stepped back since the moment, the store may
-        have got the message before or after the step.
+        A delay begins when the store gets the message. If the clock has stepped back after the moment, nobody knows
+        whether the store got the message before or after the step.
         """
         longest, lowest_ms = 0, since_wall_ms
         for at_ns, before_ms, after_ms in run.store.steps:
@@ -194,7 +195,7 @@ def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
 
 
 def _caps(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, int]) -> list[str]:
-    """Check that no message has more attempts than its policy allows, and that none dies before it has had them all."""
+    """Check that no message has more attempts than its policy allows, and that none dies before its last attempt."""
     found = []
     for number, attempts in sorted(calls.items()):
         send, greatest = run.sends[number], max(one.attempt for one in attempts)
@@ -241,7 +242,7 @@ def _duplicates(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[st
 
 
 def _follows_copy(one: HandlerCall, attempts: Sequence[HandlerCall], ended_ns: int) -> bool:
-    """Whether an attempt is the retry of a copy that failed after the success. The caller has counted that copy."""
+    """Whether an attempt retries a second copy that failed after the success. The caller has counted that copy."""
     return any(
         copy.attempt == one.attempt - 1 and copy.outcome == "failed" and ended_ns < copy.began_ns < one.began_ns
         for copy in attempts
@@ -282,7 +283,7 @@ def _tried_again(number: int, success: HandlerCall, attempts: Sequence[HandlerCa
 
 
 def _released_once(run: RetryWorld) -> list[str]:
-    """Check that each retry over a log is released once. Only a store that has lost writes may release it again.
+    """Check that each retry is released once in a log world. Only a store that has lost writes may release it again.
 
     A producer that repeats a call in doubt may send a second record. Each record is a message of its own.
     """
@@ -315,47 +316,47 @@ def _leaks(run: RetryWorld, undone: set[int]) -> list[str]:
 
 
 class RetryKind:
-    """The world of retry topics over queues, as a kind of world for the simulator."""
+    """The kind of world in which the topics of a retry group are queues."""
 
     name = "retry"
     packages = ("wheel_sched", "retry_topic")
 
     def draw(self, seed: int) -> Scenario:
-        """Implements `Kind.draw`."""
+        """Draw the scenario of a seed. Implements `Kind.draw`."""
         return draw(seed)
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
-        """Implements `Kind.run`."""
+        """Run a scenario. Returns its trace, its violations, and the number of steps. Implements `Kind.run`."""
         history = RetryWorld(scenario)
         history.run()
         return history.world.trace, violations(history), history.world.scheduler.steps
 
 
 class RetryLogKind(RetryKind):
-    """The world of retry topics over logs with transactions, like those of Kafka."""
+    """The kind of world in which the topics are logs with transactions, like those of Kafka."""
 
     name = "retry-log"
 
     def draw(self, seed: int) -> Scenario:
-        """Implements `Kind.draw`."""
+        """Draw the scenario of a seed. Implements `Kind.draw`."""
         return draw(seed, log=True)
 
 
 class RetryOrderedKind(RetryKind):
-    """The world of retry topics over queues, with consumers that keep the order of keys."""
+    """The kind of world in which the topics are queues, and the consumers keep the order of keys."""
 
     name = "retry-ordered"
 
     def draw(self, seed: int) -> Scenario:
-        """Implements `Kind.draw`."""
+        """Draw the scenario of a seed. Implements `Kind.draw`."""
         return draw(seed, ordered=True)
 
 
 class RetryLogOrderedKind(RetryKind):
-    """The world of retry topics over logs with transactions, with consumers that keep the order of keys."""
+    """The kind of world in which the topics are logs with transactions, and the consumers keep the order of keys."""
 
     name = "retry-log-ordered"
 
     def draw(self, seed: int) -> Scenario:
-        """Implements `Kind.draw`."""
+        """Draw the scenario of a seed. Implements `Kind.draw`."""
         return draw(seed, log=True, ordered=True)

@@ -1,4 +1,4 @@
-"""Draws scenarios for the worlds of retry topics, and defines the topics, times and limits of all these worlds."""
+"""Draws random scenarios for the worlds of retry topics, and defines the topics, times and limits of these worlds."""
 
 from __future__ import annotations
 
@@ -70,18 +70,19 @@ def draw(
     faults: int | None = None,
     store_faults: bool = True,
 ) -> Scenario:
-    """Draw a scenario.
+    """Draw a random scenario: messages, faults, and the numbers of processes and shards.
 
-    One history in four has at most two faults, so that the checker accepts few repeats. Each history of the unordered
-    worlds draws its messages and its faults from a few of the possible values: see `wheel_sched.simulation.swarm`.
+    One scenario in four has at most two faults, so that the checker accepts few repeats. In the unordered worlds each
+    scenario uses only a few of the possible kinds of messages and faults: see `wheel_sched.simulation.swarm`.
 
     Args:
         seed: decides everything.
         log: whether the topics are logs with transactions, like those of Kafka, or queues. Defaults to False.
         ordered: whether messages have keys, and consumers keep the order of each key. Defaults to False.
         messages: how many messages. Defaults to 20.
-        faults: how many faults. Defaults to a random number from 0 to 5.
-        store_faults: whether to add up to two faults of `draw_store_faults`. Defaults to True.
+        faults: how many faults. Defaults to a random number: 5 in most scenarios, else 0, 1 or 2.
+        store_faults: whether to add up to two faults of `draw_store_faults` to an unordered scenario that has faults.
+            Defaults to True.
     """
     name = f"retry{'-log' if log else ''}{'-ordered' if ordered else ''}"
     rng = random.Random(f"{name} {seed}")
@@ -130,7 +131,7 @@ def draw(
 
 
 def _with_hostility(rng: random.Random, name: str, steps: list[Step], options: dict[str, int]) -> list[Step]:
-    """Add hostile messages, faults of the broker, and processes that start and stop.
+    """Add hostile messages, faults of the broker, and a process that starts or stops, each with some probability.
 
     `rng` is a new generator, so that the draws before this call stay the same.
     """

@@ -1,4 +1,4 @@
-"""A member of a consumer group of the log broker. It joins, sends heartbeats from a thread, and rejoins if expelled."""
+"""Members of a group of the simulated log broker: they join, send heartbeats in a thread, and rejoin if expelled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class LogClient:
-    """A client of a `LogServer`."""
+    """A client of a `LogServer`. Turns the faults of a call into the errors of a broker."""
 
     def __init__(self, world: World, server: LogServer) -> None:
         self._world, self._server = world, server
@@ -33,7 +33,7 @@ class LogClient:
 
 
 class GroupMember(LogClient):
-    """The base of consumers and log readers. It joins the group, sends heartbeats, and rejoins if expelled."""
+    """The base class of consumers and log readers. Joins the group, sends heartbeats, and rejoins if expelled."""
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class GroupMember(LogClient):
             self._call("give up", lambda: self._server.give_up(self._group, member, places))
 
     def _expelled(self) -> None:
-        """Called when the group has expelled this member. The next poll joins again."""
+        """React to an expulsion from the group. Subclasses override it. The next poll joins again."""
 
     def _revoked(self, places: Sequence[Place]) -> None:
-        """Called before these partitions move to other members."""
+        """Prepare for the move of these partitions to other members. Subclasses override it."""
         raise NotImplementedError
 
     def _join(self) -> None:

@@ -1,4 +1,4 @@
-"""Hostile messages of the retry worlds, and how a seed draws them.
+"""Hostile messages of the retry worlds, and how scenarios get them.
 
 | kind | what it is |
 |---|---|
@@ -9,7 +9,7 @@
 | poison | a message whose handler kills its process |
 
 A handler may get a forged record, although no producer of the system sent it. docs/guarantees.md promises that such a
-record raises no limit, stops no consumer and harms no other message. It ends like every other message.
+record raises no limit, stops no consumer and harms no other message. The record itself ends like every other message.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _attempt(text: bytes) -> Headers:
 
 
 def _forgeries(victim: str) -> dict[str, Headers]:
-    """Forged headers, by what is wrong with them. `victim`: the id of another message, which some of them steal."""
+    """Forged headers, by what is wrong with them. Some of them carry `victim`, the id of another message."""
     stolen = (("retry-id", victim.encode()), ("retry-attempt", b"1"), ("retry-started-at", b"1"))
     return {
         "attempt too high": _attempt(_LONG),
@@ -64,7 +64,7 @@ FORGERIES = (*_forgeries(""),)
 
 
 def hostile(rng: random.Random, steps: Sequence[Step]) -> list[Step]:
-    """Return the steps of scenarios with some plain messages replaced by hostile ones."""
+    """Return the steps of a scenario with some of its plain messages replaced by hostile ones."""
     plain = [step for step in steps if isinstance(step, HandIn) and step.kind == "plain"]
     rng.shuffle(plain)
     kinds = [rng.choice(KINDS) for _ in range(rng.choice((1, 2, 4, 6)))]
@@ -83,7 +83,7 @@ def hostile(rng: random.Random, steps: Sequence[Step]) -> list[Step]:
 
 
 def broker_faults(rng: random.Random, world: str, span_ms: int) -> list[Step]:
-    """Draw faults that only a broker has."""
+    """Draw one to three faults of the kinds that only the broker of this world has."""
     kinds = BROKER_FAULTS[world]
     return [
         Fault(rng.choice(kinds), "broker", rng.randrange(span_ms), rng.choice((100, 500, 1_000, 3_000)))
@@ -110,12 +110,12 @@ def value_of(send: HandIn, largest_bytes: int) -> bytes:
 
 
 def number_in(value: bytes) -> int:
-    """The number of the message with this payload."""
+    """The number of a message, from its payload."""
     return int(value[:10])
 
 
 def record_of(send: HandIn, group: str, topic: str) -> Message:
-    """The extra record of a message: a forged one, or the second copy of a duplicated one."""
+    """The record that the producer publishes for a forged or a duplicated message."""
     value = b"%d" % send.number
     if not is_forged(send):
         return Message(topic, value, headers=(("retry-id", b"m%d" % send.number),))

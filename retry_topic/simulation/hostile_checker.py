@@ -14,9 +14,9 @@ from wheel_sched.simulation.scenario import FORGETTING
 def excused(run: RetryWorld) -> set[int]:
     """The messages that the checker does not judge, because the broker itself has lost them with a deleted topic.
 
-    These are the records that no group had settled. If the store has lost writes too, they are all records of deleted
-    topics: the store has to read the retry topics again. In this case the checker also skips all forged records,
-    because no id shows which of them the store has lost.
+    The result has the unsettled records of the deleted topics. If the store has lost writes too, it has to read the
+    retry topics again. Then the result has all records of the deleted topics, and also all forged records, because no
+    id shows which of them the store has lost.
     """
     kinds = {fault.kind for fault, _ in run.world.struck}
     lost: set[int] = set()
@@ -31,7 +31,7 @@ def excused(run: RetryWorld) -> set[int]:
 def hostile_violations(
     run: RetryWorld, calls: Mapping[int, Sequence[HandlerCall]], letters: Mapping[int, Sequence[str]]
 ) -> list[str]:
-    """The promises about hostile messages that the history broke, one line each."""
+    """The promises about hostile messages that a history broke, one text each."""
     found: list[str] = []
     quiet = not run.world.struck
     log = isinstance(run.broker, LogServer)

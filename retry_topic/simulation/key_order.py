@@ -4,10 +4,11 @@ A handler gets a message for the first time only after every earlier message of 
 dead letter. "Earlier" means earlier in the topic. A message that a handler has seen may come again, even after later
 messages.
 
-A topic of a queue may have two owners for a while: the server has forgotten the lease, or the server's clock has
-stepped over its end (`topic_owners`). The page says that both can break the order of messages in work. So the check
-skips two messages that were both in the topic by the end of that time, if the earlier one had not ended at its
-beginning. Over a log the group assigns the partitions, so a lost lease alone breaks no order, and nothing is skipped.
+In a queue world, a topic may have two owners for a while: the store's server has lost the lease, or its clock has
+stepped over the lease's end (`topic_owners`). docs/ordering.md says that both can break the order of the messages that
+are being handled. So the check skips a pair of messages if both were in the topic before that time ended, and the
+earlier one had not ended when it began. In a log world the group assigns the partitions, so a lost lease alone breaks
+no order, and the check skips nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def order_violations(
     dead: Mapping[int, Sequence[str]],
     undone: Collection[int],
 ) -> list[str]:
-    """The messages that a handler got before an earlier message of their key had ended.
+    """Describes each message that a handler got before an earlier message of the same key had ended.
 
     Args:
         run: the history.
@@ -82,7 +83,7 @@ def _entered_ns(run: RetryWorld, number: int) -> int:
 
 
 def _ended(calls: Sequence[HandlerCall], died: Sequence[str], at_ns: int) -> bool:
-    """Whether a message had succeeded by a moment, or had become a dead letter after its last attempt.
+    """Whether a message had ended at the time `at_ns`: by a success, or as a dead letter after its last attempt.
 
     `died` has the reasons of its dead letters. The last call of a poison message never ends, so its start counts.
     """

@@ -1,7 +1,7 @@
 """Checks that each due message is released in time once the faults have stopped.
 
-After the last fault has ended, the configuration limits how long a message can still wait. The bound is the sum of
-these times:
+After the last fault has ended, the configuration limits how late a message can come. This bound is the sum of the
+times of these events:
 
 - a process that died starts again
 - the lease of a claim or of a shard's owner expires, and the broker expels a dead member
@@ -25,7 +25,7 @@ STEP_MS = 2_000  # for the calls themselves: hundreds of round trips
 
 
 def late_attempts(run: RetryWorld, calls: Mapping[int, Sequence[HandlerCall]]) -> list[str]:
-    """The attempts that came later than the bound allows."""
+    """Describes each attempt that came later than the bound allows."""
     quiet_ms = quiet_from_ms(run)
     bound_ms = bound(run)
     found = []
@@ -41,7 +41,7 @@ def late_attempts(run: RetryWorld, calls: Mapping[int, Sequence[HandlerCall]]) -
 
 
 def due_times(run: RetryWorld, number: int, attempts: Sequence[HandlerCall]) -> list[int]:
-    """When each attempt of a message was due, in ms of true time: its delay after the send or after the call before."""
+    """When each attempt of a message was due, in ms of true time: its delay after the send or the previous call."""
     result, send = run.results.get(number), run.sends[number]
     found: list[int] = []
     for index, _ in enumerate(attempts):

@@ -1,4 +1,4 @@
-"""The clients that one simulated process has of the log broker: the broker client and the sender of claims.
+"""The clients with which one simulated process calls the log broker: the broker client and the sender of claims.
 
 The members of groups are in `log_consumer` and `log_reader`. A request may arrive late, so it carries the state that
 the client had when it sent the request.
@@ -34,7 +34,7 @@ class RemoteLogBroker(LogClient):
         return f"{self._world.scheduler.process.name}-{self._members}-{self._server._number()}"
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Implements `Broker.publish`."""
+        """Publish messages. Returns one answer for each: in doubt if the reply was lost. See `Broker.publish`."""
         messages = list(messages)
         if not messages:
             return []
@@ -44,40 +44,40 @@ class RemoteLogBroker(LogClient):
             return [PublishFailure("no reply", in_doubt=True) for _ in messages]
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> RemoteLogConsumer:
-        """Implements `PartitionedBroker.consumer`. Creates topics that do not exist, as the real broker does."""
+        """Join a group on topics. Creates absent topics, as the real broker does. Implements `PartitionedBroker`."""
         names = joining(topics, group, idle_ms)
         return RemoteLogConsumer(self._world, self._server, names, group, idle_ms, self._member)
 
     def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> RemoteLogReader:
-        """Implements `LogBroker.log_reader`."""
+        """Read a topic as a member of a group whose caller stores the positions. Implements `LogBroker.log_reader`."""
         return RemoteLogReader(self._world, self._server, topic, group, positions, idle_ms, self._member)
 
     def sender(self, namespace: str, shards: int) -> RemoteSender:
-        """Implements `LogBroker.sender`."""
+        """A sender for the claims of a store, in transactions. Implements `LogBroker.sender`."""
         return RemoteSender(self._world, self._server, namespace)
 
     def topic_id(self, topic: str) -> str:
-        """Implements `PartitionedBroker.topic_id`."""
+        """The permanent id of a topic. Implements `PartitionedBroker.topic_id`."""
         return self._call("topic id", lambda: self._server.topics[topic].id)
 
     def create_topic(self, topic: str) -> None:
-        """Implements `Broker.create_topic`."""
+        """Create a topic when it is absent. Implements `Broker.create_topic`."""
         self._call("create topic", lambda: self._server.create(topic))
 
     def topic_problem(self, topic: str) -> str | None:
-        """Implements `NamesBroker.topic_problem`."""
+        """Why a topic cannot have this name; None if it can. Implements `NamesBroker.topic_problem`."""
         return None if topic else "expected a name"
 
     def topics(self) -> dict[str, int]:
-        """Implements `Broker.topics`."""
+        """The topics, and how many records each holds. Implements `Broker.topics`."""
         return self._call("topics", lambda: {name: len(self._server.records(name)) for name in self._server.topics})
 
     def reads(self, group: str, topic: str) -> bool:
-        """Implements `ReadersBroker.reads`."""
+        """Whether a group reads a topic. Implements `ReadersBroker.reads`."""
         return self._call("readers", lambda: self._server.reads(group, topic))
 
     def close(self) -> None:
-        """Implements `Broker.close`."""
+        """Do nothing, because this client holds no connection. Implements `Broker.close`."""
 
 
 class RemoteSender(LogClient):
@@ -89,14 +89,14 @@ class RemoteSender(LogClient):
         self._epochs: dict[int, int] = {}
 
     def take_over(self, shard: int) -> int | None:
-        """Implements `ClaimSender.take_over`."""
+        """Fence the shard's previous sender. Returns the number of the last claim that was sent, or None."""
         name = f"{self._namespace}.claims-{shard}"
         self._epochs.pop(shard, None)
         self._epochs[shard] = self._call("init producer", lambda: self._server.begin_producer(name))
         return self._call("last claim", lambda: self._server.claims.get((self._namespace, shard)))
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Implements `ClaimSender.send`."""
+        """Send the messages of a claim and its number in one transaction. Implements `ClaimSender.send`."""
         epoch = self._epochs.get(shard)
         if epoch is None:
             raise BrokerInDoubt("the producer of the shard was given up", in_doubt=True)
@@ -111,9 +111,9 @@ class RemoteSender(LogClient):
             raise
 
     def stale(self, shard: int) -> bool:
-        """Implements `ClaimSender.stale`."""
+        """Return False, because the simulated broker never forgets a number. Implements `ClaimSender.stale`."""
         return False
 
     def close(self) -> None:
-        """Implements `ClaimSender.close`."""
+        """Forget the producers of all shards. Implements `ClaimSender.close`."""
         self._epochs.clear()

@@ -1,8 +1,8 @@
-"""The consumer that one simulated process has of the log broker.
+"""The consumer with which one simulated process reads the log broker.
 
 `RemoteLogConsumer` does what `KafkaConsumer` does, with the product's own offset tracker and topic ids. The simulated
-server stands for the cluster and for the background threads of the real client library. The module `log_reader` has the
-other kind of member, whose caller keeps the positions.
+server does the work of the cluster and of the background threads of the real client library. The module `log_reader`
+has the other kind of member, whose caller stores the positions.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 
 class _TopicIdCalls:
-    """The calls that the product's `TopicIds` makes to the cluster."""
+    """The part of `Topology` that the product's `TopicIds` calls, for the simulated cluster."""
 
     def __init__(self, ask: Callable[[str], str]) -> None:
         self.topic_id = ask
 
     def ask_id(self, topic: str) -> Callable[[], str]:
-        """Ask for the id of a topic, and wait for the reply. The real client may reply as fast."""
+        """Ask for a topic's id and wait for the reply. Returns a function that gives the id or raises the error."""
         try:
             found = self.topic_id(topic)
         except BrokerError as error:
@@ -49,7 +49,7 @@ class _TopicIdCalls:
 
     @staticmethod
     def answered_id(topic: str, asked: Callable[[], str]) -> str:
-        """Return the answer of `ask_id`."""
+        """The id that `ask_id` got, or the error that it got."""
         return asked()
 
 
@@ -76,7 +76,7 @@ class RemoteLogConsumer(GroupMember):
         super().__init__(world, server, topics, group, idle_ms, name)
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """Implements `BrokerConsumer.poll`. A poll that finds nothing does not call the server: no fault strikes it."""
+        """Up to `limit` deliveries. A poll that finds nothing does not call the server, so no fault strikes it."""
         self._polling += 1
         try:
             return self._poll(limit, timeout_ms)
@@ -205,7 +205,7 @@ class RemoteLogConsumer(GroupMember):
             return True
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Implements `BrokerConsumer.ack`."""
+        """Settle deliveries and commit their offsets. Implements `BrokerConsumer.ack`."""
         self._alive_ms = _now_ms()
         moved: set[Place] = set()
         for delivery in deliveries:
@@ -217,7 +217,7 @@ class RemoteLogConsumer(GroupMember):
             self._commit(moved)
 
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
-        """Implements `BrokerConsumer.forward`. One transaction sends all pairs that the broker accepts."""
+        """Publish messages and settle their deliveries. One transaction has all pairs that the broker accepts."""
         self.beat([delivery for delivery, _ in pairs])
         answers: list[PublishFailure | None] = [None] * len(pairs)
         left = list(range(len(pairs)))
@@ -263,7 +263,7 @@ class RemoteLogConsumer(GroupMember):
     ) -> list[PublishFailure | None]:
         """Send messages and offsets in one transaction.
 
-        After a lost reply the member joins again. Then the committed offsets show whether the transaction was done.
+        After a lost reply the member joins again. Then the committed offsets show whether it was committed.
         """
         if self._epoch < 0:
             self._revive()
@@ -290,26 +290,26 @@ class RemoteLogConsumer(GroupMember):
         self._epoch = self._call("init producer", lambda: self._server.begin_producer(name))
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Implements `BrokerConsumer.beat`."""
+        """Keep deliveries alive. Implements `BrokerConsumer.beat`."""
         for delivery in deliveries:
             held = self._tracker.held(delivery)
             if held is not None:
                 held.since_ms = self._alive_ms = _now_ms()
 
     def assignments(self) -> dict[Place, int]:
-        """Implements `PartitionedConsumer.assignments`."""
+        """The numbers of the assignments of this member's partitions. Implements `PartitionedConsumer.assignments`."""
         return {place: offsets.assignment for place, offsets in self._tracker.partitions.items()}
 
     def assignment_of(self, delivery: Delivery) -> int:
-        """Implements `PartitionedConsumer.assignment_of`."""
+        """The number of the assignment in which a delivery was handed out."""
         return int(delivery.handle[0])
 
     def topic_id_of(self, delivery: Delivery) -> str:
-        """Implements `PartitionedConsumer.topic_id_of`."""
+        """The permanent id of the topic that a delivery was read from."""
         return self._ids.of(delivery.handle[1])
 
     def rejoin(self, life: int | None = None) -> None:
-        """Implements `PartitionedConsumer.rejoin`. Does nothing if the member has joined again since `life`."""
+        """Leave the group; the next poll joins it again. Does nothing if `life` is given and has already ended."""
         if life is None or life == self._tracker.life:
             self._tracker.begin()
             self._numbers.clear()
@@ -319,7 +319,7 @@ class RemoteLogConsumer(GroupMember):
     def _beat_once(self) -> None:
         """Send a heartbeat, or leave the group if no caller has used this member for `idle_ms`.
 
-        After it has left, other members get its records.
+        After the member has left, other members get its records.
         """
         if not self._polling and self._tracker.partitions and _now_ms() - self._alive_ms > self._idle_ms:
             with contextlib.suppress(BrokerUnavailable):
@@ -345,7 +345,7 @@ class RemoteLogConsumer(GroupMember):
             self._next.pop(place, None)
 
     def close(self) -> None:
-        """Implements `BrokerConsumer.close`."""
+        """Commit the settled offsets and leave the group. Implements `BrokerConsumer.close`."""
         if not self._closed.is_set():
             self._closed.set()
             with contextlib.suppress(BrokerUnavailable):

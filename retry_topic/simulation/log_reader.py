@@ -1,6 +1,6 @@
-"""A log reader of a simulated world: a member of a group whose caller keeps the positions.
+"""A log reader of a simulated world: a member of a group whose caller stores the positions.
 
-It does what `KafkaLog` does. The simulated server stands for the cluster and for the real client library.
+It does what `KafkaLog` does. The simulated server does the work of the cluster and of the real client library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wheel_sched.simulation.world import World
 
 @dataclass(slots=True)
 class _Reading:
-    """A partition of a log reader."""
+    """A partition that a log reader reads, and its positions."""
 
     number: int
     source: str
@@ -29,7 +29,7 @@ class _Reading:
 
 
 class RemoteLogReader(GroupMember):
-    """A member whose caller keeps the positions. Implements `LogReader`, as `KafkaLog` does."""
+    """A member of a group whose caller stores the positions. Implements `LogReader`, as `KafkaLog` does."""
 
     def __init__(
         self,
@@ -49,18 +49,18 @@ class RemoteLogReader(GroupMember):
         super().__init__(world, server, (topic,), group, idle_ms, name)
 
     def expected(self) -> dict[str, int]:
-        """Implements `LogReader.expected`."""
+        """For each partition with a known position: the position of its next batch, by source."""
         return {part.source: part.expected for part in self._parts.values() if part.expected is not None}
 
     def rewind(self, source: str, position: int | None) -> None:
-        """Implements `LogReader.rewind`."""
+        """Read a source again from `position`; None: from where this member began to read it."""
         for part in self._parts.values():
             if part.source == source:
                 start = part.began if position is None else position
                 part.position, part.expected = start or 0, position
 
     def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
-        """Implements `LogReader.poll`."""
+        """The next records of one partition, or None. A poll that finds nothing does not call the server."""
         if not self._server.wait_until(self._readable, timeout_ms):
             return None
         self._join()
@@ -120,7 +120,7 @@ class RemoteLogReader(GroupMember):
         self._leave()
 
     def _behind(self, place: Place, part: _Reading) -> int:
-        """How many records are left to read. Also not 0 when the position is out of the log's range."""
+        """How many records of the partition are left to read. Not 0 either if the position is beyond the log's end."""
         return abs(len(self._server.topics[place[0]].logs[place[1]]) - part.position)
 
     def _readable(self) -> bool:
@@ -128,7 +128,7 @@ class RemoteLogReader(GroupMember):
         return self._closed.is_set() or not self._joined() or any(self._behind(*one) for one in self._parts.items())
 
     def done(self, part: LogBatch) -> None:
-        """Implements `LogReader.done`."""
+        """Commit the position after a stored batch. Implements `LogReader.done`."""
         self._sequence += 1
         offsets = {
             place: Committed(known.number, self._sequence, part.next, self._topic_id)
@@ -144,11 +144,11 @@ class RemoteLogReader(GroupMember):
             self._parts.pop(place, None)
 
     def beat(self) -> None:
-        """Implements `LogReader.beat`."""
+        """Stay a member of the group: send a heartbeat. Implements `LogReader.beat`."""
         self._beat_once()
 
     def close(self) -> None:
-        """Implements `BrokerConsumer.close`."""
+        """Leave the group. Implements `LogReader.close`."""
         if not self._closed.is_set():
             self._closed.set()
             self._leave()

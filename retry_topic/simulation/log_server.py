@@ -2,15 +2,15 @@
 
 The server is a state machine, and each request is one step. A client keeps the same state as a Kafka client: its
 partitions, the records that it has handed out, and the epoch of its producers. The server decides by its own state
-alone. So a process that stood still and wakes up later gets the same refusals as from Kafka:
+alone. So a process that was paused and continues later gets the same refusals as from Kafka:
 
-- a member that was silent for its session time is expelled, and its partitions go to others
+- a member that was silent for its session time is expelled, and other members get its partitions
 - a partition that has to move stays with its member until that member gives the partition up
 - only the present owner of a partition commits offsets there; a commit names the topic, not the topic's id
-- a newer producer with the same id fences the older one; a transaction of the older one is refused as a whole
+- a newer producer with the same id fences the older one; each transaction of the older one is refused
 - a record above the size limit is refused, and so is each record for an absent topic
 
-Source: KIP-98 (transactions), KIP-447 (offsets with group metadata), KIP-429 (partitions stay where they can).
+Source: KIP-98 (transactions), KIP-447 (offsets with group metadata), KIP-429 (a partition keeps its owner if possible).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Expelled(Exception):
 
 
 class LogServer(BrokerServer):
-    """The cluster. Every method is one request.
+    """The simulated cluster. Each public method is one request.
 
     Args:
         world: the world.
@@ -101,7 +101,7 @@ class LogServer(BrokerServer):
         self._numbers = 0
 
     def strike(self, fault: Fault) -> None:
-        """Overrides `SimulatedServer.strike`."""
+        """Let a fault happen: a fault that only the log broker has, or one of every server."""
         rng = self.world.rng
         match fault.kind:
             case "redeliver":  # expels all members: each joins again, and partitions may move
@@ -236,7 +236,7 @@ class LogServer(BrokerServer):
         return None if known is None else sorted(place for place in held.moving if held.owners[place][0] == member)
 
     def give_up(self, group: str, member: str, places: Sequence[Place]) -> None:
-        """Assign partitions that their member gives up to the next members."""
+        """Take the partitions that a member gives up, and assign them to other members."""
         held = self.groups.setdefault(group, _Group())
         for place in places:
             if place in held.moving and held.owners[place][0] == member:
@@ -244,9 +244,9 @@ class LogServer(BrokerServer):
         self._assign(held)
 
     def _assign(self, group: _Group) -> None:
-        """Choose an owner for each partition, in turn. A partition whose owner changes stays with its member for now.
+        """Choose an owner for each partition. The members take turns.
 
-        It moves when that member gives it up.
+        A partition whose owner changes stays with the old owner until the old owner gives it up.
         """
         old, group.owners, group.moving = group.owners, {}, set()
         group.assigned += 1
@@ -294,8 +294,8 @@ class LogServer(BrokerServer):
         """The number of records that a group has not settled, by topic.
 
         Args:
-            taken_in: the positions that the store keeps, by source. They count for the groups of the intake, whose
-                committed offsets only show the progress.
+            taken_in: the positions that the store keeps, by source. They count for the groups of the intake: the
+                committed offsets of these groups only show the progress.
         """
         found: Counter[str] = Counter()
         for name, group in self.groups.items():

@@ -1,4 +1,4 @@
-"""The queue broker of a simulated world: one server that uses the memory broker, and a client for each process."""
+"""The queue broker of a simulated world: a server that uses the memory broker, and a client for each process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class QueueServer(BrokerServer):
         self.broker = MemoryBroker(monotonic_ms=self.monotonic_ms, wall_ms=self.wall_ms)
 
     def create(self, topic: str) -> None:
-        """Create a topic."""
+        """Create a topic when it is absent."""
         self.broker.create_topic(topic)
 
     def records(self, topic: str) -> list[Message]:
@@ -34,7 +34,7 @@ class QueueServer(BrokerServer):
         return self.broker.records(topic)
 
     def strike(self, fault: Fault) -> None:
-        """Overrides `SimulatedServer.strike`. "redeliver" ends all leases."""
+        """Let a fault happen. The fault "redeliver" ends the leases of all deliveries."""
         if fault.kind != "redeliver":
             super().strike(fault)
             return
@@ -46,7 +46,7 @@ class QueueServer(BrokerServer):
         self.answer_waiting()
 
     def leased(self, topics: Sequence[str]) -> int:
-        """How many records of these topics consumers have read and not settled."""
+        """How many records of these topics are leased: a consumer has read them and not settled them."""
         known = (self.broker._topics.get(name) for name in topics)
         return sum(len(group.leases) for topic in known if topic is not None for group in topic.groups.values())
 
@@ -75,12 +75,12 @@ class _Client:
 
 
 class RemoteBroker(_Client):
-    """The client of a `QueueServer` in one process. Implements `Broker`."""
+    """The client with which one simulated process calls a `QueueServer`. Implements `Broker`."""
 
     name = "simulated"
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Implements `Broker.publish`."""
+        """Publish messages. Returns one answer for each: in doubt if the reply was lost. See `Broker.publish`."""
         messages = list(messages)
         try:
             return self._call("publish", lambda: self._server.broker.publish(messages))
@@ -90,7 +90,7 @@ class RemoteBroker(_Client):
             return [PublishFailure("no reply", in_doubt=True) for _ in messages]
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
-        """Implements `FieldsBroker.publish_fields`."""
+        """Publish pairs of a topic and fields. Answers as `publish` does. Implements `FieldsBroker.publish_fields`."""
         entries = list(entries)
         try:
             return self._call("publish", lambda: self._server.broker.publish_fields(entries))
@@ -100,50 +100,50 @@ class RemoteBroker(_Client):
             return [PublishFailure("no reply", in_doubt=True) for _ in entries]
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
-        """Implements `OnceBroker.publish_once`."""
+        """Publish a message, unless the topic got its id within `window_ms`. Implements `OnceBroker.publish_once`."""
         try:
             return self._call("publish", lambda: self._server.broker.publish_once(message, message_id, window_ms))
         except BrokerUnavailable as error:
             return PublishFailure(str(error), in_doubt=error.in_doubt)
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> RemoteConsumer:
-        """Implements `Broker.consumer`."""
+        """Join a group on topics. Implements `Broker.consumer`."""
         inner = self._call("join", lambda: self._server.broker.consumer(topics, group, idle_ms=idle_ms))
         return RemoteConsumer(self._world, self._server, inner)
 
     def create_topic(self, topic: str) -> None:
-        """Implements `Broker.create_topic`."""
+        """Create a topic when it is absent. Implements `Broker.create_topic`."""
         self._call("create topic", lambda: self._server.broker.create_topic(topic))
 
     def topic_problem(self, topic: str) -> str | None:
-        """Implements `NamesBroker.topic_problem`."""
+        """Why a topic cannot have this name; None if it can. Implements `NamesBroker.topic_problem`."""
         return self._server.broker.topic_problem(topic)
 
     def topics(self) -> dict[str, int]:
-        """Implements `Broker.topics`."""
+        """The topics, and how many records each holds. Implements `Broker.topics`."""
         return self._call("topics", self._server.broker.topics)
 
     def reads(self, group: str, topic: str) -> bool:
-        """Implements `ReadersBroker.reads`."""
+        """Whether a group reads a topic. Implements `ReadersBroker.reads`."""
         return self._call("readers", lambda: self._server.broker.reads(group, topic))
 
     def trim(self, topic: str, keep: int) -> int:
-        """Implements `TrimBroker.trim`."""
+        """Drop a topic's oldest settled records beyond `keep`. Implements `TrimBroker.trim`."""
         return self._call("trim", lambda: self._server.broker.trim(topic, keep))
 
     def close(self) -> None:
-        """Implements `Broker.close`."""
+        """Do nothing, because this client holds no connection. Implements `Broker.close`."""
 
 
 class RemoteConsumer(_Client):
-    """A member of a consumer group. Implements `BrokerConsumer`."""
+    """A group member in a simulated process. Calls a consumer of the memory broker. Implements `BrokerConsumer`."""
 
     def __init__(self, world: World, server: QueueServer, inner: MemoryConsumer) -> None:
         super().__init__(world, server)
         self._inner = inner
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """Implements `BrokerConsumer.poll`. A poll that finds nothing does not call the server, so no fault strikes it.
+        """Up to `limit` deliveries. A poll that finds nothing does not call the server, so no fault strikes it.
 
         The request of a poll never arrives twice, because the product's client does not repeat it.
         """
@@ -170,22 +170,22 @@ class RemoteConsumer(_Client):
         return self._call("poll", once(lambda: inner.poll(limit, 0)))
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Implements `BrokerConsumer.ack`."""
+        """Settle deliveries. Implements `BrokerConsumer.ack`."""
         deliveries = list(deliveries)
         if deliveries:
             self._call("ack", lambda: self._inner.ack(deliveries))
 
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
-        """Implements `BrokerConsumer.forward`."""
+        """Publish each message and settle its delivery. Implements `BrokerConsumer.forward`."""
         pairs = list(pairs)
         return self._call("forward", lambda: self._inner.forward(pairs))
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Implements `BrokerConsumer.beat`."""
+        """Keep deliveries alive. Implements `BrokerConsumer.beat`."""
         deliveries = list(deliveries)
         self._call("beat", lambda: self._inner.beat(deliveries))
 
     def close(self) -> None:
-        """Implements `BrokerConsumer.close`."""
+        """Leave the group. Implements `BrokerConsumer.close`."""
         with contextlib.suppress(BrokerUnavailable):
             self._call("leave", self._inner.close)

@@ -70,7 +70,7 @@ class SendResult:
 
 @dataclass(slots=True)
 class HandlerCall:
-    """One call of the handler. `outcome`: "ok", "failed", or "running" until then; if the process died, for ever."""
+    """One call of the handler. `outcome`: "ok", "failed", or "running" if it has not ended or its process died."""
 
     number: int
     attempt: int
@@ -83,7 +83,7 @@ class HandlerCall:
 
 
 def attempt_in(item_id: str) -> tuple[int, int] | None:
-    """The message number and the attempt in an item's id: m<number> from the producer, and the store's attempt."""
+    """The message number and the attempt in an item's id, m<number>.<attempt>; None if it is another id."""
     found = re.match(r"m(\d+)(?:~[^.]*)?(?:\.(\d+))?", item_id)
     return (int(found[1]), int(found[2] or 0)) if found else None
 
@@ -99,10 +99,10 @@ class Failing(Exception):
 
 
 class RetryWorld:
-    """Runs a scenario. Keeps the results that the producer got and the calls of the handler.
+    """Runs a scenario. Records the results that the producer got and the calls of the handler.
 
     Args:
-        scenario: what happens.
+        scenario: the messages, the faults and their times.
         policy: the policy of the services. Defaults to None: `MAX_ATTEMPTS` attempts, each `DELAY_MS` after the last.
         most_steps: after so many steps of the scheduler the run ends with `TooManySteps`. Defaults to None: the
             default of `World`.
@@ -136,7 +136,7 @@ class RetryWorld:
             world.add_host(name, start[name.partition("-")[0]])
 
     def run(self) -> None:
-        """Run the history."""
+        """Run the scenario until nothing is left to do, or until its time is over."""
         self.world.begin()
         # an item that waits for a clock that was set back waits longer
         steps = (fault.amount for fault in self.world.scenario.faults if fault.kind == "step-clock")
@@ -157,10 +157,10 @@ class RetryWorld:
         return self.store.contents.positions()
 
     def _count_in_hand(self, fault: Fault, call: str) -> None:
-        """Count the messages that a fault may repeat: those that all processes with the target's role hold.
+        """Count the messages that a fault may repeat: those that the processes with the target's role hold.
 
-        A service that dies or stands still can repeat a claimed message that it has published. A consumer can repeat
-        the messages that it has read and not settled. Over a log partitions move too, so this method counts nothing.
+        A service that dies or is paused can repeat a claimed message that it has published. A consumer can repeat
+        the messages that it has read and not settled. In a log world partitions move too, so it counts nothing.
         """
         broker, role = self.broker, fault.target.partition("-")[0]
         if isinstance(broker, LogServer):
@@ -179,7 +179,7 @@ class RetryWorld:
         self.in_hand[len(self.world.struck)] = found
 
     def _is_calling(self, host: str, call: str) -> bool:
-        """Whether a call of a process is on its way to the server."""
+        """Whether a process waits for the reply to a call that begins with `call`."""
         process = self.world.hosts[host].process
         return any(task.calling.startswith(call) for task in tasks_of(process))
 
@@ -224,7 +224,7 @@ class RetryWorld:
                 self.world.scheduler.sleep_ns(300 * MS)
 
     def _producer(self) -> Callable[[], object]:
-        """Publish the messages without a result. A new producer begins with the message at which the old one died."""
+        """Publish each message that has no result. A new producer process continues where the old process died."""
         connection = self._connection()
         for send in sorted(self.sends.values(), key=lambda send: (send.at, send.number)):
             if send.number not in self.results:

@@ -1,7 +1,7 @@
-"""When an ordered topic had two owners in a history: only then may the order of its keys break.
+"""Finds the times at which an ordered topic had two owners: only then may the order of its keys break.
 
 docs/ordering.md names two reasons. The store's server loses the lease of a topic; or its clock steps forward beyond the
-end of the lease, and a consumer that has not seen this lease acquires the topic. The server of these worlds keeps what
+end of the lease, and a consumer that has not seen this lease acquires the topic. The simulated server records what
 consumers ask about the lease and what it answers, with the true time. So the checker knows whether a consumer acquired
 a topic too early, and why.
 """
@@ -39,14 +39,14 @@ class AskedLease:
 
 
 class LeasingServer(StoreServer):
-    """The server of the delay store, which also keeps the calls about leases of topics."""
+    """The server of the delay store. It also records the calls about leases of topics."""
 
     def __init__(self, world: World, shards: int) -> None:
         super().__init__(world, shards)
         self.asked: list[AskedLease] = []
 
     def perform(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls, and keep those about leases."""
+        """Perform calls, and record those about leases of topics with their answers."""
         answers = super().perform(calls)
         scheduler = self.world.scheduler
         for call, answer in zip(calls, answers, strict=True):
@@ -56,13 +56,14 @@ class LeasingServer(StoreServer):
 
 
 def times_of_two_owners(server: LeasingServer) -> list[range]:
-    """When a topic had two owners, in ns of true time, for a reason that docs/ordering.md names.
+    """The spans, in ns of true time, in which a topic had two owners for a reason that docs/ordering.md names.
 
-    A span begins when another consumer acquires the topic before the lease of its owner has ended. It ends when the
-    records of the former owner have come again at the latest: `IDLE_MS` after the end of its lease.
+    A span begins when another consumer acquires the topic before the lease of its owner has ended. It ends at the
+    latest time at which the broker hands out the former owner's records again: `IDLE_MS` and `CALL_MS` after the end of
+    that lease.
     """
     last: AskedLease | None = None  # the lease that holds by true time
-    seen: dict[str, AskedLease] = {}  # by process: the last lease of another that it was told of
+    seen: dict[str, AskedLease] = {}  # by process: the last lease of another process that the server reported to it
     spans = []
     for one in server.asked:
         if one.operation.lease_ms == 0:
@@ -86,5 +87,5 @@ def _is_in(call: Call[Any], lost: Iterable[Call[Any]]) -> bool:
 
 
 def _stepped(server: LeasingServer, since_ns: int, until_ns: int) -> bool:
-    """Whether the server's clock stepped forward in this time."""
+    """Whether the server's clock stepped forward between these moments of true time."""
     return any(since_ns <= at_ns <= until_ns and after > before for at_ns, before, after in server.steps)

@@ -114,7 +114,7 @@ def backtest(
 
 
 def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
-    """A line for each topic and error class: today's policy beside the proposal."""
+    """Print a row for each topic and error class, with today's policy beside the proposal."""
     rows = []
     for verdict in verdicts:
         policy = verdict.policy

@@ -116,7 +116,7 @@ def dlq(
 
 
 def _check_replay(archive: str | None, topic: str | None, selected: bool, limited: bool) -> None:
-    """Raise `click.UsageError` for options that do not go with --replay."""
+    """Raise `click.UsageError` if other options forbid --replay or if one that it needs is missing."""
     if archive and topic is None:
         raise click.UsageError("An archive cannot be replayed; only letters of the store or of a topic can.")
     if not selected:
@@ -127,7 +127,7 @@ def _check_replay(archive: str | None, topic: str | None, selected: bool, limite
 
 @contextlib.contextmanager
 def _letters(session: Session, master: str | None, archive: str | None, topic: str | None) -> Iterator[Any]:
-    """Yield the selected source's letters, and the store when they come from it; for a topic or an archive None."""
+    """Yield the dead letters of the store, an archive or a topic. The second value is the store, else None."""
     from retry_topic.spark.jobs import dead_letters, topic_letters
     from retry_topic.spark.jobs.history import load_table
 

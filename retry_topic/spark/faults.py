@@ -1,4 +1,4 @@
-"""Turns Spark's errors into ours. Spark hides the error that a task raised inside a long report."""
+"""Turns Spark's errors into those of this package. Spark hides the error of a task inside a long report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _OURS = re.compile(r"wheel_sched\.errors\.(\w+): (.+(?:\n- .+)*)")  # an error m
 
 
 class JobFailed(WheelSchedError):
-    """Spark gave up a job. What its tasks finished stays; a second run does the rest."""
+    """Spark gave up a job. The results of its finished tasks stay, and a second run does the rest."""
 
 
 def plain_errors(job: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a job: it raises the error that a task raised, by its own class, or `JobFailed`."""
+    """Decorate a job, so that it raises a task's own error instead of Spark's. Without such an error: `JobFailed`."""
 
     @functools.wraps(job)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -37,7 +37,7 @@ def plain_errors(job: Callable[P, T]) -> Callable[P, T]:
 
 
 def plain(error: Exception) -> WheelSchedError:
-    """The error of ours that a Spark error holds; else `JobFailed`."""
+    """The error of this package that a Spark error contains. If it contains none, a `JobFailed`."""
     text = str(error)
     for name, words in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, None)
@@ -47,7 +47,7 @@ def plain(error: Exception) -> WheelSchedError:
 
 
 def first_line(error: Exception) -> str:
-    """The most useful line of a Spark error."""
+    """The line of a Spark error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if re.match(r"(Caused by: )?[\w.$]*(Exception|Error): ?\S|\[[A-Z_.]+\]", line)]
     return (named or lines or [type(error).__name__])[-1 if named and "Caused by" in named[-1] else 0][:500]

@@ -31,7 +31,7 @@ TOPIC = "kafka:"  # prefix of a topic name in an argument that takes a file name
 
 @contextlib.contextmanager
 def running(master: str | None) -> Iterator[SparkSession]:
-    """A Spark session. It ends with the block, unless it was running before."""
+    """Yield the running Spark session, or a new one. A new session ends with the block."""
     from pyspark.errors import PySparkException
 
     from retry_topic.spark.session import running_session, spark_session
@@ -60,7 +60,7 @@ class JobContext:
 
 @contextlib.contextmanager
 def with_store(settings: Session, master: str | None) -> Iterator[JobContext]:
-    """The session and the store of the settings. An embedded server runs as long as the block."""
+    """Yield a Spark session and the store that the settings name. An embedded server runs as long as the block."""
     with server_url(settings.settings) as url:
         from retry_topic.spark.jobs.store import place_of
 
@@ -71,7 +71,7 @@ def with_store(settings: Session, master: str | None) -> Iterator[JobContext]:
 
 @contextlib.contextmanager
 def attempts(settings: Session, master: str | None, file: str | None) -> Iterator[DataFrame]:
-    """The attempt history from a file, from a topic (`kafka:TOPIC`), or from the store when `file` is None."""
+    """Yield the attempt history from a file, from a topic (`kafka:TOPIC`), or, if `file` is None, from the store."""
     from retry_topic.spark.jobs.history import load_history, store_history, topic_history
 
     if file is not None and file.startswith(TOPIC):

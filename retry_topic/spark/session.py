@@ -1,4 +1,4 @@
-"""A Spark session with our data sources registered and the settings they need.
+"""Starts a Spark session with the settings that this package's data sources need, and registers them.
 
 Workers run the Python interpreter of this process (`PYSPARK_PYTHON`). The `python3` on the PATH would not find the
 packages of a virtual environment. A local session binds to loopback and has no web page. Workers import the data
@@ -50,13 +50,13 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     progress: bool = False,
 ) -> SparkSession:
-    """Start a session with our data sources, or return the running session.
+    """Start a session and register this package's data sources; or return the running session with them.
 
     Args:
         master: `local[N]`, `spark://host:port` or any other master of Spark, or `sc://host:port` of a Spark Connect
             server. Defaults to None: what spark-submit, SPARK_REMOTE or spark-defaults say, else `local[*]`.
         app: name of the application. Defaults to "wheel-sched".
-        settings: Spark settings; they override ours. Defaults to none.
+        settings: Spark settings; they override the defaults of this package. Defaults to none.
         progress: show a progress bar for each stage on stderr. Has an effect only on a session that this function
             starts. Defaults to False.
 
@@ -95,14 +95,14 @@ def spark_session(
 
 
 def _configured(session: SparkSession, settings: Mapping[str, str] | None) -> SparkSession:
-    """A session that somebody else started, with these settings and our sources."""
+    """Give these settings and this package's data sources to a session that the caller did not start."""
     for name, value in (settings or {}).items():
         session.conf.set(name, value)
     return register(session)
 
 
 def running_session() -> SparkSession | None:
-    """The active session of this thread with our sources registered; None when there is none."""
+    """Register the data sources in the active session of this thread and return it; None if there is no session."""
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -110,7 +110,10 @@ def running_session() -> SparkSession | None:
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Register our formats in a session, also one of Spark Connect, and return it. May be called again."""
+    """Register this package's data sources in a session and return it. The session may be one of Spark Connect.
+
+    Repeating the call is harmless.
+    """
     from retry_topic.spark.kafka.source import WheelSchedKafkaSource
     from retry_topic.spark.source.source import WheelSchedSource
 

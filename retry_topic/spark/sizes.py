@@ -15,7 +15,7 @@ _PARTS = ("id", "body", "value", "key")
 
 
 def row_bytes(columns: list[str]) -> Column:
-    """About how many bytes a row needs on the server. A constant per message covers headers and refs."""
+    """About how many bytes a row needs on the server. Headers and refs count as a constant for each row."""
     from pyspark.sql import functions as f
 
     parts = [f.coalesce(f.octet_length(name), f.lit(0)) for name in _PARTS if name in columns]

@@ -1,4 +1,4 @@
-"""The load of the purgatory's benchmark is the load that its page describes."""
+"""The load of the purgatory benchmark is the load that its page describes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from benchmarks.purgatory.designs import NewRequest
 
 @pytest.mark.parametrize(("case", "timed_out"), [("low", 0.08), ("high", 0.5)])
 def test_kafka_17568_requests_complete_after_their_latency(case: str, timed_out: float) -> None:
-    """Latencies are below the timeout. KAFKA-17568 used the timeout as the latency, so nothing completed early."""
+    """The latencies have the described percentiles, and a request completes after its latency.
+
+    The benchmark of KAFKA-17568 used the timeout as the latency, so no request completed before its timeout.
+    """
     latency = CASES[case]
     samples_ms = sorted(sample / 1e6 for sample in latency.samples_ns(seed=1))
     percentiles = [samples_ms[len(samples_ms) * percent // 100] for percent in (50, 75)]
@@ -24,6 +27,6 @@ def test_kafka_17568_requests_complete_after_their_latency(case: str, timed_out:
 
 
 def test_arrivals_come_at_the_rate_that_was_asked_for() -> None:
-    """Intervals are whole milliseconds, and the remainder is carried over."""
+    """The mean rate is as wanted, although intervals are whole milliseconds: remainders are carried over."""
     intervals = intervals_ms(40_000, seed=1)
     assert len(intervals) / sum(intervals) * 1_000 == pytest.approx(40_000, rel=0.05)

@@ -1,4 +1,4 @@
-"""Gates, and how the command line reports them."""
+"""The gates of the benchmarks, which are limits for figures, and how the command line reports them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTEXT = Figure("cpus", "", "context")
 
 
 def result_at_the_bounds(figures: tuple[Figure, ...]) -> dict[str, Any]:
-    """A result in which every figure is exactly its gate, and context figures are 1."""
+    """A result in which each figure is exactly at its gate. A figure without a gate is 1."""
     result: dict[str, Any] = {"python": "3", "server": "valkey", "core": "pure", "cpus": 2, "rounds": 5}
     for figure in figures:
         *path, last = figure.key.split(".")
@@ -34,24 +34,24 @@ def result_at_the_bounds(figures: tuple[Figure, ...]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("rate", "met"), [(100, True), (250.5, True), (99.99, False), (math.nan, False)])
 def test_a_lower_bound_holds_from_the_bound_upwards(rate: float, met: bool) -> None:
-    """The gate is met at the bound and above. It is missed below, and without a number."""
+    """The gate is met at the bound and above. It is missed below the bound, and if the figure is no number."""
     assert FAST.met({"rate": {"median": rate}}) is met
 
 
 @pytest.mark.parametrize(("commands", "met"), [(0, True), (1, False), (math.nan, False)])
 def test_an_upper_bound_holds_up_to_the_bound(commands: float, met: bool) -> None:
-    """A gate of 0 is missed by 1."""
+    """A gate of at most 0 is met by 0 and missed by 1."""
     assert QUIET.met({"idle": commands}) is met
 
 
 @pytest.mark.parametrize("result", [{}, {"rate": None}, {"rate": {"median": None}}, {"rate": {"median": True}}])
 def test_a_figure_that_was_not_measured_misses_its_gate(result: dict[str, Any]) -> None:
-    """A benchmark that measured nothing does not pass."""
+    """A figure without a measured number misses its gate."""
     assert not FAST.met(result)
 
 
 def test_a_missed_gate_is_told_with_figure_value_and_bound() -> None:
-    """The line names figure, value and gate; a figure without a gate is never missed."""
+    """A line names the figure, the value and the gate. A figure without a gate has no line."""
     assert missed([FAST, QUIET, CONTEXT], {"rate": {"median": 41}, "idle": 0}) == [
         "rate.median: 41 msg/s, the gate is >= 100"
     ]
@@ -61,7 +61,7 @@ def test_a_missed_gate_is_told_with_figure_value_and_bound() -> None:
 def test_the_command_fails_exactly_when_a_gate_is_missed(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At the bounds `--check` passes; with each single gate missed it exits 1 and names that gate."""
+    """`--check` exits with 0 if all figures are at their gates. If a gate is missed, it exits with 1 and names it."""
     benchmark = import_module(f"benchmarks.{name}")
     gated = [figure for figure in benchmark.FIGURES if figure.bound]
     for broken in [None, *gated]:
@@ -80,7 +80,7 @@ def test_the_command_fails_exactly_when_a_gate_is_missed(
 
 
 def test_the_gates_are_those_that_were_promised() -> None:
-    """Whoever loosens a gate has to change this test too."""
+    """The gates are those listed here, so whoever loosens a gate has to change this test too."""
     gates = {
         figure.key: figure.bound for figure in (*store.FIGURES, *dispatch.FIGURES, *purgatory.FIGURES) if figure.bound
     }

@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md are made from the figures."""
+"""The tables of docs/benchmarks.md have the figures of the benchmarks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def without_values(text: str) -> list[list[str]]:
 
 @every_benchmark
 def test_the_page_lists_the_figures_the_benchmark_has(name: str) -> None:
-    """The page has the names, gates and meanings of the code, in the same order."""
+    """The page has the figures' names, gates and meanings as in the code, in the same order."""
     benchmark = import_module(f"benchmarks.{name}")
     section = PAGE.read_text("utf-8").partition(f"<!-- figures: {name} -->")[2].partition("<!-- end of")[0]
     assert without_values(section) == without_values(markdown(benchmark.FIGURES, None))
@@ -33,7 +33,7 @@ def test_the_page_lists_the_figures_the_benchmark_has(name: str) -> None:
 
 @every_benchmark
 def test_a_result_fills_its_own_section_only(name: str, tmp_path: Path) -> None:
-    """After two writes the page has the figures once, and its other text is unchanged."""
+    """After a result is written twice, the page has its figures once, and the other text is unchanged."""
     benchmark = import_module(f"benchmarks.{name}")
     page = tmp_path / "page.md"
     page.write_text(PAGE.read_text("utf-8"), "utf-8")
@@ -49,7 +49,7 @@ def test_a_result_fills_its_own_section_only(name: str, tmp_path: Path) -> None:
 
 
 def test_the_page_has_the_jvms_figures_and_the_plots_it_shows() -> None:
-    """The page has Kafka's and Netty's figures of the code, and every image exists."""
+    """The page lists the figures of Kafka's and Netty's wheels as in the code, and every image exists."""
     text = PAGE.read_text("utf-8")
     section = text.partition("<!-- figures: wheel, jvm -->")[2].partition("<!-- end of")[0]
     assert without_values(section) == without_values(markdown(wheel.JVM_FIGURES, None))
@@ -59,7 +59,7 @@ def test_the_page_has_the_jvms_figures_and_the_plots_it_shows() -> None:
 
 
 def test_every_value_of_the_summary_is_a_measured_one() -> None:
-    """The two tables at the top repeat the figures below; a new run cannot leave them behind unnoticed."""
+    """Each value of the two tables at the top is also a measured value below, so the tables are up to date."""
     summary, _, measured = PAGE.read_text("utf-8").partition("## Ours beside theirs")[2].partition("## The store")
     values = [
         value
@@ -72,7 +72,7 @@ def test_every_value_of_the_summary_is_a_measured_one() -> None:
 
 
 def test_a_page_without_the_section_is_left_alone(tmp_path: Path) -> None:
-    """The error names the missing lines, and the page stays unchanged."""
+    """If a page has no section for a benchmark, the error names the section, and the page stays unchanged."""
     page = tmp_path / "page.md"
     page.write_text("# A page\n", "utf-8")
     with pytest.raises(ValueError, match="figures: store"):
@@ -81,7 +81,7 @@ def test_a_page_without_the_section_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_table_marks_a_missed_gate() -> None:
-    """A missed gate ends its line with MISSED."""
+    """The line of a missed gate ends with MISSED."""
     text = table(store.FIGURES, {**AROUND, "schedule_vs_zadd": 0.5, "bytes_per_message": 300})
     lines = {line.split()[0]: line for line in text.splitlines() if line}
     assert lines["schedule_vs_zadd"].endswith("MISSED")

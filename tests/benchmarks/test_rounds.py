@@ -1,4 +1,4 @@
-"""Rounds, percentiles, and who is early."""
+"""The order of rounds, percentiles, and when a message counts as early."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.rounds import interleaved, median_spread, percentile
 
 
 def test_rounds_are_interleaved_in_alternating_order() -> None:
-    """The first of one round is the last of the next, so that a slow change of the machine favours nobody."""
+    """The first run of a round is the last of the next, so that a slow change of the machine favours no run."""
     order: list[str] = []
     runs = {name: partial(order.append, name) for name in ("a", "b")}
     interleaved(3, runs, Narration(6, io.StringIO()))
@@ -20,7 +20,7 @@ def test_rounds_are_interleaved_in_alternating_order() -> None:
 
 
 def test_a_percentile_is_a_value_that_was_measured() -> None:
-    """Nearest rank: p50 and p99 of 1 to 100 are 50 and 99. Of one value they are that value."""
+    """A percentile is the value of the nearest rank: p50 and p99 of 1 to 100 are 50 and 99."""
     values = [float(number) for number in range(1, 101)]
     random.shuffle(values)
     assert (percentile(values, 50), percentile(values, 99), percentile(values, 100)) == (50, 99, 100)
@@ -34,7 +34,7 @@ def test_the_maximum_of_rounds_is_never_averaged_away() -> None:
 
 
 def test_a_message_is_early_when_either_clock_says_so() -> None:
-    """A message is early by the server's entry id or by the receiver's clock."""
+    """A message is early if the server's entry id or the receiver's clock is before its due time."""
     due_ms = 1_000
     assert not Arrival(0, due_ms, entry_ms=1_000, arrived_ns=1_000_000_000).early
     assert Arrival(0, due_ms, entry_ms=999, arrived_ns=1_000_500_000).early
@@ -42,7 +42,7 @@ def test_a_message_is_early_when_either_clock_says_so() -> None:
 
 
 def test_narration_is_plain_lines_where_there_is_no_terminal() -> None:
-    """A log gets no control characters."""
+    """Output that is no terminal gets no control characters."""
     log = io.StringIO()
     narration = Narration(2, log)
     narration.step("one")

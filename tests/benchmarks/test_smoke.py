@@ -31,7 +31,7 @@ def test_the_store_benchmark_measures_every_figure() -> None:
 
 
 def test_the_dispatch_benchmark_measures_every_figure() -> None:
-    """Two small rounds give a number for each figure; nothing is early, nothing lost, and idle is idle."""
+    """Two small rounds give a number for each figure. No message is early or lost; an idle dispatcher sends nothing."""
     sizes = dispatch.Sizes(
         rounds=2,
         burst_messages=1_000,
@@ -50,7 +50,7 @@ def test_the_dispatch_benchmark_measures_every_figure() -> None:
 
 @pytest.mark.timeout(300)
 def test_the_wheel_benchmark_measures_every_figure() -> None:
-    """One small round: a number for each figure; nothing early."""
+    """One small round gives a number for each figure. No timer is early."""
     pytest.importorskip("kombu", reason="the bench group is not installed")
     sizes = wheel.Sizes(
         rounds=1,
@@ -90,9 +90,10 @@ def test_the_apscheduler_benchmark_measures_every_figure(tmp_path: Path) -> None
 
 @pytest.mark.timeout(300)
 def test_the_celery_benchmark_measures_every_figure() -> None:
-    """A few tasks through real workers, stock and ours: nothing is early, and none of ours is lost.
+    """A small run with workers of stock Celery and of this package gives a number for each figure.
 
-    Doubles are not judged here: with a visibility timeout of 5 s they depend on how busy this machine is.
+    No task is early, and this package loses none. The test does not judge doubled tasks, because with a visibility
+    timeout of a few seconds they depend on how busy the machine is.
     """
     sizes = celery.Sizes(
         rounds=1,

@@ -1,4 +1,4 @@
-"""Every Python block of README and docs runs alone, as a reader would paste it: with its own namespace and folder.
+"""Every Python block of README and docs runs alone, as if a reader pasted it: with its own namespace and folder.
 
 A block may show an interface that does not exist yet, below `<!-- pending: package:name -->`. Then it is only compiled.
 As soon as the name can be imported, the block runs like any other.
@@ -30,7 +30,7 @@ PENDING = re.compile(r"<!-- pending: ([\w.]+):(\w+) -->\s*\Z")
 
 @dataclass(slots=True)
 class Outcome:
-    """Line numbers of the blocks that ran, and of the blocks that wait for a name."""
+    """The line numbers of the blocks that ran, and of those whose pending name cannot be imported yet."""
 
     ran: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
@@ -50,7 +50,7 @@ def run_page(page: Path, folder: Path) -> Outcome:
 
 
 def run_alone(example: Example, folder: Path) -> None:
-    """Run a block in its own module and folder."""
+    """Run a block in a new module and a new folder."""
     # Dataclasses and typing look up a class's module by name, so the block needs one while it runs.
     module = ModuleType(f"block_{example.line}")
     example.document.namespace = module.__dict__
@@ -105,7 +105,7 @@ def test_an_example_that_needs_another_fails(tmp_path: Path) -> None:
 
 
 def test_a_pending_example_runs_as_soon_as_its_name_is_there(tmp_path: Path) -> None:
-    """The mark keeps a block from running only while its name cannot be imported."""
+    """A block with the mark `pending` runs as soon as the name in the mark can be imported."""
     page = tmp_path / "page.md"
     block = "```python\nassert False\n```\n"
     page.write_text(f"<!-- pending: wheel_sched.nowhere:thing -->\n{block}", "utf-8")

@@ -20,5 +20,5 @@ def test_terms_stand_once_and_in_order() -> None:
 
 
 def test_a_meaning_is_one_or_two_short_sentences() -> None:
-    """A term that needs more text has a page."""
+    """A meaning ends with a full stop and has at most 120 characters. A term that needs more text has a page."""
     assert [term for term, meaning, _ in rows() if not meaning.endswith(".") or len(meaning) > 120] == []

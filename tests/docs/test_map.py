@@ -1,4 +1,4 @@
-"""The architecture page is a map: every package of the product is on it, and every file it names exists."""
+"""The architecture page names every package of the product, and every file that it names exists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|pyx|lua|toml|md)|(?:[\w.-]+/)+
 
 
 def short(folder: Path) -> str:
-    """The name of a package as the page writes it: the integrations without the folders above them."""
+    """The name of a package as the page writes it. The name of an integration has no folders above the package."""
     path = folder.relative_to(ROOT)
     return "/".join(path.parts[2:] if path.parts[0] == "integrations" else path.parts)
 
@@ -37,13 +37,13 @@ def folders() -> dict[str, Path]:
 
 
 def sections(text: str) -> dict[str, str]:
-    """Section by package: the text from its heading to the next heading of any rank."""
+    """The section of each package: the text from its heading to the next heading of any rank."""
     parts = re.split(r"^(?=#{2,3} )", text, flags=re.MULTILINE)
     return {match[1].rstrip("/"): part for part in parts if (match := SECTION.match(part))}
 
 
 def not_on_the_map(names: list[str], page: dict[str, str]) -> list[str]:
-    """Packages that have no section, and that the section of the package around them does not name."""
+    """The packages that the page lacks: they have no section, and the section of their parent does not name them."""
     return [name for name in names if name not in page and not is_named_above(name, page)]
 
 
@@ -62,7 +62,7 @@ def files_that_are_gone(section: str, folder: Path) -> list[str]:
 
 
 def test_every_package_is_on_the_map() -> None:
-    """A package without a section cannot be found on the map."""
+    """Each package has a section, or the section of its parent names it."""
     assert not_on_the_map(list(folders()), sections(PAGE.read_text("utf-8"))) == []
 
 
@@ -72,14 +72,17 @@ def test_every_section_is_of_a_package_that_exists() -> None:
 
 @pytest.mark.parametrize("name", sections(PAGE.read_text("utf-8")))
 def test_a_section_names_files_that_exist_and_fits_a_screen(name: str) -> None:
-    """Names are searched in the package and its folders, beside it, and from the root of the repository."""
+    """Each file that a section names exists: in the package or its folders, beside it, or from the root.
+
+    A section is also short enough for one screen.
+    """
     section = sections(PAGE.read_text("utf-8"))[name]
     assert files_that_are_gone(section, folders()[name]) == []
     assert section.count("\n") <= SCREEN
 
 
 def test_the_search_for_missing_files_finds_them() -> None:
-    """The check can fail."""
+    """The checks of this module find a missing file and a package without a section."""
     wheel = ROOT / "wheel_sched" / "wheel"
     assert files_that_are_gone("`pure.py`, `gone.py` and `wheel_sched/gone/`", wheel) == [
         "gone.py",

@@ -1,4 +1,4 @@
-"""Links, `make` targets and files in commands of the pages exist."""
+"""The targets of links, the `make` targets and the files that the pages name exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relati
 
 
 def anchors(page: Path) -> set[str]:
-    """Heading anchors as code hosts make them: lower case, punctuation dropped, spaces to hyphens."""
+    """The anchors of headings, as code hosts make them: lower case, without punctuation, hyphens for spaces."""
     headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -55,24 +55,24 @@ def make_targets() -> set[str]:
 
 @every_page
 def test_links_within_the_project_lead_somewhere(page: Path) -> None:
-    """Every relative link names a file that is there, and every anchor a heading of it."""
+    """Every relative link names an existing file, and every anchor names a heading of the file."""
     assert list(broken_links(page)) == []
 
 
 @every_page
 def test_shell_blocks_name_commands_that_exist(page: Path) -> None:
-    """Each command of a shell block starts a known program, an existing target and existing files."""
+    """Each command of a shell block has a known program, and its `make` targets and files exist."""
     assert list(unknown_commands(page, make_targets())) == []
 
 
 def test_the_readme_gives_the_two_commands() -> None:
-    """The README names the two commands that a newcomer types first."""
+    """The README has the commands `make demo` and `make test`."""
     given = [" ".join(words) for words in commands(ROOT / "README.md")]
     assert {"make demo", "make test"} <= set(given)
 
 
 def test_a_page_with_a_dead_link_or_an_unknown_target_is_caught(tmp_path: Path) -> None:
-    """Both checks can fail."""
+    """The checks find a link without a target and an unknown `make` target."""
     page = tmp_path / "page.md"
     page.write_text("[a](gone.md) [b](#no-such) \n# Here\n[c](#here)\n```sh\nmake nonsense\n```\n", "utf-8")
     assert list(broken_links(page)) == ["gone.md", "#no-such"]

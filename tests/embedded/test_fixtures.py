@@ -1,4 +1,4 @@
-"""The fixtures of tests/conftest.py, which every other test of a store uses."""
+"""The fixtures of tests/conftest.py give each test an empty server, and mark the tests that use a real one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIBRARY = "#!lua name=lib\nredis.register_function('f', function() return 1 end)
 
 @pytest.mark.parametrize("turn", [1, 2])
 def test_each_test_gets_an_empty_server(redis_client: redis.Redis, turn: int) -> None:
-    """Neither data nor functions nor scripts of an earlier test are left."""
+    """The server of a test has no data, functions or scripts of an earlier test."""
     assert redis_client.dbsize() == 0
     assert redis_client.function_list() == []
     assert redis_client.script_exists("e0e1f9fabfc9d4800c877a703b823ac0578ff8db") == [False]
@@ -25,7 +25,7 @@ def test_each_test_gets_an_empty_server(redis_client: redis.Redis, turn: int) ->
 
 @pytest.mark.parametrize("turn", [1, 2])
 def test_each_test_gets_a_fresh_imitation_with_lua(fake_redis: redis.Redis, turn: int) -> None:
-    """Scripts and functions run in it, and nothing is left from test to test."""
+    """The imitation of a server runs scripts and functions, and has no data of an earlier test."""
     assert fake_redis.dbsize() == 0
     fake_redis.function_load(LIBRARY)
     assert fake_redis.fcall("f", 0) == 1
@@ -33,10 +33,10 @@ def test_each_test_gets_a_fresh_imitation_with_lua(fake_redis: redis.Redis, turn
 
 
 def test_a_test_on_the_real_server_is_marked(request: pytest.FixtureRequest, redis_url: str) -> None:
-    """Nobody has to remember the mark."""
+    """A test that uses a fixture of the real server gets the mark `real` by itself."""
     assert request.node.get_closest_marker("real") is not None
 
 
 def test_a_test_without_it_is_not_marked(request: pytest.FixtureRequest) -> None:
-    """`-m 'not real'` keeps the quick ones."""
+    """A test without such a fixture has no mark `real`, so that `-m 'not real'` selects it."""
     assert request.node.get_closest_marker("real") is None

@@ -1,4 +1,4 @@
-"""The server ends with the process that started it, however that ends, and not a moment before."""
+"""An embedded server ends with the process that started it, its owner, however the owner ends, and not before."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def ended_cleanly(folder: Path) -> bool:
 def test_sigkill_of_the_owner_stops_the_server_with_its_data_synced(
     folder: Path, run_owner: RunOwner, occupied: Occupied, wait_until: WaitUntil
 ) -> None:
-    """The owner cannot react to SIGKILL, and yet the server is gone, by SIGTERM, with everything on disk."""
+    """After SIGKILL of the owner the server gets SIGTERM, writes all data to disk, and ends."""
     owner = run_owner(OPEN_AND_WAIT)
     with redis.Redis.from_url(line(owner)) as client:
         client.set("k", "v")
@@ -51,7 +51,7 @@ def test_sigkill_of_the_owner_stops_the_server_with_its_data_synced(
 def test_a_server_opened_by_a_short_lived_thread_outlives_the_thread_but_not_the_process(
     run_owner: RunOwner, occupied: Occupied, wait_until: WaitUntil
 ) -> None:
-    """A parent-death signal would fire at the thread's end; the pipe does not."""
+    """A server lives until its owner's process ends, also if the thread that opened it ends before."""
     owner = run_owner(
         "import threading\n"
         "thread = threading.Thread(target=lambda: print(EmbeddedServer.open(sys.argv[1]).url, flush=True))\n"
@@ -72,7 +72,7 @@ def test_a_server_opened_by_a_short_lived_thread_outlives_the_thread_but_not_the
 def test_a_forked_child_neither_stops_nor_keeps_its_parent_s_server(
     folder: Path, run_owner: RunOwner, occupied: Occupied, wait_until: WaitUntil, deed: str
 ) -> None:
-    """A pre-forked worker inherits the pipe; it lets go of it at once, whether it closes its handle or not."""
+    """A forked child cannot stop its parent's server. The server ends with the parent although the child lives on."""
     owner = run_owner(
         "server = EmbeddedServer.open(sys.argv[1])\n"
         "child = os.fork()\n"
@@ -94,7 +94,7 @@ def test_a_forked_child_neither_stops_nor_keeps_its_parent_s_server(
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise RuntimeError('oops')"])
 def test_an_owner_that_forgets_to_close_stops_its_server_at_exit(folder: Path, occupied: Occupied, ending: str) -> None:
-    """However Python ends, the server has ended before the process has."""
+    """If the owner ends without close(), by an exit or an error too, its server has ended before it."""
     code = "import sys\nfrom wheel_sched.store.embedded import EmbeddedServer\nEmbeddedServer.open(sys.argv[1])\n"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code + ending, str(folder)], capture_output=True, text=True
@@ -105,7 +105,7 @@ def test_an_owner_that_forgets_to_close_stops_its_server_at_exit(folder: Path, o
 
 
 def test_ctrl_c_in_the_terminal_leaves_the_server_to_its_owner(folder: Path) -> None:
-    """The signal goes to the whole process group; the owner may still need the server to finish its work."""
+    """Ctrl-C goes to the whole process group. The server ignores it, because the owner may still need the server."""
     code = (
         "import sys, time\nfrom wheel_sched.store.embedded import EmbeddedServer\n"
         "server = EmbeddedServer.open(sys.argv[1])\n"
@@ -128,7 +128,7 @@ def test_ctrl_c_in_the_terminal_leaves_the_server_to_its_owner(folder: Path) -> 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's own")
 def test_sigkill_of_the_supervisor_stops_the_server(folder: Path, occupied: Occupied, wait_until: WaitUntil) -> None:
-    """Were only the supervisor killed, nobody would watch; so the kernel sends the server SIGTERM."""
+    """If the supervisor is killed, the kernel sends SIGTERM to the server, because nobody else would stop it."""
     with EmbeddedServer.open(folder) as server:
         status = Path(f"/proc/{server.pid}/status").read_text()
         (supervisor,) = (int(row.split()[1]) for row in status.splitlines() if row.startswith("PPid:"))
@@ -140,7 +140,7 @@ def test_sigkill_of_the_supervisor_stops_the_server(folder: Path, occupied: Occu
 
 
 def test_the_server_lives_on_when_the_handle_is_dropped(folder: Path) -> None:
-    """Whoever keeps only the URL keeps a working server."""
+    """The server runs on when the program keeps its URL and drops the object that opened it."""
     url = EmbeddedServer.open(folder).url
     with redis.Redis.from_url(url) as client:
         assert client.ping()

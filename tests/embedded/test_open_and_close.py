@@ -1,4 +1,4 @@
-"""Opening, using and closing a server of this process."""
+"""A process opens, uses and closes an embedded server of its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def mode(path: Path) -> int:
 
 
 def test_the_url_is_one_that_redis_py_connects_to(folder: Path) -> None:
-    """What `url` says is where the server answers."""
+    """redis-py connects to `url`, and the server's process there is the one that was started."""
     with EmbeddedServer.open(folder) as server, redis.Redis.from_url(server.url) as client:
         assert client.ping()
         assert client.info("server")["process_id"] == server.pid
@@ -39,7 +39,7 @@ def test_the_url_is_one_that_redis_py_connects_to(folder: Path) -> None:
 
 
 def test_the_server_runs_with_the_settings_that_keep_messages(folder: Path) -> None:
-    """Append-only file on, no eviction, no snapshots, no network."""
+    """The server has an append-only file, evicts no keys, writes no snapshots and listens on no port."""
     with EmbeddedServer.open(folder) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
         assert setting(client, "appendonly") == "yes"
         assert setting(client, "appendfsync") == "everysec"
@@ -51,7 +51,7 @@ def test_the_server_runs_with_the_settings_that_keep_messages(folder: Path) -> N
 
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])
 def test_fsync_is_passed_on(folder: Path, fsync: Fsync) -> None:
-    """The durability asked for is the one the server runs with."""
+    """The server runs with the `fsync` that the caller gives."""
     with (
         EmbeddedServer.open(folder, fsync=fsync) as server,
         redis.Redis.from_url(server.url, decode_responses=True) as client,
@@ -60,7 +60,7 @@ def test_fsync_is_passed_on(folder: Path, fsync: Fsync) -> None:
 
 
 def test_extra_lines_reach_the_server(folder: Path) -> None:
-    """`extra` is written as valkey.conf has it, values of several words included."""
+    """The settings of `extra` reach the server, values of several words included."""
     extra = {"hz": "25", "client-output-buffer-limit": "pubsub 64mb 16mb 90"}
     with (
         EmbeddedServer.open(folder, extra=extra) as server,
@@ -71,7 +71,7 @@ def test_extra_lines_reach_the_server(folder: Path) -> None:
 
 
 def test_only_the_owner_may_reach_the_data(folder: Path) -> None:
-    """Folder, socket and append-only files are closed to other users."""
+    """Other users of the machine have no access to the folder, the socket and the files."""
     with EmbeddedServer.open(folder) as server:
         assert mode(folder) == 0o700
         assert mode(server.socket_path.parent) == 0o700
@@ -82,7 +82,7 @@ def test_only_the_owner_may_reach_the_data(folder: Path) -> None:
 
 
 def test_what_was_written_is_there_after_close_and_open(folder: Path) -> None:
-    """close() syncs the append-only file, even with fsync left to the kernel."""
+    """close() syncs the append-only file, even if `fsync` leaves syncing to the kernel."""
     with EmbeddedServer.open(folder, fsync="no") as server, redis.Redis.from_url(server.url) as client:
         client.set("k", "v")
     with EmbeddedServer.open(folder, fsync="no") as server, redis.Redis.from_url(server.url) as client:
@@ -90,7 +90,7 @@ def test_what_was_written_is_there_after_close_and_open(folder: Path) -> None:
 
 
 def test_close_stops_the_server_cleanly_and_twice_is_once(folder: Path, occupied: Callable[[], bool]) -> None:
-    """After close() no process is left, the log ends with the server's goodbye, and a second call does nothing."""
+    """After close() no process is left, and the log shows an orderly end. A second close() does nothing."""
     server = EmbeddedServer.open(folder)
     assert occupied()
     server.close()
@@ -103,7 +103,7 @@ def test_close_stops_the_server_cleanly_and_twice_is_once(folder: Path, occupied
 
 
 def test_a_second_handle_of_the_same_process_finds_the_first_one_s_server(folder: Path) -> None:
-    """Opening twice gives one server, which only the first handle stops."""
+    """A process that opens a folder twice has one server. Only the first of the two objects stops it."""
     with EmbeddedServer.open(folder) as first:
         with EmbeddedServer.open(folder) as second:
             assert (second.pid, second.url, second.started_here) == (first.pid, first.url, False)
@@ -113,14 +113,17 @@ def test_a_second_handle_of_the_same_process_finds_the_first_one_s_server(folder
 
 @pytest.mark.parametrize("name", ["a b", "a'b\"c\\d", "100%?x=1#y", "Füße"])
 def test_any_name_of_a_folder_will_do(tmp_path: Path, name: str) -> None:
-    """Paths are quoted both in the configuration file and in the URL."""
+    """A folder's name may have blanks, quotes and other characters: the configuration file and the URL quote it."""
     with EmbeddedServer.open(tmp_path / name) as server, redis.Redis.from_url(server.url) as client:
         assert client.ping()
         assert (tmp_path / name / "appendonlydir").is_dir()
 
 
 def test_a_path_too_long_for_a_socket_gets_a_private_one_elsewhere(tmp_path: Path) -> None:
-    """A socket's path holds about 100 bytes; a second handle finds the socket, and close() removes it."""
+    """If the path of the folder is too long for a socket, the socket is in a private folder elsewhere.
+
+    A second object finds the socket, and close() removes it.
+    """
     folder = tmp_path / ("long" * 20) / ("longer" * 10)
     with EmbeddedServer.open(folder) as server:
         assert len(str(server.socket_path)) <= SOCKET_PATH_LIMIT
@@ -132,7 +135,7 @@ def test_a_path_too_long_for_a_socket_gets_a_private_one_elsewhere(tmp_path: Pat
 
 
 def test_a_folder_that_exists_keeps_its_mode_and_its_files(folder: Path) -> None:
-    """We make a folder private, but we don't change one that is somebody's."""
+    """Only a folder that open() creates is made private. An existing folder keeps its mode and its files."""
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
     (folder / "notes.txt").write_text("mine")
@@ -143,7 +146,7 @@ def test_a_folder_that_exists_keeps_its_mode_and_its_files(folder: Path) -> None
 
 
 def test_a_large_log_is_moved_aside(folder: Path) -> None:
-    """The log cannot grow for ever: at a start the old one moves to server.log.1."""
+    """If the log is large at a start, it moves to server.log.1, so that it does not grow for ever."""
     folder.mkdir()
     with (folder / "server.log").open("wb") as log:
         log.truncate(9 * 1024 * 1024)
@@ -153,7 +156,7 @@ def test_a_large_log_is_moved_aside(folder: Path) -> None:
 
 
 def test_opening_is_quick(folder: Path) -> None:
-    """Starting is far below what a user notices: the fastest of five, as the machine is shared."""
+    """The fastest of five starts takes less than 0.3 s."""
     took_s = []
     for _ in range(5):
         begun_s = time.perf_counter()
@@ -163,7 +166,7 @@ def test_opening_is_quick(folder: Path) -> None:
 
 
 def test_every_wrong_argument_is_named_at_once(folder: Path) -> None:
-    """All problems in one error, and nothing was made."""
+    """One error lists all wrong arguments, and no folder is created."""
     with pytest.raises(ConfigError) as caught:
         EmbeddedServer.open(
             folder,
@@ -177,7 +180,7 @@ def test_every_wrong_argument_is_named_at_once(folder: Path) -> None:
 
 
 def test_many_threads_may_open_and_close_one_folder(folder: Path, occupied: Callable[[], bool]) -> None:
-    """Ten threads, five rounds each: no error, no server left, nothing written is lost."""
+    """Ten threads open and close a folder five times each. No call fails, no server is left, and no write is lost."""
     errors: list[BaseException] = []
     written: list[str] = []
 

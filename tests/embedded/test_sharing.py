@@ -1,4 +1,4 @@
-"""Several processes, one folder, one server."""
+"""Several processes that open one folder share one server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def answer(process: subprocess.Popen[str]) -> list[str]:
 
 
 def test_a_second_process_uses_the_first_one_s_server(folder: Path, run_owner: RunOwner) -> None:
-    """It finds the same pid, sees the same data, and its close() stops nothing."""
+    """A second process finds the running server of the folder. Its close() does not stop the server."""
     pid, started = answer(run_owner(OPEN_AND_WAIT))
     assert started == "True"
     with EmbeddedServer.open(folder) as found, redis.Redis.from_url(found.url) as client:
@@ -48,7 +48,7 @@ def test_a_second_process_uses_the_first_one_s_server(folder: Path, run_owner: R
 def test_processes_that_open_at_the_same_instant_end_with_one_server(
     folder: Path, run_owner: RunOwner, turn: int
 ) -> None:
-    """Four processes wait for the same word, then open: one starts, three find."""
+    """Four processes open the folder at the same time. One starts the server, and three find it."""
     processes = [run_owner("print('ready', flush=True)\nsys.stdin.readline()\n" + OPEN_AND_WAIT) for _ in range(4)]
     assert [answer(process) for process in processes] == [["ready"]] * 4
     for process in processes:
@@ -65,7 +65,7 @@ def test_processes_that_open_at_the_same_instant_end_with_one_server(
 def test_after_the_owner_s_death_the_next_open_starts_over_the_same_data(
     folder: Path, run_owner: RunOwner, wait_until: WaitUntil
 ) -> None:
-    """Those who found the server lose it with its owner; opening again brings everything back."""
+    """The server ends with its owner, also for processes that found it. The next open starts it with the same data."""
     owner = run_owner(OPEN_AND_WAIT)
     answer(owner)
     with EmbeddedServer.open(folder) as found, redis.Redis.from_url(found.url) as client:
@@ -78,7 +78,10 @@ def test_after_the_owner_s_death_the_next_open_starts_over_the_same_data(
 
 
 def test_who_shares_a_server_takes_it_over(folder: Path, run_owner: RunOwner, wait_until: WaitUntil) -> None:
-    """The first to ask starts it over the same data, as strong as it was; the others, in this process too, find it."""
+    """After the owner's death, the first take_over() starts the server again with the same data and durability.
+
+    Later calls find the new server, also in the same process.
+    """
     owner = run_owner(OPEN_AND_WAIT.replace("sys.argv[1]", "sys.argv[1], fsync='always'"))
     pid = int(answer(owner)[0])
     with EmbeddedServer.open(folder) as first, EmbeddedServer.open(folder) as second:
@@ -97,7 +100,7 @@ def test_who_shares_a_server_takes_it_over(folder: Path, run_owner: RunOwner, wa
 
 
 def test_a_weaker_server_than_asked_for_is_refused(folder: Path) -> None:
-    """Durability is not quietly lowered, nor a port invented, because somebody else came first."""
+    """A running server with a weaker `fsync` or another port than the caller wants is an error."""
     with EmbeddedServer.open(folder, fsync="everysec") as first:
         with pytest.raises(EmbeddedServerError, match="at least 'always', got: 'everysec'"):
             EmbeddedServer.open(folder, fsync="always")
@@ -109,7 +112,7 @@ def test_a_weaker_server_than_asked_for_is_refused(folder: Path) -> None:
 
 
 def test_a_server_that_does_not_answer_is_named_and_left_alone(folder: Path) -> None:
-    """A frozen server holds its folder: opening says whose pid it is and does not start a second one."""
+    """If the folder's server is frozen, the error names its pid, and no second server starts."""
     with EmbeddedServer.open(folder) as server:
         os.kill(server.pid, signal.SIGSTOP)
         try:
@@ -121,7 +124,7 @@ def test_a_server_that_does_not_answer_is_named_and_left_alone(folder: Path) -> 
 
 
 def test_a_server_killed_alone_is_started_again_over_its_append_only_file(folder: Path) -> None:
-    """SIGKILL of the server loses nothing that was acknowledged under `always`."""
+    """If only the server is killed, the next open starts it again. Under `always` no acknowledged write is lost."""
     with EmbeddedServer.open(folder, fsync="always") as server, redis.Redis.from_url(server.url) as client:
         client.set("k", "v")
         os.kill(server.pid, signal.SIGKILL)
@@ -132,7 +135,7 @@ def test_a_server_killed_alone_is_started_again_over_its_append_only_file(folder
 
 
 def test_a_stale_pid_file_of_a_recycled_pid_and_a_stale_socket_do_no_harm(folder: Path) -> None:
-    """The pid now belongs to another program: it is neither taken for the server nor killed."""
+    """If the pid in an old pid file now belongs to another program, a server starts, and the program is not killed."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
         (folder / "run").mkdir(parents=True)
         path = folder / "run" / "server.sock"
@@ -149,7 +152,7 @@ def test_a_stale_pid_file_of_a_recycled_pid_and_a_stale_socket_do_no_harm(folder
 
 @pytest.mark.parametrize("text", ["", "12", "12\n/x", "not a number\n/x\n0\nno\n", "12\n/x\n0\nno"])
 def test_a_torn_pid_file_is_no_obstacle(folder: Path, text: str) -> None:
-    """Only the lock says that a server lives; the text may be anything."""
+    """A server starts whatever the pid file contains, because only its lock says that a server lives."""
     folder.mkdir()
     (folder / "server.pid").write_text(text)
     with EmbeddedServer.open(folder) as server:

@@ -1,4 +1,4 @@
-"""Stores over a shared embedded server, whose process dies: another takes the folder's server over."""
+"""The owner of a shared embedded server dies, and a store of another process starts the server again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def server_of(store: DelayStore) -> Any:
 
 @pytest.fixture
 def shared(folder: Path, run_owner: RunOwner) -> Any:
-    """A process that has started a folder's server and stored something, and two stores here that share it."""
+    """A process that owns a folder's server and has stored an item, and two stores of this process that share it."""
     owner = run_owner(OWN)
     assert owner.stdout is not None
     owner.stdout.readline()
@@ -51,7 +51,7 @@ def shared(folder: Path, run_owner: RunOwner) -> Any:
 
 
 def test_a_call_after_the_owner_s_death_succeeds(shared: Any, wait_until: WaitUntil) -> None:
-    """What was stored is there, and its caller sees no error; the other store finds the new server."""
+    """A call of a store starts the server again and succeeds. The data is there, and the other store finds it."""
     owner, (one, other) = shared
     assert not server_of(one).started_here
     owner.kill()
@@ -63,7 +63,7 @@ def test_a_call_after_the_owner_s_death_succeeds(shared: Any, wait_until: WaitUn
 
 
 def test_many_threads_end_with_one_server(shared: Any, wait_until: WaitUntil) -> None:
-    """All meet the owner's death at once."""
+    """Eight threads of two stores call after the owner's death. All calls succeed, and only one server runs."""
     owner, stores = shared
     owner.kill()
     wait_until(lambda: not server_of(stores[0]).alive)
@@ -84,7 +84,7 @@ def test_many_threads_end_with_one_server(shared: Any, wait_until: WaitUntil) ->
 
 
 def test_who_only_waits_takes_over_as_well(shared: Any, wait_until: WaitUntil) -> None:
-    """A blocked read is all that an idle process does."""
+    """A process whose only call is the blocking read of its listener also starts the server again."""
     owner, (one, other) = shared
     again = threading.Event()
     marks = {window.shard: window.mark for window in one.windows(0)}
@@ -101,7 +101,7 @@ def test_who_only_waits_takes_over_as_well(shared: Any, wait_until: WaitUntil) -
 
 
 def test_the_owner_itself_starts_a_crashed_server_again(folder: Path) -> None:
-    """The server alone was killed. Under `fsync` nothing is lost; `everysec` may lose the last 2 s on a slow disk."""
+    """If only the server is killed, the owner's next call starts it again. Under `fsync` nothing is lost."""
     with open_store(f"embedded:{folder}", durability="fsync") as store:
         store.schedule([Item("a", 1, b"")])
         pid = server_of(store).pid
@@ -111,7 +111,7 @@ def test_the_owner_itself_starts_a_crashed_server_again(folder: Path) -> None:
 
 
 def test_a_socket_that_moved_is_followed(tmp_path: Path, wait_until: WaitUntil) -> None:
-    """A path too long for a socket gets a new private one each time; who uses the store's client follows."""
+    """If the folder's path is too long for a socket, each start makes a new socket. The store's client finds it."""
     folder = tmp_path / ("deep" * 30)
     owner = subprocess.Popen(
         [sys.executable, "-c", "import sys\n" + OWN, str(folder)],
@@ -131,7 +131,7 @@ def test_a_socket_that_moved_is_followed(tmp_path: Path, wait_until: WaitUntil) 
 
 
 def test_a_closed_store_starts_nothing(shared: Any, occupied: Callable[[], bool], wait_until: WaitUntil) -> None:
-    """Whoever still holds it gets an error, and no server is left behind."""
+    """A closed store does not start the server again after the owner's death."""
     owner, stores = shared
     for store in stores:
         store.close()

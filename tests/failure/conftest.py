@@ -1,7 +1,7 @@
-"""Real dispatcher processes over real servers, and a receiver that checks which messages arrived, how often and when.
+"""Fixtures that run dispatcher processes over real servers, and check which messages arrived, how often and when.
 
-Each test has its own servers. Messages are published to a stream; its entry ids are the times of arrival by the
-receiving server. So no test relies on a dispatcher's own report of early, late, lost or doubled messages.
+Each test has its own servers. Dispatchers publish messages to a stream. The ids of its entries are the times at which
+the receiving server got them. So no test relies on a dispatcher's own report of early, late, lost or doubled messages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger("failure")
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for an effect of other processes."""
+    """Wait for a condition that other processes bring about. `what` describes it in the error."""
     until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s, f"waited in vain until {what}"
@@ -57,7 +57,7 @@ class Process:
         return self
 
     def wait_reached(self) -> str:
-        """Wait until the process is at its point. Returns its message."""
+        """Wait until the process has reached the point of its setting `at`. Returns the text of its marker file."""
         wait_until(lambda: self.marker.exists() and self.marker.read_text() != "", "the point was reached")
         return self.marker.read_text()
 
@@ -68,7 +68,7 @@ class Process:
         self._process.send_signal(number)
 
     def stop(self) -> dict[str, Any]:
-        """Let the process drain and end. Returns its counters."""
+        """Let the process finish its batches and end. Returns its counters."""
         self._process.send_signal(signal.SIGTERM)
         out, _ = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == 0
@@ -84,7 +84,7 @@ class Process:
 
 
 class Arrival(NamedTuple):
-    """A message at the receiver."""
+    """One message that arrived at the receiver, when it was due, when it arrived, and who sent it."""
 
     id: str
     due_ms: int
@@ -93,13 +93,13 @@ class Arrival(NamedTuple):
 
 
 class Stage:
-    """Servers, one namespace and dispatcher processes of one test.
+    """The servers, the store and the dispatcher processes of one test.
 
     Args:
         folder: the folder of the marker files.
         server: the server of the store.
-        receiver: the server to which messages are published; the same server unless the test kills it.
-        durability: the level of the store handle.
+        receiver: the server to which messages are published. It may be `server`, unless the test kills that one.
+        durability: the durability level of the store.
     """
 
     def __init__(self, folder: Path, server: TemporaryServer, receiver: TemporaryServer, durability: str) -> None:
@@ -112,7 +112,7 @@ class Stage:
         self.client = redis.Redis.from_url(receiver.url, decode_responses=True)
 
     def start(self, name: str = "d", **settings: Any) -> Process:
-        """A dispatcher process; see processes/dispatch.py for its settings."""
+        """Start a dispatcher process; see processes/dispatch.py for its settings."""
         process = Process(
             {
                 "url": self.server.url,
@@ -127,7 +127,7 @@ class Stage:
         return process
 
     def schedule(self, count: int, in_ms: int = 0, *, push: bool = False) -> list[str]:
-        """Store messages. Returns their ids."""
+        """Store `count` messages that become due in `in_ms` ms. Returns their ids."""
         due_ms = self.counts().now_us // 1000 + in_ms
         ids = [f"m{n}" for n in range(count)]
         fields = [[b"id", i.encode(), b"due", b"%d" % due_ms] for i in ids]
@@ -142,7 +142,7 @@ class Stage:
         return self.store.counts()
 
     def wait_in_flight(self, count: int) -> None:
-        """Wait until the server has executed the calls of a process that has ended."""
+        """Wait until `count` messages are in flight, as the server still executes calls of a killed process."""
         wait_until(lambda: self.counts().sizes["leased"] == count, f"{count} were in flight")
 
     def wait_drained(self) -> None:
@@ -165,7 +165,7 @@ class Stage:
         logger.info("%s: %s", name, value)
 
     def judged(self, expected: list[str], most_duplicates: int) -> list[Arrival]:
-        """All messages that arrived, after a check: none lost, unknown or early, and only so many doubled."""
+        """All messages that arrived. None may be lost, unknown or early, and `most_duplicates` at most doubled."""
         arrivals = self.arrivals()
         times = Counter(arrival.id for arrival in arrivals)
         doubled = len(arrivals) - len(times)
@@ -185,7 +185,7 @@ class Stage:
 
 @pytest.fixture
 def make_stage(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
-    """Make the stage: `fsync` and `durability` of the store's server, `apart` = the receiver is another server."""
+    """A function that makes a stage. `fsync`: of the store's server. `apart`: the receiver is another server."""
     with ExitStack() as stack:
 
         def make(*, fsync: Any = "everysec", durability: str = "everysec", apart: bool = False) -> Stage:
@@ -200,5 +200,5 @@ def make_stage(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
 
 @pytest.fixture
 def stage(make_stage: Callable[..., Stage]) -> Stage:
-    """One server for everything."""
+    """A stage with one server, which is also the receiver."""
     return make_stage()

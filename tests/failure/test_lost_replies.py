@@ -1,7 +1,7 @@
-"""A network that loses replies and connections: a real dispatcher through a faulty proxy.
+"""A dispatcher calls its store through a proxy that loses replies and connections.
 
-One call of each kind stands for the others: the simulator loses the reply of any call, and its invariants `lost` and
-`duplicates` judge (docs/simulator.md). It has no push, so the push is here.
+These tests lose the reply of one call of each kind only, because the simulator loses the reply of any call and checks
+that no message is lost or doubled (docs/simulator.md). The simulator has no push, so a test here has one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ONE, TOO_MANY = 1, 4  # replies lost in a row: the second exceeds the repeats wi
 
 
 class Receiver:
-    """Publishes to the stage's stream over its own connection."""
+    """A publisher that writes to the stream `out` of the stage, over a connection without the proxy."""
 
     def __init__(self, stage: Stage, instant: bool) -> None:
         self.traits = PublisherTraits(never_waits=instant)
@@ -57,7 +57,7 @@ def proxy(stage: Stage) -> Iterator[FaultyProxy]:
 
 @pytest.fixture
 def run(stage: Stage, proxy: FaultyProxy) -> Iterator[Callable[..., Dispatcher]]:
-    """Start a dispatcher whose every connection to the store runs through the proxy."""
+    """A function that starts a dispatcher. All its connections to the store go through the proxy."""
     with ExitStack() as stack:
 
         def start(*, push: bool = False, instant: bool = False) -> Dispatcher:
@@ -75,7 +75,7 @@ def run(stage: Stage, proxy: FaultyProxy) -> Iterator[Callable[..., Dispatcher]]
 def test_a_dispatchers_lost_reply_loses_and_doubles_nothing(
     stage: Stage, proxy: FaultyProxy, run: Callable[..., Dispatcher], script: str, instant: bool, times: int
 ) -> None:
-    """The server executed the call, but the reply was lost: the repeat under its token gets the same answer."""
+    """The reply of an executed call is lost. The repeated call has the same token, so it gets the same answer."""
     push = script == "publish"
     for _ in range(times):
         proxy.drop_next_reply(b"_" + script.encode())
@@ -92,7 +92,7 @@ def test_a_dispatchers_lost_reply_loses_and_doubles_nothing(
 def test_replies_lost_again_and_again_lose_and_double_nothing(
     stage: Stage, proxy: FaultyProxy, run: Callable[..., Dispatcher]
 ) -> None:
-    """Ten times while 300 messages come in slowly: the messages only arrive a little later."""
+    """Ten replies are lost while 300 messages become due one after the other. No message is lost or doubled."""
     run()
     now_ms = stage.counts().now_us // 1000
     items = [Item(f"m{n}", now_ms + 100 + 5 * n, b"", "out") for n in range(MESSAGES)]
@@ -105,7 +105,7 @@ def test_replies_lost_again_and_again_lose_and_double_nothing(
 
 
 def test_a_producers_lost_reply_stores_nothing_twice(stage: Stage, proxy: FaultyProxy) -> None:
-    """The repeat of `schedule` under its token gets the first answer, while a dispatcher already delivers."""
+    """A producer repeats `schedule` with the same token and gets the first answer. A dispatcher delivers meanwhile."""
     config = {"batch": BATCH, "lease_ms": 30_000}
     stage.start(config=config).wait_ready()
     items = [Item(f"m{n}", 0, b"", "out") for n in range(MESSAGES)]
@@ -121,7 +121,7 @@ def test_a_producers_lost_reply_stores_nothing_twice(stage: Stage, proxy: Faulty
 def test_connections_that_are_cut_all_the_time_lose_and_double_nothing(
     stage: Stage, proxy: FaultyProxy, run: Callable[..., Dispatcher]
 ) -> None:
-    """The listener's connection is cut too: the listener reads a marker that was written while it was down."""
+    """All connections are cut again and again, the listener's too. No message is lost or doubled."""
     dispatcher = run()
     ids = stage.schedule(MESSAGES, in_ms=200)
     for _ in range(20):
@@ -133,7 +133,7 @@ def test_connections_that_are_cut_all_the_time_lose_and_double_nothing(
 
 
 class HalfDeaf(RedisBackend):
-    """Calls go straight to the server, the listener's blocking read through the proxy."""
+    """A backend whose calls go directly to the server, and whose blocking read goes through the proxy."""
 
     def __init__(self, direct: str, through: str, namespace: str) -> None:
         super().__init__(client_for(direct), Dialect(namespace), owns_client=True)
@@ -148,8 +148,8 @@ class HalfDeaf(RedisBackend):
 
 
 def test_a_dead_listener_costs_a_sweep_at_most(stage: Stage, proxy: FaultyProxy) -> None:
-    """A half-open connection is silent for ever. While items wait, the sweep finds new items. Without waiting items the
-    end of the read finds them, 10 s later than a sweep."""
+    """If the listener's connection is dead without an error, a dispatcher still finds new items. While other items
+    wait, its sweep finds them. Otherwise it finds them when the listener's read ends, 10 s later than a sweep."""
     sweep_ms, read_ends_ms = 500, 10_500
     config = DispatcherConfig(sweep_ms=sweep_ms)
     with ExitStack() as stack:

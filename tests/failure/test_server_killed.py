@@ -1,4 +1,4 @@
-"""SIGKILL of the store's server under AOF: acknowledged messages are delivered after the restart of the server.
+"""The store's server is killed and restarted with its append-only file. Acknowledged messages are delivered.
 
 The dispatcher reconnects by itself. The receiver is another server, which keeps running. Some messages are due before
 the kill, some after the restart.
@@ -68,7 +68,7 @@ class Producer:
 def test_what_was_acknowledged_survives_the_servers_kill(
     make_stage: Callable[..., Stage], durability: str, fsync: str, run_s: float, window_s: float
 ) -> None:
-    """Under `fsync` all of them; under `everysec` only messages acknowledged in the last 2 s may be missing."""
+    """Under `fsync` no acknowledged message is missing. Under `everysec` only those of the last 2 s may be missing."""
     stage = make_stage(fsync=fsync, durability=durability, apart=True)
     dispatcher = stage.start(config={"batch": BATCH, "lease_ms": 3_000})
     dispatcher.wait_ready()

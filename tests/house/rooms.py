@@ -1,19 +1,20 @@
-"""Counts the modules of the product that one message, job, task or timer enters, by tracing real runs.
+"""Counts the modules of the product whose code one message, job, task or timer runs, by tracing real runs.
 
 A way is a small program in `ways/`. It runs in a process of its own, with the measured tree first on the path.
-Servers, connections and services are started first. Counting begins just before the message is handed in. It ends
-`tracing.SETTLE_S` after the user's code has run for the last time, so that acknowledging and settling count.
+The way first starts servers, connections and services. Counting begins just before the message, job, task or timer is
+given to the product. It ends `tracing.SETTLE_S` after the user's code has run for the last time, so that acknowledging
+and settling count.
 
-A module counts when a function that is written in its file is called in that span, on any thread, also in the worker
-process of a way that has one. These do not count:
+A module counts when a function of its file is called in this time, on any thread, also in the worker process of a way
+that has one. These do not count:
 
 - a module that is only imported, and calls made while a module is being imported
-- a class without methods of its own, as its instances are made by generated code
-- a loop that was entered before the span, such as that of a heartbeat thread; the functions that it calls in the span
-  do count
+- a class without methods of its own, because generated code makes its instances
+- a loop that began before the counting, such as that of a heartbeat thread; the functions that it calls later do count
 - Lua scripts
 
-The wheel runs in Python and not compiled: a compiled module cannot be traced, and a checkout need not be built.
+The timing wheel runs in Python and not compiled, because a compiled module cannot be traced. So a checkout need not be
+built.
 
     timer            `schedule` of a SystemTimer -> the callback has run
     retry            `publish` to Redis Streams -> handler fails -> intake -> dispatcher releases -> handler succeeds
@@ -42,15 +43,15 @@ TIMEOUT_S = 240.0
 
 
 def rooms(tree: Tree, ways: Iterable[str], *, with_modules: bool = False) -> dict[str, dict[str, Any] | None]:
-    """The number of modules of each way: in total, of the core, and of the package that uses the core.
+    """The number of modules that each way enters: in total, of the core, and of the package that uses the core.
 
     Args:
-        tree: the checkout that is run.
+        tree: the checkout whose code runs.
         ways: names from `WAYS`.
         with_modules: also list the modules.
 
     Returns:
-        None for a way that could not run; the reason is on stderr.
+        the counts by way; None for a way that could not run. The reason is on stderr.
     """
     found: dict[str, dict[str, Any] | None] = {}
     for way in ways:
@@ -66,7 +67,7 @@ def rooms(tree: Tree, ways: Iterable[str], *, with_modules: bool = False) -> dic
 
 
 def entered(tree: Tree, way: str) -> list[str] | None:
-    """The modules that one run of a way enters, sorted; None when it could not run."""
+    """The modules that one run of a way enters, sorted; None if the way could not run."""
     with tempfile.TemporaryDirectory(prefix="wheel-sched-house-") as folder:
         path = [folder_of.parent for folder_of in tree.folders.values()]
         env = {

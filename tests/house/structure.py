@@ -30,7 +30,7 @@ _COMPILED_CLASS = re.compile(r"^(?:cdef |cpdef )?class (\w+)", re.MULTILINE)
 
 
 def import_circles(tree: Tree) -> list[list[str]]:
-    """The sets of modules that import each other, directly or by way of others; each sorted, the largest first."""
+    """The sets of modules that import each other, directly or through other modules; the largest set first."""
     edges: dict[str, list[str]] = {name: [] for name in tree.modules}
     for found in tree.imports:
         edges[found.source].append(found.target)
@@ -39,7 +39,7 @@ def import_circles(tree: Tree) -> list[list[str]]:
 
 
 def _components(edges: dict[str, list[str]]) -> Iterator[list[str]]:
-    """Strongly connected components (Tarjan, SIAM J. Comput. 1972), without recursion."""
+    """The strongly connected components of a graph (Tarjan, SIAM J. Comput. 1972), without recursion."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []
@@ -74,7 +74,7 @@ def _components(edges: dict[str, list[str]]) -> Iterator[list[str]]:
 
 
 def public_classes(tree: Tree) -> dict[str, list[str]]:
-    """The places of every public class of the top level of a file, by the name of the class."""
+    """The files that define a public class at their top level, by the name of the class."""
     places: dict[str, list[str]] = defaultdict(list)
     for module in tree.modules.values():
         names = {node.name for node in top_level(module.tree.body) if isinstance(node, ast.ClassDef)}
@@ -99,9 +99,9 @@ def _are_twins(places: list[str]) -> bool:
 
 
 def upward_imports(tree: Tree) -> list[dict[str, Any]]:
-    """Imports against the layers that import-linter's contracts in the tree's pyproject.toml declare.
+    """Imports that break the layers which import-linter's contracts in the tree's pyproject.toml declare.
 
-    An import of a sibling that the contract keeps apart (`a | b`) counts too. A string counts as an import when it
+    An import between siblings that the contract separates (`a | b`) counts too. A string counts as an import when it
     names a module of the product as `"module:attribute"` or as the argument of `import_module`. In the core, every
     string that names a module of another package counts.
     """
@@ -122,7 +122,7 @@ def upward_imports(tree: Tree) -> list[dict[str, Any]]:
 
 
 def string_imports(tree: Tree) -> Iterator[Import]:
-    """Names of modules in strings; see `upward_imports` for which strings count."""
+    """The imports by names of modules in strings; `upward_imports` says which strings count."""
     for module in tree.modules.values():
         arguments = set(_arguments_of_import_module(module))
         for node in tree.strings(module):
@@ -159,7 +159,7 @@ def _contracts(root: Path) -> tuple[Layers, ...]:
 
 
 def _contracts_of(root: Path) -> Iterable[Layers]:
-    """One table for each contract and container."""
+    """The layers of each contract and container in pyproject.toml."""
     path = root / "pyproject.toml"
     linter = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("importlinter", {}) if path.exists() else {}
     for contract in linter.get("contracts", []):
@@ -196,7 +196,7 @@ def files_over_400(tree: Tree) -> dict[str, int]:
 
 
 def longest_function(tree: Tree) -> dict[str, Any] | None:
-    """The function with the most lines, docstring included; functions in Cython are not read."""
+    """The function with the most lines, docstring included. Functions in Cython do not count."""
     found = [
         {"name": name, "place": f"{tree.place(module.path)}:{node.lineno}", "lines": _length(node)}
         for module in tree.modules.values()
@@ -220,7 +220,7 @@ def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def lines(tree: Tree) -> dict[str, int]:
-    """Lines of product source (Python, Cython, Lua) by package, and in total."""
+    """The number of lines of the product's source (Python, Cython, Lua), by package and in total."""
     by_package = dict.fromkeys(PACKAGES, 0)
     for path, count in tree.files.items():
         by_package[_package(tree.module_name(path))] += count
@@ -228,7 +228,7 @@ def lines(tree: Tree) -> dict[str, int]:
 
 
 def public_names(tree: Tree) -> dict[str, int]:
-    """Names in `__all__` of the packages' `__init__` files by top-level package, and the number of public classes."""
+    """The number of names in the packages' `__all__`, by top-level package, and the number of public classes."""
     by_package = dict.fromkeys(PACKAGES, 0)
     for module in tree.modules.values():
         if module.is_package:
@@ -250,7 +250,7 @@ def _all_of(module: Module) -> set[str]:
 
 
 def structure(tree: Tree) -> dict[str, Any]:
-    """All figures of this module by name."""
+    """All figures that this module can compute, by name."""
     return {
         "import_circles": import_circles(tree),
         "names_with_two_meanings": names_with_two_meanings(tree),

@@ -1,6 +1,6 @@
-"""A checkout as data: its product packages, their modules, and what each module imports.
+"""Reads a checkout: the packages of the product, their modules, and what each module imports.
 
-Only files are read; nothing of the measured tree is imported. So any commit can be measured by this program.
+This module only reads files and imports nothing of the measured tree. So it can measure any commit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Import:
     Args:
         source: the importing module.
         target: the imported module or package.
-        line: where the import stands.
+        line: the line of the import.
         string: True for a name in a string, as `"module:attribute"` or `import_module("module")`.
     """
 
@@ -128,8 +128,8 @@ class Tree:
     def imports(self) -> list[Import]:
         """All import statements between product modules, also those in functions and under `if TYPE_CHECKING`.
 
-        `from package import name` imports the submodule of that name, unless the package binds the name itself. That a
-        package is initialized before its submodules is no import of the package by them.
+        `from package import name` imports the submodule of that name, unless the package binds the name itself. Python
+        initializes a package before its submodules; this does not count as an import of the package.
         """
         found: dict[tuple[str, str], Import] = {}
         for module in self.modules.values():
@@ -160,13 +160,13 @@ class Tree:
                 yield target
 
     def _binds(self, package: Module, name: str) -> bool:
-        """Whether a package binds a name of its submodule to something else."""
+        """Whether a package binds the name of one of its submodules to something else than this submodule."""
         own = [node for node in top_level(package.tree.body) if isinstance(node, ast.ImportFrom)]
         itself = any(node.module == package.name and name in {alias.name for alias in node.names} for node in own)
         return name in package.bound and not itself
 
     def resolve(self, dotted: str) -> str | None:
-        """The longest beginning of a dotted name that is a module of the product; None when there is none."""
+        """The longest beginning of a dotted name that is a module of the product; None if there is none."""
         parts = dotted.split(".")
         for count in range(len(parts), 0, -1):
             name = ".".join(parts[:count])

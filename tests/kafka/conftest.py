@@ -58,13 +58,13 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def committed(kafka: TemporaryKafka) -> Callable[[str], list[Message]]:
-    """All records that a reader of committed records finds in a topic now."""
+    """A function that returns all records of a topic, as a reader of committed records finds them now."""
     return lambda topic: _found(kafka.bootstrap, topic, "read_committed")
 
 
 @pytest.fixture
 def uncommitted(kafka: TemporaryKafka) -> Callable[[str], list[Message]]:
-    """All records that any reader finds in a topic now, aborted ones included."""
+    """A function that returns all records of a topic, aborted ones included."""
     return lambda topic: _found(kafka.bootstrap, topic, "read_uncommitted")
 
 
@@ -112,7 +112,7 @@ def until(
 
     Args:
         condition: called again and again until it is true.
-        describe: describes the state for the error when the time is over.
+        describe: describes the state, for the error after `PATIENCE_S` seconds.
         despite: errors that `condition` may raise meanwhile.
         pause_s: seconds between two calls.
     """
@@ -147,7 +147,7 @@ def _until() -> Until:
 
 
 class Member:
-    """A process of a group. The facts that it reports are at most a few hundredths of a second old."""
+    """A service or a consumer in its own process. The facts that it reports are at most some 0.05 s old."""
 
     def __init__(self, script: str, place: Path, settings: dict[str, Any]) -> None:
         self.script = script
@@ -161,7 +161,7 @@ class Member:
         return f"<{self.script} {self.facts_file.stem} {self.process.poll()} {self.facts()}>"
 
     def facts(self) -> dict[str, Any]:
-        """The facts that it reported last; empty before it runs."""
+        """The facts that the process reported last; empty before it runs."""
         try:
             facts: dict[str, Any] = json.loads(self.facts_file.read_text())
         except FileNotFoundError:
@@ -184,7 +184,7 @@ class Member:
         return self
 
     def freeze(self) -> None:
-        """Stop the process at whatever it does (SIGSTOP)."""
+        """Stop the process wherever it is (SIGSTOP)."""
         self.process.send_signal(signal.SIGSTOP)
         happened = os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         assert happened is not None
@@ -194,7 +194,7 @@ class Member:
         self.process.send_signal(signal.SIGCONT)
 
     def killed_if(self, hit: Callable[[], bool]) -> bool:
-        """Kill the stopped process if `hit` holds; otherwise let it continue."""
+        """Stop the process, and kill it if `hit` holds; otherwise let it continue. Returns whether it was killed."""
         self.freeze()
         if hit():
             self.kill()
@@ -213,22 +213,22 @@ class Member:
         assert self.process.wait(60) == 0, self.log_text()
 
     def close(self) -> None:
-        """End it in any state. Idempotent."""
+        """Kill the process in any state. Idempotent."""
         self.kill()
         if self.process.stdin is not None:
             self.process.stdin.close()
 
 
 class Shard(NamedTuple):
-    """The store's state of a shard at one moment: its owner, the end of the ownership, and the numbers of the open
-    claims."""
+    """The owner of a shard and the numbers of its open claims, as the store has them at one moment. An empty owner:
+    nobody owns the shard."""
 
     owner: str
     claims: frozenset[int]
 
 
 class Crew:
-    """A group over the session's broker and a server of its own, with its processes."""
+    """A group with its processes, over the test session's broker and a store server of its own."""
 
     until = staticmethod(partial(until, despite=StoreError))  # its server may be being restarted
 
@@ -275,7 +275,7 @@ class Crew:
         return self._start("service", self.services, {**self._service, **settings})
 
     def start_consumer(self, **settings: Any) -> Member:
-        """Start one more process that handles messages. Three of ten attempts fail; see the script."""
+        """Start one more process that handles messages. Three of ten attempts fail; see processes/consumer.py."""
         return self._start("consumer", self.consumers, {"consumer": settings})
 
     def _start(self, script: str, kind: list[Member], settings: dict[str, Any]) -> Member:
@@ -292,14 +292,14 @@ class Crew:
         hit: Callable[[Member], bool],
         feed: Callable[[], None],
     ) -> Member:
-        """Stop one process of `kind`, and kill it if `hit` holds. The state cannot change between the check and the
-        death.
+        """Stop processes of `kind` in turn, and kill the first one for which `hit` holds. A stopped process cannot
+        change its state before the kill. Returns the killed process.
 
         Args:
-            kind: the kind of process. The killed one is removed from the crew.
+            kind: the services or the consumers. The killed process is removed from this list.
             seems: a cheap check whether stopping the process is worth while.
             hit: the check of the stopped process.
-            feed: called when no process has anything to do, less and less often.
+            feed: gives the processes work. Called when they have none, after longer and longer waits.
         """
         until_s = time.monotonic() + PATIENCE_S
         fed_s, wait_s = time.monotonic(), 0.25
@@ -312,10 +312,10 @@ class Crew:
                 feed()
                 fed_s, wait_s = time.monotonic(), 2 * wait_s
             assert time.monotonic() < until_s, f"nobody to hit: {kind} {self.connection.store.counts()}"
-            time.sleep(0.001)  # other processes' doing; there is nothing to wait on
+            time.sleep(0.001)  # polls: other processes send no event
 
     def restart_server(self) -> None:
-        """Kill the store's server and start it again on its log."""
+        """Kill the store's server and start it again with its append-only file."""
         self.server.sigkill()
         self.server.restart()
         self.until(lambda: self.connection.store.now_ms() > 0)
@@ -337,13 +337,13 @@ class Crew:
         return any(one.claims and one.owner == owner for one in found)
 
     def busy(self) -> bool:
-        """Whether a message is on its way, or will be within a second."""
+        """Whether a message of the store is in flight, or will be due within a second."""
         counts = self.connection.store.counts()
         soon_ms = counts.now_us // 1_000 + 1_000
         return counts.total("leased") > 0 or (counts.due_head_ms is not None and counts.due_head_ms <= soon_ms)
 
     def ends(self, topic: str, *, committed: bool = False) -> dict[int, int]:
-        """The ends of a topic's partitions. `committed`: only up to the first open transaction."""
+        """The end offset of each partition of a topic. `committed`: up to the first open transaction."""
         from confluent_kafka import TopicPartition
 
         places = [TopicPartition(topic, number) for number in range(self.partitions)]
@@ -359,7 +359,7 @@ class Crew:
         }
 
     def lag(self, parts: Iterable[int]) -> int:
-        """How far the store is behind the ends of these retry topic partitions. Transaction markers count too."""
+        """How many offsets of these retry topic partitions the store has not read. Transaction markers count too."""
         positions, ends = self.positions(), self.ends(retry_topic_of(self.name))
         return sum(ends[number] - positions[number] for number in parts)
 
@@ -372,11 +372,11 @@ class Crew:
             ends = self.ends(topic)
             if any(ends[number] - before[number] >= 2 for number in parts):  # one may be the mark of a transaction
                 return True
-            time.sleep(0.02)  # other processes' doing; there is nothing to wait on
+            time.sleep(0.02)  # polls: other processes send no event
         return False
 
     def stored(self, state: State) -> Counter[int]:
-        """How often each message is in the store, by its number."""
+        """How many items of this state the store has for each message, by the message's number."""
         found: Counter[int] = Counter()
         cursor = None
         while True:
@@ -386,14 +386,14 @@ class Crew:
                 return found
 
     def done(self) -> bool:
-        """Whether nothing waits any more, neither in the retry topic nor in the store."""
+        """Whether no item of the store is due, leased or held."""
         counts = self.connection.store.counts()
         return sum(counts.total(state) for state in ("due", "leased", "held")) == 0
 
 
 @pytest.fixture
 def crew_of(kafka: TemporaryKafka, name: str, tmp_path: Path) -> Iterator[Callable[..., Crew]]:
-    """Make a crew; see `Crew` for the settings. Its processes and its server end with the test. The server syncs each
-    write, so its crash loses nothing."""
+    """A function that makes a crew; see `Crew` for the settings. The crew's processes and server end with the test.
+    The server syncs each write, so its crash loses nothing."""
     with temporary_server(fsync="always") as server, ExitStack() as stack:
         yield lambda **settings: Crew(kafka, server, name, tmp_path, stack, **settings)

@@ -26,7 +26,7 @@ COUNT, CAP, SIDE_BY_SIDE = 2_000, 3, 50
 
 def test_coroutines_fail_are_retried_and_die_at_the_cap(kafka: TemporaryKafka, name: str, until: Until) -> None:
     """Of 2,000 messages every tenth fails once and every fiftieth always fails. Each attempt is handled once, and no
-    message exceeds its attempts. Many handlers run at a time, in one event loop."""
+    message has more attempts than its policy allows. Many handlers run at a time, in one event loop."""
     attempts: Counter[tuple[bytes, int]] = Counter()
     loops: set[asyncio.AbstractEventLoop] = set()
     threads: set[int] = set()

@@ -1,4 +1,4 @@
-"""Blocked handlers: the buffer stays within its limit of bytes, and the member stays in its group."""
+"""While handlers are blocked, the fetch buffer stays within its limit, and the member stays in its group."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A broker that does nothing, or answers late, for longer than every lease.
+"""A broker does nothing, or answers late, for longer than every lease lasts.
 
-Memory does not grow; no message is lost or doubled.
+Meanwhile memory does not grow, and no message is lost or doubled.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GROWTH_MB = 50  # the messages in memory at the start need this; far less was me
 
 @pytest.fixture
 def proxy(kafka: TemporaryKafka) -> Iterator[FaultyProxy]:
-    """A proxy in front of the session's broker."""
+    """A proxy in front of the test session's broker."""
     with kafka.proxy() as proxy:
         yield proxy
 
@@ -59,7 +59,7 @@ def frozen(kafka: TemporaryKafka, proxy: FaultyProxy) -> Iterator[None]:
 
 @contextmanager
 def slow(kafka: TemporaryKafka, proxy: FaultyProxy) -> Iterator[None]:
-    """The broker executes requests and answers a minute later. So the result of a commit is in doubt."""
+    """Delay the broker's replies by a minute in the block, but not its work. So the result of a commit is in doubt."""
     proxy.delay_ms = round(AWAY_S * 1000)
     try:
         yield
@@ -76,7 +76,7 @@ def test_a_broker_that_is_away_for_a_minute(
     until: Until,
     away: Callable[[TemporaryKafka, FaultyProxy], contextmanager[None]],
 ) -> None:
-    """The broker is away while messages are sent and taken in. No more claims open than before, and the shard keeps its
+    """The broker is away while messages are sent and taken in. Meanwhile no new claim opens, and the shard keeps its
     owner. When the broker continues, each message arrives once."""
     topic = redelivery_topic_of(name)
     # shorter than the outage, so that an abandoned transaction ends before it

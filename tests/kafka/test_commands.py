@@ -42,7 +42,7 @@ _admin: Any = _typed_admin  # its types do not declare all it exports
 
 @pytest.fixture
 def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
-    """A client of the session's broker."""
+    """A client of the test session's Kafka broker."""
     broker = KafkaBroker(kafka.bootstrap)
     yield broker
     broker.close()
@@ -50,17 +50,17 @@ def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test has its own folder for data and settings."""
+    """Run each test in its own folder, which has its data and settings."""
     monkeypatch.chdir(tmp_path)
 
 
 def wheel_sched(kafka: str, name: str, *words: str) -> list[str]:
-    """The command line of `wheel-sched`."""
+    """The words of a `wheel-sched` command."""
     return [sys.executable, "-m", "wheel_sched.cli", "--kafka", kafka, "--namespace", name, *words]
 
 
 def run(kafka: str, name: str, *words: str, code: int = 0) -> tuple[list[dict[str, Any]], str]:
-    """Run a command and check its exit code. Returns its stdout and its stderr."""
+    """Run a command and check its exit code. Returns the JSON objects of its stdout, and its stderr."""
     line = wheel_sched(kafka, name, *words, "--json")
     ended = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == code, ended.stderr
@@ -78,10 +78,7 @@ def settings_of(broker: KafkaBroker, topic: str) -> dict[str, str]:
 def test_a_groups_topics_have_sane_settings_whoever_creates_them(
     kafka: TemporaryKafka, broker: KafkaBroker, name: str
 ) -> None:
-    """`init` with the user's settings, and a service that starts without `init`.
-
-    The test reads the topics' settings from the cluster: those given by the user, and our defaults.
-    """
+    """Topics from `init` have the user's settings. Topics that a service creates have this package's defaults."""
     run(
         kafka.bootstrap, name, "kafka", "init", name, "--setting", "retention.ms=3600000", "--dead-topic", f"{name}-dlt"
     )
@@ -109,7 +106,7 @@ def test_a_groups_topics_have_sane_settings_whoever_creates_them(
 def test_what_the_cluster_refuses_is_reported_in_its_words(
     kafka: TemporaryKafka, broker: KafkaBroker, name: str
 ) -> None:
-    """More copies than brokers, and an unknown setting: each gives one line, and no topic is created."""
+    """More copies than brokers and an unknown setting are errors with the cluster's reason. No topic is created."""
     _, output = run(kafka.bootstrap, name, "kafka", "init", name, "--replication", "3", code=1)
     assert f"topic '{name}.retry' could not be created" in output
     assert "replication" in output.lower()
@@ -119,7 +116,7 @@ def test_what_the_cluster_refuses_is_reported_in_its_words(
 
 
 def test_the_doctor_finds_what_is_wrong_on_the_cluster(kafka: TemporaryKafka, name: str, tmp_path: Path) -> None:
-    """It finds topics that refuse all writes, and time-outs in the wrong order."""
+    """`doctor` finds topics that refuse all writes, and timeouts in the wrong order."""
     run(kafka.bootstrap, name, "kafka", "init", name, "--setting", "min.insync.replicas=2")
     file = tmp_path / "client.properties"
     file.write_text(f"bootstrap.servers={kafka.bootstrap}\ndelivery.timeout.ms=20000\n")
@@ -135,7 +132,7 @@ def test_the_doctor_finds_what_is_wrong_on_the_cluster(kafka: TemporaryKafka, na
 def test_the_doctor_finds_missing_topics_partitions_and_rights(
     kafka: TemporaryKafka, broker: KafkaBroker, name: str, tmp_path: Path
 ) -> None:
-    """The client logs in and may not write in transactions."""
+    """`doctor` finds absent topics, too few partitions, and a client that may not write in transactions."""
     rule = _admin.AclBinding(
         _admin.ResourceType.TRANSACTIONAL_ID,
         "wheel-sched-doctor-",
@@ -164,8 +161,8 @@ def test_the_doctor_finds_missing_topics_partitions_and_rights(
 def test_signed_letters_are_replayed_signed_and_not_for_ever(
     kafka: TemporaryKafka, name: str, until: Until, tmp_path: Path
 ) -> None:
-    """A replay signs the messages again; without a secret it refuses. The loop
-    guard holds back a message that dies each time."""
+    """A replay signs the messages again, and is an error without a secret. A message that was replayed as often as
+    allowed is not replayed again."""
     file = tmp_path / "secrets"
     file.write_bytes(SECRET)
     words = ("kafka", "replay", name, "--max-replays", "1", "--yes")
@@ -211,7 +208,7 @@ def test_signed_letters_are_replayed_signed_and_not_for_ever(
 def test_a_service_brings_back_what_failed(
     kafka: TemporaryKafka, name: str, tmp_path: Path, options: tuple[str, ...], hand_over: str
 ) -> None:
-    """The steps of the documentation: create topics, run a service. It uses an existing retry topic in place."""
+    """The documentation's steps work: create topics, run a service. The service uses an existing retry topic."""
     (tmp_path / "retry.toml").write_text('[default]\ndelay = { kind = "fixed", base = "100ms" }\n')
     topics = GroupTopics(retry=f"{name}-retry")
     named = ("--retry-topic", f"{name}-retry")

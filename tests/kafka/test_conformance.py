@@ -1,4 +1,4 @@
-"""The public suite over a real broker, in both protocols of groups."""
+"""The public conformance suite passes over a real broker, with both group protocols of Kafka."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 
 class OnKafka(GroupCases):
-    """The attributes that both protocols share."""
+    """The attributes and fixtures of the suite that both group protocols share."""
 
     idle_ms = 2_000
     keeps_place = True
@@ -28,23 +28,23 @@ class OnKafka(GroupCases):
 
     @pytest.fixture
     def broker(self, kafka: TemporaryKafka, name: str) -> Iterator[Broker]:
-        """A broker of the cluster. Each test uses its own groups."""
+        """A broker client of the test session's cluster. Each test uses its own groups."""
         self.groups = name
         broker = KafkaBroker(kafka.bootstrap, group_protocol=self.protocol)
         yield broker
         broker.close()
 
     def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
-        """One more member of a group that only this test uses."""
+        """Create one more member of a group that only this test uses."""
         return super().member(broker, *topics, group=f"{self.groups}-{group}", idle_ms=idle_ms)
 
 
 class TestClassic(OnKafka, BrokerConformance):
-    """The group protocol of every cluster."""
+    """The whole suite with the classic group protocol, which every cluster has."""
 
 
 class TestKip848(OnKafka):
-    """Kafka 4's group protocol."""
+    """The cases of groups with Kafka 4's group protocol (KIP-848)."""
 
     protocol = "consumer"
 

@@ -1,4 +1,4 @@
-"""A refused message does not affect the others of its batch. The clients log in."""
+"""A message that the cluster refuses does not affect the others of its batch. The clients log in."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def show_only(kafka: TemporaryKafka, topic: str) -> None:
 
 @pytest.fixture
 def host(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
-    """A broker with all rights."""
+    """A broker client with all rights."""
     host = KafkaBroker(kafka.bootstrap)
     yield host
     host.close()
 
 
 def some_refused(kafka: TemporaryKafka, host: KafkaBroker, name: str) -> dict[str, Message]:
-    """Make five messages. The cluster accepts two of them from the guest."""
+    """Make five messages by name. If the guest sends them, the cluster accepts two and refuses three."""
     small, forbidden, good = f"{name}-small", f"{name}-forbidden", f"{name}-good"
     host.topology.create([small], settings={"max.message.bytes": "2000"})
     host.topology.create([forbidden, good])
@@ -83,7 +83,10 @@ transactions_or_not = pytest.mark.parametrize("transactions", [True, False], ids
 def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(
     kafka: TemporaryKafka, host: KafkaBroker, name: str, until: Until, transactions: bool
 ) -> None:
-    """Causes: an absent topic, a message too large for its topic, a missing right to write. The client has a login."""
+    """Three refused messages become dead letters, and the other two are published.
+
+    Causes: an absent topic, a message too large for its topic, a missing right to write.
+    """
     bodies = some_refused(kafka, host, name)
     broker = KafkaBroker(kafka.as_guest(), transactions=transactions)
     with connect("memory:", broker=broker, namespace=name) as connection:
@@ -106,7 +109,7 @@ def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(
 def test_what_a_consumer_cannot_forward_stays_unsettled_and_the_rest_is_forwarded(
     kafka: TemporaryKafka, host: KafkaBroker, name: str, transactions: bool
 ) -> None:
-    """A consumer forwards message by message and gets the same three refusals. It settles the other messages."""
+    """A consumer forwards five messages and gets three refusals. It settles only the two others."""
     bodies = some_refused(kafka, host, name)
     host.create_topic(f"{name}-in")
     assert not any(host.publish([Message(f"{name}-in", each.encode()) for each in bodies]))
@@ -127,7 +130,7 @@ def test_what_a_consumer_cannot_forward_stays_unsettled_and_the_rest_is_forwarde
 def test_failed_messages_come_back_over_a_login(
     kafka: TemporaryKafka, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every client of a service and a consumer logs in. A client that may not log in gets an error that says so."""
+    """All clients of a service and of a consumer log in. A client with a wrong password gets an error that says so."""
     seen: list[bytes] = []
     done = threading.Event()
 

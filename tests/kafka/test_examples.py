@@ -1,4 +1,4 @@
-"""The examples and commands of the documentation, run as a reader would run them."""
+"""The examples and commands of the Kafka documentation work when they are run as a reader would run them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.fixture
 def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
-    """A client of the session's broker."""
+    """A client of the test session's Kafka broker."""
     broker = KafkaBroker(kafka.bootstrap)
     yield broker
     broker.close()
@@ -49,7 +49,7 @@ def run(*arguments: object, cwd: Path, code: int = 0) -> list[str]:
 def test_three_lines_make_failures_come_back(
     broker: KafkaBroker, kafka: TemporaryKafka, name: str, tmp_path: Path
 ) -> None:
-    """The plain loop ends at its first failure. The loop with retries ships every order."""
+    """The example's plain loop ends at its first failure. The same loop with retries ships every order."""
     broker.create_topic(name)
     broker.publish([Message(name, b"order %d" % n) for n in range(5)])
     assert run(EXAMPLES / "kafka_migration.py", "before", kafka.bootstrap, name, cwd=tmp_path, code=1) == []
@@ -61,7 +61,7 @@ def test_three_lines_make_failures_come_back(
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """Fails the first call for each body, answers "busy" to the second, and refuses one kind of body always."""
+    """An HTTP server. It fails the first call for a body, answers "busy" to the second, and always refuses `bad`."""
 
     calls: ClassVar[Counter[bytes]] = Counter()
 

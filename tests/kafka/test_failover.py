@@ -1,6 +1,6 @@
 """The store's primary dies and a replica takes its place, with all acknowledged writes or without the last ones.
 
-Each test first brings about the state that it needs when the primary dies: open claims, or published messages.
+Each test first brings about the state in which the primary must die: open claims, or published messages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COUNT = 2_000
 
 
 class Pair:
-    """A primary, its replica, a replica of that one, and an address that leads to the present primary."""
+    """A primary, its replica, a replica of this replica, and an address that leads to the present primary."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.primary = stack.enter_context(temporary_server(tcp=True))
@@ -73,12 +73,12 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture
 def until(until: Until) -> Until:
-    """Wait for a condition, while one server may be gone and the other not promoted yet."""
+    """The function `until`, which here ignores errors of the store, because for a moment no server is a primary."""
     return partial(until, despite=StoreError, pause_s=0.05)
 
 
 class Group:
-    """A group's service over the session's broker, and the messages that it published."""
+    """A running service of a group over the test session's broker, and what it publishes."""
 
     def __init__(
         self,
@@ -106,14 +106,14 @@ class Group:
         self.connection.close()
 
     def fail(self, first: int, last: int) -> None:
-        """Write failures with these numbers to the retry topic."""
+        """Write failed messages with the numbers from `first` up to, not including, `last` to the retry topic."""
         for start in range(first, last, 500):
             numbers = range(start, min(last, start + 500))
             records = [Message(retry_topic_of(self.name), b"%d" % n, b"%d" % (n % 50)) for n in numbers]
             assert not any(self.broker.publish(records))
 
     def sent(self) -> Counter[int]:
-        """The committed records of the redelivery topic, by number."""
+        """How often each message is in the redelivery topic as a committed record, by number."""
         return Counter(int(message.value) for message in self._committed(redelivery_topic_of(self.name)))
 
     def wait_for(self, count: int) -> None:
@@ -121,7 +121,7 @@ class Group:
         self._until(lambda: self.connection.store.counts().total("due") == count, self.connection.store.counts)
 
     def bring_forward(self, count: int, of: int) -> set[int]:
-        """Make this number of the `of` waiting messages due now. Returns their numbers."""
+        """Wait for `of` waiting messages, and make `count` of them due now. Returns the numbers of these messages."""
         self.wait_for(of)
         cursor, found = None, []
         while len(found) < count:
@@ -145,13 +145,13 @@ def test_a_replicated_store_loses_and_doubles_nothing(
     kafka: TemporaryKafka, pair: Pair, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
     """The primary is killed while messages are taken in and published, with open claims. The replica has every
-    acknowledged write."""
+    acknowledged write, so each message is published once."""
     group = Group(kafka, pair, name, "replicated", 300, committed, until)
     claims = f"{{{name}:0}}:claim"
     count, fed_s = 0, 0.0
 
     def caught() -> bool:
-        """Stop the primary while its replica has open claims."""
+        """Try to stop the primary at a moment at which its replica has open claims. Returns whether it is stopped."""
         nonlocal count, fed_s
         if time.monotonic() - fed_s > 1:  # so that messages are always in flight
             group.fail(count, count + 500)
@@ -189,8 +189,8 @@ def test_a_store_that_has_forgotten_the_last_of_it_is_read_it_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Under `everysec` a replica may lack the last writes. The intake reads again from the replica's position at once;
-    it does not wait for another record. Only messages whose publishing the replica does not know are published twice,
-    and a log line says so. New claims get higher numbers than the published ones."""
+    it does not wait for another record. Messages are published twice only if the replica does not know that they were
+    published. A log line reports this. New claims get higher numbers than the published ones."""
     group = Group(kafka, pair, name, "everysec", 3_600_000, committed, until)
     half, forgotten = COUNT // 2, COUNT // 8
     try:

@@ -50,11 +50,11 @@ def test_a_dispatcher_that_stood_still_is_fenced(
     stopped, other = crew.start_service().up(), crew.start_service().up()
 
     def in_transaction(member: Member) -> bool:
-        """Whether claims are open and some of their messages are in the topic without being committed."""
+        """Whether the member has open claims, and the topic has messages that are not committed."""
         return crew.has_claims(member) and crew.ends(done) != crew.ends(done, committed=True)
 
     def caught() -> bool:
-        """Stop a process in that state."""
+        """Try to stop the owner in the middle of a transaction. Returns whether it is stopped there."""
         nonlocal stopped, other
         if not crew.busy():
             failures.feed(500)
@@ -95,15 +95,15 @@ def test_a_dispatcher_that_stood_still_is_fenced(
 def test_an_intake_that_stood_still_writes_nothing(
     crew_of: Callable[..., Crew], until: Until, groups: dict[str, Any]
 ) -> None:
-    """An intake stops for longer than its session while it has records in memory. Another intake stores them. The late
-    write of the first one is refused."""
+    """An intake stops for longer than its session while it has records in memory. Another intake stores these records.
+    The store refuses the late write of the first one."""
     crew = crew_of(delay_ms=86_400_000, batch=20, **groups)
     failures = Failures(crew)
     stopped, other = crew.start_service().up(), crew.start_service().up()
     crew.until(lambda: bool(stopped.parts and other.parts), lambda: crew.services)
 
     def caught() -> bool:
-        """Stop the intake when it has this number of records in memory."""
+        """Try to stop the intake while it has `BUFFERED` records in memory. Returns whether it is stopped there."""
         if stopped.facts()["buffered"] == 0:
             failures.feed(10_000)
         if stopped.facts()["buffered"] >= BUFFERED:

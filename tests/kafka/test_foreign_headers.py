@@ -1,4 +1,4 @@
-"""Retry topics of SmallRye and Pulsar: counts continue, and messages return to their origin."""
+"""Messages from the retry topics of SmallRye and Pulsar keep their counts and return to their origin."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 def test_messages_of_smallrye_and_pulsar_go_on_from_their_counts(
     kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """One message has failed twice in another framework, one three times.
+    """One message has failed twice in another framework, another message three times.
 
-    With a limit of five they have three and two attempts left. They return to their origin topic, SmallRye's to its
-    partition, and keep their own headers.
+    With a limit of five they have three and two attempts left. Both return to their origin topic, SmallRye's also to
+    its partition. Both keep their own headers.
     """
     now_ms = time.time_ns() // 1_000_000
     foreign = {

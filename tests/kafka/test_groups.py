@@ -1,4 +1,4 @@
-"""Committed offsets of groups over a real broker, with and without members; and several groups on one topic."""
+"""`Groups` reads and writes committed offsets at a real broker, and several groups may share one topic."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def broker(kafka: TemporaryKafka, name: str) -> Iterator[KafkaBroker]:
 def test_what_was_put_is_found_with_its_text(broker: KafkaBroker, name: str) -> None:
     """`places` returns committed offsets with their metadata.
 
-    It leaves out partitions without an offset and deleted topics.
+    The result has no partitions without an offset and no absent topics.
     """
     places = [TopicPartition(name, number) for number in range(3)]
     assert broker.groups.places(name, places) == []
@@ -48,7 +48,7 @@ def test_what_was_put_is_found_with_its_text(broker: KafkaBroker, name: str) -> 
 
 
 def test_a_group_with_members_is_read_and_not_written(broker: KafkaBroker, name: str) -> None:
-    """A read sees the member's commits at once. Nobody but a member can commit."""
+    """A read sees the commits of a member at once. While the group has members, nobody else can commit."""
     assert not any(broker.publish([Message(name, b"%d" % n) for n in range(5)]))
     member = broker.consumer([name], name)
     member.ack(receive(member, 5))
@@ -62,8 +62,8 @@ def test_a_group_with_members_is_read_and_not_written(broker: KafkaBroker, name:
 def test_another_group_of_the_topic_is_not_disturbed(
     kafka: TemporaryKafka, name: str, until: Until, redelivery: Literal["group", "origin"]
 ) -> None:
-    """One group fails each message once. With its own redelivery topic the other group sees nothing of it. Without one,
-    the other group gets each retry once and recognises it as another group's."""
+    """One group fails each message once. If it has its own redelivery topic, the other group gets no retry. If not, the
+    other group gets each retry once and recognises it as a message of another group."""
     orders, ours, theirs = f"{name}-orders", f"{name}-ours", f"{name}-theirs"
     values = {b"%d" % n for n in range(10)}
     tried: Counter[tuple[bytes, int]] = Counter()

@@ -1,4 +1,4 @@
-"""Topics shared with Java consumers: we read the headers of Spring Kafka, and Spring Kafka can read ours."""
+"""Topics that Java consumers share: this package reads Spring Kafka's headers and writes headers in their form."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def an_int(value: int) -> bytes:
 def test_a_message_goes_from_spring_through_us_and_back(
     kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """The count of attempts continues from Spring's count. Each delivery has it in Spring's form.
+    """The count of attempts continues from Spring's count. Each delivery has the count in Spring's form.
 
     The dead letter names its origin. The payload does not change.
     """

@@ -1,4 +1,4 @@
-"""The broker has forgotten the offsets of a group without members: nobody knows which open claims were published."""
+"""The broker has deleted the numbers of published claims, so nobody knows which open claims were published."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 
 def forget(crew: Crew) -> None:
-    """Delete the offsets, as `offsets.retention.minutes` does after a week."""
+    """Delete the numbers of the published claims, as the broker does after `offsets.retention.minutes` (a week)."""
     group = claims_topic(crew.name)
     admin: Any = crew.broker.topology.admin
     admin.delete_consumer_groups([group], request_timeout=30)[group].result(30)
@@ -38,7 +38,7 @@ def numbers(crew: Crew) -> dict[int, int]:
 
 
 def fail(crew: Crew, first: int, last: int) -> None:
-    """Write failed messages with these numbers directly to the retry topic."""
+    """Write failed messages with the numbers from `first` up to, not including, `last` to the retry topic."""
     messages = [Message(retry_topic_of(crew.name), b"%d" % n, b"%d" % n) for n in range(first, last)]
     assert not any(crew.broker.publish(messages))
 
@@ -46,8 +46,9 @@ def fail(crew: Crew, first: int, last: int) -> None:
 def test_claims_that_nobody_knows_of_wait_for_a_person(
     crew_of: Callable[..., Crew], committed: Callable[[str], list[Message]]
 ) -> None:
-    """The service was killed, and the number of its last claim is deleted. The messages are neither published again nor
-    dropped; they are held and listed. When somebody releases them, they are published."""
+    """The service was killed, and the number of its last claim is deleted. The messages of its open
+    claims are neither published again nor dropped; they are held and listed. When somebody releases them, they are
+    published."""
     crew = crew_of(delay_ms=1, dispatcher={"lease_ms": 1_000, "batch": 20})
     done, count = redelivery_topic_of(crew.name), 0
 
@@ -77,7 +78,7 @@ def test_claims_that_nobody_knows_of_wait_for_a_person(
 
 
 def send_from(crew: Crew, shard: int) -> None:
-    """Make a message of a shard due, so that it is published."""
+    """Store a due message in a shard, and wait until it is published."""
     topic = redelivery_topic_of(crew.name)
     route = next(route for route in map(str, range(1_000)) if shard_of(route, 2) == shard)
     crew.connection.store.schedule([Item(uuid4().hex, 0, encode_body(Message(topic, b"0")), topic, route=route)])
@@ -87,8 +88,8 @@ def send_from(crew: Crew, shard: int) -> None:
 def test_the_number_of_a_shard_that_rests_is_committed_again(
     crew_of: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The owner commits the number again before the broker forgets it: daily, here after 0.2 s, when it publishes for
-    another shard."""
+    """A shard that publishes nothing keeps its number: the owner commits the number again when it publishes for another
+    shard. It does so once a day; in this test after 0.2 s."""
     monkeypatch.setattr("retry_topic.brokers.kafka.transactions.AGAIN_S", 0.2)
     crew = crew_of(shards=2)
     with RetryService(crew.connection, crew.name):

@@ -1,4 +1,4 @@
-"""The intake alone, under load: the store has each record of a retry topic once, whichever process dies."""
+"""An intake under load: the store has each record of a retry topic once, whichever process dies."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def records(group: str, first: int, last: int) -> Iterator[Message]:
 
 
 def storm(crew: Crew, feed: Callable[[], None]) -> None:
-    """Members join, get partitions, and are killed while they take in records."""
+    """Let three members join and get partitions, and kill them while they take in records."""
     come = [crew.start_service() for _ in range(3)]
     crew.until(lambda: all(member.parts for member in come), lambda: crew.services)
     feed()
@@ -68,8 +68,8 @@ def storm(crew: Crew, feed: Callable[[], None]) -> None:
 def test_each_record_is_taken_in_once_whoever_dies(
     crew_of: Callable[..., Crew], committed: Callable[[str], list[Message]], protocol: str, kills: int
 ) -> None:
-    """Services are killed while they take in 1,000 records each, members join and are killed, and the store's server is
-    killed and restarted. The store has each record once, and the dead letters are published."""
+    """Services are killed while they take in records, members join and are killed, and the store's server is killed and
+    restarted. The store has each record once, and the dead letters are published."""
     crew = crew_of(delay_ms=86_400_000, cap=None, batch=100, **PROTOCOLS[protocol])
     count = 0
     crew.start_service().up()
@@ -81,7 +81,7 @@ def test_each_record_is_taken_in_once_whoever_dies(
         count += STEP
 
     def working(member: Member) -> bool:
-        """Whether it has partitions, has taken in records, and has more to read."""
+        """Whether the member has partitions, has taken in records, and has more to read."""
         facts = member.facts()
         return bool(facts.get("taken")) and crew.lag(facts["parts"]) > 0
 

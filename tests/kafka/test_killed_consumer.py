@@ -1,4 +1,4 @@
-"""Consumers that are killed while they write a retry record: the retry topic has one record for each failure."""
+"""Consumers are killed while they write retry records. Still the retry topic has one record for each failure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ time.sleep(120)  # until it has killed itself
 def test_a_consumer_that_dies_over_its_retry_record_doubles_none(
     kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """One consumer is killed before the commit of its records, another directly after it. A third one does the rest."""
+    """One consumer is killed before it commits its records, another just after the commit. A third does the rest."""
     broker = KafkaBroker({"bootstrap.servers": kafka.bootstrap, "session.timeout.ms": 2_000}, partitions=2)
     broker.create_topic(name)
     assert not any(broker.publish([Message(name, b"%d" % n, partition=n % 2) for n in range(COUNT)]))

@@ -1,7 +1,7 @@
-"""Flow control of messages that are published in transactions: a held message is no failed attempt, and none is lost.
+"""Limits of messages that are published in transactions. A limit that delays a message costs it no attempt.
 
-Retries wait for an hour here. One call then makes all of them due. So all ask for their release at once, also on a slow
-machine, and each message that a limit holds back is known.
+In these tests retries wait for an hour, and one call makes all of them due. So all messages are to be released at the
+same time, also on a slow machine, and each message that a limit holds back is known.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ LATER = Fixed(base_ms=3_600_000)
 
 @pytest.fixture
 def connection(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
-    """A connection over the session's broker; the store is in this process."""
+    """A connection with the test session's broker and a store in the memory of this process."""
     with connect("memory:", broker=KafkaBroker(kafka.bootstrap, partitions=2), namespace=name) as connection:
         connection.broker.create_topic(f"{name}-orders")
         yield connection
 
 
 def flow(connection: Connection, destination: str | None = None) -> Any:
-    """The state of the only flow, or of the circuit of a destination."""
+    """The numbers of the limits of the only topic, or of the circuit of a destination; None if there are none."""
     return next((one for one in RateLimits(connection.store).flows() if one.destination == destination), None)
 
 
@@ -82,8 +82,8 @@ def test_equal_dues_are_spread(connection: Connection, name: str, until: Until) 
 def test_retries_are_at_most_a_share_of_first_attempts(
     connection: Connection, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """A budget that earns almost nothing releases one second's worth at once, and the rest one after the other, no
-    sooner. Each message returns exactly once."""
+    """A budget that always allows four retries per second releases four at once. It releases the others one by one at
+    that rate, and no sooner. Each message returns exactly once."""
     count, a_second = 12, 4
     policy = RetryPolicy(delay=LATER, max_attempts=2, budget=Budget(1, Rate(a_second, "s")))
     seen: list[bytes] = []
@@ -116,8 +116,8 @@ def test_retries_are_at_most_a_share_of_first_attempts(
 def test_an_open_circuit_lets_probes_through_until_one_succeeds(
     connection: Connection, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """While the destination is down, one probe at a time reaches it (half-open). Then all messages come, and none is
-    dead."""
+    """While the destination is down, only probes reach it. After a probe has succeeded, all messages are
+    handled, and none is dead."""
     count = 30
     down = threading.Event()
     down.set()

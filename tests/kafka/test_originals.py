@@ -1,4 +1,4 @@
-"""Messages by reference over a real broker: large payloads stay in the retry topic, until retention takes them."""
+"""Messages by reference over a real broker: large payloads stay in the retry topic until the broker deletes them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGE = bytes(range(256)) * 4_000  # a megabyte
 
 @pytest.fixture
 def connection(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
-    """A connection over the session's broker; the store is in this process."""
+    """A connection with the test session's broker and a store in the memory of this process."""
     with connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as connection:
         connection.broker.create_topic(f"{name}-orders")
         yield connection
@@ -64,7 +64,7 @@ def test_a_large_message_comes_back_whole_and_the_store_never_has_it(
 def test_what_retention_took_is_a_dead_letter_that_says_so(
     connection: Connection, kafka: TemporaryKafka, name: str, until: Until
 ) -> None:
-    """It becomes a dead letter when it is due, not before. The error differs from that of an absent broker."""
+    """A message whose payload the broker has deleted becomes a dead letter when it is due. The reason says why."""
     policy = RetryPolicy(delay=Fixed(base_ms=3_600_000))
     retries = retry_topic_of(name)
     broker = connection.broker
@@ -95,7 +95,10 @@ def test_what_retention_took_is_a_dead_letter_that_says_so(
 
 
 def test_records_are_read_again_one_by_one(connection: Connection, name: str) -> None:
-    """References may be out of order, repeated, far apart, after the end of the topic, or in an absent topic."""
+    """`originals` reads records for references that are out of order, repeated or far apart.
+
+    A reference after the end of the topic or in an absent topic gives a failure that is not transient.
+    """
     topic = f"{name}-orders"
     values = [b"%d" % n for n in range(300)]
     assert not any(connection.broker.publish([Message(topic, value) for value in values]))

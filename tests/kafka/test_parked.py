@@ -1,4 +1,4 @@
-"""Messages parked behind a failed message of their key: listed in order, and within their limit."""
+"""Messages are parked behind a failed message of their key, in order and up to a limit. A command lists them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 def test_list_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka, name: str, until: Until) -> None:
     """The head waits for its retry, and three messages (the limit) are parked in order. The next ones stay with the
-    consumer. Another key of the same partition passes them. When there is room, all follow in order."""
+    consumer. Messages of another key of the same partition are handled meanwhile. After the head has succeeded, all
+    follow in order."""
     seen: list[bytes] = []
     well = threading.Event()
 

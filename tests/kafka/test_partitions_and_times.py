@@ -29,7 +29,7 @@ Place = tuple[bytes, bytes | None, tuple[tuple[str, bytes], ...], int | None, in
 
 
 def place_of(message: Message) -> Place:
-    """The parts of a record that must not change: payload, key, foreign headers, partition and time."""
+    """The parts of a record that a retry must not change: payload, key, foreign headers, partition and time."""
     source = message.source
     headers = tuple(pair for pair in message.headers if pair[0] not in HEADER_NAMES)
     partition = message.partition if source is None else source.partition
@@ -57,7 +57,7 @@ def test_failed_messages_come_back_where_they_were(
     reference_above: int,
 ) -> None:
     """Messages without a key in three partitions, one with a key outside the partition of its key, a tombstone, and a
-    large one. Dead letters keep their place likewise."""
+    large one. Dead letters keep their partitions and times too."""
     now_ms = time.time_ns() // 1_000_000
     sent = [
         Message(name, b"%d" % n, None, ODD, partition=n % 3, timestamp_ms=now_ms - DAY_MS - n * 1_001) for n in range(9)

@@ -1,6 +1,6 @@
 """What a reader of committed records sees when services and consumers are killed.
 
-Each killed process is known to have had work in progress; see conftest.
+A process is killed only while it has work in progress; see `Crew.strike` in conftest.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ CAP = 4
 
 
 class Course(NamedTuple):
-    """The sizes of a run: messages and their keys, how many processes are killed, waves of members that join and
-    leave."""
+    """The sizes of a test run: the number of messages and of their keys, how many processes of each kind are killed,
+    and how often further members join and leave."""
 
     ordering: str
     count: int
@@ -52,7 +52,7 @@ def last_of(number: int) -> int:
 
 
 class Proof:
-    """Messages for a crew, kills, and the checks of the result."""
+    """Publishes messages for a crew, kills the crew's processes, and checks the result."""
 
     def __init__(self, crew: Crew, course: Course) -> None:
         self.crew, self.course = crew, course
@@ -69,7 +69,8 @@ class Proof:
         self.published = numbers.stop
 
     def feed_blow(self, count: int = 250) -> None:
-        """Publish messages for a kill that waits for work. When all are published, make more, as many of each key."""
+        """Publish messages, so that a process gets work and can be killed. If all are published, add new messages,
+        equally many of each key."""
         if self.published == self.count:
             self.count += self.keys * -(-count // self.keys)
         self.feed(count)
@@ -82,7 +83,7 @@ class Proof:
         crew.start_service().up()
 
     def kill_intake(self) -> None:
-        """Kill a service that has partitions, has taken records in and has one record left; start another."""
+        """Kill a service that has partitions, has taken records in and has more records to read; start another."""
         crew = self.crew
 
         def working(member: Member) -> bool:
@@ -107,7 +108,7 @@ class Proof:
         crew.start_consumer(**self.consumer).up()
 
     def storm(self) -> None:
-        """Members join and leave, in good order or not. Each wave is waited for both times."""
+        """Let members join, wait until they have partitions, and let them leave or kill them; once for each wave."""
         for _ in range(self.course.waves):
             self._wave([*self.crew.services])
         self.crew.until(lambda: self._shared(self.crew.services), lambda: self.crew.services)
@@ -137,14 +138,14 @@ class Proof:
     # -- what became of them
 
     def expected(self) -> set[tuple[int, int]]:
-        """Number and attempt of all messages to handle."""
+        """The number and the attempt of each call of a handler that has to happen."""
         return {(number, attempt) for number in range(self.count) for attempt in range(1, last_of(number) + 1)}
 
     def dead(self) -> set[int]:
         return {number for number in range(self.count) if fails(number, last_of(number))}
 
     def events(self) -> list[tuple[int, str, int, int]]:
-        """What all handlers began and ended, by time: time, "b" or "e", number, attempt."""
+        """When the handlers began and ended, in order of time: time in ns, "b" or "e", number, attempt."""
         found = []
         for file in self.crew.folder.glob("*.handled"):
             for line in file.read_text().splitlines():
@@ -156,7 +157,7 @@ class Proof:
         return {(number, attempt) for _, what, number, attempt in self.events() if what == "e"}
 
     def finish(self) -> None:
-        """Wait until all work is done."""
+        """Wait until all work is done, kill all processes, and check that each attempt was handled."""
         crew = self.crew
         expected, dead = self.expected(), self.dead()
         crew.until(
@@ -171,14 +172,15 @@ class Proof:
         assert self.handled() == expected
 
     def judge_letters(self, committed: Callable[[str], list[Message]]) -> None:
-        """The dead letters are the messages that failed too often: once in the store, and once in the group's topic."""
+        """Check that the dead letters are the messages that failed at every attempt: each once in the store, and in the
+        group's dead topic."""
         assert self.crew.stored("dead") == Counter(self.dead())
         dead_values = {int(message.value) for message in committed(dead_topic_of(self.crew.name))}
         assert dead_values == self.dead()
 
     def judge_redeliveries(self, committed: Callable[[str], list[Message]]) -> None:
-        """Each redelivery exists exactly once, and none exceeds the attempts. With an order, messages parked at their
-        first attempt count too."""
+        """Check that each redelivery exists exactly once, and that no message has more attempts than allowed. In an
+        ordered run, messages that were parked at their first attempt are redelivered too."""
         redelivered = Counter(
             (int(message.value), read(message.headers).attempt + 1)
             for message in committed(redelivery_topic_of(self.crew.name))
@@ -189,7 +191,7 @@ class Proof:
             assert min(attempt for _, attempt in redelivered) > 1
 
     def judge_order(self) -> None:
-        """Of each key, no message begins before the previous one is finished."""
+        """Check that no handler begins a message before the previous message of its key has ended for good."""
         through: dict[int, int] = defaultdict(int)
         for _, what, number, attempt in self.events():
             place, key = divmod(number, self.keys)
@@ -213,8 +215,8 @@ def test_killed_processes_lose_and_double_nothing(
 ) -> None:
     """20,000 messages; three of ten fail. Twelve services die with open claims, eight while they read records; four
     consumers die. Members join and leave, and the server is killed and restarted. Each redelivery exists exactly once,
-    and no message exceeds its attempts. A second run has ordering keys and keeps their order. Under KIP-848 the test is
-    smaller, because a dead member is noticed later."""
+    and no message has more attempts than allowed. A second run has ordering keys and keeps their order. The run under
+    KIP-848 is smaller, because there a dead member is noticed later."""
     groups: dict[str, Any] = {}
     if course.protocol != "classic":
         groups = {"client": {}, "broker": {"group_protocol": course.protocol}}
@@ -253,7 +255,7 @@ def test_killed_processes_lose_and_double_nothing(
 def test_a_rate_holds_for_what_goes_out_in_transactions(
     crew_of: Callable[..., Crew], committed: Callable[[str], list[Message]]
 ) -> None:
-    """A claim releases at most what the rate allows at once, which is one. Each message returns exactly once."""
+    """With a rate and a burst of one, each claim releases at most one message. Each message returns exactly once."""
     crew = crew_of()
     policy = RetryPolicy(delay=Fixed(base_ms=1), rate=Rate(50, "s"), burst=1)
     count, topic = 40, retry_topic_of(crew.name)

@@ -1,4 +1,4 @@
-"""Topics that are deleted and recreated under a running service: the new log is read whole, each record once."""
+"""A topic is deleted and recreated while a service reads it. The whole new topic is read, each record once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 
 def made_anew(broker: KafkaBroker, topic: str, partitions: int, until: Until) -> None:
-    """Delete the topic and create it again at once."""
+    """Delete a topic, wait until it is gone, and create it again."""
     admin: Any = broker.topology.admin
     for future in admin.delete_topics([topic], operation_timeout=30).values():
         future.result(30)
@@ -34,7 +34,7 @@ def made_anew(broker: KafkaBroker, topic: str, partitions: int, until: Until) ->
 
 
 def test_a_retry_topic_recreated_is_read_whole_and_once(kafka: TemporaryKafka, name: str, until: Until) -> None:
-    """The new topic has more records than the old one had. None is skipped and none is taken in twice, although the
+    """The new topic has more records than the old one had. No record is skipped or taken in twice, although the
     store's positions and Kafka's offsets belong to the old topic."""
     taken: list[Taken] = []
     topic = retry_topic_of(name)

@@ -1,4 +1,4 @@
-"""Missing rights: the error names the right, the service is not ready, and it recovers when the right is given."""
+"""A right is missing: the log names it, the service is not ready, and it recovers when the right is given."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _types = _admin.ResourceType
 def only(
     kafka: TemporaryKafka, kind: Any, what: str, *rights: str, pattern: str = "LITERAL"
 ) -> Iterator[Callable[[], None]]:
-    """Restrict the guest to these rights on a resource. Calling the result removes the restriction."""
+    """Give the guest only these rights to a resource in the block. The yielded function removes the restriction."""
     admin = _admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
     rules = [
         _admin.AclBinding(
@@ -73,9 +73,9 @@ def only(
 def test_an_intake_that_may_not_read_says_so_and_is_not_ready(
     kafka: TemporaryKafka, name: str, caplog: pytest.LogCaptureFixture, until: Until, missing: str
 ) -> None:
-    """The right READ on the retry topic or on its group is missing.
+    """The right READ on the retry topic or on the intake's group is missing. The log says so.
 
-    When it is given, the intake takes in the records that came meanwhile.
+    When the right is given, the intake takes in the records that came meanwhile.
     """
     broker = KafkaBroker(kafka.bootstrap)
     for topic in (retry_topic_of(name), redelivery_topic_of(name), dead_topic_of(name)):

@@ -1,4 +1,4 @@
-"""A cluster with TLS only: a retry from failure to success, and a broker that the client does not trust."""
+"""Retries over a cluster that accepts only TLS, and a client that does not trust the broker's certificate."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_failed_messages_come_back_and_die_over_tls(
 
 
 def live_and_die(broker: KafkaBroker, name: str, until: Until) -> None:
-    """Publish two messages: one fails once, the other always. Wait for their ends."""
+    """Publish a message that fails once and one that always fails. Wait until one succeeds and the other is dead."""
     tried: Counter[bytes] = Counter()
 
     def handle(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""Clusters without transactions: the weaker promise holds when services are killed."""
+"""Without transactions, killed services may publish a message twice. The copies have the same retry headers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_comes_twice_says_so(crew_of: Callable[..., Crew], committed: Calla
         return sum(crew.ends(done).values()) - crew.connection.store.counts().happened("completed")
 
     def unsettled(_: Member) -> bool:
-        """Called on a stopped process. By the second look the store has executed what the process had requested."""
+        """Whether a stopped process has published messages that it has not settled."""
         if sent() <= doubled:
             return False
         time.sleep(0.05)  # time for the server to execute it

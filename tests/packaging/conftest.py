@@ -1,6 +1,6 @@
-"""The sdist and the wheel made from it, built once for all tests, and empty environments for them.
+"""Builds an sdist and a wheel from it, once for all tests, and installs the wheel into empty environments.
 
-Environments are made with uv where that is on PATH, with venv and pip otherwise.
+uv makes the environments if it is on PATH, else venv and pip.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHIPPED = frozenset({".py", ".pyx", ".lua", ".typed", ".html", ".css", ".js"})
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The results of the build, and the files of the tree when it began."""
+    """The sdist, the wheel, and the files that the tree had when the build began."""
 
     sdist: Path
     wheel: Path
@@ -43,7 +43,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An environment with the wheel and the given extras only. Commands run in an empty folder."""
+    """An environment that has the wheel with some extras and nothing else. Commands run in an empty folder."""
 
     bin: Path
     elsewhere: Path
@@ -61,7 +61,7 @@ class Installed:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The sdist and the wheel made from it."""
+    """Build the sdist, and the wheel from the sdist."""
     out = tmp_path_factory.mktemp("dist")
     tree = frozenset(
         f"{name}/{path.relative_to(folder).as_posix()}"
@@ -78,7 +78,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="session")
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel alone in a new environment, installed without a registry."""
+    """A new environment with the wheel alone, installed without a package registry."""
     made = _environment(tmp_path_factory.mktemp("environment"), with_pip=True)
     _checked([made.bin / "python", "-m", "pip", "install", "--no-index", "--quiet", built.wheel])
     return made
@@ -88,7 +88,10 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Install
 def with_extras(
     built: Built, installed: Installed, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Installed]:
-    """The wheel with extras (`"celery"`, `"kafka,cli"`) in an environment of its own, from the registry."""
+    """A function that installs the wheel with extras (`"celery"`, `"kafka,cli"`) into an environment of its own.
+
+    The packages of the extras come from the registry.
+    """
     made: dict[str, Installed] = {}
     uv = shutil.which("uv")
 
@@ -99,7 +102,7 @@ def with_extras(
             what = f"wheel-sched[{extras}] @ {built.wheel.as_uri()}"
             if uv is not None:
                 _checked([uv, "pip", "install", "--quiet", "--python", python, what])
-            else:  # one pip for all: putting one into each environment takes longer than what it is put there for
+            else:  # one pip for all: to install pip into each environment takes longer than its work there
                 pip: list[str | Path] = [installed.bin / "python", "-m", "pip", "--python", python]
                 _checked([*pip, "install", "--quiet", "--no-compile", what])
             made[extras] = found

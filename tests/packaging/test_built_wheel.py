@@ -1,7 +1,8 @@
-"""The installed package, not the tree: build, install into an empty environment, use it in another folder.
+"""Tests of the installed package instead of the tree: build, install into an empty environment, use it elsewhere.
 
-The build makes the sdist first and the wheel from that, so a file missing from the sdist is missing here as well. The
-environment gets the wheel and nothing else (`--no-index`): what imports there needs the standard library alone.
+The build makes the sdist first and the wheel from the sdist, so a file that the sdist lacks is missing here as well.
+The environment gets the wheel and nothing else (`--no-index`), so a module that can be imported there needs the
+standard library alone.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ pytestmark = [pytest.mark.built, pytest.mark.timeout(300)]
 
 
 def test_the_wheel_holds_four_import_names_and_nothing_else_at_its_top(built: Built) -> None:
-    """No `integrations`, `tests` or `benchmarks` package lands in a user's environment."""
+    """The wheel has the four packages of the product, and no package `integrations`, `tests` or `benchmarks`."""
     tops = {name.split("/")[0] for name in built.wheel_names()}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(IMPORT_NAMES)
 
 
 def test_the_wheel_holds_every_module_script_and_typing_marker_of_the_tree(built: Built) -> None:
-    """The wheel, made from the sdist, has modules, Lua scripts, templates and `py.typed`."""
+    """The wheel, made from the sdist, has all modules, Lua scripts, templates and `py.typed` files of the tree."""
     assert {f"{name}/py.typed" for name in IMPORT_NAMES} <= built.tree
     assert built.tree - built.wheel_names() == set()
 
@@ -55,7 +56,7 @@ def test_the_sdist_can_be_read_built_and_tested_on_its_own(built: Built) -> None
 
 
 def test_the_core_imports_with_no_third_party_package_installed(built: Built, installed: Installed) -> None:
-    """Every module of the core outside the faces that name an extra imports on the standard library alone."""
+    """Each module of the core that needs no extra can be imported with the standard library alone."""
     files = (name for name in built.wheel_names() if name.startswith("wheel_sched/") and name.endswith(".py"))
     modules = (name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in files)
     core = sorted(name for name in modules if not name.startswith(NEEDS_AN_EXTRA) and not name.endswith(".__main__"))
@@ -75,13 +76,13 @@ def test_the_core_imports_with_no_third_party_package_installed(built: Built, in
 def test_an_integration_is_found_and_names_its_framework_when_that_is_absent(
     installed: Installed, name: str, framework: str
 ) -> None:
-    """Without its framework an integration either imports or says what is missing."""
+    """Without its framework, an integration can be imported or names the missing framework or extra."""
     done = installed.python(f"import {name}")
     assert done.returncode == 0 or (f"No module named '{framework}" in done.stderr or f"[{framework}]" in done.stderr)
 
 
 def test_the_command_says_which_extra_is_missing(installed: Installed) -> None:
-    """`wheel-sched --help` without click ends with the install line that mends it, and without a traceback."""
+    """Without click, `wheel-sched --help` ends with the install command that helps, and without a traceback."""
     done = installed.run(installed.bin / "wheel-sched", "--help")
     assert done.returncode == 2
     assert "wheel-sched[cli,embedded]" in done.stderr
@@ -89,7 +90,7 @@ def test_the_command_says_which_extra_is_missing(installed: Installed) -> None:
 
 
 def test_the_tree_casts_no_shadow_on_celery_or_apscheduler(installed: Installed) -> None:
-    """In the folder `integrations`, `celery` and `apscheduler` are not regular packages of ours."""
+    """The folder `integrations` has no regular package `celery` or `apscheduler`, which would hide the real one."""
     code = (
         "import importlib.util as u, sys\n"
         f"sys.path.insert(0, {str(ROOT / 'integrations')!r})\n"

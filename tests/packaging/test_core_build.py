@@ -1,4 +1,4 @@
-"""The build without a compiler succeeds, and the pure core runs."""
+"""A build without a compiler succeeds. Its wheel has the core in Python only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.built, pytest.mark.timeout(300)]
 
 
 def wheel_of(out: Path, **environment: str) -> tuple[frozenset[str], str]:
-    """The files of a wheel built under `environment`, and its name."""
+    """Build a wheel with these environment variables. Returns the wheel's files and its name."""
     done = subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(ROOT)],
         env=os.environ | environment,
@@ -31,7 +31,7 @@ def wheel_of(out: Path, **environment: str) -> tuple[frozenset[str], str]:
 
 
 def test_a_compiler_that_fails_costs_the_compiled_core_and_nothing_else(tmp_path: Path) -> None:
-    """The wheel is for every Python. Only the extension module is missing."""
+    """If the compiler fails, the wheel lacks only the extension module, and is for every Python."""
     names, name = wheel_of(tmp_path, CC="/bin/false")
     assert not [member for member in names if member.endswith((".so", ".pyd", ".c"))]
     assert "wheel_sched/wheel/pure.py" in names

@@ -1,6 +1,6 @@
-"""Each extra of the built wheel in its own environment: the first example of its page runs.
+"""Each extra of the built wheel, in an environment of its own, is enough for the first example of its page.
 
-The environment of the tests has every package, so it would hide a package that an extra forgets.
+The environment of the tests has every package, so it would hide that an extra lacks a package.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ pytestmark = [pytest.mark.built, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[TemporaryServer]:
-    """The server that the pages call redis://localhost:6379."""
+    """The server that takes the place of redis://localhost:6379 in the pages' examples."""
     with temporary_server(tcp=True) as made:
         yield made
 
 
 def snippet(page: str, heading: str, server: TemporaryServer) -> str:
-    """The first block of Python below a heading, on this server instead of the reader's."""
+    """The first Python block below a heading, with the address of this server instead of the reader's server."""
     text = (ROOT / page).read_text("utf-8")
     found = BLOCK.search(text, text.index(heading))
     assert found is not None
@@ -56,7 +56,7 @@ def snippet(page: str, heading: str, server: TemporaryServer) -> str:
 def test_the_first_snippet_of_a_page_runs_after_its_install_line(
     with_extras: Make, server: TemporaryServer, extras: str, page: str, heading: str
 ) -> None:
-    """It runs in an empty environment with the extras that the page names."""
+    """A page's first example runs in an environment that has only the extras that the page names."""
     assert f"[{extras}]" in (ROOT / page).read_text("utf-8"), "the page names other extras"
     done = with_extras(extras).python(snippet(page, heading, server))
     assert done.returncode == 0, done.stderr
@@ -74,27 +74,27 @@ def test_the_first_snippet_of_a_page_runs_after_its_install_line(
     ],
 )
 def test_all_is_enough_for_every_page(with_extras: Make, server: TemporaryServer, page: str, heading: str) -> None:
-    """`wheel-sched[all]` runs the first example of each part."""
+    """With `wheel-sched[all]` the first example of each part runs."""
     done = with_extras("all").python(snippet(page, heading, server))
     assert done.returncode == 0, done.stderr
 
 
 def test_redis_is_enough_beside_a_server(with_extras: Make, server: TemporaryServer) -> None:
-    """The README's consumer, with an existing server."""
+    """With `wheel-sched[redis]` the README's consumer runs against an existing server."""
     code = snippet("README.md", "## A consumer", server).replace("embedded:./data", server.tcp_url)
     done = with_extras("redis").python(code)
     assert done.returncode == 0, done.stderr
 
 
 def test_demo_is_enough_to_see_it_work(with_extras: Make) -> None:
-    """The demo ends with every record accounted for."""
+    """With `wheel-sched[demo]` the demo runs and ends without an error."""
     made = with_extras("demo")
     done = made.run(made.bin / "wheel-sched", "demo", "--count", "5", "--json")
     assert done.returncode == 0, done.stderr
 
 
 def test_a_celery_task_is_held_and_listed(with_extras: Make, server: TemporaryServer) -> None:
-    """The first call with a countdown waits in the store, and the program shows it."""
+    """A Celery task with a countdown is held in the store, and `celery wheel list` shows it."""
     made = with_extras("celery")
     code = snippet("docs/celery.md", "## Install", server)
     (made.elsewhere / "shop.py").write_text(code, "utf-8")
@@ -120,7 +120,7 @@ def test_celery_over_rabbitmq_does_without_the_redis_transport(with_extras: Make
 
 
 def test_the_simulator_runs_in_an_empty_environment(with_extras: Make) -> None:
-    """The extra `simulation` is enough for histories of retry topics."""
+    """With `wheel-sched[simulation]` the simulator runs histories of retry topics."""
     code = (
         "import sys\n"
         "from wheel_sched.simulation.__main__ import main\n"
@@ -146,7 +146,7 @@ def test_the_simulator_runs_in_an_empty_environment(with_extras: Make) -> None:
     ],
 )
 def test_a_command_names_the_extra_it_needs(with_extras: Make, command: str, extra: str) -> None:
-    """With `cli` alone: one line, no traceback, exit code 2, an empty folder."""
+    """If a command needs another extra, it prints one line that names it, exits with 2, and creates no file."""
     made = with_extras("cli")
     done = made.run(made.bin / "wheel-sched", *command.split())
     assert done.stderr.count("\n") == 1, done.stderr
@@ -156,7 +156,7 @@ def test_a_command_names_the_extra_it_needs(with_extras: Make, command: str, ext
 
 
 def test_doctor_names_the_extra_that_the_store_needs(with_extras: Make) -> None:
-    """It runs the checks that need no package, and names the install line as the fix."""
+    """`doctor` runs the checks that need no further package, and shows the install command as the fix."""
     made = with_extras("cli")
     done = made.run(made.bin / "wheel-sched", "doctor")
     assert "Traceback" not in done.stderr
@@ -174,7 +174,7 @@ def test_doctor_names_the_extra_that_the_store_needs(with_extras: Make) -> None:
     ],
 )
 def test_connect_names_the_extra_it_needs(with_extras: Make, extras: str, url: str, needed: str) -> None:
-    """The right one of two extras, also when only the server's program is missing. No folder is made."""
+    """`connect` names the extra that the address needs, also if only the server's program is missing."""
     made = with_extras(extras)
     done = made.python(f"from retry_topic import connect\nconnect({url!r})")
     assert f"wheel-sched[{needed}]" in done.stderr.splitlines()[-1]

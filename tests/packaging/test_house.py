@@ -1,6 +1,6 @@
-"""The program that measures the structure counts correctly, and its figures do not grow.
+"""The program `tests.house`, which measures the structure of the product, counts correctly; its figures do not grow.
 
-The program runs as `python -m tests.house`, in a process of its own: trees that are made here take 0.3 s each.
+The tests run `python -m tests.house` in a process of its own. A small tree that a test makes takes 0.3 s.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def measured(tree: Path, *options: str) -> dict[str, Any]:
 
 
 def structure(tmp_path: Path, **files: str) -> dict[str, Any]:
-    """The figures of a tree with these modules; `__` in a name stands for a folder."""
+    """The figures of a new tree with these modules. `__` in a name separates the folder from the module."""
     write(tmp_path, **files)
     return measured(tmp_path, "--no-rooms")
 
@@ -58,20 +58,20 @@ def write(tmp_path: Path, **files: str) -> None:
 
 @pytest.fixture(scope="module")
 def today() -> dict[str, Any]:
-    """The figures of this tree."""
+    """The figures of this repository."""
     return measured(ROOT, "--no-rooms")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("figure", AT_MOST)
 def test_the_figures_of_this_tree_do_not_grow(today: dict[str, Any], figure: str) -> None:
-    """A change that adds a circle, a doubled name, an upward import or a long file fails here."""
+    """This repository has no more import circles, doubled names, upward imports and long files than allowed."""
     assert len(today[figure]) <= AT_MOST[figure], json.dumps(today[figure], indent=2)
 
 
 @pytest.mark.slow
 def test_every_package_is_measured(today: dict[str, Any]) -> None:
-    """No limit holds because a package was not found."""
+    """Each of the four packages is measured, so that no limit holds because a package was not found."""
     packages = ["wheel_sched", "retry_topic", "wheel_sched_celery", "wheel_sched_apscheduler"]
     assert list(today["lines"]) == [*packages, "total"]
     assert min(today["lines"].values()) > 1_000
@@ -90,7 +90,7 @@ def test_every_package_is_measured(today: dict[str, Any]) -> None:
     ],
 )
 def test_a_circle_is_found_wherever_its_imports_stand(tmp_path: Path, back: str) -> None:
-    """A circle counts however a module is imported, also in a function or for type checking."""
+    """An import circle counts however a module is imported, also in a function or for type checking."""
     found = structure(
         tmp_path,
         wheel_sched__first="from wheel_sched import second\none = 1\n",
@@ -101,7 +101,7 @@ def test_a_circle_is_found_wherever_its_imports_stand(tmp_path: Path, back: str)
 
 
 def test_a_package_and_its_submodule_make_a_circle_only_by_names(tmp_path: Path) -> None:
-    """`from package import name` of the package's own name closes a circle; importing a sibling module does not."""
+    """A submodule that imports a name of its package makes a circle. A submodule that imports a sibling does not."""
     found = structure(
         tmp_path,
         wheel_sched__a__init="from wheel_sched.a.inner import x\n",
@@ -114,7 +114,7 @@ def test_a_package_and_its_submodule_make_a_circle_only_by_names(tmp_path: Path)
 
 
 def test_two_public_classes_of_one_name_are_found(tmp_path: Path) -> None:
-    """Private classes, nested ones and imported ones do not count; one under `if` or in Cython does."""
+    """Private, nested and imported classes do not count. A class under `if` or in Cython does."""
     write(tmp_path)
     (tmp_path / "wheel_sched" / "fast.pyx").write_text("cdef class Reply:\n    pass\n", "utf-8")
     found = structure(
@@ -130,7 +130,7 @@ def test_two_public_classes_of_one_name_are_found(tmp_path: Path) -> None:
 
 
 def test_the_twins_of_the_wheel_have_one_meaning_and_a_third_class_has_not(tmp_path: Path) -> None:
-    """The exception for the compiled wheel holds for a compiled file beside a Python file, and for nothing else."""
+    """A class of the compiled wheel may have the name of its Python twin in the same folder. A third class may not."""
     write(tmp_path, wheel_sched__wheel__pure="class TimingWheel: ...\n")
     (tmp_path / "wheel_sched" / "wheel" / "fast.pyx").write_text("cdef class TimingWheel:\n    pass\n", "utf-8")
     assert structure(tmp_path)["names_with_two_meanings"] == {}
@@ -139,7 +139,7 @@ def test_the_twins_of_the_wheel_have_one_meaning_and_a_third_class_has_not(tmp_p
 
 
 def test_imports_against_the_layers_are_found_also_in_strings(tmp_path: Path) -> None:
-    """An import may be upwards, in a function, or a module's name in a string. A docstring imports nothing."""
+    """An import in a function counts, and so does a module's name in a string. A name in a docstring does not."""
     found = structure(
         tmp_path,
         wheel_sched__cli='TABLE = {"serve": "retry_topic.serving:serve"}\nfrom wheel_sched import clock\n',
@@ -156,7 +156,7 @@ def test_imports_against_the_layers_are_found_also_in_strings(tmp_path: Path) ->
 
 
 def test_packages_that_are_kept_apart_do_not_import_each_other(tmp_path: Path) -> None:
-    """An import between siblings that the contract separates with `|` counts as one against the layers."""
+    """An import between two siblings that the contract separates with `|` counts as an upward import."""
     celery = tmp_path / "integrations" / "celery" / "wheel_sched_celery"
     celery.mkdir(parents=True)
     (celery / "__init__.py").write_text("from retry_topic import serving\n", "utf-8")
@@ -167,7 +167,7 @@ def test_packages_that_are_kept_apart_do_not_import_each_other(tmp_path: Path) -
 
 
 def test_long_files_and_the_longest_function_are_found(tmp_path: Path) -> None:
-    """401 lines are too many, 400 are not; a method counts with its docstring, not with its decorators."""
+    """A file of 401 lines is too long, one of 400 is not. A method counts with docstring and without decorators."""
     method = 'class A:\n    @property\n    def long(self):\n        """Three lines."""\n        return 1\n'
     found = structure(
         tmp_path,
@@ -182,7 +182,7 @@ def test_long_files_and_the_longest_function_are_found(tmp_path: Path) -> None:
 
 
 def test_public_names_are_those_of_the_packages_faces(tmp_path: Path) -> None:
-    """The `__all__` of a package counts; that of another module does not."""
+    """The names in the `__all__` of a package count. Those in the `__all__` of another module do not."""
     found = structure(
         tmp_path,
         wheel_sched__store__init='__all__ = ["a", "b"]\n__all__ += ["c"]\n',
@@ -215,7 +215,10 @@ def before():
 
 
 def test_a_traced_run_counts_the_modules_whose_functions_are_called(tmp_path: Path) -> None:
-    """Those that are only imported, called by an import or called before the begin do not count; other threads do."""
+    """A module whose function is called on any thread counts.
+
+    A module that is only imported, called by an import, or called before the begin does not count.
+    """
     write(
         tmp_path,
         wheel_sched__timer=TIMER,
@@ -231,7 +234,7 @@ def test_a_traced_run_counts_the_modules_whose_functions_are_called(tmp_path: Pa
 
 
 def test_a_way_that_cannot_run_is_not_measured(tmp_path: Path) -> None:
-    """A tree without the names that a way needs gives null, not a small number."""
+    """If a tree lacks the names that a way needs, the way's result is null and not a small number."""
     write(tmp_path)
     assert measured(tmp_path, "--way", "timer")["rooms"] == {"timer": None}
 
@@ -248,7 +251,7 @@ def test_a_way_that_cannot_run_is_not_measured(tmp_path: Path) -> None:
     ],
 )
 def test_every_way_runs_over_this_tree(way: str) -> None:
-    """The programs of the ways find what they need by its public names, and both sides of each way are counted."""
+    """Each way runs on this repository. Modules of the core and of the package that uses the core are counted."""
     found = rooms(Tree(ROOT), [way])[way]
     assert found is not None
     assert found["core"] >= 3

@@ -1,4 +1,4 @@
-"""Ratchets: rules that a test holds. Each check also runs on a tree that breaks it."""
+"""Rules about the files of the tree. Each check also runs on a small tree that breaks the rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINES_AT_MOST = 500
 DRAWERS = frozenset({"utils", "util", "helpers", "helper", "common", "misc", "base"})
 DOCSTRING = re.compile(
     r'(?:#.*\n|\s)*r?""".', re.DOTALL
-)  # the house's own form; parsing the tree takes 20 times as long
+)  # this repository's form of a docstring; to parse each file takes 20 times as long
 
 # A regular package in one of these folders would be imported *as* `celery` or `apscheduler` by whatever runs there.
 FOLDERS_WITHOUT_INIT = ("integrations", "integrations/celery", "integrations/apscheduler")
@@ -69,13 +69,13 @@ every_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check._
 
 @every_check
 def test_the_tree_breaks_no_rule(check: Callable[[Path], list[str]]) -> None:
-    """The tree breaks no rule."""
+    """This repository breaks no rule."""
     assert check(ROOT) == []
 
 
 @every_check
 def test_a_tree_that_breaks_the_rule_is_caught(check: Callable[[Path], list[str]], tmp_path: Path) -> None:
-    """Each check names the one offender of a small bad tree, so no check passes without looking."""
+    """Each check finds the one file of a small tree that breaks its rule, so no check passes without looking."""
     name, content = CHECKS[check]
     offender = tmp_path / name
     offender.parent.mkdir(parents=True)

@@ -1,6 +1,6 @@
-"""One Spark session for the whole folder (it takes seconds to start), and stores for it.
+"""One Spark session for the whole folder, because a session takes seconds to start, and the stores of its tests.
 
-Without Spark these tests cannot be imported. `make spark-test` installs it, and fails when it finds no tests.
+These tests cannot be imported without Spark. `make spark-test` installs Spark, and fails if it finds no tests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHARDS = 3
 
 @pytest.fixture(scope="session", autouse=True)
 def _light_java() -> Iterator[None]:
-    """Settings of every JVM of these tests. A JVM that lives for a minute gains nothing from the second compiler."""
+    """Start each JVM of these tests with its first compiler only. A JVM that lives for a minute needs no second one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # half of the processor's time
         yield
@@ -41,13 +41,13 @@ def _light_java() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark_jars() -> list[str]:
-    """Further jars for the session."""
+    """Further jars for the Spark session: none. tests/spark/kafka overrides this fixture."""
     return []
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, spark_jars: list[str]) -> Iterator[SparkSession]:
-    """Two cores; a task is tried four times, as on a cluster."""
+    """A local Spark session with two cores. It tries a task four times, as a cluster does."""
     from retry_topic.spark import spark_session
 
     folder = tmp_path_factory.mktemp("spark")
@@ -69,14 +69,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_jars: list[str]) -> It
 
 @pytest.fixture
 def store(redis_url: str) -> Iterator[DelayStore]:
-    """An empty store of three shards on the session's server."""
+    """An empty store of three shards, on the server that the whole test session shares."""
     with open_store(redis_url, shards=SHARDS) as opened:
         yield opened
 
 
 @pytest.fixture
 def options(redis_url: str, store: DelayStore) -> dict[str, str]:
-    """The options of the data source for `store`."""
+    """The data source's options that name `store`."""
     return {"store": redis_url}
 
 
@@ -134,7 +134,7 @@ def consumer(store: DelayStore, redis_url: str) -> Iterator[Consumer]:
 
 @pytest.fixture
 def write(options: dict[str, str]) -> Callable[..., None]:
-    """Write a batch to `store`: (DataFrame, options)."""
+    """A function (DataFrame, options) that writes a batch to `store`."""
 
     def written(frame: Any, **more: str) -> None:
         frame.write.format("wheelsched").mode("append").options(**options, **more).save()
@@ -144,7 +144,7 @@ def write(options: dict[str, str]) -> Callable[..., None]:
 
 @pytest.fixture
 def kill_session() -> Callable[[subprocess.Popen[bytes]], None]:
-    """Kill driver, JVM and workers: the whole process group, and Spark's daemon, which has its own group."""
+    """A function that kills driver, JVM and workers: all processes of the session, Spark's daemon included."""
 
     def kill(process: subprocess.Popen[bytes]) -> None:
         processes = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())

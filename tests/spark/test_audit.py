@@ -1,4 +1,4 @@
-"""audit: it finds every kind of damage and repairs it where that is safe; a healthy store has no findings."""
+"""The job audit finds every kind of damage and repairs what is safe to repair. A healthy store has no findings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def key(item_id: str, name: str, shards: int = 3) -> bytes:
 
 
 def test_a_healthy_store_has_nothing_wrong(spark: SparkSession, store: DelayStore, redis_url: str) -> None:
-    """A healthy store holds items in every state, also parked, paused and routed ones."""
+    """An audit finds nothing in a store with items in every state, with and without routes."""
     store.schedule([Item(f"m{n}", LATER_MS + n, b"x", "t") for n in range(300)])
     store.schedule([Item(f"r{n}", LATER_MS, b"x", "t", route="one") for n in range(20)])
     store.schedule([Item(f"p{n}", None, b"x", "t") for n in range(20)])
@@ -40,7 +40,10 @@ def test_a_healthy_store_has_nothing_wrong(spark: SparkSession, store: DelayStor
 def test_every_kind_of_damage_is_found_and_mended(
     spark: SparkSession, store: DelayStore, redis_url: str, redis_client: Any
 ) -> None:
-    """A repair loses no item that has a record. A second audit finds only damage that needs a person."""
+    """An audit finds each kind of damage. A repair loses no item that has a record.
+
+    A second audit finds only damage that needs a person.
+    """
     store.schedule([Item(f"m{n}", LATER_MS + n, b"x", "t") for n in range(50)])
     store.bury([(Item("grave", 5, b"x", "t"), "broken")])
     store.schedule([Item("leased", 0, b"x", "t"), Item("late", 1, b"x", "t")])

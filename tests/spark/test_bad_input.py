@@ -55,7 +55,7 @@ def nothing(store: DelayStore) -> bool:
 def test_missing_columns_and_wrong_types_are_refused(
     spark: SparkSession, store: DelayStore, place: StorePlace, columns: list[str], words: str
 ) -> None:
-    """The job refuses them before a row is computed; the error lists every problem."""
+    """The job refuses wrong columns before a row is computed. The error lists every problem."""
     with pytest.raises(ConfigError, match=words):
         backfill(spark.range(5).selectExpr(*columns), place, job_id="j")
     assert nothing(store)
@@ -64,7 +64,7 @@ def test_missing_columns_and_wrong_types_are_refused(
 def test_null_ids_and_dues_that_have_passed_are_refused_or_rejected(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """They stop the job, or go to the rejects with the reason; `past` allows a past due."""
+    """Such rows stop the job, or go to the rejects with the reason. `past` allows due times that have passed."""
     rows = rows_of(spark).selectExpr(
         "if(id = 'm3', null, id) id", "if(id = 'm5', 1000L, due_ms) due_ms", "topic", "value"
     )
@@ -82,7 +82,7 @@ def test_null_ids_and_dues_that_have_passed_are_refused_or_rejected(
 def test_a_due_that_is_no_number_is_a_bad_row(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """Types may differ between rows of a JSON Lines file: each bad row is reported; the job does not fail half-way."""
+    """Types may differ between rows of a JSON Lines file. The job reports each bad row and does not fail half-way."""
     file = tmp_path / "rows.jsonl"
     lines: list[dict[str, Any]] = [{"n": n, "at": DUE_MS + n} for n in range(20)]
     lines[11]["at"] = "tomorrow"
@@ -96,7 +96,7 @@ def test_a_due_that_is_no_number_is_a_bad_row(
 
 
 def test_a_history_whose_types_drift_inside_a_file_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """The error names the file when Spark reads the bad row."""
+    """When Spark reads a row with another type, the job fails and the error names the field."""
     file = tmp_path / "attempts.jsonl"
     row = {"id": "a", "topic": "t", "attempt": 2, "due_ms": 1000, "started_ms": 1005, "outcome": "ok"}
     file.write_text(json.dumps(row) + "\n" + json.dumps(row | {"attempt": "two"}) + "\n", "utf-8")
@@ -127,7 +127,7 @@ def test_files_of_a_folder_that_disagree_are_refused(
 def test_a_page_that_is_damaged_inside_a_file_is_refused(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """A file with an intact footer can be opened. The job that reads it fails, and nothing is written."""
+    """A file with a damaged page and an intact footer can be opened. A job that reads it fails and writes nothing."""
     folder = tmp_path / "rows"
     rows_of(spark, 5_000).coalesce(1).write.option("compression", "gzip").parquet(str(folder))
     (file,) = folder.glob("*.parquet")
@@ -143,7 +143,7 @@ def test_a_page_that_is_damaged_inside_a_file_is_refused(
 
 @pytest.fixture
 def half(store: DelayStore, redis_client: redis.Redis) -> Iterator[Callable[[], str]]:
-    """An address of a user without access to the last shard: as if that shard could not be reached."""
+    """A function that returns an address of a user without access to the last shard. Calls to this shard fail."""
     name = "half"
 
     def shut() -> str:
@@ -161,7 +161,7 @@ def half(store: DelayStore, redis_client: redis.Redis) -> Iterator[Callable[[], 
 def test_a_shard_that_cannot_be_reached_stops_everything(
     spark: SparkSession, store: DelayStore, place: StorePlace, half: Callable[[], str]
 ) -> None:
-    """No read leaves rows out; no backfill, replay or audit is done in part."""
+    """A read, a backfill, a replay and an audit fail. None of them leaves rows out or is done in part."""
     store.schedule([Item(f"m{n}", DUE_MS + n, b"x") for n in range(30)])
     store.bury([(Item(f"d{n}", 5, b"x", "t"), "broken") for n in range(30)])
     before = store.counts().now
@@ -181,7 +181,7 @@ def test_a_shard_that_cannot_be_reached_stops_everything(
 def test_a_namespace_of_another_version_is_refused(
     spark: SparkSession, store: DelayStore, place: StorePlace, redis_client: redis.Redis
 ) -> None:
-    """Reads, writes and every job refuse it and change nothing."""
+    """Reads, writes and jobs refuse a store whose schema has another version, and change nothing."""
     for shard in range(store.shards):
         redis_client.hset(f"{{wheel:{shard}}}:meta", "schema", "99")
     with pytest.raises((PySparkException, StoreError), match="schema"):
@@ -198,7 +198,7 @@ def test_a_namespace_of_another_version_is_refused(
 
 
 def test_a_store_without_a_history_says_so(spark: SparkSession, place: StorePlace) -> None:
-    """An empty report would look like a good result."""
+    """A store without a history is an error, because an empty report would look like a good result."""
     with pytest.raises(ConfigError, match="there is no attempt history"):
         store_history(spark, place)
 
@@ -206,7 +206,7 @@ def test_a_store_without_a_history_says_so(spark: SparkSession, place: StorePlac
 def test_rows_of_the_log_that_are_no_rows_are_counted(
     spark: SparkSession, store: DelayStore, place: StorePlace
 ) -> None:
-    """slo and backtest both count them as left out."""
+    """slo and backtest leave out unreadable rows of the history, and count them."""
     from retry_topic.history import Attempt
 
     entries = [Attempt(f"m{n}", "t", 2, 1_000, 1_004, "ok", None, 0) for n in range(10)]

@@ -1,4 +1,4 @@
-"""A standalone cluster: a master and two workers on loopback. The programs in deploy/ work there."""
+"""The programs in deploy/ work on a standalone Spark cluster: a master and two workers on loopback."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "spark"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
-    """The master's address, after both workers have joined."""
+    """Start a master and two workers. The value is the master's address, after both workers have joined."""
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path / "local")}
     with contextlib.ExitStack() as stack:
         port = free_port()
@@ -69,7 +69,7 @@ def _wait_for(log: Path, words: str, times: int) -> None:
 
 
 def submit(cluster: str, url: str, folder: Path) -> dict[str, int]:
-    """Run the example of deploy/ with the script of deploy/; return its figures."""
+    """Run the example program of deploy/ on the cluster with the script of deploy/. Returns the program's figures."""
     memory = "--conf spark.executor.memory=512m --conf spark.executor.cores=1 --conf spark.ui.enabled=false"
     # both executors must have come before the first task is given out
     waiting = (

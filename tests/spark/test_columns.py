@@ -1,4 +1,4 @@
-"""Packed pages as columns: the bulk decoder and the row-by-row decoder give the same result."""
+"""The decoder of packed pages makes the same columns as the decoder that reads row by row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ reasons = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs
 
 
 def packed(rows: list[tuple[bytes, int, bytes | None]], stored_reasons: list[bytes | None]) -> BulkPage:
-    """A page in the format of bulk.lua."""
+    """Pack rows into a page, as bulk.lua packs them."""
     found = [raw for _, _, raw in rows]
     return BulkPage(
         False,
@@ -50,7 +50,7 @@ def packed(rows: list[tuple[bytes, int, bytes | None]], stored_reasons: list[byt
 def by_hand(
     state: State, shard: int, rows: list[tuple[bytes, int, bytes | None]], stored_reasons: list[bytes | None]
 ) -> Any:
-    """The expected columns, from the store's own decoder."""
+    """The expected rows, from the store's own decoder."""
     scan = Scan(state, 0, 1, None, 1)
     reply: Any = [0, *([part[at] for part in rows] for at in range(3)), stored_reasons]
     made = []
@@ -71,7 +71,7 @@ def by_hand(
 
 @given(st.data(), st.sampled_from(["due", "leased", "held", "dead"]), st.booleans())
 def test_columns_are_what_the_records_say(data: st.DataObject, state: State, damaged: bool) -> None:
-    """Any topics, routes, refs, bytes and damage, in each state, page by page."""
+    """The columns are right for any topics, routes, refs, bytes and damage, in each state, over several pages."""
 
     def stored(raw: bytes | None, reason: bytes) -> bytes | None:
         return raw if raw is None or state != "dead" else b"%d:%s%s" % (len(reason), reason, raw)
@@ -99,7 +99,7 @@ ROUTE = next(name for name in "abcdefgh" if shard_of(name, 3) == 0)
 
 
 def test_a_version_beyond_all_numbers_is_damage() -> None:
-    """A record with such a version is reported as damage; the query does not fail."""
+    """A record whose version does not fit Spark's bigint is reported as damage, and the query does not fail."""
     raw = b"1:" + b"9" * 30 + b":0:0:0:"
     found = items(0, "due", [packed([(b"a", 1, raw), (b"b", 2, b"1:7:0:0:0:x")], [])], {"version", "reason", "body"})
     assert found["version"].to_pylist() == [None, 7]
@@ -107,7 +107,7 @@ def test_a_version_beyond_all_numbers_is_damage() -> None:
 
 
 def walked(store: DelayStore, scan: Scan) -> list[Any]:
-    """All pages of a state."""
+    """Read all pages of a state from the store."""
     pages: list[Any] = []
     while True:
         (page,) = store.execute([Call(0, scan)])
@@ -125,7 +125,10 @@ def walked(store: DelayStore, scan: Scan) -> list[Any]:
 
 @pytest.mark.parametrize("limit", [1, 7, 500])
 def test_a_server_packs_what_it_would_send_row_by_row(store: DelayStore, redis_client: Any, limit: int) -> None:
-    """This holds in every state, over many pages with equal scores, with missing records and ids that are not UTF-8."""
+    """Packed pages have the same rows as a row-by-row scan, in every state and with any page size.
+
+    Scores are equal over many pages, a record is missing, and ids are not UTF-8.
+    """
     rows = [Item(f"i\udcff {n}\n", 5_000 + n % 3, b"x" * n, f"t{n % 4}", route=ROUTE) for n in range(40)]
     store.schedule(rows)
     store.schedule([Item(f"p{n}", None, b"x", "t", ("r", "s"), ROUTE) for n in range(9)])

@@ -38,7 +38,7 @@ def source(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def _small_batches(spark: SparkSession) -> Iterator[None]:
-    """With small batches, part of an epoch is in the store when a later row fails."""
+    """Set small Arrow batches, so that part of an epoch is in the store when a later row fails."""
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
     spark.conf.set(name, "100")
@@ -50,8 +50,10 @@ EVERYTHING = {f"e{epoch}-{row}": 1 for epoch in range(EPOCHS) for row in range(R
 
 
 def failing_at(epoch: int, row: int, url: str, should_fail: Callable[[], bool]) -> Any:
-    """A step of the stream that passes rows on and fails at one of them while `should_fail` says so. It fails after
-    some rows of the epoch have reached the store."""
+    """A step of the stream that passes rows on. It fails at one row of `epoch` if `should_fail` returns True.
+
+    It waits with the failure until some rows of the epoch are in the store.
+    """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import time
@@ -93,7 +95,7 @@ def left_behind(store: DelayStore) -> list[bytes]:
 def test_a_task_that_fails_half_way_brings_the_rest_when_it_is_repeated(
     spark: SparkSession, store: DelayStore, options: dict[str, str], source: str, tmp_path: Path, consumer: Any
 ) -> None:
-    """The first attempt has stored part of the epoch, and this part has been published, when Spark repeats the task."""
+    """A task fails after part of its epoch is stored and published. Spark repeats it: no row is lost or doubled."""
     once = tmp_path / "failed"
 
     def fail_once() -> bool:
@@ -115,7 +117,7 @@ def test_a_task_that_fails_half_way_brings_the_rest_when_it_is_repeated(
 def test_an_epoch_that_failed_for_good_is_made_good_from_the_checkpoint(
     spark: SparkSession, store: DelayStore, options: dict[str, str], source: str, tmp_path: Path, consumer: Any
 ) -> None:
-    """All four attempts fail and the query ends. A later start from the same checkpoint stores the missing rows."""
+    """All four attempts of a task fail, and the query ends. A restart from the checkpoint stores the missing rows."""
     broken = tmp_path / "broken"
     broken.touch()
     step = failing_at(1, 1_500, options["store"], broken.exists)
@@ -140,7 +142,7 @@ def test_a_driver_that_is_killed_twice_leaves_nothing_out_and_nothing_twice(
     consumer: Any,
     kill_session: Callable[[subprocess.Popen[bytes]], None],
 ) -> None:
-    """SIGKILL of driver, JVM and workers, twice. Each time an epoch is partly stored and partly published."""
+    """Driver, JVM and workers are killed twice in the middle of an epoch. Each row is stored once all the same."""
     program = Path(__file__).parent / "processes" / "stream.py"
     for epoch in (1, 2, None):
         stop_at = "" if epoch is None else f"e{epoch}-1500"

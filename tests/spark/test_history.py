@@ -1,4 +1,4 @@
-"""slo and backtest on attempt histories: exact on small ones, correct on generated ones, strict on bad ones."""
+"""slo and backtest on attempt histories: small ones that are counted by hand, generated ones, and bad ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,15 @@ RECOVERS, MEAN_MS = 0.85, 30_000
 def attempts(
     rng: random.Random, topic: str, error: str, count: int, recovery_ms: Callable[[], float] | None = None
 ) -> list[tuple[Any, ...]]:
-    """Messages that recover after an exponential time, or never, tried with exponential backoff and full jitter."""
+    """The attempts of messages, with exponential backoff and full jitter.
+
+    Args:
+        rng: the source of randomness.
+        topic: the topic of the messages.
+        error: the class of their errors.
+        count: the number of messages.
+        recovery_ms: draws the time after which a message recovers. Defaults to an exponential law, or never.
+    """
     delay = Exponential(2_000, 2, 60_000)
     rows: list[tuple[Any, ...]] = []
 
@@ -75,7 +83,7 @@ def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> st
 
 
 def lines(rows: list[tuple[Any, ...]]) -> list[Interval]:
-    """The intervals that the job makes of the attempts, computed in plain Python."""
+    """The intervals of these attempts, computed in plain Python as the job does it with Spark."""
 
     def nearest(at_ms: float) -> int:
         if at_ms < LEAST_MS // 2:
@@ -102,7 +110,7 @@ LAWS: dict[str, tuple[float, float, float]] = {  # share that ever recovers, sca
 
 
 def by_law(name: str, topic: str, seed: int, count: int) -> list[tuple[Any, ...]]:
-    """Attempts at messages that recover by a law, tried as in `attempts`."""
+    """The attempts of messages that recover by one of the `LAWS`; see `attempts`."""
     recovers, scale_ms, shape = LAWS[name]
     rng = random.Random(seed)
 
@@ -115,15 +123,15 @@ def by_law(name: str, topic: str, seed: int, count: int) -> list[tuple[Any, ...]
 
 
 def truth(name: str, times_ms: Any) -> tuple[float, float]:
-    """The true success and attempts of these schedules under a law."""
+    """The true share of successes and the true number of tries of these schedules, by the law `name`."""
     recovers, scale_ms, shape = LAWS[name]
     failing = 1 - recovers * (1 - np.exp(-((times_ms / scale_ms) ** shape)))
     return float(1 - failing[:, -1].mean()), float(2 + failing[:, :-1].sum(axis=1).mean())
 
 
 def test_the_truth_lies_within_the_stated_interval(spark: SparkSession, tmp_path: Path) -> None:
-    """Twenty histories of three laws, with seeds that played no part in developing the method. The true success of each
-    proposal lies within its interval."""
+    """Twenty histories of three laws, with seeds that played no part in developing the method. The true share of
+    successes and the true tries of each proposal lie within their intervals."""
     laws = {f"t{seed}": list(LAWS)[seed % 3] for seed in range(71_000, 71_020)}
     rows = [row for seed in range(71_000, 71_020) for row in by_law(laws[f"t{seed}"], f"t{seed}", seed, 1_000)]
     names = [part.split()[0] for part in COLUMNS.split(", ")]
@@ -146,14 +154,14 @@ def test_the_truth_lies_within_the_stated_interval(spark: SparkSession, tmp_path
 
 
 def test_a_curve_follows_the_law_behind_the_history() -> None:
-    """The curve is within 3 % of all messages at any time with an attempt."""
+    """The estimated share of failing messages differs from the true share by less than 3 percentage points."""
     curve = fit(lines(attempts(random.Random(3), "t", "e", 6_000)))
     for at_ms in (2_000, 5_000, 10_000, 30_000, 60_000, 120_000):
         assert abs(float(curve.at(at_ms)) - still_failing(at_ms)) < 0.03, at_ms
 
 
 def test_a_backtest_proposes_fewer_tries_for_the_same_success(spark: SparkSession, history: str) -> None:
-    """Today's figures are what happened. The proposal is a policy file that loads and decides as stated."""
+    """Today's figures are what happened. The proposal needs fewer tries, and its policy file can be loaded."""
     found = backtest(load_history(spark, history), resamples=20)
     assert (found.left_out, found.small_groups, found.messages) == (2, 1, 4_005)
     assert [(v.topic, v.error_class, v.messages) for v in found.verdicts] == [
@@ -178,7 +186,7 @@ def test_a_backtest_proposes_fewer_tries_for_the_same_success(spark: SparkSessio
 
 
 def test_lateness_is_counted_exactly(spark: SparkSession) -> None:
-    """Percentiles, early and late deliveries, worst minutes and the budget of a history that can be counted by hand."""
+    """Percentiles, late deliveries, worst minutes and the error budget are right for a history counted by hand."""
     rows: list[tuple[Any, ...]] = []
     for n in range(1_000):
         late_ms = 2_000 if n in (7, 8, 500) else n % 10
@@ -204,7 +212,7 @@ def test_lateness_is_counted_exactly(spark: SparkSession) -> None:
 
 
 def test_an_early_delivery_misses_every_objective(spark: SparkSession) -> None:
-    """An early delivery is a defect; no error budget allows it."""
+    """One early delivery misses the objective, because it is a defect that no error budget allows."""
     frame: Any = spark.createDataFrame([("m", "t", 2, T0, T0 - 1, "ok", None)], COLUMNS)
     found = slo(frame)
     assert (found.early, found.late, found.met) == (1, 0, False)
@@ -229,7 +237,7 @@ def test_a_history_with_other_columns_is_refused(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("damage", ["truncated", "no parquet"])
 def test_a_corrupt_file_is_refused(spark: SparkSession, history: str, tmp_path: Path, damage: str) -> None:
-    """The error names the file; no part of it is used."""
+    """A truncated file, another kind of file and a missing file are errors that name the file."""
     whole = next(Path(history).glob("*.parquet")).read_bytes()
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(whole[: len(whole) // 2] if damage == "truncated" else b"hello")
@@ -240,7 +248,7 @@ def test_a_corrupt_file_is_refused(spark: SparkSession, history: str, tmp_path: 
 
 
 def test_json_lines_are_read_as_they_are_described(spark: SparkSession, tmp_path: Path) -> None:
-    """Columns get the documented types; impossible rows are counted."""
+    """The columns of JSON Lines get the documented types, and impossible rows are counted."""
     file = tmp_path / "attempts.jsonl"
     file.write_text(
         '{"id": "a", "topic": "t", "attempt": 2, "due_ms": 1000, "started_ms": 1005, "outcome": "ok"}\n'

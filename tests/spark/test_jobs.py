@@ -49,7 +49,7 @@ COLUMNS = {
 
 
 def test_a_backfill_is_finished_by_running_it_again(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
-    """A dry run stores nothing, the job stores all rows, a second run stores none; SQL expressions make the columns."""
+    """A dry run stores nothing, a run stores all rows, and a second run stores none. SQL makes the columns."""
     rows = customers(spark, 1000)
     tried = backfill(rows, place, job_id="r-1", columns=COLUMNS, dry_run=True)
     assert (tried.rows, tried.bad, tried.stored, store.counts().total("due")) == (1000, {}, 0, 0)
@@ -64,7 +64,7 @@ def test_a_backfill_is_finished_by_running_it_again(spark: SparkSession, store: 
 def test_a_spread_moves_each_due_by_its_own_and_the_same_amount(
     spark: SparkSession, store: DelayStore, place: StorePlace
 ) -> None:
-    """Dues move later, never earlier, within the spread, and by the same delay in every run; a rate holds."""
+    """A spread delays each due time by less than its length, and equally in every run. A rate holds on average."""
     columns = COLUMNS | {"due_ms": f"{DUE_MS}L"}
     backfill(customers(spark, 500), place, job_id="r-1", columns=columns, spread_ms=60_000)
     dues = {f.id: f.score_ms - DUE_MS for f in store.list_items("due", limit=500).found}
@@ -87,7 +87,7 @@ def test_a_spread_moves_each_due_by_its_own_and_the_same_amount(
 def test_rows_that_cannot_be_stored_stop_a_backfill_or_go_to_the_rejects(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """The error counts them by reason before anything is written; with a folder the other rows are stored."""
+    """Without a folder for rejects, bad rows stop the job before a write. With one, the job stores the other rows."""
     bad: list[tuple[Any, ...]] = [
         ("a", DUE_MS, "t", "x"),
         (None, DUE_MS, "t", "x"),
@@ -123,20 +123,20 @@ def test_rows_that_cannot_be_stored_stop_a_backfill_or_go_to_the_rejects(
     "expression", ["uuid()", "row_number() over (order by customer)", "monotonically_increasing_id()", "rand() * 5"]
 )
 def test_an_id_that_changes_from_run_to_run_is_refused(spark: SparkSession, place: StorePlace, expression: str) -> None:
-    """Such an id would store every row again."""
+    """An expression that gives another id in the next run is an error, because every row would be stored again."""
     with pytest.raises(ConfigError, match="would change in the next run"):
         backfill(customers(spark, 5), place, job_id="j", columns=COLUMNS | {"id": expression})
 
 
 def test_a_backfill_that_does_not_fit_is_refused(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
-    """The job refuses it by an estimate, before anything is written."""
+    """The job estimates that the rows need more memory than allowed, and ends before anything is written."""
     with pytest.raises(Rejected, match="more memory"):
         backfill(customers(spark, 500), place, job_id="j", columns=COLUMNS, memory_limit=10_000)
     assert not any(store.counts().now.values())
 
 
 def test_wrong_expressions_are_refused(spark: SparkSession, place: StorePlace) -> None:
-    """The error holds Spark's own message."""
+    """A wrong SQL expression and an unknown column are errors."""
     with pytest.raises(ConfigError, match="an expression is wrong"):
         backfill(customers(spark, 5), place, job_id="j", columns=COLUMNS | {"id": "concat('x', nobody)"})
     with pytest.raises(ConfigError, match="there is no column colour"):
@@ -145,7 +145,7 @@ def test_wrong_expressions_are_refused(spark: SparkSession, place: StorePlace) -
 
 @pytest.fixture
 def bury(store: DelayStore) -> Callable[[int], None]:
-    """Makes dead letters: two errors in two topics."""
+    """A function that makes this many dead letters, with two errors in two topics."""
 
     def put(count: int) -> None:
         graves = []
@@ -172,7 +172,10 @@ def bury(store: DelayStore) -> Callable[[int], None]:
 def test_dead_letters_are_sorted_by_what_broke_them(
     spark: SparkSession, store: DelayStore, place: StorePlace, bury: Callable[[int], None]
 ) -> None:
-    """Groups have a size, times and a sample. An archive without fingerprints gives the same groups."""
+    """Dead letters are grouped by topic and error, with a size, times and a sample.
+
+    An archive without fingerprints gives the same groups.
+    """
     bury(120)
     store.bury([(Item("odd", 9_000, b"no message", "mail"), "unreadable")])
     letters = dead_letters(spark, place)
@@ -195,7 +198,7 @@ def test_dead_letters_are_sorted_by_what_broke_them(
 def test_a_selection_is_repaired_and_replayed_once(
     spark: SparkSession, store: DelayStore, place: StorePlace, bury: Callable[[int], None]
 ) -> None:
-    """A dry run changes nothing. The replay repairs payloads and starts attempts anew. A second run does nothing."""
+    """A dry run changes nothing. The replay repairs payloads and resets attempt counts. A second run does nothing."""
     bury(120)
     chosen = select(dead_letters(spark, place), where="attempt >= 8 and status = 503", group="bbbb")
     repair = "replace(text, 'EURO', 'EUR')"
@@ -232,7 +235,7 @@ def test_the_loop_guard_holds_for_bulk_replays_too(
 
 
 def test_a_wrong_predicate_or_repair_is_refused(spark: SparkSession, place: StorePlace) -> None:
-    """The error comes before anything is replayed."""
+    """A wrong predicate, repair or rate is an error before anything is replayed."""
     letters = dead_letters(spark, place)
     with pytest.raises(ConfigError, match="the predicate is wrong"):
         select(letters, where="colour = 'red'")
@@ -243,7 +246,7 @@ def test_a_wrong_predicate_or_repair_is_refused(spark: SparkSession, place: Stor
 
 
 def test_capacity_is_what_the_wheel_itself_counts(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
-    """Each candidate has the counters of a wheel that the test runs itself; peaks, skew and memory are exact."""
+    """A candidate has the counters of a wheel that the test runs itself. Peak and memory are exact."""
     pairs = [(n, n + 10 + (n * 7919) % 5_000) for n in range(2_000)]
     rows: Any = spark.createDataFrame([(f"m{c}", c, d) for c, d in pairs], "id string, created_ms long, due_ms long")
     found = capacity(rows, shards=3, sample=2_000, body_bytes=100)
@@ -270,7 +273,7 @@ def test_capacity_is_what_the_wheel_itself_counts(spark: SparkSession, store: De
 
 
 def test_capacity_reads_what_waits_now(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
-    """The waiting messages count as arrivals of now; an empty store gives no result."""
+    """The messages that wait in a store count as arrivals that are created now. An empty store gives no result."""
     assert capacity(waiting(spark, place)).messages == 0
     store.schedule([Item(f"m{n}", DUE_MS + n, b"") for n in range(300)])
     found = capacity(waiting(spark, place), shards=place.shards, sample=300)

@@ -1,7 +1,7 @@
-"""The Spark pages of the documentation: their examples run, page by page, over one session of Spark Connect.
+"""The examples of the documentation's Spark pages run, page by page, over one session of Spark Connect.
 
-So every job, reading, writing and a stream run over a session without a JVM. All other tests have a classic session.
-These tests run in their own process, because a process has one kind of session only.
+This also shows that every job, reads, writes and a stream work over a session without a JVM. All other tests have a
+classic session. These tests run in their own process, because a process has one kind of session only.
 """
 
 from __future__ import annotations

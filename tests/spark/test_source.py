@@ -45,7 +45,7 @@ def read(spark: SparkSession, options: dict[str, str], **more: str) -> DataFrame
 def test_messages_go_in_once_and_come_out_as_they_were(
     spark: SparkSession, store: DelayStore, options: dict[str, str], rows: DataFrame, write: Callable[..., None]
 ) -> None:
-    """Payload, key, headers, topic and due stay the same; a second run stores nothing, also after all are published."""
+    """Payload, key, headers, topic and due time stay the same. A second run stores nothing, even if all are settled."""
     write(rows, job_id="import-1")
     assert store.counts().now == {("due", "mail"): 500, ("due", "orders"): 1000}
     (found,) = store.get(["m8"])
@@ -72,7 +72,7 @@ def test_messages_go_in_once_and_come_out_as_they_were(
 def test_filters_reach_the_store_and_options_do_the_same(
     spark: SparkSession, store: DelayStore, options: dict[str, str], rows: DataFrame, write: Callable[..., None]
 ) -> None:
-    """Filters on state, shard and at_ms leave Spark's plan; filters and options return the same rows."""
+    """The store itself applies filters on state, shard and at_ms. Filters and options return the same rows."""
     write(rows)
     store.bury([(Item(f"d{n}", 5_000 + n, b"x", "mail"), "broken: badly") for n in range(20)])
     everything = read(spark, options)
@@ -107,7 +107,7 @@ def test_filters_reach_the_store_and_options_do_the_same(
 def test_columns_that_do_not_fit_are_refused(
     spark: SparkSession, store: DelayStore, write: Callable[..., None], columns: list[str], words: str
 ) -> None:
-    """The error comes before a row is computed."""
+    """Missing, unknown and wrongly typed columns are errors, and nothing is stored."""
     with pytest.raises(PySparkException, match=words):
         write(spark.range(5).selectExpr(*columns))
     assert not any(store.counts().now.values())
@@ -128,7 +128,7 @@ def test_columns_that_do_not_fit_are_refused(
 def test_options_that_do_not_fit_are_refused(
     spark: SparkSession, options: dict[str, str], more: dict[str, str], words: str
 ) -> None:
-    """A wrong option name is an error, never an empty table."""
+    """A wrong option is an error, never an empty table."""
     with pytest.raises(PySparkException, match=words):
         read(spark, options | more).count()
 
@@ -136,7 +136,7 @@ def test_options_that_do_not_fit_are_refused(
 def test_a_row_without_an_id_stops_the_batch(
     spark: SparkSession, store: DelayStore, write: Callable[..., None]
 ) -> None:
-    """After the row is corrected, the same job stores every row once."""
+    """A row without an id fails the batch. After the row is corrected, the same job stores every row once."""
     rows = spark.range(40).selectExpr("if(id = 7, null, concat('m', id)) id", "'a' body", "1L due_ms")
     with pytest.raises(PySparkException, match="have no id"):
         write(rows.coalesce(1), job_id="j")
@@ -156,7 +156,7 @@ def test_a_store_is_not_overwritten(spark: SparkSession, store: DelayStore, opti
 def test_a_spread_and_a_rate_move_dues(
     spark: SparkSession, store: DelayStore, options: dict[str, str], rows: DataFrame, write: Callable[..., None]
 ) -> None:
-    """Due times move later, never earlier. A spread is the same in every run; a rate begins now."""
+    """Due times move later, never earlier. A spread gives the same delays in every run. A rate begins now."""
     write(rows.limit(300), spread_ms="60000", job_id="a")
     moved = {item.id: item.score_ms - DUE_MS - int(item.id[1:]) for item in store.list_items("due", limit=500).found}
     assert len(moved) == 300
@@ -182,7 +182,7 @@ def test_a_spread_and_a_rate_move_dues(
 def test_rows_that_do_not_fit_are_refused(
     spark: SparkSession, store: DelayStore, rows: DataFrame, write: Callable[..., None]
 ) -> None:
-    """With a size they are refused before a task starts; else each block is checked, and a later run does the rest."""
+    """If the options tell the size, too many rows are an error before a task starts. Else each block is checked."""
     used = store.backend.info()["used_memory"]
     size = sizes(rows)
     assert 1_500 * 200 < int(size["bytes"]) < 1_500 * 300
@@ -218,7 +218,7 @@ def test_wishes_that_do_not_fit_are_refused(
     more: dict[str, str],
     words: str,
 ) -> None:
-    """The driver refuses them before a task starts."""
+    """Wrong options of a write are errors, and nothing is stored."""
     with pytest.raises(PySparkException, match=words):
         write(rows, **more)
     assert not any(store.counts().now.values())
@@ -227,7 +227,7 @@ def test_wishes_that_do_not_fit_are_refused(
 def test_what_a_stream_cannot_have_is_refused(
     spark: SparkSession, store: DelayStore, options: dict[str, str], tmp_path: Path
 ) -> None:
-    """A stream has no last row: rate, sizes and job_id are refused; spread_ms and memory_limit are allowed."""
+    """A stream has no last row, so rate, sizes and job_id are errors. spread_ms and memory_limit are allowed."""
     spark.range(20).selectExpr("concat('s', id) id", "'x' value").write.json(str(tmp_path / "in"))
     stream = spark.readStream.schema("id string, value string").json(str(tmp_path / "in"))
     shaped = stream.selectExpr("id", f"{DUE_MS}L due_ms", "'t' topic", "value")
@@ -252,7 +252,7 @@ def test_what_a_stream_cannot_have_is_refused(
 def test_a_write_waits_for_the_durability_it_names(
     spark: SparkSession, store: DelayStore, rows: DataFrame, write: Callable[..., None], redis_client: Any
 ) -> None:
-    """`fsync` is refused on a server that does not sync before it replies; on one that does, every write waits."""
+    """`fsync` is an error on a server that does not sync before it replies. On one that does, every write waits."""
 
     def asked() -> int:
         return int(redis_client.info("commandstats").get("cmdstat_config|get", {}).get("calls", 0))
@@ -271,11 +271,11 @@ def test_a_write_waits_for_the_durability_it_names(
 
 
 def test_a_store_that_is_away_fails_the_query(spark: SparkSession, options: dict[str, str]) -> None:
-    """The query fails instead of leaving rows out."""
+    """If the store cannot be reached, a query fails instead of returning no rows."""
     with pytest.raises(PySparkException, match="no connection to the server"):
         read(spark, {"store": "unix:///nonexistent/redis.sock"}).count()
 
 
 def test_the_session_is_the_one_that_runs(spark: SparkSession) -> None:
-    """A second call returns the running session."""
+    """A second call of `spark_session` returns the running session."""
     assert spark_session() is spark

@@ -1,7 +1,8 @@
 """KafkaBroker: topics on a Kafka cluster. The work is done in `producing`, `consumer`, `transactions` and `topology`.
 
-It has the methods of `Broker` and three more for the retry service: `log_reader` (for an intake that keeps its position
-in the store), `sender` (transactions that carry the claim's number) and `topic_id`.
+Besides `Broker` it implements `LogBroker`, `PartitionedBroker`, `OriginalsBroker`, `NamesBroker`, `GroupTopicsBroker`
+and `ReadersBroker`. The retry service uses `log_reader` for an intake that keeps its position in the store. It uses
+`sender` for transactions that carry the number of a claim.
 
 Threads: any thread may call any method.
 """
@@ -149,7 +150,7 @@ class KafkaBroker:
         """Produce each message to its topic. Returns one answer for each message: None when the cluster has it.
 
         Raises:
-            BrokerUnavailable: the cluster answered for none of them.
+            BrokerUnavailable: the cluster gave no answer for any message.
         """
         if not messages:
             return []
@@ -201,18 +202,18 @@ class KafkaBroker:
         return log
 
     def sender(self, namespace: str, shards: int) -> KafkaSender | None:
-        """The sender of a store's claims in transactions; None if the broker uses no transactions."""
+        """A sender that publishes a store's claims in transactions; None if the broker uses no transactions."""
         if not self.transactions:
             return None
         producers = partial(self.transaction_producer, producers=2)
         return KafkaSender(self.settings, self.topology, producers, self.placing.placed, namespace, shards)
 
     def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
-        """Implements `OriginalsBroker.originals`."""
+        """The payload of each reference, or why it cannot be read. Implements `OriginalsBroker.originals`."""
         return self._originals.fetch(references)
 
     def topic_id(self, topic: str) -> str:
-        """Do what `Topology.topic_id` does."""
+        """The permanent id of a topic. A recreated topic has another id. A topic without an id: its name."""
         return self.topology.topic_id(topic)
 
     def topic_problem(self, topic: str) -> str | None:
@@ -231,7 +232,9 @@ class KafkaBroker:
         self.topology.create([topic])
 
     def create_group_topics(self, topics: Mapping[str, str]) -> list[str]:
-        """Implements `GroupTopicsBroker`. Existing topics keep their settings; new ones get those of `settings_for`.
+        """Create the absent topics of a group, with the settings of `settings_for`. Returns the created ones.
+
+        Existing topics keep their settings. Implements `GroupTopicsBroker.create_group_topics`.
 
         Raises:
             ConfigError: Kafka cannot have a topic with one of these names.
@@ -275,9 +278,12 @@ class KafkaBroker:
     def transaction_producer(
         self, transactional_id: str, timeout_ms: int | None = None, *, producers: int = 1
     ) -> Transactions:
-        """Transactions with this id. After a crash the cluster aborts an open one at its timeout.
+        """Make transactional producers. After a crash the cluster aborts an open transaction at its timeout.
 
-        `timeout_ms` defaults to None: `transaction_timeout_ms`. For `producers` see `Transactions`.
+        Args:
+            transactional_id: the newest producer with this id fences all others.
+            timeout_ms: the timeout of a transaction. Defaults to None: the broker's `transaction_timeout_ms`.
+            producers: the number of producers that take turns. Defaults to 1.
         """
         hasty = {
             # the client asks again while the cluster writes the markers of an earlier transaction
@@ -307,7 +313,7 @@ class KafkaBroker:
         }
 
     def member_settings(self, group: str, idle_ms: int) -> dict[str, Any]:
-        """Settings of a group member that reads only committed records. This package commits its offsets."""
+        """Settings of a group member that reads only committed records. The client commits no offsets by itself."""
         classic = {
             "session.timeout.ms": max(6_000, idle_ms),  # the least that a cluster with default settings accepts
             "heartbeat.interval.ms": max(500, min(3_000, idle_ms // 3)),
@@ -332,12 +338,12 @@ class KafkaBroker:
 
 
 def settings_for(kind: str, replication: int) -> dict[str, str]:
-    """Settings of a group's "retry", "redelivery" or "dead" topic that has `replication` copies (-1: as the cluster
-    says).
+    """Settings of a group's "retry", "redelivery" or "dead" topic that has `replication` copies (-1: the cluster's
+    default).
 
     Records are deleted by age and never compacted, independently of the cluster's default, because messages with equal
-    keys are different messages. With several copies, one broker may be down, and all brokers in sync have every
-    confirmed record.
+    keys are different messages. With several copies, the topic works while one broker is down, and all brokers in
+    sync have every confirmed record.
     """
     settings = {
         "cleanup.policy": "delete",

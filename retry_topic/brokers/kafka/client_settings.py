@@ -50,7 +50,7 @@ _ADVICE = "see librdkafka's CONFIGURATION.md; nothing was opened"
 
 
 def reserved_problems(settings: Mapping[str, Any]) -> list[str]:
-    """One problem for each setting that only this package may set."""
+    """Why the user's settings are wrong: one text for each setting that only this package may set."""
     return [
         f"expected no setting {name}, because wheel-sched sets it, got: {settings[name]!r}"
         for name in _OURS
@@ -59,7 +59,17 @@ def reserved_problems(settings: Mapping[str, Any]) -> list[str]:
 
 
 def combined(settings: dict[str, Any], names: tuple[str, ...], argument: str, given: Any, problems: list[str]) -> Any:
-    """The value of an argument, or of the settings with these names; None if neither is given. Removes the settings."""
+    """The value of an argument that the settings may give instead; None if neither gives it.
+
+    Removes the settings from `settings`. Adds a text to `problems` if the argument and the settings differ.
+
+    Args:
+        settings: the user's settings.
+        names: the names of the settings that repeat the argument.
+        argument: the name of the argument.
+        given: the value of the argument; None if the user did not give it.
+        problems: the list that gets the problems.
+    """
     named = {name: settings.pop(name) for name in names if name in settings}
     for name, value in named.items():
         if given is not None and str(value).lower() != str(given):
@@ -69,7 +79,7 @@ def combined(settings: dict[str, Any], names: tuple[str, ...], argument: str, gi
 
 
 def milliseconds(argument: str, value: Any, default: int, problems: list[str]) -> int:
-    """A time in ms. An argument gives it as a number, a setting as text."""
+    """A time in ms, from a number (an argument) or a text (a setting). Adds a text to `problems` if it is neither."""
     if value is None:
         return default
     if type(value) is str and re.fullmatch("[0-9]{1,10}", value):

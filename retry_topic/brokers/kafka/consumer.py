@@ -44,7 +44,7 @@ class KafkaConsumer:
         settings: librdkafka's settings of a group member.
         topics: the topics it reads.
         idle_ms: see `Broker.consumer`.
-        transactions: the member's transactions, for `forward`; None if `forward` shall publish first and settle after.
+        transactions: the transactions of `forward`. None: `forward` publishes first and settles afterwards.
         publish: the broker's `publish`.
         committed: reads the group's committed offsets, with their metadata.
         placed: gives each message a partition and a time that its topic accepts.
@@ -176,20 +176,20 @@ class KafkaConsumer:
                     held.since_ms = self._loop.alive_ms = at_ms
 
     def assignments(self) -> dict[Place, int]:
-        """Implements `PartitionedConsumer.assignments`."""
+        """The numbers of the assignments of this member's present partitions. Any thread may call it."""
         with self._changed:
             return {place: offsets.assignment for place, offsets in self._tracker.partitions.items()}
 
     def assignment_of(self, delivery: Delivery) -> int:
-        """Implements `PartitionedConsumer.assignment_of`."""
+        """The number of the assignment in which a delivery was handed out."""
         return int(delivery.handle[0])
 
     def topic_id_of(self, delivery: Delivery) -> str:
-        """Implements `PartitionedConsumer.topic_id_of`."""
+        """The permanent id of the topic that a delivery was read from."""
         return self._topic_ids.of(delivery.handle[1])
 
     def rejoin(self) -> None:
-        """Implements `PartitionedConsumer.rejoin`."""
+        """Leave the group and join it again. All deliveries of this member become invalid. Any thread may call it."""
         self._loop.rejoin()
 
     def close(self) -> None:
@@ -241,7 +241,11 @@ class KafkaConsumer:
     def _forward(
         self, transactions: Transactions, pairs: Sequence[tuple[Delivery, Message]]
     ) -> list[PublishFailure | None]:
-        """Forward all pairs or none. Returns None for each if done; else each message at fault has its failure."""
+        """Forward all pairs in one transaction, or none.
+
+        Returns one answer for each pair. All None: done, or the member no longer holds the deliveries. Otherwise
+        nothing was forwarded, and each message at fault has its failure.
+        """
         until_s = time.monotonic() + _COMMIT_S
         while True:
             with self._committing:

@@ -1,9 +1,9 @@
 """Kafka's errors in this project's terms, and deadlines for calls into librdkafka that may never return.
 
-An error is about one message, about the whole broker, or its result is unknown. Some calls can block longer than their
-own timeout, even for ever (for example a commit of a transaction after the broker stood still for longer than a
-session). Such a call runs in its own daemon thread, and the caller stops waiting at the deadline. Then the caller asks
-the broker whether the call took effect, as after a crash.
+An error concerns one message or the whole broker, or it leaves the result of a request unknown. Some calls can block
+longer than their own timeout, even for ever (for example a commit of a transaction after the broker did not respond for
+longer than a session). Such a call runs in its own daemon thread, and the caller stops waiting at the deadline. Then
+the caller asks the broker whether the call took effect, as after a crash.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ def error_of(error: object) -> Any:
 
 
 def said_meanwhile(client: Any, error: Any) -> Any:
-    """The cause of a consumer's failed call.
+    """The cause of a consumer's failed call: a missing permission, or `error` itself.
 
-    If the client has no permission for the group, only a poll reports that; other calls fail at their timeout. Use this
-    only for clients that read no records, because it polls."""
+    If the client has no permission for the group, only a poll reports that; other calls fail at their timeout. This
+    function polls the client, so use it only for clients that read no records."""
     if error_of(error).code() in UNANSWERED:
         while (event := client.poll(0)) is not None:
             if event.error() is not None and event.error().code() in RIGHTS:
@@ -129,7 +129,10 @@ def not_ours(topic: str) -> PublishFailure:
 
 
 def broker_error(error: object, what: str, *, writes: bool = False) -> BrokerError:
-    """The error for a failure of the whole broker. `writes`: the failed request changes something."""
+    """The error for a request that failed as a whole. `writes`: the request changes something at the broker.
+
+    The text begins with `what`, which says what could not be done.
+    """
     found = error_of(error)
     text = f"{what}: {found.str() if isinstance(found, KafkaError) else found}"
     if isinstance(found, KafkaError) and found.code() in RIGHTS:
@@ -165,7 +168,7 @@ class DeadlineCall(Generic[T]):
 
         Args:
             timeout_s: the call's own timeout. For a call of several steps: the timeout of each step.
-            steps: grows by one with each step that the call begins. Defaults to none.
+            steps: a list to which the call adds an entry when it begins a step. Defaults to a call without steps.
 
         Raises:
             DeadlinePassed: two seconds after the timeout the call has neither returned nor begun another step.

@@ -24,7 +24,7 @@ _GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, 
 
 
 class Groups:
-    """The groups of a cluster.
+    """Reads and writes the committed offsets of the groups of a cluster.
 
     Args:
         settings: librdkafka's settings for the cluster.

@@ -60,8 +60,8 @@ class _Part:
 
 
 def _deliveries(records: list[Any]) -> Iterator[Delivery]:
-    """The records from last to first. Each is dropped from the list as soon as it is read. Otherwise Python's garbage
-    collector would scan the objects of many live records again and again."""
+    """Iterate over `records` from last to first. A record leaves the list as soon as it is read. Otherwise Python's
+    garbage collector would scan the objects of many live records again and again."""
     while records:
         yield Delivery(from_record(records.pop()), None)
 
@@ -113,11 +113,11 @@ class KafkaLog:
         return f"<KafkaLog {self._topic} partitions={sorted(self._parts)}>"
 
     def expected(self) -> dict[str, int]:
-        """Implements `LogReader.expected`."""
+        """For each partition with a known position: the position of its next batch, by source."""
         return {part.source: part.expected for part in self._parts.values() if part.expected is not None}
 
     def rewind(self, source: str, position: int | None) -> None:
-        """Implements `LogReader.rewind`.
+        """Read a source again from `position`; None: from where this member began to read it.
 
         Raises:
             BrokerUnavailable: the partition could not be read from that position. Nothing was changed.
@@ -135,7 +135,7 @@ class KafkaLog:
         part.expected = position
 
     def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
-        """Implements `LogReader.poll`.
+        """The next records of one partition. Waits up to `timeout_ms`; None if there was none.
 
         Raises:
             BrokerUnavailable: the cluster does not answer.
@@ -156,17 +156,17 @@ class KafkaLog:
         return LogBatch(part.source, expected, behind, _deliveries(records))
 
     def done(self, part: LogBatch) -> None:
-        """Implements `LogReader.done`."""
+        """Note that a batch is stored. A later poll commits the position after it."""
         known = self._part(part.source)
         if known is not None:
             known.done = part.next
 
     def beat(self) -> None:
-        """Implements `LogReader.beat`."""
+        """Stay a member of the group between polls: fetch without waiting."""
         self._fetch(0.0)
 
     def close(self) -> None:
-        """Implements `LogReader.close`."""
+        """Leave the group. Idempotent."""
         if self._closed:
             return
         self._closed = True

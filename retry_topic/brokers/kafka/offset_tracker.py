@@ -1,4 +1,4 @@
-"""Which records a group member has handed out, which of them are settled, and how the next member learns both.
+"""Which records a group member has handed out, which of them are settled, and how the next owner learns both.
 
 Kafka stores a number and a text for each partition: the committed offset and its metadata. Here the number is the
 offset of the first unsettled record. The text describes the records from there on, in runs: `w1:` and then
@@ -87,13 +87,13 @@ class PartitionOffsets:
         return True
 
     def unsettle(self, offset: int) -> None:
-        """Undo `settle`: its transaction was aborted."""
+        """Undo `settle`, because the transaction that should have settled the record was aborted."""
         entry = self.entries.get(offset)
         if entry is not None:
             entry.settled = False
 
     def forget_settled(self) -> None:
-        """Forget the settled records before the first unsettled one. Call it after their offset was committed."""
+        """Forget the settled records before the first unsettled record. Call this after the offset was committed."""
         while self.entries:
             offset = next(iter(self.entries))
             if not self.entries[offset].settled:
@@ -101,11 +101,11 @@ class PartitionOffsets:
             del self.entries[offset]
 
     def to_commit(self, *, counted: bool = True) -> tuple[int, str]:
-        """The offset and the text to commit.
+        """The offset of the first unsettled record, and the text that describes the records from there on.
 
         Args:
-            counted: whether unsettled records count as handed out once more. False when the member gives the partition
-                back orderly. Defaults to True.
+            counted: whether the text counts each unsettled record as handed out once more, because the member may die.
+                False when the member gives the partition up in order. Defaults to True.
         """
         unsettled = (offset for offset, entry in self.entries.items() if not entry.settled)
         committed = next(unsettled, self.position)
@@ -120,7 +120,7 @@ class PartitionOffsets:
         return committed, "".join(parts) if len(parts) > 1 else ""
 
     def _state_runs(self, committed: int, counted: bool) -> list[tuple[int, int]]:
-        """Runs of one state from the committed offset on: (length, state)."""
+        """The runs of records with the same state, from the committed offset on, as pairs (length, state)."""
         stretches = [
             (offset, 0 if entry.settled else max(1, entry.deliveries + counted))  # 0 deliveries: it was given back
             for offset, entry in self.entries.items()
@@ -178,7 +178,7 @@ class OffsetTracker:
         return self.fetched > 0 or any(offsets.entries for offsets in self.partitions.values())
 
     def begin(self) -> None:
-        """Forget everything: the next life begins."""
+        """Forget all partitions and records, because the member has left the group. The next life begins."""
         self.life += 1
         self.partitions.clear()
         self._fetched.clear()
@@ -241,7 +241,7 @@ class OffsetTracker:
                 entry.deliveries, entry.since_ms = entry.deliveries - 1, entry.since_ms - self._idle_ms
 
     def lapse_in_s(self) -> float:
-        """The seconds until the next record has had no `beat` for `idle_ms`."""
+        """The seconds until the first unsettled record has had no `beat` for `idle_ms`, at least a millisecond."""
         oldest_ms = min((entry.since_ms for _, _, entry in self._unsettled()), default=self._now_ms())
         return max(1, oldest_ms + self._idle_ms - self._now_ms()) / 1000
 

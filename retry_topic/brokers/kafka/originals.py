@@ -1,4 +1,4 @@
-"""Reads single records again, for the payloads of messages that are stored by reference.
+"""Reads single records again. A message that is stored by reference has its payload in such a record.
 
 The client joins no group and commits nothing; the first call makes it. Records of one partition are read in the order
 of their offsets. If the next record is far away, the client seeks to it. Any thread may call a method; one call runs
@@ -102,7 +102,7 @@ class Originals:
             client.close()
 
     def _next(self, reference: Reference) -> Original:
-        """Read until the record comes or can no longer come."""
+        """Poll until the record of `reference` comes, or until it is known to be gone. Waits at most `_WAIT_S`."""
         until_s = time.monotonic() + _WAIT_S
         while (left_s := until_s - time.monotonic()) > 0:
             record = self._client.poll(min(left_s, 1.0))

@@ -90,7 +90,7 @@ class PollLoop:
         self._thread.start()
 
     def run_in_loop(self, call: Callable[[Any], Any]) -> Any:
-        """Have the loop call `call(client)`; returns its result, or None if there is no client or it is closing."""
+        """Let the loop's thread call `call(client)`. Returns the result; None if there is no open client."""
         asked: Future[Any] = Future()
         with self.changed:
             if self._client is None:
@@ -100,7 +100,7 @@ class PollLoop:
         return asked.result()
 
     def rejoin(self, life: int | None = None) -> None:
-        """Forget all partitions and join the group again. Does nothing if `life` is over already.
+        """Forget all partitions and join the group again. Does nothing if `life` is given and has already ended.
 
         Any thread may call it.
         """
@@ -176,7 +176,7 @@ class PollLoop:
         closing.join(_LEAVE_S)
 
     def _turn(self, client: Any) -> None:
-        """Do what callers have requested, then poll once."""
+        """Call the functions that callers gave to `run_in_loop`, then poll once."""
         tracker, back_pressure = self.tracker, self.back_pressure
         with self.changed:
             if tracker.busy and not self._requests:
@@ -262,7 +262,7 @@ class PollLoop:
 
 
 def now_ms() -> int:
-    """The monotonic clock."""
+    """The monotonic clock in ms."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -332,7 +332,7 @@ class PausedPartitions:
         return bool(self._paused)
 
     def begin(self) -> None:
-        """Forget all partitions: a new client begins."""
+        """Forget all partitions, because a new client replaces the old one."""
         for places in (self._reading, self._paused, self._went_paused):
             places.clear()
 
@@ -353,7 +353,7 @@ class PausedPartitions:
         self._paused.clear()
 
     def lose(self, places: Iterable[Place]) -> None:
-        """Note that these partitions go to other members."""
+        """Note that the client has lost these partitions."""
         gone = {*places}
         self._went_paused |= self._paused & gone
         self._paused -= gone

@@ -31,7 +31,10 @@ _UNANSWERED = PublishFailure("the broker has not answered in time", in_doubt=Tru
 
 
 def produce(producer: Any, message: Message, reported: Callable[[Any, Any], None]) -> PublishFailure | None:
-    """Give one message to librdkafka. Returns its refusal, or None; then it calls `reported(error, record)` later."""
+    """Give one message to librdkafka. Returns None, or why librdkafka refused the message.
+
+    If it returns None, librdkafka later calls `reported(error, record)` with the result.
+    """
     while True:
         try:
             value, headers = to_record(message)

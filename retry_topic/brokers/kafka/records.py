@@ -21,7 +21,7 @@ _known: set[str] = set()  # names that need no decoding; the same names occur in
 
 
 def to_record(message: Message) -> tuple[bytes | None, list[tuple[str, bytes]]]:
-    """The value and the headers to produce."""
+    """The value and the headers with which Kafka stores a message."""
     headers = [(_escape(name), content) for name, content in message.headers]
     if not message.value and any(name == TOMBSTONE for name, _ in headers):
         return None, [pair for pair in headers if pair[0] != TOMBSTONE]
@@ -41,7 +41,7 @@ def from_record(record: Any) -> Message:
 def from_parts(
     source: Source, key: bytes | None, value: bytes | None, pairs: Sequence[tuple[str, bytes | None]] | None
 ) -> Message:
-    """The message in a record that was read at `source`."""
+    """The message in the parts of a record that was read at `source`."""
     headers = _headers(pairs or ())
     if value is None:
         value, headers = b"", (*headers, (TOMBSTONE, b"1"))

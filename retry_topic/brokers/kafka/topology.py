@@ -45,7 +45,7 @@ def check_topic(topic: str) -> None:
 
 
 def _plainly(trouble: str) -> str:
-    """The error with advice about certificates. librdkafka gives this advice in some places only."""
+    """The text of an error. For a failed certificate, adds advice that librdkafka gives in some places only."""
     if "certificate verify failed" not in trouble or _TRUST in trouble:
         return trouble
     advice = f"{_TRUST} must name a certificate authority's file"
@@ -53,7 +53,7 @@ def _plainly(trouble: str) -> str:
 
 
 def _listened_to(settings: Mapping[str, Any], trouble: deque[str]) -> dict[str, Any]:
-    """Settings with an error callback that records connection errors and calls the user's own callback."""
+    """The settings with an error callback that adds errors to `trouble` and then calls the user's own callback."""
     theirs = settings.get("error_cb")
 
     def on_error(error: Any) -> None:
@@ -135,7 +135,7 @@ class Topology:
         return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
     def forget(self, topic: str) -> None:
-        """Look the topic up again at its next use, because it may have been deleted."""
+        """Forget what is known about the topic, which may have been deleted. Its next use looks it up again."""
         with self._lock:
             self._known.pop(topic, None)
             self._looked_s = -_AGAIN_S
@@ -202,10 +202,10 @@ class Topology:
     def ends(
         self, places: list[TopicPartition], *, earliest: bool = False, committed: bool = False
     ) -> dict[tuple[str, int], int]:
-        """The offset after the last record of each partition, or the offset of the first record.
+        """For each partition the offset after its last record. With `earliest`: the offset of its first record.
 
-        `committed`: only up to the first open transaction. A reader of committed records gets no further until that
-        transaction ends.
+        `committed`: the offset at which the first open transaction begins, if there is one. A reader of committed
+        records gets no further until that transaction ends.
         """
         if not places:
             return {}
@@ -253,7 +253,7 @@ class Topology:
         return self.admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)[topic]
 
     def answered_id(self, topic: str, asked: Any) -> str:
-        """The id in the answer to `ask_id`; see `topic_id`."""
+        """Wait for the answer to `ask_id`. Returns the id and raises as `topic_id` does."""
         try:
             found = str(asked.result(TIMEOUT_S).topic_id)
         except KafkaException as error:
@@ -324,7 +324,7 @@ class TopicIds:
         return {topic: self._topology.topic_id(topic) for topic in {*topics}}
 
     def changed(self, found: Mapping[str, str], held: Iterable[str]) -> bool:
-        """Whether, by the ids in `found`, one of the `held` topics was recreated."""
+        """Whether one of the topics in `held` has another id in `found` than in this object, so it was recreated."""
         return any(found.get(topic, self.of(topic)) != self.of(topic) for topic in held)
 
     def take(self, found: Mapping[str, str]) -> None:
@@ -337,7 +337,7 @@ class TopicIds:
         return {topic: answer for topic, answer in asked.items() if answer is not None}
 
     def same(self, asked: Asked) -> bool:
-        """Whether the ids have not changed since the partitions were assigned. Waits for the answers.
+        """Wait for the answers to `ask`. Returns whether no id has changed since the partitions were assigned.
 
         Raises:
             BrokerError: the cluster does not answer, or a topic is deleted.
@@ -345,7 +345,7 @@ class TopicIds:
         return all(self._topology.answered_id(topic, answer) == self.of(topic) for topic, answer in asked.items())
 
     def look(self, held: Iterable[str]) -> bool:
-        """Whether a topic is known to be recreated. Does not wait; call it often."""
+        """Whether an answer shows that a topic of `held` was recreated. Never waits; call it often."""
         if self._asked is None:
             if time.monotonic() >= self._look_s:
                 self._look_s = time.monotonic() + _LOOK_S
@@ -361,11 +361,11 @@ class TopicIds:
             return False
 
     def begin(self) -> None:
-        """The member has left the group: forget the pending request."""
+        """Forget the pending request, because the member has left the group."""
         self._asked = None
 
     def marked(self, offsets: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Offsets to commit, with the ids of their topics in the metadata."""
+        """The offsets to commit, each with its topic's id added to the metadata."""
         return [
             TopicPartition(place.topic, place.partition, place.offset, _with_id(place, self.of(place.topic)))
             for place in offsets
@@ -374,7 +374,7 @@ class TopicIds:
     def own(self, found: Iterable[TopicPartition]) -> dict[tuple[str, int], tuple[int, str]]:
         """The committed offsets that belong to the present topics, not to deleted ones, with the tracker's texts.
 
-        Earlier releases committed no id; their offsets count.
+        An offset without an id comes from an earlier release, and belongs to the present topic.
         """
         own = {}
         for place in found:

@@ -2,13 +2,13 @@
 
 `Transactions` sends batches, `KafkaSender` the claims of a delay store.
 
-One transaction at a time, one thread. Every call that can block has a deadline (`DeadlineCall`). After the deadline a
-new producer with the same id replaces the old one. Its `init_transactions` ends the open transaction by commit or
-abort. The offsets that were part of the transaction show which of the two happened.
+Only one thread at a time may use a `Transactions`. Every call that can block has a deadline (`DeadlineCall`). After the
+deadline a new producer with the same id replaces the old one. The new producer's `init_transactions` ends the open
+transaction by commit or abort. The offsets that were part of the transaction show which of the two happened.
 
 Two producers may take turns, each with its own id. A broker answers a commit before it has written the transaction's
-markers. If the same id begins another transaction meanwhile, the client has to wait (librdkafka waits 20 ms or 100 ms,
-even if less is needed). A transaction begins only after the previous one is committed, so none overtakes another.
+markers. If a producer with the same id begins another transaction meanwhile, it has to wait (librdkafka waits 20 ms or
+100 ms, even if less is needed). A transaction begins only after the previous one is committed, so their order is kept.
 
 librdkafka reports only failed messages, because each report takes the interpreter's lock.
 
@@ -57,7 +57,7 @@ AGAIN_S = 86_400.0  # how old a committed number may get
 
 
 class Transactions:
-    """Transactions under one id.
+    """Sends messages and offsets in transactions, with producers of one transactional id.
 
     Args:
         settings: librdkafka's settings.
@@ -148,7 +148,7 @@ class Transactions:
         return [to_blame.get(place) for place in range(len(messages))]
 
     def _barred(self, messages: Sequence[Message]) -> dict[int, PublishFailure]:
-        """The failures of messages whose topics this client may not write to: librdkafka gives them no report."""
+        """The failures of messages whose topics this client may not write to. librdkafka reports no such failure."""
         closed = self._closed({message.topic for message in messages})
         return {place: not_ours(message.topic) for place, message in enumerate(messages) if message.topic in closed}
 
@@ -172,7 +172,7 @@ class Transactions:
         raise BrokerInDoubt(f"{error}: the transaction may be committed") from error
 
     def _refused(self, step: str, error: Exception) -> NoReturn:
-        """Raise the error of a failed step before the commit."""
+        """Raise the error for a step that failed before the commit."""
         found = error_of(error)
         if not isinstance(found, KafkaError) or step == "begin_transaction" or found.fatal():
             self._producers.clear()
@@ -268,12 +268,12 @@ class _Transaction:
 
 
 def claims_topic(namespace: str) -> str:
-    """The name of a topic and of the consumer group that commits there. The topic has a partition for each shard."""
+    """The name of the topic and of the consumer group in which `KafkaSender` commits the numbers of claims."""
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', namespace)}.claims"
 
 
 class KafkaSender:
-    """Sends the claims of a delay store in transactions that carry the claim's number: see `ClaimSender`.
+    """Sends the claims of a delay store in transactions that carry the claim's number. Implements `ClaimSender`.
 
     Each shard has two transactional producers, which take turns. Their ids contain the namespace and the shard, so a
     new pair fences the previous pair. The transaction commits the claim's number as an offset, together with the
@@ -313,7 +313,7 @@ class KafkaSender:
         self._reader: Any = Consumer({**settings, "enable.auto.commit": False})
 
     def take_over(self, shard: int) -> int | None:
-        """Implements `ClaimSender.take_over`."""
+        """Fence the shard's previous sender. Returns the number of the last claim that was sent, None if not known."""
         self._topology.create([self.topic], partitions=self._shards, settings={"cleanup.policy": "compact"})
         sender = self._senders.get(shard)
         if sender is None:
@@ -334,7 +334,7 @@ class KafkaSender:
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
         """Send a claim's messages and commit its number, in one transaction.
 
-        Returns and raises what `ClaimSender.send` does.
+        Returns one answer for each message, and raises what `ClaimSender.send` raises.
         """
         sender, messages = self._senders[shard], self._placed(map(return_to_origin, messages))
         if not sender.ready:  # a new producer would fence the present owner of the shard
@@ -351,7 +351,7 @@ class KafkaSender:
         return time.monotonic() - self._committed_s.get(shard, time.monotonic()) > AGAIN_S
 
     def close(self) -> None:
-        """Implements `ClaimSender.close`."""
+        """Close the producers and the client that reads offsets."""
         for sender in self._senders.values():
             sender.close()
         self._reader.close()

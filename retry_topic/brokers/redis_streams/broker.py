@@ -91,11 +91,11 @@ class RedisStreamsBroker:
         return self._publisher.publish_fields(entries)
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
-        """Publish one message, repeatably. Implements `OnceBroker.publish_once`."""
+        """Publish a message, unless the topic got one with this id within `window_ms`. Returns its failure or None."""
         return self._publisher.publish_once(message, message_id, window_ms)
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> RedisStreamsConsumer:
-        """Join `group` on `topics`, which are created when absent; a new group starts at their beginning.
+        """Join `group` on `topics`, which are created when absent. A new group starts at the beginning of each.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -110,7 +110,7 @@ class RedisStreamsBroker:
         return consumer
 
     def topic_problem(self, topic: str) -> str | None:
-        """Why a topic cannot have this name; None if it can. See `NamesBroker`."""
+        """Why a topic cannot have this name; None if it can. Implements `NamesBroker.topic_problem`."""
         return topic_problem(topic)
 
     def create_topic(self, topic: str) -> None:
@@ -139,7 +139,11 @@ class RedisStreamsBroker:
         return {topic: length for topic, length in lengths.items() if length is not None}
 
     def backlog(self, topic: str, group: str) -> Backlog:
-        """The records of `topic` that `group` has not settled, see `BacklogBroker`. Cost: five small commands."""
+        """The records of `topic` that `group` has not settled. Implements `BacklogBroker.backlog`.
+
+        Cost: about five small commands. If the server does not know how many entries are new to the group (entries were
+        deleted), this method reads them and counts at most 1,000.
+        """
         stream = self.stream_key(topic)
         return self._connections.repeatable(stream, lambda client: _backlog(client, stream, topic, group), reads=True)
 
@@ -165,12 +169,15 @@ class RedisStreamsBroker:
         return group.encode() in self._connections.repeatable(stream, names, reads=True)
 
     def trim(self, topic: str, keep: int) -> int:
-        """Drop a topic's oldest entries beyond about `keep`, see `TrimBroker`. The server drops whole stream nodes."""
+        """Drop the oldest entries beyond about `keep`, but none that a group has not settled. Returns their number.
+
+        More than `keep` may stay, because the server drops whole nodes of a stream. Implements `TrimBroker.trim`.
+        """
         stream = self.stream_key(topic)
         return self._connections.repeatable(stream, lambda client: scripts.trim(client, stream, keep, unread=True))
 
     def server_identity(self) -> tuple[str, int] | None:
-        """(run id, database) of a standalone server. None for a Cluster, or if the server does not give its run id.
+        """The run id and the database of a standalone server. None for a Cluster, or if the run id is not known.
 
         If the delay store has the same identity, one script can claim and publish.
 
@@ -198,7 +205,7 @@ class RedisStreamsBroker:
         return f"<RedisStreamsBroker {self._connections!r} prefix={self._publisher.prefix!r} maxlen={self._maxlen}>"
 
     def _length(self, topic: str) -> int | None:
-        """How many entries a topic holds, None when its stream is gone."""
+        """How many entries a topic holds; None if its stream is gone."""
         stream = self.stream_key(topic)
 
         def ask(client: redis.Redis) -> tuple[int, int]:

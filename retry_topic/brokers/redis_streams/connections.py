@@ -44,7 +44,7 @@ _POOLS_OWN_STARTS = ("maint_", "orig_")
 
 
 class Connections:
-    """The clients a broker works with.
+    """The clients with which a broker calls its servers.
 
     Args:
         client_or_url: a `redis.Redis` (also one made by Sentinel), a `RedisCluster`, or a URL.
@@ -188,7 +188,7 @@ class Connections:
         return _derive(self._origin(key), socket_timeout=timeout_seconds)
 
     def moved(self) -> None:
-        """Ask for the topology again before the next call."""
+        """Let the next call ask the Cluster again which node has which slot."""
         self._stale = True
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ class Connections:
             return self._derived[name]
 
     def _ensure_able(self, server: str, client: redis.Redis) -> None:
-        """Ask a server once whether it supports the durability level. Later each confirmation shows that."""
+        """Ask a server, the first time only, whether it supports the durability level. Raises BrokerError if not."""
         if not self._durability.confirms or server in self._able:
             return
         info: Any = client.info()
@@ -237,7 +237,7 @@ class Connections:
 
 @lru_cache(maxsize=1024)
 def tag_of(key: str) -> str:
-    """A hash tag that puts one of this package's keys in the slot of `key`."""
+    """A hash tag for a key of this package, so that the key is in the same slot as `key`."""
     start = key.find("{")
     end = key.find("}", start + 1)
     if start >= 0 and end > start + 1:
@@ -249,7 +249,7 @@ def tag_of(key: str) -> str:
 
 
 def release(client: redis.Redis) -> None:
-    """Close a derived client and its connections."""
+    """Close a client that `Connections` has made, and its connections."""
     with contextlib.suppress(RedisError, OSError):  # a failed close leaves the client unused as well
         client.close()
         client.connection_pool.disconnect()

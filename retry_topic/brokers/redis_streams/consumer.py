@@ -4,9 +4,9 @@ Invariant: an entry that the group has read and not settled is in the group's li
 exactly one member. `beat` renews this assignment. A member takes over entries that were not renewed for `idle_ms`. The
 server measures this time, so the members' clocks do not matter.
 
-Reading: the member first looks for orphans, every quarter of `idle_ms` and at least every 5 s. Then it waits for new
-entries in XREADGROUP on its own connection. In a Cluster, one command cannot wait for topics on several slots. The
-member then asks the slots in turn and waits up to 50 ms for each.
+Reading: the member first looks for entries to take over, every quarter of `idle_ms` and at least every 5 s. Then it
+waits for new entries in XREADGROUP on its own connection. In a Cluster, one command cannot wait for topics on several
+slots. The member then asks the slots in turn and waits up to 50 ms for each.
 
 Threads: one at a time, except `beat`.
 """
@@ -64,7 +64,7 @@ class RedisStreamsConsumer:
         self._idle_ms = idle_ms
         self._sweep_every_seconds = min(max(idle_ms // 4, 10), BLOCK_MS) / 1000
         self._sweep_at = time.monotonic()
-        self._cursors = dict.fromkeys(self._topics, START)  # streams to search for orphans, and from where
+        self._cursors = dict.fromkeys(self._topics, START)  # streams to search for entries to take over, and from where
         self._reap_at = time.monotonic() + REAP_EVERY_SECONDS
         slots: dict[int, list[str]] = {}
         for stream in self._topics:
@@ -76,7 +76,7 @@ class RedisStreamsConsumer:
         self._join()
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """Up to `limit` deliveries, orphans first; waits up to `timeout_ms` for the first.
+        """Up to `limit` deliveries; those of silent members come first. Waits up to `timeout_ms` for the first.
 
         Raises:
             BrokerUnavailable: the server does not answer: poll again. Or this consumer was closed: make another.
@@ -100,14 +100,14 @@ class RedisStreamsConsumer:
         return []
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Settle deliveries. Repeating it is harmless, also after an error."""
+        """Settle deliveries. Repeating the call is harmless, also after an error."""
         self._settler.ack(deliveries)
 
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
         """Publish each message and settle its delivery. The message of a settled delivery is not published again.
 
-        If source and target are on one server (in a Cluster: on one slot), both happen in one step. Otherwise it
-        publishes first and settles after. The caller may repeat the same call after a failure `in_doubt`.
+        If source and target are on one server (in a Cluster: on one slot), both happen in one step. Otherwise this
+        method publishes first and settles afterwards. The caller may repeat the same call after a failure `in_doubt`.
         """
         return self._settler.forward(pairs)
 
@@ -159,12 +159,15 @@ class RedisStreamsConsumer:
         self._join()
 
     def _reap(self, idle_ms: int, only: str = "") -> int:
-        """Remove members (or `only` one) that hold nothing and were silent for `idle_ms`. Returns their number."""
+        """Remove the group's members, or only the member `only`, that hold nothing and were silent for `idle_ms`.
+
+        Returns the number of removals in all streams.
+        """
         reap, run = partial(scripts.reap, group=self._group, idle_ms=idle_ms, only=only), self._connections.run
         return sum(run(stream, partial(reap, stream=stream), repeat=True) for stream in self._topics)
 
     def _tidy(self) -> None:
-        """Trim the streams, and now and then remove members that ended without leaving."""
+        """Trim the streams. Every 10 minutes also remove members that ended without leaving the group."""
         self._settler.trim()
         if time.monotonic() >= self._reap_at:
             self._reap_at = time.monotonic() + REAP_EVERY_SECONDS
@@ -224,7 +227,10 @@ class RedisStreamsConsumer:
         return taken or self._read(self._routes[0], limit, min(wait_ms, TURN_MS))
 
     def _read(self, route: list[str], limit: int, block_ms: int) -> list[Delivery]:
-        """New entries of one route. COUNT is per stream: each gets an equal share; busy ones also get the rest."""
+        """New entries of streams that are on one slot. COUNT limits each stream, so each stream gets an equal share.
+
+        Streams that still have entries share what the others leave.
+        """
         taken: list[Delivery] = []
         streams = route
         while streams and len(taken) < limit:

@@ -64,7 +64,7 @@ FAULTS = (client.RedisError, client.RedisClusterException, OSError)  # all that 
 
 
 def code(error: Exception | str) -> str:
-    """The server's code of the error, or "" when the connection failed."""
+    """The server's code of the error; "" if the connection failed."""
     for kind, name in _CLASSES:
         if isinstance(error, kind):
             return name
@@ -93,7 +93,7 @@ _NO_ANSWER: dict[Sent, str] = {
 
 
 def words(error: Exception | str, sent: Sent = "message") -> str:
-    """The cause and what to do, followed by the server's own text."""
+    """The cause of an error and what to do, followed by the server's own text. `sent`: what kind of call failed."""
     name = code(error)
     known = _PASSING.get(name) or _REFUSED.get(name) or _HOPELESS.get(name)
     if isinstance(error, Exception) and is_unsent(error):
@@ -114,7 +114,7 @@ def publish_failure(error: Exception | str) -> PublishFailure:
 
 
 def broker_error(error: Exception, sent: Sent) -> BrokerError:
-    """The error of a whole call: `BrokerUnavailable` when repeating may help, else `BrokerError`."""
+    """The error for a call that failed as a whole: `BrokerUnavailable` if repeating may help, else `BrokerError`."""
     name, text = code(error), words(error, sent)
     if name != "" and name not in _PASSING:
         return BrokerError(text)

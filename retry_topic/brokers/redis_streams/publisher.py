@@ -240,12 +240,12 @@ def by_stream(deliveries: Iterable[Delivery]) -> dict[str, list[bytes]]:
 
 
 class StreamSettler:
-    """Settles the deliveries of one member of `group`: XACK, publish-and-settle, and trimming.
+    """Settles the deliveries of one member of `group`, forwards messages, and trims the streams.
 
     `forward` runs one script per slot. The script publishes a message only if the group has not settled its delivery.
     So a repetition after a lost reply publishes nothing twice. If source and target are on different slots of a
-    Cluster, `forward` publishes first and settles after. It remembers deliveries that it published and could not
-    settle; a repetition only settles them.
+    Cluster, `forward` publishes first and settles afterwards. If it cannot settle a delivery whose message it has
+    published, it remembers the delivery. A repetition then only settles this delivery.
     """
 
     def __init__(self, connections: Connections, publisher: StreamPublisher, group: str, maxlen: int | None) -> None:
@@ -257,7 +257,7 @@ class StreamSettler:
         self._published: set[Handle] = set()  # forwarded across slots, not settled yet
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
-        """Settle deliveries. Repeating it is harmless, also after an error."""
+        """Settle deliveries. Repeating the call is harmless, also after an error."""
         for stream, ids in by_stream(deliveries).items():
             self._ack(stream, ids)
             self._count(stream, len(ids))

@@ -22,7 +22,7 @@ Entry = tuple[bytes, list[bytes], int]  # id, fields, deliveries
 
 
 class Move(NamedTuple):
-    """One delivery to settle and the entry to publish for it."""
+    """One delivery to settle, and the entry that is published in its place."""
 
     source: str
     entry_id: bytes
@@ -45,7 +45,7 @@ def _run(client: redis.Redis, name: str, keys: Sequence[str], args: Sequence[str
 
 
 def _write(connections: Connections, name: str, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
-    """Run a repeatable script and wait for the durability level. Returns the script's reply."""
+    """Run an idempotent script, and wait until its writes have the durability level. Returns the script's reply."""
     source, digest = _script(name)
     (reply,) = connections.write(keys[0], [("EVALSHA", digest, len(keys), *keys, *args)], repeat=True)
     if isinstance(reply, NoScriptError):
@@ -76,14 +76,17 @@ def beat(client: redis.Redis, stream: str, group: str, consumer: str, idle_ms: i
 def publish_once(
     connections: Connections, stream: str, mark: str, create_topics: bool, window_ms: int, fields: Sequence[bytes]
 ) -> bytes:
-    """Append an entry unless `mark` names an appended one. Returns `done`, `unknown` or an error's text."""
+    """Append an entry, and write its id to the key `mark` for `window_ms`. Does nothing if `mark` names an entry.
+
+    Returns `done`, `unknown` (there is no such stream) or an error's text.
+    """
     args = ["" if create_topics else "NOMKSTREAM", window_ms, *fields]
     answer: bytes = _write(connections, "publish_once", [stream, mark], args)
     return answer
 
 
 def forward(connections: Connections, group: str, create_topics: bool, moves: Sequence[Move]) -> list[bytes]:
-    """Publish and settle each move. Returns for each `done`, `unknown` or an error's text."""
+    """Publish and settle each move. Returns for each: `done`, `unknown` (no such stream) or an error's text."""
     index: dict[str, int] = {}
     args: list[str | bytes | int] = [group, "" if create_topics else "NOMKSTREAM"]
     for source, entry_id, target, fields in moves:

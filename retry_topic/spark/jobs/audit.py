@@ -1,7 +1,7 @@
 """audit: reads every item of a store, finds damage, and repairs it where that is safe.
 
 A live store changes while it is read. So the audit reads the store a second time and reports only what is damaged both
-times. The script that repairs an item (`mend.lua`) checks it a third time.
+times. The script that repairs an item (`mend.lua`) checks the item a third time.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Audit:
     """What the audit found and repaired.
 
     Args:
-        repair: whether the audit was to repair.
+        repair: whether the caller asked for repairs.
         items: number of items in the store.
         found: number of findings of each kind.
-        drifted: one line for each counter of a shard that differs from the number of its items.
+        drifted: one text for each counter of a shard that differs from the number of its items.
         findings: the damaged and overdue items.
-        repaired: items that were repaired.
-        recovered: items whose lease had expired and that wait again.
-        left: findings that are not repaired.
+        repaired: the number of items that were repaired.
+        recovered: items that wait again, because their lease had expired.
+        left: the number of findings that are not repaired.
     """
 
     repair: bool
@@ -129,7 +129,7 @@ def _collected(part: DataFrame) -> list[FlawedItem]:
 
 
 def drift(shard: int, counts: Counts) -> list[str]:
-    """One line for each counter of a shard that differs from the number of its items."""
+    """One text for each counter of a shard that differs from the number of its items."""
     return [
         f"shard {shard}: {counts.total(state):,} {state} by the counters, {counts.sizes[state]:,} in the index"
         for state in ("due", "leased", "held", "dead")

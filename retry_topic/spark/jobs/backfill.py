@@ -38,7 +38,7 @@ class Backfilled:
         bad: number of rows that cannot be stored, by reason.
         stored: rows that this run stored.
         first_due_ms, last_due_ms: earliest and latest due time of the good rows; None when they have none.
-        bytes_needed: server memory that the good rows need, about.
+        bytes_needed: about how much server memory the good rows need.
         bytes_free: server memory that is free; None when the server does not say.
         rejects: the folder for the bad rows.
     """
@@ -72,7 +72,7 @@ def backfill(
     memory_limit: int | None = None,
     past: bool = False,
 ) -> Backfilled:
-    """Schedule every row. A second run stores only the rows that the first one did not.
+    """Schedule every row. A second run stores only the rows that the first run did not store.
 
     Args:
         rows: with the columns that `format("wheelsched")` takes, or with others for `columns`.
@@ -80,13 +80,14 @@ def backfill(
         job_id: the name of this set of rows. Never use it for other rows.
         columns: SQL by column (`{"id": "concat('c', customer)", "value": "to_json(struct(*))"}`); it replaces the
             columns of `rows`. The id must be the same in every run. Defaults to none.
-        spread_ms: delay each row's own due time by up to this; a hash of the id chooses the delay. Defaults to 0.
-        rate: instead of `spread_ms`: about this many rows a second from now on, none before its own due time. Defaults
-            to None.
+        spread_ms: delay each row's due time by up to this; a hash of the id chooses the delay. Defaults to 0.
+        rate: instead of `spread_ms`: about this many rows become due per second from now on, none before its own due
+            time. Defaults to None.
         rejects: folder for the rows that cannot be stored, with the reason, as Parquet. Defaults to None: one such
             row stops the job.
         dry_run: only check the rows. Defaults to False.
-        memory_limit: bytes the server may use afterwards. Defaults to its own limit, or its machine's memory.
+        memory_limit: how many bytes the server may use after the job. Defaults to the server's own limit, or to the
+            memory of its machine.
         past: also store rows whose due time has passed; they are due at once. Defaults to False: they are bad rows.
 
     Raises:
@@ -132,7 +133,7 @@ def _with_due_ms(shaped: DataFrame, *, needs_due: bool) -> DataFrame:
 
 
 def _check_rows(report: Backfilled) -> None:
-    """Raise `Rejected` for bad rows when there is no folder for them."""
+    """Raise `Rejected` if rows are bad and the caller gave no folder for rejects."""
     if report.bad and report.rejects is None:
         problems = ", ".join(f"{count:,} rows: {why}" for why, count in report.bad.items())
         raise Rejected(f"{problems}: nothing was stored; drop these rows, or name a folder for rejects")
@@ -177,7 +178,7 @@ def _shaped(rows: DataFrame, columns: dict[str, str]) -> DataFrame:
 
 
 def _flaw(columns: list[str], least_ms: int, greatest_ms: int) -> Column:
-    """Why a row cannot be stored; "" when it can."""
+    """A column with the reason why a row cannot be stored; "" if it can."""
     from pyspark.sql import functions as f
 
     body = "value" if "value" in columns else "body"
@@ -204,7 +205,7 @@ def _flaw(columns: list[str], least_ms: int, greatest_ms: int) -> Column:
 
 
 def _count(judged: DataFrame, report: Backfilled, spread_ms: int) -> None:
-    """Count rows, bad rows by reason, the bytes of the good rows, and their first and last due."""
+    """Add to the report: the rows, the bad rows by reason, and the bytes and due times of the good rows."""
     from pyspark.sql import functions as f
 
     dues = f.col("due_ms") if "due_ms" in judged.columns else f.lit(None).cast("bigint")

@@ -46,7 +46,7 @@ class Verdict:
         topic: topic of the messages.
         error_class: class of their first error.
         messages: messages that failed at least once.
-        today: what happened to these messages: success, tries a message, and wait (p50, p90, p99).
+        today: what happened to these messages: share of successes, tries per message, and wait (p50, p90, p99).
         present: what the recovery curve predicts for today's policy. The closer to `today`, the better the curve fits.
         proposed: what the recovery curve predicts for the proposal.
         load: deliveries of these messages today and with the proposal, and their ratio.
@@ -74,7 +74,7 @@ class Backtest:
         left_out: rows that are impossible and were not used.
         messages: messages that failed at least once.
         inconsistent: messages that failed again after a success; they were not used.
-        small_groups: pairs of topic and error class that were not searched: too few messages, or over the limit.
+        small_groups: pairs of topic and error class without a proposal: too few messages, or more pairs than `groups`.
         verdicts: the results, the largest group first.
         policies: the proposal, for `dump_policies`.
     """
@@ -106,8 +106,8 @@ def backtest(
     Args:
         history: the attempts; for the columns see `retry_topic.spark.jobs.history`.
         policies: today's policies. Defaults to the default policy.
-        groups: search at most this many pairs of topic and error class, the largest ones. Defaults to 50.
-        resamples: curves drawn anew for the confidence intervals. Defaults to 60.
+        groups: propose a policy for at most this many pairs of topic and error class, the largest ones. Defaults to 50.
+        resamples: the number of resampled curves for the confidence intervals. Defaults to 60.
         seed: seed of the search and of the resampling. Defaults to 0.
 
     Raises:
@@ -138,7 +138,7 @@ def backtest(
 
 
 def _happened(sums: dict[str, Any]) -> dict[str, Any]:
-    """What happened to the messages of a group: success, tries a message, and wait."""
+    """What happened to the messages of one topic and error class: share of successes, tries per message, and wait."""
     return {
         "success": round(sums["succeeded"] / sums["messages"], 5),
         "tries": round(sums["tries"] / sums["messages"], 3),
@@ -170,7 +170,7 @@ def intervals_of(best: ScoredPolicy, others: Sequence[Curve], seed: int) -> dict
 
 
 def _reduce(history: DataFrame, report: Backtest) -> tuple[dict[Any, list[Interval]], dict[Any, dict[str, Any]]]:
-    """The intervals and the sums of each (topic, error class); counts go to the report."""
+    """The intervals and the sums of each (topic, error class). Adds the counts of rows and messages to the report."""
     from pyspark.sql import functions as f
 
     fine = sound(history)
@@ -187,7 +187,7 @@ def _reduce(history: DataFrame, report: Backtest) -> tuple[dict[Any, list[Interv
 
 
 def _messages(attempts: DataFrame) -> DataFrame:
-    """One row for each message that failed: its error class, tries, wait, and the grid lines of its interval."""
+    """One row for each message that failed: error class, tries, wait, and the interval in which it recovered."""
     from pyspark.sql import functions as f
 
     failed, went = f.col("outcome") != "ok", f.col("outcome") == "ok"
@@ -219,7 +219,7 @@ def _sums(messages: DataFrame) -> dict[Any, dict[str, Any]]:
 
 
 def _intervals(messages: DataFrame) -> dict[Any, list[Interval]]:
-    """The intervals and their counts, in order, by (topic, error class)."""
+    """The intervals with their numbers of messages, in ascending order, by (topic, error class)."""
     found: dict[Any, list[Interval]] = {}
     for row in messages.groupBy("topic", "error_class", "low", "high").count().collect():
         # a failure and a success may round to one grid line; an interval covers at least one stretch
@@ -231,7 +231,7 @@ def _intervals(messages: DataFrame) -> dict[Any, list[Interval]]:
 
 
 def _nearest_line(at_ms: Column) -> Column:
-    """The number of the grid line nearest to a time."""
+    """The number of the grid line that is nearest to a time after the first failure."""
     from pyspark.sql import functions as f
 
     line = f.round(f.log2(f.greatest(at_ms, f.lit(1)) / f.lit(LEAST_MS)) * STEPS) + 1
@@ -269,7 +269,7 @@ def _as_dict(best: ScoredPolicy) -> dict[str, Any]:
 
 
 def _proposal(today: PolicySet, found: dict[tuple[str, str], ScoredPolicy]) -> PolicySet:
-    """Today's policies; each searched error class gets a rule before the others."""
+    """Today's policies, with a new rule for each error class that has a proposal. The new rules come first."""
     topics = dict(today.topics)
     for topic in dict.fromkeys(topic for topic, _ in found):
         if check_name("topic", topic):

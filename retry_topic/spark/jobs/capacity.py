@@ -34,9 +34,9 @@ class WheelRun:
     """What one candidate wheel did with the sample.
 
     Args:
-        tick_ms: tick of the wheel. It makes a message late by less than this.
-        wheel_size: slots of a level.
-        levels: levels that the wheel made.
+        tick_ms: tick of the wheel. The wheel makes a message late by less than one tick.
+        wheel_size: number of slots in a level.
+        levels: number of levels that the wheel made.
         most_pending: most entries in the wheel at once.
         occupancy: most entries at once in each level, lowest level first.
         fullest: most entries that one bucket returned at once.
@@ -56,7 +56,19 @@ class WheelRun:
 
 @dataclass(slots=True)
 class Capacity:
-    """The measured load, the candidate wheels and the proposal."""
+    """The measured load, the candidate wheels and the proposal.
+
+    Args:
+        messages: number of messages of the load.
+        sampled: number of messages that each candidate wheel ran.
+        delay_ms: p50, p90, p99 and maximum of the time from a message's creation to its due time.
+        peak_due_per_s: most messages that become due in one second.
+        peak_at_ms: when this second begins; None without messages.
+        shard_skew: messages of the fullest shard, divided by the mean of all shards.
+        memory_bytes: about how much server memory the messages need.
+        candidates: what each candidate wheel did.
+        suggested: the proposed tick, wheel size, levels, shards and memory.
+    """
 
     messages: int = 0
     sampled: int = 0
@@ -81,13 +93,13 @@ def capacity(
     sample: int = 50_000,
     body_bytes: int = 200,
 ) -> Capacity:
-    """Measure these arrivals and propose a wheel and a store for them.
+    """Measure a load and propose a timing wheel, shards and memory for it.
 
     Args:
-        arrivals: columns id, created_ms, due_ms.
-        shards: number of shards of the present store, for the skew. Defaults to 1.
+        arrivals: one row for each message of the load, with the columns id, created_ms and due_ms.
+        shards: number of shards for which the report says how unevenly they are loaded. Defaults to 1.
         precision_ms: the coarsest acceptable tick. Defaults to 1.
-        sample: how many messages each candidate wheel runs, the first ones by creation. Defaults to 50,000.
+        sample: each candidate wheel runs this many messages, those that were created first. Defaults to 50,000.
         body_bytes: mean size of a body. Defaults to 200.
 
     Raises:
@@ -126,7 +138,7 @@ def capacity(
 
 
 def waiting(spark: SparkSession, place: StorePlace) -> DataFrame:
-    """The messages that wait in a store, as arrivals that are created now."""
+    """The messages that wait in a store, as arrivals for `capacity`. All are created now."""
     from pyspark.sql import functions as f
 
     with place.opened() as store:
@@ -136,7 +148,7 @@ def waiting(spark: SparkSession, place: StorePlace) -> DataFrame:
 
 
 def _run(spark: SparkSession, pairs: list[tuple[int, int]]) -> list[WheelRun]:
-    """Run each candidate wheel in its own task."""
+    """Run each candidate wheel on the pairs (created, due) in its own Spark task."""
     wheels = [(tick, size) for tick in TICKS_MS for size in SIZES]
 
     def simulated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -176,7 +188,7 @@ def simulate(tick_ms: int, wheel_size: int, pairs: list[tuple[int, int]]) -> Whe
 
 
 def _advance(wheel: TimingWheel[None], now_ms: int) -> int:
-    """Advance the wheel from deadline to deadline, as its owner does. Return the most entries of one advance."""
+    """Advance the wheel up to `now_ms`, one deadline at a time. Returns the most entries that one step returned."""
     fullest = 0
     while (armed := wheel.next_expiry()) is not None and armed <= now_ms:
         fullest = max(fullest, len(wheel.advance(armed)))

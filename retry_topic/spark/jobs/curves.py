@@ -1,11 +1,11 @@
 """Recovery curves: the probability that a message still fails a time t after its first failure.
 
-Attempts show this only at some times. A message that failed at L and succeeded at S recovered in between: its recovery
-time is interval-censored. A message that was given up at L recovers later or never. The curve is Turnbull's (1976)
-non-parametric maximum likelihood estimate by self-consistency, on a grid of times. After the last attempt in the
-history the curve is unknown and stays flat.
+The attempts of a message show only at some times whether it still fails. A message that failed at L and succeeded at S
+recovered in between: its recovery time is interval-censored. A message that was given up at L recovers later or never.
+The curve is Turnbull's (1976) non-parametric maximum likelihood estimate by self-consistency, on a grid of times. After
+the last attempt in the history the curve is unknown and stays flat.
 
-Pure numbers, no Spark: the input is counts of intervals, a few thousand at most.
+This module does not use Spark. Its input is counts of intervals, a few thousand at most.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _DRAWS = 48  # schedules drawn from a policy with jitter
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A number of messages that still failed at grid line `failed` and had recovered at line `recovered`.
+    """A number of messages that still failed at grid line `failed` and had recovered at grid line `recovered`.
 
-    `recovered` is None when no attempt succeeded. Times are rounded to the nearest line. Rounding failures down and
-    successes up would be wrong: both would cover the stretch around each attempt, so that messages that never recover
-    would count as recovered in it.
+    A grid line is one time of the grid. `recovered` is None when no attempt succeeded. Each time is rounded to the
+    nearest line. Rounding failures down and successes up would be wrong: then both would contain the time around each
+    attempt, and messages that never recover would count as recovered in this time.
     """
 
     failed: int
@@ -49,9 +49,9 @@ class Curve:
     """The share of messages that still fail, at each grid line.
 
     Args:
-        failing: the share by grid line; it falls from 1.
+        failing: the share at each grid line, 1 at the first line and never rising.
         horizon_ms: time of the last attempt. After it nothing is known.
-        messages: number of messages behind the curve.
+        messages: number of messages from which the curve was estimated.
     """
 
     failing: Floats
@@ -66,15 +66,16 @@ class Curve:
 
 
 def fit(intervals: Sequence[Interval]) -> Curve:
-    """The maximum likelihood curve of these intervals."""
+    """Estimate the recovery curve from intervals, by maximum likelihood."""
     seen = _Seen(intervals)
     return _curve(seen.mass(seen.counts, _ROUNDS), seen)
 
 
 class _Seen:
-    """Intervals as stretches of the grid. Stretch n begins at line n; the last stretch means "later or never".
+    """Intervals as stretches of the grid. A stretch is the time between two neighbouring grid lines.
 
-    A recovery after the horizon also counts as "later or never".
+    Stretch n begins at line n. The last stretch means "later or never". A recovery after the horizon also counts as
+    "later or never".
     """
 
     def __init__(self, intervals: Sequence[Interval]) -> None:
@@ -86,7 +87,13 @@ class _Seen:
         self._high = np.asarray([self.horizon if i.recovered is None else i.recovered for i in intervals])
 
     def mass(self, counts: Floats, rounds: int, begin: Floats | None = None) -> Floats:
-        """The share of messages that recover in each stretch, when each interval has `counts` messages."""
+        """The estimated share of messages that recover in each stretch.
+
+        Args:
+            counts: the number of messages of each interval.
+            rounds: the most rounds of the estimation.
+            begin: the shares to begin with. Defaults to None: equal shares.
+        """
         size, total = len(GRID_MS), counts.sum()
         mass = np.full(size, 1.0 / size) if begin is None else begin
         for _ in range(rounds):
@@ -110,10 +117,11 @@ def _curve(mass: Floats, seen: _Seen) -> Curve:
 
 
 def resample(intervals: Sequence[Interval], rounds: int, seed: int) -> list[Curve]:
-    """Bootstrap: curves of messages drawn anew from the intervals. They show how far chance alone may move the curve.
+    """Bootstrap: estimate curves from random draws of the messages. They show how far chance alone may move a curve.
 
-    Each draw takes a third of the messages. For interval-censored times a draw of all messages gives intervals that are
-    too narrow (Sen, Banerjee and Woodroofe, 2010); a smaller draw repairs that. `interval` uses these curves.
+    Each draw takes a third of the messages. For interval-censored times, draws of all messages give confidence
+    intervals that are too narrow (Sen, Banerjee and Woodroofe, 2010); smaller draws repair that. `interval` uses these
+    curves.
     """
     rng = np.random.default_rng(seed)
     seen = _Seen(intervals)
@@ -127,11 +135,11 @@ def resample(intervals: Sequence[Interval], rounds: int, seed: int) -> list[Curv
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a policy does, on a curve, to messages that failed once.
+    """What a recovery curve predicts for a policy and the messages that failed once.
 
     Args:
         success: share of the messages that succeed in the end.
-        tries: deliveries a message, including the first one.
+        tries: deliveries per message, including the first one.
         wait_ms: p50, p90 and p99 of the time from the first failure to the success, of the messages that succeed.
         beyond: the policy retries later than the horizon; then `success` is a lower bound.
     """
@@ -166,7 +174,7 @@ def schedules(delay: Delay, attempts: int, seed: int = 0) -> Floats:
 
 
 def score(curve: Curve, times_ms: Floats) -> Score:
-    """The score of these schedules on a curve."""
+    """What a curve predicts for schedules of retry times, as `schedules` returns them."""
     if times_ms.shape[1] == 0:
         return Score(0.0, 1.0, {"p50": 0, "p90": 0, "p99": 0})
     failing = curve.at(times_ms)
@@ -189,12 +197,13 @@ def _waits(times_ms: Floats, gained: Floats) -> dict[str, int]:
 
 
 def interval(estimate: float, others: Iterable[float], least: float, most: float) -> tuple[float, float]:
-    """A confidence interval of at least 95 %.
+    """A confidence interval of at least 95 %, within `least` and `most`.
 
-    It is the estimate plus and minus 1.96 standard deviations of the values of `resample`'s curves. These curves have a
-    third of the messages, so the interval is wider than chance alone requires. The extra width makes up for three
-    further errors: the rounding to the grid, the censoring, and one curve that both chose and scored the policy.
-    docs/spark-backtest.md says how often the interval contained the truth on histories with known recovery laws.
+    It is the estimate plus and minus 1.96 standard deviations of `others`, the values of `resample`'s curves. These
+    curves have a third of the messages, so the interval is wider than chance alone requires. The extra width makes up
+    for three further errors: the rounding to the grid, the censoring, and one curve that both chose and scored the
+    policy. docs/spark-backtest.md says how often the interval contained the truth on histories with known recovery
+    laws.
     """
     reach = 1.96 * float(np.std(np.asarray([*others]), ddof=1))
     return max(least, estimate - reach), min(most, estimate + reach)

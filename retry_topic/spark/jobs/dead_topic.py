@@ -44,8 +44,8 @@ def topic_letters(spark: SparkSession, kafka: Kafka, topic: str, *, connector: C
     """The dead letters of a topic up to its present end, with the columns that `triage` and `select` need.
 
     `id` is topic id, partition and offset. `headers` are the record's headers. `text` is the payload, null when it is
-    not UTF-8. A record that is not one of our dead letters has no `topic`: it can be grouped, and be sent to a named
-    topic.
+    not UTF-8. A record that this package did not write has no `topic`: it can be grouped, and sent to a topic that
+    the caller names.
 
     Raises:
         ConfigError: there is no such topic.
@@ -72,7 +72,7 @@ def replay_topic(
     max_replays: int = MAX_REPLAYS,
     dry_run: bool = False,
 ) -> Replay:
-    """Send these dead letters again, each once, however often this is run. Their attempts start anew.
+    """Send each of these dead letters again, once, however often this is called. Its attempt count starts at 0 again.
 
     Args:
         letters: a selection of `topic_letters`.
@@ -111,7 +111,7 @@ def replay_topic(
 
 
 def _with_targets(letters: DataFrame, to: str, topic_id: str) -> DataFrame:
-    """Add two columns: `target`, the topic a letter goes to, null when unknown; `ours`, whether it is of this topic."""
+    """Add two columns: `target`, the topic to send a letter to (null if unknown), and `ours`: it is of this topic."""
     from pyspark.sql import functions as f
 
     target = f.lit(to)
@@ -163,7 +163,7 @@ class _Run:
         )
 
     def count(self, judged: DataFrame) -> Replay:
-        """Count the letters by what becomes of them: replayed, skipped, refused.
+        """Count the letters that are to be sent, and the others by the reason why they are not.
 
         Raises:
             ConfigError: a letter is in another topic, or its target is absent or not allowed; nothing was replayed.
@@ -226,7 +226,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """The topics that the headers of a letter may name. Any writer of the dead topic sets headers.
+    """Checks the topics that the headers of letters name, because any writer of the dead topic can set headers.
 
     Args:
         broker: the cluster.
@@ -256,7 +256,7 @@ class _Reader:
     """Turns records of a dead topic into rows of letters.
 
     Args:
-        topic_id: id of the topic. A topic that was deleted and created again has another id.
+        topic_id: the topic's id. A topic that was deleted and created again has another id.
     """
 
     topic_id: str
@@ -294,7 +294,7 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Sender:
-    """Makes two records of each letter: the letter, and its id for the topic of replayed letters.
+    """Makes two records from each letter: the letter itself, and its id for the topic of replayed letters.
 
     Args:
         replayed_topic: the topic of the ids.

@@ -1,8 +1,8 @@
-"""dlq: many dead letters at once: triage by fingerprint, select by SQL, repair by an expression, replay.
+"""dlq: groups many dead letters by fingerprint, selects them by SQL, repairs their payloads, and replays them.
 
-A replay lets each letter wait again in its store, once. The script that moves a letter checks that it is still dead. So
-a repeated task and a second run skip letters that were moved before. After that the letter travels like any other
-message of the store (exactly once when store and topic share a server).
+A replay lets each letter wait again in its store, once. The script that moves a letter checks that the letter is still
+dead. So a repeated task and a second run skip letters that were moved before. A dispatcher then releases the letter
+like any other message of the store (exactly once if store and topic are on one server).
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Replay:
     Args:
         dry_run: nothing was changed.
         selected: letters in the selection.
-        replayed: of these, letters that were replayed.
-        guarded: of these, letters that were replayed `max_replays` times before; they stay dead.
-        unreadable: of these, letters without a known target.
-        gone: of these, letters that others replayed or deleted meanwhile.
+        replayed: of the selected, letters that were replayed.
+        guarded: of the selected, letters that were replayed `max_replays` times before; they stay dead.
+        unreadable: of the selected, letters without a known target.
+        gone: of the selected, letters that others replayed or deleted meanwhile.
         before: with a topic: letters that an earlier run has sent. They are not in `selected`.
         last_due_ms: latest due time of the replayed letters; None when unknown.
         samples: some letters, in a dry run.
@@ -68,7 +68,7 @@ def dead_letters(spark: SparkSession, place: StorePlace) -> DataFrame:
 
 
 def triage(letters: DataFrame) -> DataFrame:
-    """Dead letters by topic, error class and fingerprint, the largest group first.
+    """Group dead letters by topic, error class and fingerprint, the largest group first.
 
     Columns: topic, error_class, fingerprint, letters, attempts (mean), first_ms, last_ms, sample_id, sample.
 
@@ -139,15 +139,16 @@ def replay(
     max_replays: int = MAX_REPLAYS,
     dry_run: bool = False,
 ) -> Replay:
-    """Let these dead letters wait again in their store. Their attempts start anew.
+    """Let these dead letters wait again in their store. The attempt count of each letter starts at 0 again.
 
     Args:
         letters: a selection of `dead_letters`.
         place: the store of the letters.
         repair: SQL for the new payload, over the letter's columns (`text` is the old payload). Null keeps the old
             payload. Defaults to None: no change.
-        rate: replay about this many a second, spread by a hash of the id. Defaults to None: all at once.
-        max_replays: the loop guard: most replays of one message. Defaults to 3.
+        rate: about this many letters become due per second; a hash of the id chooses the time. Defaults to None: all
+            at once.
+        max_replays: most replays of one message, so that a letter that always fails does not loop. Defaults to 3.
         dry_run: change nothing, only count. Defaults to False.
 
     Raises:
@@ -197,7 +198,7 @@ def repaired(letters: DataFrame, repair: str | None, columns: list[str]) -> Data
 
 
 def samples_of(letters: DataFrame, repair: str | None) -> list[dict[str, Any]]:
-    """Five letters with their new payloads."""
+    """Up to five letters, with their new payloads if `repair` is given."""
     from pyspark.sql import functions as f
 
     shown = [name for name in ("id", "topic", "error_class", "text") if name in letters.columns]

@@ -11,7 +11,8 @@
 | `error_class` | string | class of the error; null for `ok` |
 | `shard` | int | optional: the shard that held the message |
 
-The jobs leave out and count impossible rows: no id, an attempt below 1, a start before 1970, an unknown outcome.
+The jobs leave out and count impossible rows: no id, no topic, an attempt below 1, a start before 1970, an unknown
+outcome.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def load_history(spark: SparkSession, path: str) -> DataFrame:
 def store_history(spark: SparkSession, place: StorePlace) -> DataFrame:
     """Read the attempt history that services and consumers wrote to a store.
 
-    The history is bounded. It is read once and kept, so all figures of a report come from the same rows.
+    The store limits the length of the history. This function reads it once and keeps the rows, so all figures of a
+    report come from the same rows.
 
     Raises:
         ConfigError: the store has no history.
@@ -90,8 +92,8 @@ def store_history(spark: SparkSession, place: StorePlace) -> DataFrame:
 def topic_history(spark: SparkSession, kafka: Kafka, topic: str, *, connector: Connector = "auto") -> DataFrame:
     """Read an attempt history from a Kafka topic. The value of each record is a JSON object with the columns.
 
-    Equal rows count once: a producer may write a row twice. A value that is no such object becomes a row of nulls; the
-    jobs count it as left out.
+    Equal rows count once: a producer may write a row twice. A value that is no such object becomes a row of nulls. The
+    jobs leave such a row out and count it.
 
     Raises:
         ConfigError: there is no such topic, or it is empty.
@@ -148,7 +150,7 @@ def check_columns(
 
 
 def sound(history: DataFrame) -> Column:
-    """Whether a row of a history is possible."""
+    """A column that says whether a row of a history is possible."""
     from pyspark.sql import functions as f
 
     return f.coalesce(

@@ -1,11 +1,11 @@
-"""intake: store the failed messages of a consumer group's Kafka retry topic, as a stream, each record once.
+"""intake: stores the failed messages of a consumer group's Kafka retry topic, as a stream, each record once.
 
 It does what the intake of `wheel-sched serve` does: same policies, same ids, same positions in the store. One script
-stores the records of a batch together with the new position. So it may take turns with services or run beside them:
-no record is lost or stored twice. The checkpoint is optional: without one, a run begins at the position in the store.
-Services (`wheel-sched serve`) publish the due messages; Spark never does.
+stores the records of a batch together with the new position. So the job may take turns with services or run beside
+them: no record is lost or stored twice. The checkpoint is optional: without one, a run begins at the position in the
+store. Services (`wheel-sched serve`) publish the due messages; Spark never does.
 
-The JVM connector reads the topic when its jars are among the session's; else `format("wheelsched-kafka")` does.
+The JVM connector reads the topic if the Spark session has its jars; else `format("wheelsched-kafka")` does.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PartitionProgress:
         partition: its number in the retry topic.
         position: the next offset to read, from the store; None when the store has no position yet.
         end: the offset after the last record.
-        lag: offsets still to read, up to `end`. Transaction markers count too.
+        lag: number of offsets still to read, up to `end`. Transaction markers count too.
     """
 
     partition: int
@@ -68,9 +68,9 @@ class IntakeReport:
         connector: "jvm" or "python".
         batches: batches of the stream that held records.
         records: records that were read.
-        waiting: of these, messages that now wait for their next attempt.
-        dead: of these, messages that became dead letters.
-        repeated: of these, failures that the store already had from another record.
+        waiting: of the records, messages that now wait for their next attempt.
+        dead: of the records, messages that became dead letters.
+        repeated: of the records, failures that the store already had from another record.
         partitions: the progress of each partition.
     """
 
@@ -86,7 +86,7 @@ class IntakeReport:
 
     @property
     def lag(self) -> int:
-        """Offsets still to read, in all partitions."""
+        """The number of offsets still to read, in all partitions."""
         return sum(partition.lag for partition in self.partitions)
 
     def as_dict(self) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def intake(
         group: the consumer group whose retry topic is read. Give the settings that its services have.
         policies: the retry policies of these services. Defaults to the default policy.
         redelivery, origins, headers, secrets, history, reference_above, group_topics: see `ServiceConfig`.
-        connector: what reads the topic. "auto" (default): JVM when its jars are there and `kafka` is only an address.
+        connector: what reads the topic. "auto" (default): JVM if its jars are there and `kafka` is only an address.
         most: about this many offsets in one batch. Defaults to None: all.
         checkpoint: folder of the query; every node must reach it. Defaults to None: a temporary one.
         every_s: start a batch this often until `stop` is set. Defaults to None: read what is there, then end.
@@ -152,17 +152,17 @@ def intake(
 
 
 def _policy_text(policies: PolicySet | RetryPolicy | None) -> str:
-    """The policies as TOML, as tasks get them."""
+    """The policies as TOML text, in which form the tasks get them."""
     return dump_policies(PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet())
 
 
 def _start_of(topic: str, report: IntakeReport) -> Offsets:
-    """Where a stream without a checkpoint begins."""
+    """The offsets at which a stream without a checkpoint begins."""
     return {topic: {str(partition.partition): partition.end - partition.lag for partition in report.partitions}}
 
 
 def _started(rows: DataFrame, checkpoint: str | None, every_s: float | None) -> StreamingQuery:
-    """The running query. Its sink stores nothing: the tasks have stored the records already."""
+    """Start the query and return it. Its sink stores nothing, because the tasks have stored the records already."""
     writer = rows.observe("intake", *_sums()).writeStream.format("noop")
     if every_s is None:
         writer = writer.trigger(availableNow=True)
@@ -174,7 +174,7 @@ def _started(rows: DataFrame, checkpoint: str | None, every_s: float | None) -> 
 
 
 def take_in(rows: DataFrame, task: IntakeTask) -> DataFrame:
-    """A DataFrame whose tasks store the failed messages of `rows`. It does so when it runs.
+    """A DataFrame whose tasks store the failed messages of `rows`. They store them when Spark computes it.
 
     Args:
         rows: a stream or a batch with the columns `COLUMNS` of one retry topic, from either connector, not filtered.
@@ -255,7 +255,7 @@ def _follow(
     progress: Callable[[], list[PartitionProgress]],
     seen: Callable[[IntakeReport], None] | None,
 ) -> None:
-    """Add the counts of each batch to the report, until the query ends or `stop` is set; then stop the query."""
+    """Add the counts of each batch to the report, until the query ends or `stop` is set. Then stop the query."""
     last_batch = -1
     ended = False
     try:
@@ -273,7 +273,7 @@ def _follow(
 
 
 def _add_batches(query: StreamingQuery, report: IntakeReport, last_batch: int) -> int:
-    """Add the counts of the batches after `last_batch` to the report; return the number of the last one added."""
+    """Add the counts of the batches after `last_batch` to the report. Returns the number of the last batch added."""
     for batch in query.recentProgress:
         number, observed = batch["batchId"], batch["observedMetrics"].get("intake")
         if number <= last_batch or observed is None:

@@ -1,4 +1,4 @@
-"""Searches for a better retry policy on a recovery curve: the fewest tries that keep today's success and wait.
+"""Searches for a better retry policy on a recovery curve: fewer tries with the same success and wait.
 
 A random search over exponential policies comes first. Then the search takes smaller and smaller steps around the best
 policy. A score is a look-up on the curve, so a few hundred scores take a moment. The same seed gives the same policy.
@@ -29,7 +29,7 @@ class ScoredPolicy:
 
 
 def search(curve: Curve, *, success: float, wait_p90_ms: int, seed: int = 0) -> ScoredPolicy:
-    """Find the policy with the fewest tries that reaches `success` and keeps the wait.
+    """Find the policy with the fewest tries that reaches `success` and the wanted wait.
 
     Args:
         curve: the recovery curve of the messages.
@@ -86,7 +86,7 @@ def search(curve: Curve, *, success: float, wait_p90_ms: int, seed: int = 0) -> 
 
 
 def _rounded(delay_ms: int) -> int:
-    """Round to two significant digits: people read the policy."""
+    """Round a delay to two significant digits, because people read the policy."""
     if delay_ms < 100:
         return delay_ms
     size = 10 ** (len(str(delay_ms)) - 2)

@@ -25,7 +25,20 @@ WORST = 10
 
 @dataclass(slots=True)
 class Slo:
-    """The lateness report, in ms. `burn` is the used share of the error budget (1 = all of it)."""
+    """The lateness report.
+
+    Args:
+        target_ms: a delivery is late when it starts more than this after its due time.
+        objective: the share of deliveries that must not be late.
+        deliveries: number of deliveries that had a due time.
+        left_out: number of impossible rows, which were not used.
+        early: number of deliveries that started before their due time.
+        late: number of late deliveries.
+        burn: the used share of the error budget; 1 means all of it.
+        lateness_ms: percentiles and maximum of the lateness.
+        topics, hours, shards: the same figures for each topic, hour and shard.
+        worst: the minutes of a topic with the most late deliveries.
+    """
 
     target_ms: int
     objective: float

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def place_of(store: str, namespace: str = "wheel", durability: str = "everysec") -> StorePlace:
-    """The place of an existing namespace, for the jobs. The driver and every worker must reach the address.
+    """Where the store of an existing namespace is. The driver and every worker must reach the address.
 
     Raises:
         ConfigError: there is no such namespace, or the address is wrong.
@@ -21,6 +21,6 @@ def place_of(store: str, namespace: str = "wheel", durability: str = "everysec")
 
 
 def read(spark: SparkSession, place: StorePlace, **options: str) -> DataFrame:
-    """The store as a DataFrame; `options` are those of `format("wheelsched")`."""
+    """The items of the store as a DataFrame. `options` are those of `format("wheelsched")`."""
     options = {"store": place.url, "namespace": place.namespace, **options}
     return spark.read.format("wheelsched").options(**options).load()

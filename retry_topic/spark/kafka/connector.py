@@ -1,7 +1,7 @@
-"""Reads topics for the jobs: with the JVM connector when the session has its jars, else with our own source.
+"""Reads topics for the jobs: with the JVM connector if the session has its jars, else with this package's source.
 
-A batch ends where the topics end when it is created. A report reads its rows several times; so it always sees the same
-rows.
+A batch ends where the topics end when it is created. A report reads its rows several times, and so gets the same rows
+each time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ Connector = Literal["auto", "jvm", "python"]
 
 
 def settings_of_cluster(kafka: Kafka, problems: list[str]) -> Settings:
-    """Client settings from `host:port,host:port` or from librdkafka settings with `bootstrap.servers`."""
+    """Client settings from `host:port,host:port` or from librdkafka settings with `bootstrap.servers`.
+
+    Adds a text to `problems` if they name no server.
+    """
     settings = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
     if not settings.get("bootstrap.servers"):
         problems.append("expected kafka to be host:port, or settings with bootstrap.servers")
@@ -30,10 +33,10 @@ def settings_of_cluster(kafka: Kafka, problems: list[str]) -> Settings:
 
 
 def read_settings(kafka: Kafka) -> Settings:
-    """Client settings of a cluster that is to be read.
+    """Client settings for reading a cluster, as `settings_of_cluster` returns them.
 
     Raises:
-        ConfigError: they name no server; nothing was read.
+        ConfigError: `kafka` names no server; nothing was read.
     """
     problems: list[str] = []
     settings = settings_of_cluster(kafka, problems)
@@ -43,10 +46,10 @@ def read_settings(kafka: Kafka) -> Settings:
 
 
 def choose(spark: SparkSession, settings: Settings, wanted: str) -> str:
-    """Choose the connector: "jvm" or "python".
+    """Choose the connector: "jvm" or "python". `wanted` may also be "auto".
 
     Raises:
-        ConfigError: `wanted` is "jvm" and the session does not have its jars; nothing was read.
+        ConfigError: `wanted` is "jvm" and the session lacks its jars, or `wanted` is unknown; nothing was read.
     """
     from pyspark.errors import AnalysisException
 

@@ -1,7 +1,7 @@
-"""What a task of the intake does: it runs the retry service's own intake over the rows of a DataFrame.
+"""The work of one Spark task of the intake: it runs the retry service's intake on the rows of a DataFrame.
 
-As in the service, one script stores a log batch with its position: same ids, same source names, same check of the
-position. So each record is stored once, even if tasks repeat, epochs run again or services run at the same time.
+As in the service, one script stores a log batch with its position. Ids, source names and the check of the position are
+the same. So each record is stored once, even if tasks repeat, epochs run again or services run at the same time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SUMMARY = "topic string, partition int, position bigint, records bigint, waiting
 
 @dataclass(frozen=True, slots=True)
 class IntakeTask:
-    """The function that each task runs, with all it needs.
+    """The function that each task runs, with all its settings.
 
     Args:
         place: the store.
@@ -114,7 +114,7 @@ class IntakeTask:
 
 
 def commit_position(broker: KafkaBroker, group: str, topic: str, partition: int, position: int | None) -> None:
-    """Commit the position for `kafka lag`. Ignore a failure: services that are members of the group commit it."""
+    """Commit the position, so that `kafka lag` shows it. Ignores a failure: services in the group commit it too."""
     from confluent_kafka import TopicPartition
 
     if position is not None:
@@ -123,7 +123,7 @@ def commit_position(broker: KafkaBroker, group: str, topic: str, partition: int,
 
 
 def messages_in(batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:
-    """The rows of either connector as messages."""
+    """The rows that the JVM or the Python connector has read, as messages."""
     for batch in batches:
         columns: dict[str, list[Any]] = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):

@@ -1,11 +1,11 @@
 """Epoch marks: Kafka's record of what a writer wrote. One transaction commits the mark and its rows, or neither.
 
 A mark is a committed offset of a consumer group without members, on a topic that stays empty. (The retry service
-remembers the published claims of a shard in the same way.) Each part of an epoch has a mark with its number of rows.
+records the published claims of a shard in the same way.) Each part of an epoch has a mark with its number of rows.
 The writer has one more mark: it names the current epoch and says whether the epoch is done.
 
 The cluster deletes marks a week after the last one (`offsets.retention.minutes`). If a query paused for longer, nobody
-can know whether its last epoch is in the topics. Such a query is refused.
+can know whether its last epoch is in the topics. The writer refuses such a query.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Part:
     """The part of an epoch that one task writes.
 
     Args:
-        writer: `query-<id>` for a stream, `job-<job id>` for a batch.
-        epoch: from 0 up; a batch has only epoch 0.
+        writer: the writer's name: `query-<id>` for a stream, `job-<job id>` for a batch.
+        epoch: number of the epoch, from 0 up; a batch has only epoch 0.
         number: number of the part, from 0 up.
     """
 
@@ -46,7 +46,7 @@ class Part:
 
 
 def note_epoch(groups: Groups, part: Part, *, in_doubt: bool) -> bool:
-    """Record that the epoch has begun. Return whether it is done already.
+    """Record at the cluster that the epoch has begun. Returns whether the epoch is done already.
 
     Args:
         groups: the consumer groups of the cluster.
@@ -74,7 +74,7 @@ def note_epoch(groups: Groups, part: Part, *, in_doubt: bool) -> bool:
 
 
 def close_epoch(groups: Groups, writer: str, epoch: int) -> None:
-    """Record that all parts of an epoch are written. From now on nothing more of it is written.
+    """Record at the cluster that all parts of an epoch are written. From now on no task writes any of them.
 
     Raises:
         BrokerError: the cluster does not answer.

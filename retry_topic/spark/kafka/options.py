@@ -1,4 +1,4 @@
-"""Options of `format("wheelsched-kafka")`: the JVM connector's names, all checked at once.
+"""Options of `format("wheelsched-kafka")`. They have the JVM connector's names, and are all checked at once.
 
 An option `kafka.NAME` is the librdkafka setting NAME, such as a security setting. Spark passes option names in lower
 case, and librdkafka's names are in lower case.
@@ -43,7 +43,7 @@ Settings = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class KafkaReadOptions:
-    """What to read.
+    """Which topics and offsets to read.
 
     Args:
         settings: librdkafka settings of the client.
@@ -64,7 +64,7 @@ class KafkaReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class KafkaWriteOptions:
-    """Where to write.
+    """Which topics to write.
 
     Args:
         settings: librdkafka settings of the client.
@@ -78,14 +78,14 @@ class KafkaWriteOptions:
 
 
 def settings_of(options: Mapping[str, str]) -> Settings:
-    """The librdkafka settings among the options."""
+    """The librdkafka settings among the options of a read or a write, without the prefix `kafka.`."""
     found = {name.lower()[len(_CLIENT) :]: text for name, text in options.items() if name.lower().startswith(_CLIENT)}
     return tuple(sorted(found.items()))
 
 
 @lru_cache(maxsize=8)
 def broker_of(settings: Settings) -> KafkaBroker:
-    """A client of the cluster. The process keeps it, because connecting costs more than most calls.
+    """A client of the cluster. This process keeps it for later calls, because connecting costs more than most calls.
 
     Raises:
         ConfigError: the extra is missing, or a setting is wrong; nothing was done.
@@ -147,7 +147,7 @@ def write_options(options: Mapping[str, str]) -> KafkaWriteOptions:
 
 
 def include_headers(options: Mapping[str, str], problems: list[str]) -> bool:
-    """Whether to read the column `headers`."""
+    """Whether to read the column `headers`. Adds a text to `problems` if the option is wrong."""
     return _flag(options, "includeHeaders", True, problems)
 
 
@@ -168,7 +168,7 @@ def problems_of(options: Mapping[str, str]) -> list[str]:
 
 
 def check_topics(broker: KafkaBroker, topics: tuple[str, ...]) -> None:
-    """Raise `ConfigError` when a topic is missing."""
+    """Raise `ConfigError` if one of the topics does not exist."""
     for topic in topics:
         broker.topology.forget(topic)
     if absent := [topic for topic in topics if not broker.topology.partitions(topic)]:

@@ -46,7 +46,7 @@ class Range(InputPartition):
 
 
 class KafkaReader(DataSourceReader):
-    """Reads topics as a batch."""
+    """Reads the records that topics have between two sets of offsets, once, for a batch query."""
 
     def __init__(self, options: KafkaReadOptions, schema: StructType) -> None:
         self._options = options
@@ -88,7 +88,7 @@ def ranges(options: KafkaReadOptions, start: Offsets, end: Offsets) -> list[Rang
 
 
 def read_range(options: KafkaReadOptions, partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The records of a range as Arrow."""
+    """The records of a range, as Arrow batches."""
     assert isinstance(partition, Range)  # noqa: S101  # `ranges` made it
     names = schema.fieldNames()
     for page in records(options.settings, partition, lossy=options.lossy):
@@ -99,7 +99,7 @@ def records(settings: Settings, part: Range, *, lossy: bool = False) -> Iterator
     """The records of a range, page by page, as objects of confluent-kafka.
 
     Raises:
-        BrokerError: the records cannot be read, or were deleted.
+        BrokerError: the records cannot be read, or were deleted and `lossy` is False.
     """
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -150,7 +150,7 @@ def _client(settings: Settings, lossy: bool) -> Any:
 
 
 def _batch(page: list[Any], names: list[str]) -> pa.RecordBatch:
-    """Records as a batch with these columns."""
+    """Records of confluent-kafka as an Arrow batch with these columns."""
     import pyarrow
 
     header = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])

@@ -1,9 +1,9 @@
 """Presents the rows of one retry topic partition as the log that the retry service's intake reads.
 
 The checkpoint says where Spark's rows begin; the store says which records it has. The log skips rows that the store
-has. It reads records that are missing before the first row from the topic again; mostly only transaction markers are
-missing. So the result is the same when the checkpoint is lost or old, when a service has read the same topic meanwhile,
-and when the store lost its last records in a failover.
+has. If records are missing before the first row, the log reads them from the topic again. Mostly only transaction
+markers are missing. So the result is the same when the checkpoint is lost or old, when a service has read the same
+topic meanwhile, and when the store lost its last records in a failover.
 """
 
 from __future__ import annotations
@@ -66,27 +66,27 @@ class RowLog:
         return part
 
     def expected(self) -> dict[str, int]:
-        """Implements `LogReader.expected`."""
+        """The position of the next batch, by source; empty if the store has no position."""
         return {} if self.position is None else {self._source: self.position}
 
     def rewind(self, source: str, position: int | None) -> None:
-        """Continue at `position`: another reader has stored records, or the store has lost some."""
+        """Continue at `position`, because another reader has stored records or the store has lost some."""
         self._rows = chain(self._last, self._rows)
         self.position, self._last, self._joined = position, [], False
 
     def done(self, part: LogBatch) -> None:
-        """Count the records of a log batch that the store has now."""
+        """Note that the last log batch is stored, and count its records."""
         self.records += len(self._last)
         self._last = []
 
     def beat(self) -> None:
-        """Do nothing: this log is in no consumer group."""
+        """Do nothing, because this log is in no consumer group."""
 
     def close(self) -> None:
-        """Do nothing: this log is in no consumer group."""
+        """Do nothing, because this log is in no consumer group."""
 
     def _join(self) -> None:
-        """Make the rows begin at the position."""
+        """Make the rows begin at the store's position: skip stored rows, and read missing records from the topic."""
         self._joined = True
         position = self.position
         if position is None:

@@ -1,9 +1,9 @@
-"""Replays of a dead topic run one after the other: each has its own id, and a new run ends the one before it.
+"""Lets replays of a dead topic run one after the other: each run has an id, and a new run ends the one before it.
 
-The tasks of a run write under its id (`writing`). A new run takes three steps. It opens the transaction of the topic's
-runs; this fences another run that begins at the same time. It closes the epoch of the last run, so a late task of that
-run writes nothing. It opens the transactions of that run's parts; this aborts what a late task has open. After that
-earlier runs write nothing more, and what they sent can be read.
+The tasks of a run write under its id (`writing`). A new run takes three steps. First it opens the transactional id of
+all runs of the topic, which fences another run that begins at the same time. Then it closes the epoch of the last run,
+so that late tasks of that run write nothing. Last it opens the transactional ids of that run's parts, which aborts the
+open transactions of late tasks. From then on earlier runs write nothing more, and readers see all that they sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def begin_run(broker: KafkaBroker, topic: str, parts: int) -> str:
-    """Begin a replay of a topic with `parts` tasks; return its job id.
+    """Begin a replay of a topic with `parts` tasks. Returns the job id of the run.
 
     Raises:
         BrokerError: the cluster does not answer, or another run begins at the same time; nothing was written.
@@ -43,7 +43,7 @@ def begin_run(broker: KafkaBroker, topic: str, parts: int) -> str:
 
 
 def is_last(broker: KafkaBroker, topic: str, job: str) -> bool:
-    """Whether no other run has begun since."""
+    """Whether the run `job` is still the last run of the topic: no other run has begun since."""
     known = _last(broker.groups, _name(topic))
     return known is not None and known[0] == job
 

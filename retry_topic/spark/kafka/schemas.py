@@ -1,4 +1,4 @@
-"""The columns of a topic, as in the JVM connector."""
+"""The columns of a topic. They are those of the JVM connector."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
 | `kafka.bootstrap.servers`, `kafka.*` | librdkafka settings |
 | `subscribe` | topics to read |
 | `startingOffsets`, `endingOffsets` | `earliest`, `latest` or JSON. Default: a batch reads all, a stream new records |
-| `maxOffsetsPerTrigger` | offsets in one batch of a stream, about |
+| `maxOffsetsPerTrigger` | about how many offsets one batch of a stream has |
 | `failOnDataLoss` | Defaults to true: the query fails when the cluster deleted records before they were read |
 | `includeHeaders` | Defaults to true |
 | `topic` | topic of all rows; without it each row needs a column `topic` |
@@ -77,7 +77,7 @@ class WheelSchedKafkaSource(DataSource):
         return KafkaStreamWriter(self._target(schema))
 
     def _target(self, schema: StructType) -> KafkaWriteOptions:
-        """Check the columns and the options, and create the topic of marks."""
+        """Check the columns and the options of a write, and create the topic of epoch marks. Returns the options."""
         from retry_topic.spark.kafka.marks import MARKS
 
         check_written({field.name: field.dataType.simpleString() for field in schema}, "topic" in self.options)

@@ -1,8 +1,8 @@
 """One Kafka transaction that lasts as long as a Spark task.
 
-The retry service collects the messages of a transaction first. A task has hundreds of thousands of rows, so this
-transaction gives each message to the client at once. Opening a transactional id fences its previous owner and aborts
-that owner's open transaction.
+The retry service collects the messages of a transaction before it sends them. A Spark task has hundreds of thousands of
+rows, so this class gives each message to the Kafka client at once. To make a `Transaction` is to open its transactional
+id. This fences the previous owner of the id and aborts that owner's open transaction.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _TURN_S = 0.5
 
 
 class Transaction:
-    """One transaction with an id. Only one thread may use it.
+    """One transaction under a transactional id. Only one thread may use it.
 
     Args:
         broker: the cluster.
         name: the transactional id, and the group whose offsets the transaction commits.
 
     Raises:
-        BrokerUnavailable: the cluster does not answer.
+        BrokerError: the cluster refused or does not answer.
     """
 
     def __init__(self, broker: KafkaBroker, name: str) -> None:
@@ -55,10 +55,10 @@ class Transaction:
         self._call("begin_transaction", self._producer.begin_transaction)
 
     def add(self, message: Message) -> None:
-        """Add one message.
+        """Add one message to the transaction.
 
         Raises:
-            Rejected: the cluster refused this or an earlier message for good.
+            Rejected: the cluster refused this or an earlier message, and would refuse it again.
             BrokerUnavailable: an earlier message could not be sent.
         """
         refused = produce(self._producer, message, self._reporter(message.topic))
@@ -67,10 +67,10 @@ class Transaction:
         self._raise_failure()
 
     def turn(self) -> None:
-        """Collect delivery reports from the client. Call this now and then.
+        """Collect the client's reports about messages. Call this regularly while you add messages.
 
         Raises:
-            Rejected, BrokerUnavailable: as `add`.
+            Rejected, BrokerUnavailable: a message failed, see `add`.
         """
         self._producer.poll(0)
         self._raise_failure()
@@ -79,7 +79,8 @@ class Transaction:
         """Commit the messages, and these offsets for the group `name`: all or nothing.
 
         Raises:
-            Rejected, BrokerUnavailable: as `add`. The committed offsets show whether the transaction is committed.
+            Rejected: the cluster refused a message; nothing was written.
+            BrokerError: a step failed. The committed offsets show whether the transaction is committed.
         """
         until_s, left = time.monotonic() + _CALL_S, len(self._producer)
         while left:

@@ -1,12 +1,13 @@
 """Writes topics exactly once: each task writes its part of an epoch in one transaction, with a mark of the epoch.
 
 So the topics hold a part together with its mark, or nothing of it. A repeated task, an epoch that runs again from the
-checkpoint and a late zombie task find the mark and write nothing. All transactions of a part have one id: opening it
-fences the previous owner. Readers must read committed records only.
+checkpoint, and a late task that Spark has given up find the mark and write nothing. All transactions of a part have one
+id. To open the id is to fence its previous owner. Readers must read committed records only.
 
 This needs one condition: when a failed epoch runs again, Spark must partition it into the same parts. It does so when
-there is no shuffle between source and sink, or when a repartition by a fixed number comes last. A part whose number of
-rows changed is refused. An epoch that is done may be partitioned in any way: nothing of it is written again.
+there is no shuffle between source and sink, or when a repartition by a fixed number comes last. The writer refuses a
+part whose number of rows has changed. Spark may partition a finished epoch in any way, because nothing of it is written
+again.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         close_epoch(_groups(self._target), self._writer, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: written parts stay; a run with the same job id writes the rest."""
+        """Do nothing. Written parts stay, and a run with the same job id writes the rest."""
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
@@ -71,7 +72,7 @@ class KafkaStreamWriter(DataSourceStreamArrowWriter):
             close_epoch(_groups(self._target), writer, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
-        """Do nothing: written parts stay; the next run of the epoch writes the rest."""
+        """Do nothing. Written parts stay, and the next run of the epoch writes the rest."""
 
 
 def _part(writer: str, epoch: int) -> Part:

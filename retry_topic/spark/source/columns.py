@@ -1,9 +1,9 @@
-"""Turns packed pages of a scan into Arrow columns, in bulk: Python handles no single row.
+"""Turns packed pages of a scan into Arrow columns, many rows in one step.
 
-The server packs all ids of a page into one string and all records into another, and sends their lengths. So a column
-of ids is a view of the string. numpy reads the headers of all records at once, one digit at a time, whatever their
-topics, routes and refs. Each field is then a slice between two offsets. A batch with an unreadable or missing record is
-read row by row instead.
+The server packs all ids of a page into one string and all records into another, and sends their lengths. So a column of
+ids is a view of the string. numpy reads the numbers at the start of all records at once, one digit in each step. Then
+each field is a slice between two offsets. If a record of a batch is unreadable or missing, this module reads the batch
+row by row instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VIEWABLE = 2**31 - 1  # greatest size that Arrow's 32-bit offsets reach
 
 
 def places(shard: int, state: State, pages: Sequence[BulkPage], names: set[str]) -> Arrays:
-    """The columns id, state, shard and at_ms, if `names` has them."""
+    """Those of the columns id, state, shard and at_ms that `names` has."""
     lengths = _whole(page.id_lengths for page in pages)
     found: Arrays = {}
     if "id" in names:
@@ -47,7 +47,7 @@ def places(shard: int, state: State, pages: Sequence[BulkPage], names: set[str])
 
 
 def items(shard: int, state: State, pages: Sequence[BulkPage], names: set[str]) -> Arrays:
-    """The columns of the form `items`, if `names` has them."""
+    """Those columns of the form `items` that `names` has."""
     found = places(shard, state, pages, names)
     wanted = names - found.keys()
     if not wanted:
@@ -68,7 +68,7 @@ def _whole(lists: Iterable[bytes]) -> Any:
 
 
 def _slices(raw: bytes, starts: Any, stops: Any) -> Any:
-    """The bytes between each start and its stop. Starts and stops are in order."""
+    """The bytes between each start and its stop, as an Arrow array. Starts and stops are in ascending order."""
     count = len(starts)
     edges: Any = np.empty(2 * count, np.int32)
     edges[0::2], edges[1::2] = starts, stops
@@ -117,7 +117,7 @@ def _in_bulk(
 
 
 def _numbers(text: Any, at: Any) -> tuple[Any, Any]:
-    """The number at each offset, -1 when there is none; and the offset after the colon that ends it."""
+    """The number at each offset, and the offset after the colon that ends it. -1: there is no number."""
     first = at = np.minimum(at, len(text) - 1)
     values: Any = np.zeros(len(at), np.int64)
     for _ in range(_DIGITS):
@@ -132,7 +132,7 @@ def _numbers(text: Any, at: Any) -> tuple[Any, Any]:
 
 
 def _or_null(found: Any) -> Any:
-    """The texts, with null for empty ones."""
+    """The texts, with null in place of empty ones."""
     return compute.if_else(compute.equal(found, ""), pa.scalar(None, pa.string()), found)
 
 
@@ -160,7 +160,7 @@ def _reason(state: State, reasons_raw: bytes | None) -> str | None:
 
 
 def _apart(stored: bytes, lengths: Any) -> list[bytes | None]:
-    """The records, with None for missing ones."""
+    """Split packed records by their lengths. None for a missing record."""
     found: list[bytes | None] = []
     at = 0
     for length in lengths.tolist():
@@ -213,7 +213,7 @@ def _without_reason(raw: bytes) -> tuple[bytes, bytes]:
 
 
 def texts(found: Any) -> Any:
-    """Bytes as text. Bytes that are not UTF-8 become escapes."""
+    """An array of bytes as an array of text. Bytes that are not UTF-8 become escapes such as \\xff."""
     try:
         return found.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,4 +1,4 @@
-"""Turns filters that Spark pushes down into a narrower scope."""
+"""Narrows the scope of a read by the filters that Spark gives to a data source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheel_sched.store.core.items import MAX_DUE_MS, STATES
 
 
 def narrow(scope: Scope, given: Filter) -> Scope | None:
-    """The scope with this filter applied; None when only Spark can apply it."""
+    """The scope with this filter applied; None if only Spark can apply the filter."""
     if isinstance(given, EqualTo | In):
         name = given.attribute[-1]
         values = [given.value] if isinstance(given, EqualTo) else list(given.value)

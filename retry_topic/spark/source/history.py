@@ -21,13 +21,13 @@ _BATCH = 5_000  # rows
 
 @dataclass(frozen=True)
 class ShardLog(InputPartition):
-    """The attempt history of one shard."""
+    """What one task reads: the attempt history of one shard."""
 
     shard: int
 
 
 class HistoryReader(DataSourceReader):
-    """Reads the form `attempts`. An unreadable row becomes a row of nulls; the jobs count it as left out.
+    """Reads the form `attempts`. An unreadable row becomes a row of nulls, which the jobs leave out and count.
 
     Args:
         place: the store.

@@ -71,8 +71,8 @@ class Scope:
         states: the states. Defaults to all four.
         topic: the only topic. Defaults to None: all.
         shards: the only shards. Defaults to None: all.
-        from_ms: earliest due, end of lease or time of death. Defaults to 0.
-        until_ms: latest due, end of lease or time of death. Defaults to `MAX_DUE_MS`.
+        from_ms: the earliest due time, end of a lease, or time at which an item became dead. Defaults to 0.
+        until_ms: the latest such time. Defaults to `MAX_DUE_MS`.
     """
 
     states: tuple[State, ...] = STATES
@@ -87,12 +87,12 @@ class StoreWriteOptions:
     """How rows are written.
 
     Args:
-        job_id: id of a batch. Defaults to None: a batch that is never run again, or a stream.
-        spread_ms: delay each due by up to this. Defaults to 0.
-        rate: messages a second, from now on. Defaults to None: each row at its own due.
+        job_id: id of a batch. Defaults to None: a stream, or a batch that is never run again.
+        spread_ms: delay each due time by up to this. Defaults to 0.
+        rate: messages per second, from now on. Defaults to None: each row keeps its own due time.
         rows: number of rows. Defaults to None: unknown.
         bytes_needed: bytes that all rows need on the server. Defaults to None: unknown.
-        memory_limit: bytes the server may use. Defaults to None: its own limit.
+        memory_limit: how many bytes the server may use. Defaults to None: the server's own limit.
     """
 
     job_id: str | None = None

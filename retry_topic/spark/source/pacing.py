@@ -25,7 +25,7 @@ class DueSpread:
 
     Args:
         spread_ms: the greatest delay; a hash of the id chooses the delay. Defaults to 0: none.
-        from_ms: an earlier due counts as this before the delay is added. Defaults to 0: no effect.
+        from_ms: an earlier due time is first moved to this time, before the delay is added. Defaults to 0: no effect.
     """
 
     spread_ms: int = 0
@@ -33,7 +33,7 @@ class DueSpread:
 
     @classmethod
     def of_rate(cls, rows: int, per_s: float, now_ms: int) -> DueSpread:
-        """Spread this number of rows over the time from now on, about `per_s` a second."""
+        """A spread over the time from now on, so that about `per_s` of the rows become due per second."""
         return cls(max(1, int(rows * 1000 / per_s)), now_ms)
 
     def due_ms(self, item_id: str, own_ms: int) -> int:
@@ -45,16 +45,16 @@ class DueSpread:
 
 
 def rate_problem(rate: float | None) -> str | None:
-    """The problem with a rate in messages a second; None when there is none."""
+    """Why a rate in messages per second is not allowed; None if it is."""
     if rate is None or 0 < rate <= MOST_PER_S:
         return None
     return f"expected rate to be messages a second, above 0 and up to {MOST_PER_S:,.0f}, got: {rate!r}"
 
 
 def bytes_left(store: DelayStore, limit: int | None) -> int | None:
-    """How many bytes the server may still use; None when the server does not say. In a Cluster one node is asked.
+    """How many bytes the server may still use; None if the server does not say. In a Cluster only one node is asked.
 
-    The most it may use is `limit`, else the server's own limit, else the memory of its machine.
+    The most that the server may use is `limit`, else the server's own limit, else the memory of its machine.
 
     Raises:
         StoreError: the server does not answer.

@@ -1,6 +1,6 @@
 """Reads the store page by page into Arrow batches. A shard is one Spark partition or several.
 
-The server prepares the next page while this process decodes the last one. A page begins after the last id of the page
+The server prepares the next page while this process decodes the last one. A page begins after the last item of the page
 before.
 
 A state with many items is cut by score into partitions of about `PART` rows, so several tasks can read one shard. A
@@ -38,7 +38,7 @@ _MOST = 64  # most partitions of one state of a shard
 
 @dataclass(frozen=True)
 class Stretch(InputPartition):
-    """What one task reads: some states of a shard, between two scores."""
+    """What one task reads: some states of a shard, between two times."""
 
     shard: int
     states: tuple[State, ...]
@@ -109,7 +109,7 @@ class StoreReader(DataSourceReader):
             yield from rows.without_place(store, part.shard)
 
     def _batch(self, arrays: dict[str, Any]) -> pa.RecordBatch:
-        """The columns of the schema, in its order; only rows of the wanted topic."""
+        """An Arrow batch with the columns of the schema, in this order. It has only the rows of the wanted topic."""
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -147,8 +147,8 @@ def _gathered(store: DelayStore, part: Stretch, scan: Scan) -> Iterator[list[Any
     """The items of a state in order of score, as lists of pages.
 
     Raises:
-        StoreError: the shard cannot be reached. Spark repeats the task, and at last fails the query: it never leaves a
-            shard out.
+        StoreError: the shard cannot be reached. Spark then repeats the task, and at last fails the query. So a query
+            never leaves a shard out.
     """
     gathered: list[Any] = []
     rows = size = 0

@@ -1,4 +1,4 @@
-"""Decodes items row by row: messages with their retry headers, and what an audit checks."""
+"""Decodes items row by row, into the columns of the forms `letters` and `damage`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Pages = Sequence[list[Scanned]]
 
 
 def letters(shard: int, state: State, pages: Pages) -> Columns:
-    """The columns of the form `letters`."""
+    """The columns of the form `letters`: messages with their retry headers."""
     found = [*chain.from_iterable(pages)]
     rows = [_letter(state, item) for item in found]
     columns = _places(shard, state, found)
@@ -53,7 +53,7 @@ def _letter(state: State, item: Scanned) -> dict[str, Any]:
 
 
 def flaws(shard: int, state: State, pages: Pages, shards: int) -> Columns:
-    """The columns of the form `damage`."""
+    """The columns of the form `damage`: what an audit checks."""
     found = [*chain.from_iterable(pages)]
     return {
         **_places(shard, state, found),
@@ -79,7 +79,7 @@ def _places(shard: int, state: State, found: list[Scanned]) -> Columns:
 
 
 def without_place(store: DelayStore, shard: int) -> Iterator[Columns]:
-    """Records that no state's index holds. No listing shows them."""
+    """The records that are in no state's index, so that no listing shows them."""
     for name in ("body", "deadbody"):
         cursor = "0"
         while True:

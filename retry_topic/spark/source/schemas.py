@@ -1,4 +1,4 @@
-"""The columns that reads return and writes accept. Columns may be added; a column never changes."""
+"""The columns that reads return and writes accept. Later releases may add columns, and never change one."""
 
 from __future__ import annotations
 

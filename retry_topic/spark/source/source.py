@@ -9,9 +9,9 @@
 | `job_id` | for a batch write: the same rows with the same id are stored once |
 | `durability`, `replicas` | what a write waits for. Defaults to `everysec` |
 | `spread_ms` | delay each due time by up to this; a hash of the id chooses the delay |
-| `rate` | for a batch: about this many a second from now on; needs `rows` |
+| `rate` | for a batch: about this many rows become due per second from now on; needs `rows` |
 | `rows`, `bytes` | for a batch: the number of rows and the bytes they need on the server; see `sizes` |
-| `memory_limit` | bytes the server may use. Defaults to its own limit |
+| `memory_limit` | how many bytes the server may use. Defaults to the server's own limit |
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class WheelSchedSource(DataSource):
             return StreamWriter(place, DueSpread(writing.spread_ms), writing.memory_limit)
 
     def _writing(self, schema: StructType, *, streaming: bool) -> StoreWriteOptions:
-        """Check the columns and the options of a write; return the options."""
+        """Check the columns and the options of a write. Returns the options."""
         columns = {field.name: field.dataType.simpleString() for field in schema}
         check_written(columns)
         writing = read_writing(self.options, streaming=streaming)
@@ -99,7 +99,7 @@ class WheelSchedSource(DataSource):
 
 
 def _check_memory(store: DelayStore, writing: StoreWriteOptions) -> None:
-    """Raise `Rejected` when the server has no room, as far as the options tell before a task starts."""
+    """Raise `Rejected` if, by the options, the rows need more memory than the server has. Call it before tasks run."""
     if writing.bytes_needed is not None or writing.memory_limit is not None:
         many = "the rows" if writing.rows is None else f"{writing.rows:,} rows"
         check_room(writing.bytes_needed or 1, bytes_left(store, writing.memory_limit), many)

@@ -2,9 +2,9 @@
 
 The script that stores a row also checks the store's writer fence (`wheel_sched.store.Fence`). The fence keeps the ids
 that a writer has stored in an epoch until the driver closes the epoch; a closed epoch accepts nothing. So a repeated
-task, a speculative copy, an epoch that runs again from the checkpoint and a late zombie task store nothing twice, even
-if a dispatcher has published the first copies meanwhile. Only the ids count: rows may come in another order or
-partition.
+task, a speculative copy, an epoch that runs again from the checkpoint, and a late task that Spark has given up store
+nothing twice, even if a dispatcher has published the first copies meanwhile. Only the ids count: rows may come in
+another order or partition.
 
 The writer of a stream is the id of its query, from the checkpoint; its epochs are Spark's batches. The writer of a
 batch is its `job_id`: a second run stores what the first one did not, and nothing once a run has been committed.
@@ -37,7 +37,7 @@ _ROWS = 4_000  # rows in one pipelined round trip: a few calls of 500 for each s
 
 @dataclass(frozen=True)
 class StoreWritten(WriterCommitMessage):
-    """What one task of a batch stored."""
+    """How many rows one task of a batch had, and how many of them were new to the store."""
 
     rows: int
     stored: int
@@ -61,7 +61,7 @@ class BatchWriter(DataSourceArrowWriter):
             WriterFences(store).close_epoch(self._fence)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Do nothing: stored rows stay; a run with the same job id stores the rest."""
+        """Do nothing. Stored rows stay, and a run with the same job id stores the rest."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -85,12 +85,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 WriterFences(store).close_epoch(Fence(f"query:{query_id}", batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
-        """Do nothing: the fence knows the stored rows; the next run of the epoch stores the rest."""
+        """Do nothing. The fence knows the stored rows, and the next run of the epoch stores the rest."""
 
 
 @dataclass(frozen=True)
 class StreamWritten(StoreWritten):
-    """What one task of a stream stored, and for which query."""
+    """How many rows one task of a stream had and stored, and the id of its query."""
 
     query_id: str
 
@@ -124,7 +124,7 @@ def store_batches(
         fence: the writer and epoch of the rows.
         batches: the rows.
         spread: how the due times are delayed.
-        memory_limit: bytes the server may use; None: the server's own limit.
+        memory_limit: how many bytes the server may use. None: no check here; the server applies its own limit.
 
     Raises:
         Rejected: a row cannot be stored, or its block does not fit. Nothing of this block was stored. Earlier blocks
@@ -191,7 +191,7 @@ def _with_id(message: Message, row_id: str, now_ms: int) -> Message:
 
 
 def _instants(column: Any) -> Any:
-    """Timestamps as whole ms, rounded up: no message is early."""
+    """Timestamps as whole ms, rounded up, so that no message is early."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,10 +1,10 @@
-"""A dispatcher in its own process, which can kill or stop itself at a named point.
+"""Runs a dispatcher in its own process, which can kill or stop itself at a named point.
 
 argv[1] is JSON: `url`, `receiver` (the server to which messages are published), `name`, `push` (the server itself
 pushes to `<name>:out`), `instant` (the publisher never waits, so the next batch is claimed ahead), `durability`,
 `config` (of the dispatcher), `pause_ms` (how long each batch takes), and `at`, `signal` and `marker`: when the process
-first reaches the point `at`, it writes the file `marker` and sends itself the signal. It prints "ready" when it runs,
-drains on SIGTERM, and prints its counters as JSON at the end.
+first reaches the point `at`, it writes the file `marker` and sends itself the signal. It prints "ready" when it runs.
+On SIGTERM it finishes its batches, prints its counters as JSON, and ends.
 
 Points: after_claim, second_claim_sent, before_publish, half_publish, after_publish, before_settle, settle_sent,
 after_settle, before_push, after_push.
@@ -36,7 +36,7 @@ name: str = settings["name"]
 
 
 def reach(point: str, detail: object = "") -> None:
-    """Report that the point was reached, and stop or die there; only once in a process."""
+    """If `point` is the setting `at`, write the marker file and send this process the signal; once only."""
     if point == settings.get("at"):
         settings["at"] = None
         Path(settings["marker"]).write_text(f"{point} {detail}")
@@ -45,7 +45,7 @@ def reach(point: str, detail: object = "") -> None:
 
 
 class Watched:
-    """Finds the point in the life of a batch from the calls to the store."""
+    """Watches the calls of a store and calls `reach` before and after those of a batch."""
 
     def __init__(self, store: DelayStore) -> None:
         self._claims = 0
@@ -70,7 +70,7 @@ class Watched:
 
 
 class Sent(NamedTuple):
-    """Calls that were sent."""
+    """Calls that were sent to the store. Calls `reach` when their answers come."""
 
     calls: Sequence[Call[Any]]
     begun: SentCalls
@@ -88,7 +88,7 @@ class Sent(NamedTuple):
 
 
 class StreamPublisher:
-    """Writes each message to the stream `out` of the receiver; the entry ids are the times of arrival."""
+    """Writes each message to the stream `out` of the receiver. The ids of the entries are the times of arrival."""
 
     def __init__(self) -> None:
         self.traits = PublisherTraits(never_waits=bool(settings.get("instant")))

@@ -1,4 +1,4 @@
-"""One job of a stock BackgroundScheduler: from before `add_job` until the store knows that the job has run."""
+"""Traces one job of a stock BackgroundScheduler, from before `add_job` until the store knows that it has run."""
 
 from __future__ import annotations
 

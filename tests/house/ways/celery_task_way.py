@@ -1,7 +1,7 @@
-"""One ETA task: from before `apply_async(countdown=...)` until the task has run in a worker.
+"""Traces one Celery task with an ETA, from before `apply_async(countdown=...)` until it has run in a worker.
 
-This process is the producer; the worker is another process, with the solo pool. Both begin to record at the same time,
-and the modules that either entered are counted together.
+This process is the producer; the worker is another process, with the solo pool. Both begin to record at the same time.
+The result has the modules that either process entered.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def tell(worker: subprocess.Popen[str], word: str) -> None:
 
 
 def read(worker: subprocess.Popen[str], log: Path) -> str:
-    """The next line of the worker.
+    """The next line that the worker prints.
 
     Raises:
         RuntimeError: the worker has ended.
@@ -77,7 +77,7 @@ def read(worker: subprocess.Popen[str], log: Path) -> str:
 
 
 def work(broker: str) -> None:
-    """The worker: carries out the commands on its stdin, and answers on its stdout."""
+    """Run as the worker process: carry out the commands on stdin, and answer on stdout."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Celery prints must not mix with the answers
     tracer = Tracer()

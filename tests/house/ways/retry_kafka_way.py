@@ -1,6 +1,6 @@
-"""One retry over a real Kafka broker, in transactions: from before `publish` until all is settled.
+"""Traces one retry over a real Kafka broker, in transactions, from before `publish` until all is settled.
 
-The broker is the temporary one of the measured tree's own tests.
+The broker is a temporary one from the measured tree.
 """
 
 from __future__ import annotations

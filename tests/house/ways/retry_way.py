@@ -1,4 +1,4 @@
-"""One retry over Redis Streams: from before `publish` until the second attempt is acknowledged."""
+"""Traces one retry over Redis Streams, from before `publish` until the second attempt is acknowledged."""
 
 from __future__ import annotations
 

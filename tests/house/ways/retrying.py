@@ -1,4 +1,4 @@
-"""The retry of one message over any broker: it is published, fails once, waits, is released, and is handled."""
+"""Retries one message over any broker: the message is published, fails once, waits, is released, and is handled."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ delay = { kind = "fixed", base = "500ms", jitter = "none" }
 
 
 def retry(tracer: Tracer, connection: Any, ready_s: float) -> list[str]:
-    """Publish a message that fails once, and wait until it was handled again.
+    """Publish a message that fails once, and wait until it is handled again. Returns the entered files.
 
     Args:
-        tracer: starts to record when consumer and service have started.
+        tracer: begins to record when consumer and service run.
         connection: an open connection of `retry_topic`.
-        ready_s: how long consumer and service get to join their groups, in seconds.
+        ready_s: the time for consumer and service to join their groups, in seconds.
     """
     from retry_topic import Consumer, RetryService, load_policies
 

@@ -1,4 +1,4 @@
-"""One timer: from `schedule` of a SystemTimer until its callback has run."""
+"""Traces one timer, from `schedule` of a SystemTimer until its callback has run."""
 
 from __future__ import annotations
 

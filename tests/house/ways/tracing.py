@@ -1,8 +1,8 @@
-"""Records which files of the measured tree are entered. Imported by the programs beside it, before all else.
+"""Records in which files of the measured tree functions are called. The programs beside this file import it first.
 
-The trace function is set for every thread from the start, because threads that serve a message are older than it. It
-records nothing until `begin`. Python calls it at the start of each function, and nowhere else, unless that function is
-the body of a module: an import also calls functions, and these do not count.
+The tracer sets its trace function for every thread from the start, because the threads that handle a message are older
+than the message. The trace function records nothing until `begin`. Python calls it at the start of each function. For
+the body of a module, Python also calls it at the end: functions that an import calls in between do not count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UNAVAILABLE = 3  # exit code of a way that cannot run on this machine
 
 
 class Tracer:
-    """The set of files whose functions were called between `begin` and `end`, on every thread of this process."""
+    """Records the files whose functions are called between `begin` and `end`, on any thread of this process."""
 
     def __init__(self) -> None:
         self._files: set[str] = set()
@@ -66,7 +66,7 @@ class Tracer:
 
 
 def main(way: Callable[[Tracer, Path], list[str]]) -> None:
-    """Run a way over the folder of the first argument, and write what it entered to the file of the second."""
+    """Run a way in the folder of the first argument. Write the files that it entered to the file of the second."""
     tracer = Tracer()
     folder, result = Path(sys.argv[1]), Path(sys.argv[2])
     files = way(tracer, folder)
@@ -75,7 +75,7 @@ def main(way: Callable[[Tracer, Path], list[str]]) -> None:
 
 
 def public(name: str) -> Any:
-    """Import an object of the measured tree from the first of its places in `NAMES` that exists."""
+    """Import an object of the measured tree from the first of its places in `NAMES` that exists there."""
     failures = []
     for place in NAMES[name]:
         module, _, attribute = place.partition(":")
@@ -96,10 +96,10 @@ NAMES = {
 
 
 def wait_for(event: threading.Event, what: str) -> None:
-    """Wait until the user's code has run, and for what follows it.
+    """Wait until the user's code has run, and then `SETTLE_S` for the work that follows.
 
     Raises:
-        TimeoutError: it did not run.
+        TimeoutError: the code did not run within `PATIENCE_S`.
     """
     if not event.wait(PATIENCE_S):
         raise TimeoutError(f"waited {PATIENCE_S:g} s in vain until {what}")

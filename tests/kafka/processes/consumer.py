@@ -1,7 +1,8 @@
-"""A consumer of a group in its own process, until its stdin ends; see `telling` for its reports.
+"""Runs a consumer of a group in its own process, until stdin ends; see `telling` for the reports of the process.
 
-Its handler writes to a file what it begins and ends. The file outlives the process. A line has "b" or "e", number,
-attempt, and nanoseconds of the machine's monotonic clock, which all processes share.
+The handler writes a line to a file when it begins and when it ends. A line has "b" (begins) or "e" (ends), number,
+attempt, and nanoseconds of the machine's monotonic clock, which all processes share. The file stays when the process
+dies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A retry service of a group in its own process, until its stdin ends; see `telling` for its reports."""
+"""Runs a retry service of a group in its own process, until stdin ends; see `telling` for the process's reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reports of a process about itself while it runs: JSON facts in a file.
+"""Lets a process report facts about itself while it runs, as JSON in a file.
 
 Each report replaces the file. So a reader finds a whole file, also when the process is stopped or killed.
 """
@@ -19,7 +19,7 @@ LOOK_S = 0.02
 
 
 class Telling(KafkaBroker):
-    """A broker that knows the readers it has made."""
+    """A broker that keeps the consumers and the log reader that it has made, to report on them."""
 
     def __init__(self, servers: Any, **settings: Any) -> None:
         super().__init__(servers, **settings)
@@ -35,7 +35,7 @@ class Telling(KafkaBroker):
         return self.log
 
     def places(self) -> list[list[Any]]:
-        """The partitions that a consumer of this process has now: topic and number."""
+        """The partitions that the consumers of this process have now: topic and number."""
         return sorted([*place] for reader in list(self.readers) for place in reader.assignments())
 
     def parts(self) -> dict[int, int]:
@@ -48,14 +48,14 @@ class Telling(KafkaBroker):
 
 
 def settings() -> dict[str, Any]:
-    """The settings of this process. Its log goes to its own file."""
+    """Read the settings of this process from its first argument, and send its log to its own file."""
     given: dict[str, Any] = json.loads(sys.argv[1])
     logging.basicConfig(filename=given["log"], level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
     return given
 
 
 def write_facts_until_stdin_ends(file: str, facts: Callable[[], dict[str, Any]]) -> None:
-    """Write `facts` to `file` 50 times a second, until stdin ends."""
+    """Write the facts to `file` whenever they have changed, up to 50 times per second, until stdin ends."""
     ended = threading.Event()
 
     def wait() -> None:

@@ -1,4 +1,4 @@
-"""A real broker for the Spark session (`make spark-kafka-test`)."""
+"""Fixtures of the Spark tests that use a real Kafka broker (`make spark-kafka-test`)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PATIENCE_S = 120.0
 
 @pytest.fixture(scope="session")
 def spark_jars() -> list[str]:
-    """The JVM connector.
+    """The jars of the JVM connector.
 
-    A failed download is a failure of the tests, because `make spark-kafka-test` needs Maven anyway.
+    A failed download fails the tests, because `make spark-kafka-test` needs Maven anyway.
     """
     from tests.servers.kafka import connector_jars
 
@@ -29,7 +29,7 @@ def spark_jars() -> list[str]:
 
 @pytest.fixture
 def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
-    """A client of the session's broker; it creates topics with three partitions."""
+    """A client of the test session's broker. It creates topics with three partitions."""
     from retry_topic.brokers.kafka import KafkaBroker
 
     broker = KafkaBroker(kafka.bootstrap, partitions=3)
@@ -39,19 +39,19 @@ def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
 
 @pytest.fixture
 def at(kafka: TemporaryKafka) -> dict[str, str]:
-    """The options that name the broker."""
+    """The data source's options that name the broker."""
     return {"kafka.bootstrap.servers": kafka.bootstrap}
 
 
 @pytest.fixture
 def committed(kafka: TemporaryKafka, broker: KafkaBroker) -> Callable[[str], Counter[str]]:
-    """The values in a topic for a reader of committed records, each with its count."""
+    """A function that returns the values in a topic and their counts, as a reader of committed records sees them."""
     return lambda topic: _values(kafka.bootstrap, broker, topic, "read_committed")
 
 
 @pytest.fixture
 def uncommitted(kafka: TemporaryKafka, broker: KafkaBroker) -> Callable[[str], Counter[str]]:
-    """The values in a topic for a reader of all records."""
+    """A function that returns the values in a topic and their counts, as a reader of all records sees them."""
     return lambda topic: _values(kafka.bootstrap, broker, topic, "read_uncommitted")
 
 
@@ -89,7 +89,7 @@ def _values(servers: str, broker: KafkaBroker, topic: str, level: str) -> Counte
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait until other threads have done their work."""
+    """A function that waits until a condition holds, which other threads bring about."""
 
     def wait(condition: Callable[[], bool]) -> None:
         until_s = time.monotonic() + PATIENCE_S

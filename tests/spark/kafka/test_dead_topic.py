@@ -35,7 +35,7 @@ PROGRAM = Path(__file__).parent / "processes" / "replay.py"
 
 
 def letter(dead: str, origin: str, n: int) -> Message:
-    """Records as a service writes them to a dead topic; every third has another error."""
+    """The dead letter `n`, as a service writes it to a dead topic. Every third letter has another error."""
     state = RetryState(
         id=f"root-{n}",
         attempt=8,
@@ -53,7 +53,7 @@ def letter(dead: str, origin: str, n: int) -> Message:
 
 @pytest.fixture
 def topics(broker: KafkaBroker, name: str) -> tuple[str, str]:
-    """A dead topic with 120 letters, and their origin."""
+    """The names of a dead topic with 120 letters, and of the topic where their messages first failed."""
     dead, origin = f"{name}.dead", f"{name}-orders"
     for topic in (dead, origin):
         broker.create_topic(topic)
@@ -65,7 +65,7 @@ def topics(broker: KafkaBroker, name: str) -> tuple[str, str]:
 def test_headers_choose_no_topic_that_the_group_does_not_read(
     spark: SparkSession, kafka: TemporaryKafka, broker: KafkaBroker, topics: tuple[str, str], name: str
 ) -> None:
-    """Any writer of the dead topic sets its headers, so a topic from them must be the group's or be allowed by name."""
+    """Anybody may have set the headers, so a topic that they name must be the group's or be allowed by the caller."""
     dead, _ = topics
     broker.create_topic(f"{name}-payroll")
     broker.publish([letter(dead, f"{name}-payroll", 300)])
@@ -76,7 +76,7 @@ def test_headers_choose_no_topic_that_the_group_does_not_read(
 
 
 def numbers(values: Counter[str]) -> Counter[int]:
-    """How often each payload is in the topic, by its number."""
+    """How often each message is among these values, by the number in its payload."""
     found: Counter[int] = Counter()
     for value, count in values.items():
         found[json.loads(value)["n"]] += count
@@ -90,7 +90,7 @@ def test_a_selection_goes_to_its_origin_once(
     topics: tuple[str, str],
     committed: Callable[[str], Counter[str]],
 ) -> None:
-    """A second run does nothing, a larger selection sends the rest, and a new letter is sent."""
+    """A second run sends nothing. A run of a larger selection sends the rest, and a later run sends a new letter."""
     dead, origin = topics
     letters = topic_letters(spark, kafka.bootstrap, dead)
     groups = [tuple(row)[:4] for row in triage(letters).collect()]
@@ -130,7 +130,7 @@ def test_the_command_sorts_and_replays(
     name: str,
     committed: Callable[[str], Counter[str]],
 ) -> None:
-    """The command counts first; it can send to the group's redelivery topic or to a named topic."""
+    """The command counts letters, refuses a replay without a selection, and sends to the group's redelivery topic."""
     dead, origin = topics
 
     def run(*args: str, code: int = 0) -> Any:
@@ -188,7 +188,10 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
 def test_a_run_ends_the_one_before_it(
     kafka: TemporaryKafka, broker: KafkaBroker, topics: tuple[str, str], committed: Callable[[str], Counter[str]]
 ) -> None:
-    """A running task of the older run is fenced; a later task finds its run closed. Neither writes."""
+    """A new run fences a running task of the older run. A later task of the older run finds its run closed.
+
+    Neither task writes anything.
+    """
     from retry_topic.spark.kafka.marks import MARKS, Part, mark_of, note_epoch
     from retry_topic.spark.kafka.runs import begin_run, is_last
     from retry_topic.spark.kafka.transaction import Transaction
@@ -214,7 +217,7 @@ def test_a_run_ends_the_one_before_it(
 def test_what_is_wrong_is_refused_before_anything_is_sent(
     spark: SparkSession, kafka: TemporaryKafka, broker: KafkaBroker, topics: tuple[str, str], name: str
 ) -> None:
-    """Missing topics, other topics' letters and a wrong repair are refused; records that are no letters are counted."""
+    """Missing topics, other topics' letters and a wrong repair are errors. Records that are no letters are counted."""
     dead, origin = topics
     with pytest.raises(ConfigError, match="there is no topic"):
         topic_letters(spark, kafka.bootstrap, f"{name}.gone")

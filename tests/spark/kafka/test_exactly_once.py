@@ -36,7 +36,7 @@ def test_what_breaks_between_two_parts_of_an_epoch_is_neither_missing_nor_double
     tmp_path: Path,
 ) -> None:
     """Driver, JVM and workers are killed in epoch 1. Epoch 2 fails at each repetition. Then the stream runs to its
-    end."""
+    end, and each record is in the target once."""
     source, target = f"{name}-in", f"{name}-out"
     broker.topology.create([source], partitions=2)
     broker.create_topic(target)

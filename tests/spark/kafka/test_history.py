@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 def attempts(count: int) -> list[Attempt]:
-    """Messages that recover after an exponential time, tried with doubling delays."""
+    """The attempts of messages that recover after an exponentially distributed time. The delays double."""
     rng = random.Random(11)
     rows = []
     for n in range(count):
@@ -64,8 +64,11 @@ def test_a_topic_shows_what_a_file_and_the_log_show(
     redis_url: str,
     tmp_path: Path,
 ) -> None:
-    """Our sink writes the store's log to a topic, and both connectors read it. Repeats count once, unreadable rows are
-    counted, and a second report sees the same rows although the topic grows."""
+    """The data source writes the history of a store to a topic, and both connectors read the same history there.
+
+    Repeated rows count once, and unreadable rows are counted. All reports of one read see the same rows, although the
+    topic grows meanwhile.
+    """
     rows = attempts(300)
     History(store).append([(row.id, row.encode()) for row in rows], keep=100_000)
     logged = store_history(spark, place_of(redis_url))
@@ -99,7 +102,7 @@ def test_a_topic_shows_what_a_file_and_the_log_show(
 def test_a_topic_without_a_history_says_so(
     spark: SparkSession, kafka: TemporaryKafka, broker: KafkaBroker, name: str
 ) -> None:
-    """An empty report would look like a good result."""
+    """A missing or empty topic is an error, because an empty report would look like a good result."""
     with pytest.raises(ConfigError, match="there is no topic"):
         topic_history(spark, kafka.bootstrap, f"{name}-no")
     broker.create_topic(name)

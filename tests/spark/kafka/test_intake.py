@@ -43,7 +43,7 @@ NOW_MS = int(time.time() * 1000)
 
 
 def failure(group: str, n: int) -> Message:
-    """A retry record: every tenth has no attempts left, every seventh has an id."""
+    """The retry record `n`. Every tenth record has no attempts left, every seventh has an id."""
     state = RetryState(
         id=f"own-{n}" if n % 7 == 0 else None,
         attempt=3 if n % 10 == 0 else 1,
@@ -58,7 +58,7 @@ def failure(group: str, n: int) -> Message:
 
 @pytest.fixture
 def opened(redis_url: str) -> Iterator[Callable[[str], tuple[DelayStore, StorePlace]]]:
-    """Namespaces of the session's server."""
+    """A function that opens the store of a new namespace, and returns the store and its place."""
     with ExitStack() as stack:
 
         def namespace(name: str) -> tuple[DelayStore, StorePlace]:
@@ -115,7 +115,7 @@ def test_both_connectors_give_the_same_store(
     name: str,
     opened: Callable[[str], tuple[DelayStore, StorePlace]],
 ) -> None:
-    """Ids, states, payloads, headers and positions are equal, also with other batch sizes."""
+    """With either connector, ids, states, payloads, headers and positions are equal, also with other batch sizes."""
     topics(broker, name)
     broker.publish([failure(name, n) for n in range(700)])
     ways: list[tuple[Literal["jvm", "python"], int | None]] = [("python", None), ("python", 200), ("jvm", 300)]
@@ -213,7 +213,7 @@ def test_drivers_that_are_killed_take_each_record_in_once(
     kill_session: Callable[[subprocess.Popen[bytes]], None],
     tmp_path: Path,
 ) -> None:
-    """The driver is killed twice, with and without a checkpoint, while a consumer takes messages out of the store."""
+    """The driver is killed twice, and the last run has no checkpoint. Each record is stored once all the same."""
     topics(broker, name)
     count = 4_000
     broker.publish([Message(retry_topic_of(name), b"%d" % n, b"k%d" % n) for n in range(count)])
@@ -248,7 +248,7 @@ def test_what_is_wrong_is_refused_before_anything_is_taken_in(
     name: str,
     opened: Callable[[str], tuple[DelayStore, StorePlace]],
 ) -> None:
-    """A dry run changes nothing; topics, namespaces, arguments and columns are checked first."""
+    """A dry run changes nothing. Wrong topics, namespaces, arguments and columns are errors, and nothing is stored."""
     store, place = opened(name)
     with pytest.raises(ConfigError, match="there is no topic"):
         intake(spark, place, kafka.bootstrap, name)

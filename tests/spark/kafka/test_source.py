@@ -1,4 +1,4 @@
-"""Reading and writing topics of a real broker."""
+"""`format("wheelsched-kafka")` reads and writes topics of a real broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 def in_transactions(servers: str, topic: str, count: int) -> None:
-    """Ten transactions of ten records; every other one is aborted."""
+    """Write ten transactions of `count` records each. Every second transaction is aborted."""
     producer: Any = Producer({"bootstrap.servers": servers, "transactional.id": topic})
     producer.init_transactions(60)
     for turn in range(10):
@@ -41,7 +41,7 @@ def in_transactions(servers: str, topic: str, count: int) -> None:
 def test_a_batch_reads_what_was_committed(
     spark: SparkSession, kafka: TemporaryKafka, broker: KafkaBroker, at: dict[str, str], name: str
 ) -> None:
-    """All columns, byte for byte, without aborted records."""
+    """A read returns all columns byte for byte, and no aborted records."""
     broker.create_topic(name)
     broker.publish([Message(name, b"v\0", b"k", (("a", b"1"), ("a", b"")))])
     in_transactions(kafka.bootstrap, name, 30)
@@ -63,7 +63,7 @@ def test_a_batch_reads_what_was_committed(
 def test_a_stream_goes_on_from_its_checkpoint(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str, tmp_path: Path
 ) -> None:
-    """The present records, in batches of a limited size; then, from the checkpoint, the new records."""
+    """A first run reads the present records in batches of limited size. A second run reads only the new records."""
     broker.create_topic(name)
 
     def run() -> tuple[list[int], set[str]]:
@@ -90,7 +90,7 @@ def test_a_stream_goes_on_from_its_checkpoint(
 def test_a_batch_is_written_once_under_its_job_id(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str, committed: Callable[[str], Counter[str]]
 ) -> None:
-    """A second run writes nothing, however its rows are partitioned. Another job writes them."""
+    """A second run writes nothing, however its rows are partitioned. A run with another job id writes them again."""
     broker.create_topic(name)
     rows = spark.range(500).selectExpr("concat('v', id) value", "cast(id as string) key")
     once = {f"v{n}": 1 for n in range(500)}
@@ -110,7 +110,7 @@ def test_a_batch_is_written_once_under_its_job_id(
 def test_headers_and_tombstones_survive_the_way_through(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str
 ) -> None:
-    """They go from one topic to two others; each row names its topic."""
+    """Headers and tombstones stay the same from one topic to two others. Each row names its target topic."""
     for topic in (name, f"{name}-a", f"{name}-b"):
         broker.create_topic(topic)
     broker.publish(
@@ -130,7 +130,7 @@ def test_headers_and_tombstones_survive_the_way_through(
 def test_what_is_wrong_is_refused_before_anything_is_written(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str, committed: Callable[[str], Counter[str]]
 ) -> None:
-    """Missing topics and partitions, columns of wrong types, rows without a topic."""
+    """Missing topics and partitions, columns of wrong types, and rows without a topic are errors."""
     broker.create_topic(name)
 
     def refused(run: Any, kind: type[Exception], words: str) -> None:
@@ -162,7 +162,7 @@ def test_what_is_wrong_is_refused_before_anything_is_written(
 def test_records_that_were_deleted_fail_the_query_unless_they_may(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str
 ) -> None:
-    """Records that the cluster deleted before they were read fail the query."""
+    """A query fails if the cluster deleted records before they were read. With failOnDataLoss=false it goes on."""
     from confluent_kafka import TopicPartition
 
     broker.create_topic(name)
@@ -185,11 +185,11 @@ def test_records_that_were_deleted_fail_the_query_unless_they_may(
 def test_a_job_that_failed_is_finished_by_a_second_run(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str, committed: Callable[[str], Counter[str]]
 ) -> None:
-    """A written part is not written again; with other rows it is refused. No row comes twice."""
+    """The second run does not write a written part again, and refuses it if its rows differ. No row comes twice."""
     broker.create_topic(name)
 
     def parts(first: int, second: str) -> Any:
-        """Two tasks: one works, the topic of the other may be absent."""
+        """The rows of two tasks. The first task works; the topic of the second may be absent."""
         sound = spark.range(first).coalesce(1).selectExpr("concat('a', id) value", f"'{name}' topic")
         return sound.union(spark.range(30).coalesce(1).selectExpr("concat('b', id) value", f"'{second}' topic"))
 

@@ -1,4 +1,4 @@
-"""A streaming query in its own process, which the test kills.
+"""Runs a streaming query in its own process, which a test kills.
 
 Arguments: URL, source, checkpoint, the id at which to stop, and the file that reports the stop.
 """

@@ -1,4 +1,7 @@
-"""An intake in its own process, which the test kills. Arguments: servers, store, group, checkpoint ("" for none)."""
+"""Runs the Spark intake in its own process, which a test kills.
+
+Arguments: servers, store, group, checkpoint ("" for none).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A replay of a dead topic in its own process. Arguments: servers, dead topic, origin, file.
+"""Replays a dead topic in its own process. Arguments: servers, dead topic, origin, file.
 
-When part 0 is written and half of part 1 is produced, it creates the file and waits to be killed.
+When part 0 is written and half of part 1 is produced, the process creates the file and waits until a test kills it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A stream from topic to topic in its own process. Arguments: servers, source, target, checkpoint, a fault or none.
+"""Runs a stream from topic to topic in its own process. Arguments: servers, source, target, checkpoint, fault.
 
-The fault comes when part 0 of an epoch is written and half of part 1 is produced. "kill:EPOCH:FILE" creates the file
-and waits to be killed. "fail:EPOCH" fails at each repetition.
+The fault comes when part 0 of an epoch is written and half of part 1 is produced. With "kill:EPOCH:FILE" the process
+creates the file and waits until a test kills it. With "fail:EPOCH" the task fails, and so does each repetition.
 """
 
 from __future__ import annotations
