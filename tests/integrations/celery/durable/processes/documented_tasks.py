@@ -1,4 +1,4 @@
-"""More tasks of the test workers, after the examples of Celery's user guide. The setting `include` names them."""
+"""Tasks of the test workers, after the examples of Celery's user guide. The setting `include` names this module."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def report(request: Any, error: Any, traceback: Any) -> None:
 
 @app.task(bind=True, name="facts")
 def facts(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """The request as a task sees it, without ids and times."""
+    """Returns the task's own request, without ids and times."""
     request = self.request
     return {
         "args": args,

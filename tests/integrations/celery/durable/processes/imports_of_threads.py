@@ -1,6 +1,6 @@
 """Runs a worker's dispatcher over BROKER and STORE. Prints the modules that its threads import, and the tasks it sent.
 
-If a process forks while a thread imports a module, the child can never import it: the lock stays taken.
+If a process forks while a thread imports a module, the child can never import it, because its import lock stays taken.
 """
 
 from __future__ import annotations
