@@ -23,7 +23,7 @@ from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.testing import VirtualClock
 
 START_MS = 1_000_000_000
-PATIENCE_S = 40.0  # real seconds until a test gives up on other threads
+PATIENCE_S = 40.0  # real seconds for which a test waits for other threads
 
 
 class Received(NamedTuple):
@@ -151,7 +151,7 @@ class World:
         until_s = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < until_s, f"waited in vain: {what or self.receiver.received!r}"
-            time.sleep(0.0005)  # another thread's doing; there is nothing to wait on
+            time.sleep(0.0005)  # another thread makes it true, without a signal
 
     def received(self, count: int) -> list[Received]:
         """Wait until `count` items have reached the receiver and are settled. Fails if more arrive."""

@@ -34,7 +34,7 @@ def test_a_failed_item_waits_twice_as_long_each_time(world: World) -> None:
 
 
 def test_one_failing_item_does_not_hold_up_its_batch(world: World) -> None:
-    """The other items of the batch are settled at once."""
+    """One item fails, and the other items of its batch are settled at once."""
     world.receiver.answer = lambda item: Failed("no") if item.id == "bad" else Done(item.id)
     world.put("a", "bad", "b")
     world.dispatcher()

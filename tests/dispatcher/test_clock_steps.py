@@ -58,7 +58,7 @@ def test_a_step_is_reported_to_every_shard(wide: World) -> None:
 
 
 def test_two_dispatchers_record_a_step_once(world: World) -> None:
-    """Both dispatchers see the step. The epoch rises by one, and both continue."""
+    """Two dispatchers see the step. The epoch rises by one, and both continue."""
     world.put("m", in_ms=HOUR_MS)
     one, other = world.dispatcher(), world.dispatcher(store=world.handle())
     world.step_ms = DAY_MS

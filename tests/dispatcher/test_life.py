@@ -54,7 +54,7 @@ def gone(threads: Threads) -> bool:
     while threads():
         if time.monotonic() > until_s:
             return False
-        time.sleep(0.001)  # their end; there is nothing to wait on
+        time.sleep(0.001)  # the threads end without a signal
     return True
 
 
@@ -139,7 +139,7 @@ def test_a_dispatcher_that_is_stopped_in_the_middle_of_a_turn_ends(threads: Thre
         clock.dispatcher.stop(timeout_s=1)
         until_s = time.monotonic() + 2
         while threads() and time.monotonic() < until_s:
-            time.sleep(0.001)  # their end; there is nothing to wait on
+            time.sleep(0.001)  # the threads end without a signal
     assert threads() == []
 
 
@@ -159,7 +159,7 @@ def test_ten_threads_start_and_stop_the_same_dispatcher(threads: Threads) -> Non
 
 
 def test_a_stopped_dispatcher_does_not_start_again(threads: Threads) -> None:
-    """This holds even if it was stopped before its first start."""
+    """A dispatcher that was stopped does not start, even if it had not been started before."""
     with open_store("memory:") as store:
         for start_first in (False, True):
             dispatcher = Dispatcher(store, Publisher())

@@ -61,7 +61,7 @@ class Bench:
         until_s = time.monotonic() + 40
         while not condition():
             assert time.monotonic() < until_s, f"waited in vain; refused: {self.publisher.asked}"
-            time.sleep(0.002)  # the dispatcher's doing, in real time
+            time.sleep(0.002)  # the dispatcher does it, in real time
 
     def reason(self, item_id: str, state: str = "dead") -> str:
         self.until(lambda: (found := self.store.get([item_id])[0]) is not None and found.state == state)
@@ -137,7 +137,7 @@ def test_the_publisher_decides_about_refused_items(
     assert bench.publisher.asked == [("m", reason)]
     bench.until(lambda: dispatcher.stats.published == 1)
     assert ids(redis_client, "out") == ["first", "good"]
-    bench.until(lambda: (dispatcher.stats.dead, dispatcher.stats.in_flight) == (1, 0))  # counted after it is so
+    bench.until(lambda: (dispatcher.stats.dead, dispatcher.stats.in_flight) == (1, 0))  # counted last
     assert redis_client.get("text") == b"v"
 
 

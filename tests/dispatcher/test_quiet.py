@@ -207,7 +207,7 @@ def test_a_paused_topic_costs_the_others_nothing(two_stores: tuple[DelayStore, D
         full.schedule([Item(f"d{n}", now_ms + 100 + 20 * n, b"", "other") for n in range(20)])
         until_s = time.monotonic() + 40
         while dispatcher.stats.published < 20 and time.monotonic() < until_s:
-            time.sleep(0.005)  # until all are out, by their dues
+            time.sleep(0.005)  # until all due items are out
         assert (dispatcher.stats.published, dispatcher.stats.empty_claims) == (20, 0)
         assert dispatcher.stats.wake_ups <= 20
     assert full.counts().now == {("held", "paused"): PAUSED}
@@ -240,7 +240,7 @@ def test_idle_dispatchers_send_nothing_for_ten_seconds() -> None:
             time.sleep(0.01)  # until both listeners block on their markers
 
         before = commands(client)
-        time.sleep(10)  # the promise is about ten seconds
+        time.sleep(10)  # the test's claim is about ten seconds
         assert commands(client) == before
 
         for store, dispatcher in zip((empty, filled), dispatchers, strict=True):

@@ -107,7 +107,7 @@ def test_a_successor_is_as_punctual_as_its_item(world: World) -> None:
 def test_a_crashed_dispatchers_items_come_when_its_lease_ends(world: World) -> None:
     """The wheel has an alarm for the earliest lease end of other dispatchers, so the items come in that millisecond."""
     world.put("m")
-    world.store.claim(10, lease_ms=7_000)  # and never heard of again
+    world.store.claim(10, lease_ms=7_000)  # then its dispatcher does nothing more
     dispatcher = world.dispatcher()
     world.advance(6_999)
     assert world.receiver.received == []

@@ -20,7 +20,7 @@ from wheel_sched.testing.virtual_loop import VirtualEventLoop
 from wheel_sched.timers import AsyncTimer, SystemTimer
 from wheel_sched.wheel import TimingWheel
 
-PATIENCE_S = 30.0  # real seconds until a test gives up on other threads
+PATIENCE_S = 30.0  # real seconds for which a test waits for other threads
 
 
 class Probe(DelayedOperation):
@@ -83,7 +83,7 @@ def _threads(clock: VirtualClock, purgatory: Purgatory[Any]) -> Callable[[int], 
         until_s = time.monotonic() + PATIENCE_S
         while marker.wait(1.0) is None:
             assert time.monotonic() < until_s, "the timer's thread did not come round"
-            clock.advance(1)  # its sleep may have begun at a later tick than it was reckoned from
+            clock.advance(1)  # its sleep may have begun at a later tick than its deadline was computed from
 
     return advance
 

@@ -320,7 +320,7 @@ def test_the_deadlock_rule_and_what_breaks_it() -> None:
         b = threading.Thread(target=operation.safe_try_complete)
         b.start()
         assert b_is_trying.wait(30)
-        with lock_l:  # what the rule forbids
+        with lock_l:  # this is what the rule forbids
             a_holds_l.set()
             with pytest.raises(TimeoutError):
                 operation.safe_try_complete()

@@ -127,7 +127,7 @@ def test_should_return_nothing_when_the_key_does_not_exist(world: Any) -> None:
 
 
 def test_what_was_cancelled_is_completed_by_force_alone(world: Any, probe: Any) -> None:
-    """Its timer and a check of its other key do not complete it. It cannot be watched again."""
+    """The operation's timer and a check of its other key do not complete it. It cannot be watched again."""
     operation = probe(20)
     world.purgatory.try_complete_else_watch(operation, ["key", "other"])
     assert world.purgatory.cancel_for_key("key") == [operation]

@@ -96,7 +96,7 @@ def test_every_operation_ends_exactly_once(run_all: Any, kind: str, rounds: int)
         expired = operation.completion is Completion.EXPIRED
         assert operation.ends == (["complete", "expiration"] if expired else ["complete"])
         assert operation.overlaps == 0
-    # what was forced before it was watched never came into the purgatory's sight
+    # the purgatory does not count operations that were forced before they were watched
     ended = Counter(
         operation.completion
         for operation in operations

@@ -95,7 +95,7 @@ class TestLostReplies:
         assert self.lose(proxy, "change", lambda: bench.store.requeue(requeue)) == [Outcome.DONE]
 
     def test_extend(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """A repeat gives the same answer."""
+        """After a lost reply, the repeat of `extend` gives the answer of the first call."""
         bench.put("a")
         claim = bench.claim(lease_ms=10)
         assert self.lose(proxy, "extend", lambda: bench.store.extend(claim, ["a"], 500)) == [Outcome.DONE]

@@ -32,7 +32,7 @@ lines = texts.filter(lambda text: text and "\n" not in text)
 def test_a_record_is_read_as_it_was_written(
     version: int, topic: str, route: str | None, refs: tuple[str, ...], body: bytes
 ) -> None:
-    """This holds for any bytes in topic, route, refs and body."""
+    """A record is read as it was written, for any bytes in topic, route, refs and body."""
     raw = b"1:%d:%s" % (version, make_tail(topic, route, refs, body))
     assert read_record(raw) == (version, topic, route, refs, body)
 
@@ -65,7 +65,7 @@ def test_a_damaged_record_is_an_error(raw: bytes) -> None:
     target=texts.filter(bool),
 )
 def test_a_push_form_is_read_as_it_was_written(kind_and_pieces: tuple[str, list[bytes]], target: str) -> None:
-    """This holds for targets and pieces of any bytes."""
+    """A push form is read as it was written, for targets and pieces of any bytes."""
     kind, pieces = kind_and_pieces
     assert kind in ("L", "S")
     form = decode_push(encode_push("L" if kind == "L" else "S", target, pieces))
@@ -134,7 +134,7 @@ def test_claim_reads_the_answer_of_the_script() -> None:
 
 
 def test_a_reason_is_one_bounded_line() -> None:
-    """This holds for any text of an exception, even text that UTF-8 cannot encode."""
+    """A reason is one line of bounded length, for any text of an exception, even text that UTF-8 cannot encode."""
     assert bounded_reason("a\nb") == b"a b"
     assert len(bounded_reason("é" * 10_000)) == 1000
     assert bounded_reason("\ud800") == b"\\ud800"

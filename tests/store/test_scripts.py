@@ -236,7 +236,7 @@ def test_a_frozen_namespace_takes_no_writes(client: Any, namespace: str) -> None
     ],
 )
 def test_old_servers_are_refused(info: dict[str, Any], fits: bool) -> None:
-    """These are Redis below 7.0 and Valkey below 8.0. A server that gives no version is accepted."""
+    """Redis below 7.0 and Valkey below 8.0 are refused. A server that gives no version is accepted."""
     if fits:
         check_version(info)
         return

@@ -24,7 +24,7 @@ from wheel_sched.wheel import CORES, TimingWheel
 
 Timer = SystemTimer | AsyncTimer
 
-PATIENCE_S = 40.0  # for what must come; only a defect waits that long
+PATIENCE_S = 40.0  # the longest wait for an event; only a defect waits so long
 
 
 class Facade(ABC):

@@ -15,7 +15,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_coroutine_function_is_awaited(loops: Any) -> None:
-    """This holds on every kind of loop. The timer is RUNNING until the coroutine has ended."""
+    """On every kind of loop, the timer awaits the coroutine and is RUNNING until the coroutine has ended."""
     timer, steps = loops.timer(), []
     name: ContextVar[str] = ContextVar("name", default="nobody")
 

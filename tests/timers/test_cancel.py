@@ -107,7 +107,7 @@ def test_an_earlier_timer_goes_first(virtual: Any) -> None:
 
 
 def test_cancel_and_wait_answers_at_once_when_nothing_runs(virtual: Any) -> None:
-    """It returns at once for a timer that is PENDING, FIRED or CANCELLED."""
+    """`cancel_and_wait` returns at once for a timer that is PENDING, FIRED or CANCELLED."""
     timer = virtual.timer()
     pending, fired = timer.schedule(10, print), timer.schedule(1, lambda: None)
     virtual.pass_ms(1)
@@ -116,7 +116,7 @@ def test_cancel_and_wait_answers_at_once_when_nothing_runs(virtual: Any) -> None
 
 
 def test_cancel_and_wait_waits_for_the_coroutine(loop_facade: Any) -> None:
-    """A coroutine that calls it for its own timer does not wait."""
+    """`cancel_and_wait` returns when the coroutine has ended. A call by the coroutine itself does not wait."""
     timer, steps = loop_facade.timer(), []
 
     async def run() -> None:

@@ -93,7 +93,7 @@ def test_system_exit_in_a_callback_ends_the_loop_and_loses_no_timer(loop_facade:
 
 
 def test_the_exception_of_a_coroutine_is_reported(loop_facade: Any) -> None:
-    """It is reported like the exception of a plain callback. A coroutine that was cancelled is no error."""
+    """The exception is reported like one of a plain callback. A coroutine that was cancelled is no error."""
     timer = loop_facade.timer()
 
     async def fail() -> None:

@@ -66,7 +66,7 @@ def test_nothing_runs_before_its_deadline(facade: Any) -> None:
 
 
 def test_timers_of_one_tick_run_in_the_order_they_were_scheduled(virtual: Any) -> None:
-    """This holds for near and far ticks, and for keyed, moved and recurring timers.
+    """The order holds for near and far ticks, and for keyed, moved and recurring timers.
     Source: libuv's timer_order.
     """
     timer, fired = virtual.timer(1, 4), []

@@ -22,7 +22,7 @@ def test_a_key_holds_one_timer(virtual: Any) -> None:
 
 
 def test_a_timer_replaced_when_it_had_expired_already_does_not_run(virtual: Any) -> None:
-    """Both timers are due in the same tick. The wheel has handed out the replaced one, but it has not begun."""
+    """Two timers with one key are due in one tick. The wheel has handed out the replaced one, but it has not begun."""
     timer, fired = virtual.timer(), []
     timer.schedule(10, lambda: timer.schedule(5, fired.append, "new", key="k"))
     timer.schedule(10, fired.append, "old", key="k")

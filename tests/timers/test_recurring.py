@@ -89,7 +89,7 @@ def test_an_exception_does_not_end_a_recurring_timer(virtual: Any) -> None:
 
 
 def test_a_recurring_timer_may_be_moved(virtual: Any) -> None:
-    """Its fixed rate continues from the new deadline."""
+    """The fixed rate continues from the new deadline."""
     timer, fired = virtual.timer(), []
     handle = timer.every(10, lambda: fired.append(virtual.now_ms()))
     virtual.pass_ms(10)

@@ -19,7 +19,7 @@ from wheel_sched.timers import SystemTimer, queue
 from wheel_sched.timers.facade import BACKLOG
 from wheel_sched.wheel import CORES, EntryState
 
-PATIENCE_S = 40.0  # for what must come; only a defect waits that long
+PATIENCE_S = 40.0  # the longest wait for an event; only a defect waits so long
 CANCELLED, RUNNING, FIRED = EntryState.CANCELLED, EntryState.RUNNING, EntryState.FIRED
 
 

@@ -24,7 +24,7 @@ def test_a_date_and_time_is_kept(virtual: Any) -> None:
 
 
 def test_a_date_that_has_passed_is_due_at_once(virtual: Any) -> None:
-    """This holds even for a date before 1970."""
+    """A date in the past is due at once, even one before 1970."""
     timer, fired = virtual.timer(), []
     timer.schedule_at(virtual.wall(-5), fired.append, 1)
     timer.schedule_at(datetime(1950, 1, 1, tzinfo=UTC), fired.append, 2)
@@ -82,7 +82,7 @@ def test_a_clock_that_jumps_to_and_fro_runs_each_timer_once(virtual: Any) -> Non
 
 
 def test_a_wall_timer_can_be_moved_cancelled_and_given_back(virtual: Any) -> None:
-    """These calls work as for any other timer, by the clock that the timer follows."""
+    """The calls work as for any other timer, by the clock that the timer follows."""
     timer, fired = virtual.timer(), []
     touched, cancelled, kept = (timer.schedule_at(virtual.wall(100), fired.append, number) for number in range(3))
     assert touched.touch(200)

@@ -13,7 +13,7 @@ from wheel_sched.testing import VirtualClock
 
 @pytest.mark.parametrize("clock", [SystemClock(), VirtualClock()], ids=["system", "virtual"])
 def test_both_clocks_are_clocks(clock: object) -> None:
-    """Both clocks satisfy the protocol that the facades require."""
+    """The system clock and the virtual clock satisfy the protocol that the facades require."""
     assert isinstance(clock, Clock)
 
 

@@ -177,7 +177,7 @@ def test_what_a_callback_schedules_for_now_comes_with_the_next_call(make_wheel: 
 
 
 def test_an_earlier_deadline_added_later_comes_first(make_wheel: MakeWheel) -> None:
-    """This holds over several levels. Source: Tokio's expires_before_last_insert."""
+    """The order of deadlines also holds over several levels. Source: Tokio's expires_before_last_insert."""
     wheel = make_wheel()
     for deadline_ms in (10**6, 10**5, 10**4, 1000):
         wheel.schedule(deadline_ms, deadline_ms)

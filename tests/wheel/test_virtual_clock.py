@@ -203,7 +203,7 @@ def test_autojump_waits_until_nobody_has_moved_for_the_threshold(spawn: Spawn, r
 
 
 def test_without_autojump_time_never_moves_by_itself(spawn: Spawn) -> None:
-    """This is the default: only the test moves time."""
+    """By default only the test moves time."""
     clock = VirtualClock()
     answers: list[Any] = []
     spawn(waiter(clock, 1, answers))
@@ -214,7 +214,7 @@ def test_without_autojump_time_never_moves_by_itself(spawn: Spawn) -> None:
 
 
 def test_waiting_for_waiters_that_do_not_come_is_an_error() -> None:
-    """The error names the expected and the actual number."""
+    """`wait_for_waiters` raises an error that has the expected and the actual number."""
     with pytest.raises(TimeoutError, match="expected 2 waiters"):
         VirtualClock().wait_for_waiters(2, timeout_seconds=0.01)
 

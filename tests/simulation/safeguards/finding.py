@@ -20,7 +20,7 @@ from wheel_sched.simulation.runner import Kind, Result, run_scenarios, run_seeds
 from wheel_sched.simulation.scenario import Fault, HandIn, Scenario, Step
 from wheel_sched.simulation.shrink import shrink
 
-SEEDS = 1_000  # within so many histories each safeguard has to be noticed
+SEEDS = 1_000  # the number of histories in which each safeguard must be noticed
 FOUND = Path(__file__).with_name("found.json")
 PAGE = Path(__file__).parents[3] / "docs" / "internals" / "simulator-safeguards.md"
 

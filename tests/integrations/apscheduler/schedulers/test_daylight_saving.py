@@ -30,7 +30,7 @@ ZONES = {  # each a moment at which its offset changes
 
 
 def do_nothing() -> None:
-    """A job."""
+    """A job function that does nothing."""
 
 
 def a_job(number: int, trigger: Any, next_run_time: datetime, **options: Any) -> Any:
@@ -68,7 +68,7 @@ def head_of_stock(jobs: list[Any], now: datetime) -> float:
 
 
 def test_the_doubled_hour_of_autumn_is_not_slept_through() -> None:
-    """Two jobs are due in one pass. One runs next at 02:35 summer time, the other at 02:30 winter time: later."""
+    """Two jobs are due in one pass. The next run at 02:35 summer time comes before the one at 02:30 winter time."""
     now = datetime(2025, 10, 26, 2, 30, tzinfo=BERLIN).astimezone(UTC)
     often = CronTrigger(minute="*/5", timezone=BERLIN)
     twice = CronTrigger(hour=2, minute=30, timezone=BERLIN)

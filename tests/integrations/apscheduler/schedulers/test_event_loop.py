@@ -178,7 +178,7 @@ def test_a_slow_store_does_not_hold_up_the_event_loop() -> None:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not store.asked.is_set():
-                    await asyncio.sleep(0.001)  # until the pass waits; it tells nobody on the loop
+                    await asyncio.sleep(0.001)  # until the pass waits; it sends no signal to the loop
                 for _ in range(50):
                     await asyncio.sleep(0)
                 assert heard.of(EVENT_JOB_SUBMITTED) == []
@@ -255,7 +255,7 @@ def test_the_end_cancels_coroutines_and_is_told(wait: bool) -> None:
 
 
 def test_a_coroutine_may_shut_the_scheduler_down() -> None:
-    """Another thread may do so too."""
+    """A coroutine of the scheduler, or another thread, calls `shutdown`."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def end() -> None:

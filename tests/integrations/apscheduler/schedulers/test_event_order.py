@@ -73,7 +73,7 @@ def test_a_job_that_adds_itself_again_is_not_the_one_that_is_removed(make: Make,
 def test_runs_that_are_refused_are_not_missed_besides(
     make: Make, witness_of: Make, executor: Any, all_late: bool
 ) -> None:
-    """This holds even if some or all of the runs came too late. Stock checks `max_instances` first."""
+    """A refused run is not reported as missed, even if it also came too late. Stock checks `max_instances` first."""
     scheduler = make(executors={"default": executor()}, paused=True)
     witness = witness_of(scheduler, ENDS | EVENT_JOB_MAX_INSTANCES)
     scheduler._executors["default"]._instances["slow"] = 1  # as if it ran

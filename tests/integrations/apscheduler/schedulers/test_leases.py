@@ -51,7 +51,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     until = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until, f"waited in vain until {what}"
-        time.sleep(0.005)  # the store's own threads do it; there is nothing to wait on
+        time.sleep(0.005)  # the store's own threads make it true, without a signal
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
@@ -275,7 +275,7 @@ def test_a_coroutine_knows_its_occurrence() -> None:
         scheduler.resume()
         async with asyncio.timeout(PATIENCE_S):
             while len(found) < 50:
-                await asyncio.sleep(0.005)  # the tasks tell nobody
+                await asyncio.sleep(0.005)  # the tasks send no signal
             scheduler.shutdown()
             await over.wait()
 

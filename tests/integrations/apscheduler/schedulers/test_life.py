@@ -118,7 +118,7 @@ def test_shutdown_waits_for_jobs_that_use_the_scheduler(make: Make, witness_of: 
     ender = threading.Thread(target=scheduler.shutdown)
     ender.start()
     while not scheduler.closing:
-        time.sleep(0.001)  # until the other thread has begun the end; it tells nobody
+        time.sleep(0.001)  # until the other thread has begun the shutdown; it sends no signal
     gate.set()
     ender.join(PATIENCE_S)
     assert not ender.is_alive()

@@ -87,7 +87,7 @@ def test_an_exception_of_a_job_is_an_event(make: Make, witness_of: Make) -> None
 
 
 def test_the_return_value_is_in_the_event(make: Make, witness_of: Make) -> None:
-    """The event has it in `retval`, as in stock."""
+    """The event has the return value in `retval`, as in stock."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: 42, "date", run_date=soon())
@@ -96,7 +96,7 @@ def test_the_return_value_is_in_the_event(make: Make, witness_of: Make) -> None:
 
 @pytest.mark.parametrize("code", [EVENT_JOB_ADDED, EVENT_JOB_SUBMITTED, EVENT_JOB_EXECUTED, EVENT_JOB_REMOVED])
 def test_a_listener_that_raises_ends_nothing(make: Make, witness_of: Make, code: int) -> None:
-    """The listener raises at every event, and the next job still runs."""
+    """A listener raises at one kind of event, whichever it is. The next job still runs."""
     scheduler = make()
 
     def broken(_: Any) -> None:
@@ -187,7 +187,7 @@ def test_a_grace_counts_from_the_claim_not_from_the_worker(make: Make, witness_o
     witness.wait(EVENT_JOB_SUBMITTED)
     scheduler.add_job(lambda: None, "date", run_date=soon(), id="second", misfire_grace_time=1)
     witness.wait(EVENT_JOB_SUBMITTED, 2)
-    time.sleep(1.2)  # longer than the grace: the very thing under test
+    time.sleep(1.2)  # longer than the grace time, which is what is tested
     gate.set()
     assert witness.wait(EVENT_JOB_EXECUTED, 2)[1].job_id == "second"
 
@@ -324,7 +324,7 @@ def test_a_job_that_removes_itself_stays_removed(make: Make, witness_of: Make) -
 
 
 def test_a_job_that_is_removed_before_its_time_does_not_run(make: Make, witness_of: Make) -> None:
-    """This holds even if the job is due and waits in the next part of a batch."""
+    """A due job that waits in the next part of a batch can still be removed. Then it does not run."""
     scheduler = make(paused=True, batch=10)
     witness = witness_of(scheduler)
     for number in range(100):
@@ -345,7 +345,7 @@ def test_a_job_that_is_removed_before_its_time_does_not_run(make: Make, witness_
 
 
 def test_pausing_a_job_and_resuming_it(make: Make, witness_of: Make) -> None:
-    """A paused job does not run; a resumed one does."""
+    """A paused job does not run. A resumed job does."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: None, "interval", seconds=0.02, id="one", next_run_time=None)
@@ -357,7 +357,7 @@ def test_pausing_a_job_and_resuming_it(make: Make, witness_of: Make) -> None:
 
 
 def test_ids_that_clash_and_ids_that_are_unknown(make: Make, witness_of: Make) -> None:
-    """Both raise the errors of stock. The first job does not change."""
+    """To add an existing id or use an unknown one raises the error of stock. The existing job does not change."""
     scheduler = make()
     scheduler.add_job(lambda: None, "interval", hours=1, id="one", name="first")
     with pytest.raises(ConflictingIdError):

@@ -46,7 +46,7 @@ def wait_asleep(scheduler: Any) -> None:
     until = time.monotonic() + PATIENCE_S
     while not asleep(scheduler):
         assert time.monotonic() < until
-        time.sleep(0.001)  # until the loop sleeps; it tells nobody
+        time.sleep(0.001)  # until the loop sleeps; it sends no signal
 
 
 def test_an_add_behind_the_head_makes_no_pass(make: Make) -> None:
@@ -130,7 +130,7 @@ def test_a_ring_before_the_sleep_counts_for_it() -> None:
 
 @given(st.lists(st.floats(0, 100), max_size=6), st.floats(0, 100))
 def test_the_earliest_moment_anybody_named_ends_the_sleep(asked: list[float], until: float) -> None:
-    """This holds for any order of requested times. The clock stands still at the earliest of them."""
+    """The requests may come in any order. The clock stands still at the earliest of them."""
     moments: list[float] = []
     alarm = Alarm(now=lambda: min([until, *asked]) if not moments else moments[0])
     for moment in asked:

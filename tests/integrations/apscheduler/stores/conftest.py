@@ -32,7 +32,7 @@ _numbers = itertools.count()
 
 
 def do_nothing(*_: Any, **__: Any) -> None:
-    """A job."""
+    """A job function that does nothing."""
 
 
 @pytest.fixture
@@ -239,11 +239,11 @@ class Fleet:
         return {firing.occurrence_id.partition(":")[0] for firing in self.fired()}
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until the condition holds. It depends on the processes."""
+        """Wait until the processes have made the condition true."""
         until_s = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < until_s, f"waited in vain until {what}; {len(self.fired())} firings"
-            time.sleep(0.02)  # another process's doing; there is nothing to wait on
+            time.sleep(0.02)  # another process makes it true, without a signal
 
     def wait_empty(self) -> None:
         """Wait until no job waits or is in flight. After that no job can run twice."""

@@ -22,7 +22,7 @@ FAR = NOW + timedelta(days=1)
 
 
 def do_nothing(*_: Any) -> None:
-    """A job."""
+    """A job function that does nothing."""
 
 
 def claim(store: Any, now: datetime = NOW) -> list[Occurrence]:
@@ -187,7 +187,7 @@ def test_the_id_of_a_running_one_shot_is_free(pair: Any, make_job: Any) -> None:
 
 
 def test_a_new_job_is_not_taken_for_the_run_under_way(pair: Any, make_job: Any) -> None:
-    """This holds even if both have the same run time, and the old run ends before the new job is claimed."""
+    """The old job's end leaves the new job alone, even if both have the same run time."""
     runner, changer = pair
     runner.add_job(make_job(NOW, id="j", args=["old"]))
     (old,) = claim(runner)

@@ -146,7 +146,7 @@ def test_a_trigger_of_ones_own_must_be_named(make_job: Any) -> None:
 
 
 def test_a_trigger_that_changes_is_written_as_it_is(make_job: Any) -> None:
-    """The record of the next run has its new state. Other triggers are not written again."""
+    """The record of the next run has the trigger's new state. Triggers that do not change are not written again."""
     codec = JobCodec(triggers=[EveryOther])
     job = make_job(OLD, trigger=EveryOther())
     stored = codec.decode(job.id, codec.encode(job))
@@ -158,7 +158,7 @@ class Service:
     """A user's class with a method."""
 
     def run(self) -> None:
-        """A job."""
+        """A method that jobs can call."""
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def store(redis_url: str) -> Any:
 
 @pytest.fixture
 def trusting_store(redis_url: str, make_job: Any) -> Any:
-    """The same store with an allow-list: it may run unsigned jobs that another process has added."""
+    """The store that the commands open, with an allow-list: it may run unsigned jobs that another process added."""
     made = RedisWheelJobStore(redis_url, allow=[make_job(FAR).func.__module__])
     yield made
     made.shutdown()
@@ -184,7 +184,7 @@ def test_quarantined_jobs_are_listed_released_and_repointed(aps: Any, store: Any
 
 
 def test_what_ran_and_what_runs_are_told(aps: Any, store: Any, make_job: Any) -> None:
-    """`history` shows runs that have ended, and `in-flight` shows runs that are under way."""
+    """`history` shows runs that have ended, and `in-flight` shows runs that have not."""
     assert aps("history", code=1).stderr  # no namespace yet: an error, not an empty list
     store.add_job(make_job(OLD, id="a"))
     assert "no runs are on record" in aps("history").stderr

@@ -67,7 +67,7 @@ def test_nothing_is_due_before_its_time(store: Any, make_job: Any) -> None:
 
 
 def test_a_paused_job_is_never_due(store: Any, make_job: Any) -> None:
-    """The store keeps it without a due time."""
+    """The store keeps a paused job without a due time."""
     store.add_job(make_job(None, id="p"))
     assert store.get_due_jobs(datetime.now(UTC)) == []
     store.get_next_run_time()
@@ -75,7 +75,7 @@ def test_a_paused_job_is_never_due(store: Any, make_job: Any) -> None:
 
 
 def test_the_next_run_time_is_the_earliest(store: Any, make_job: Any) -> None:
-    """The earliest of all jobs that are not paused; None when there are none."""
+    """The next run time is the earliest of all jobs that are not paused, or None if there is none."""
     assert store.get_next_run_time() is None
     store.add_job(make_job(None, id="p"))
     assert store.get_next_run_time() is None
@@ -95,7 +95,7 @@ def test_an_id_can_be_added_once(store: Any, make_job: Any) -> None:
 
 
 def test_an_update_replaces_all_of_a_job(store: Any, make_job: Any) -> None:
-    """It replaces arguments, trigger and run time too."""
+    """`update_job` replaces arguments, trigger and run time too."""
     store.add_job(make_job(OLD, id="a"))
     trigger = IntervalTrigger(seconds=5, start_date=OLD, timezone="UTC")
     store.update_job(make_job(at(2031, 1, 1), id="a", args=(5,), trigger=trigger, name="new"))
@@ -264,5 +264,5 @@ def test_a_start_without_a_scheduler_is_allowed(open_real: Any, make_job: Any) -
 
 
 def test_a_store_shows_its_state(store: Any) -> None:
-    """Its repr shows the number of jobs."""
+    """The repr of a store shows the number of jobs."""
     assert type(store).__name__ in repr(store)

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(180)]
 
 KINDS = ["stock", "stock-blocking", "stock-asyncio", "gevent", "tornado", "twisted"]
 JOB = "firing:record"
-COROUTINE = "firing:record_later"  # these run them on their loop
+COROUTINE = "firing:record_later"  # these schedulers run coroutines on their loop
 
 
 def never_early(fleet: Any) -> bool:

@@ -91,7 +91,7 @@ def test_as_many_run_as_may(open_fake: Any, every_minute: Any, delivery: str) ->
 
 
 def test_a_lost_run_at_most_once_counts_until_its_lease_ends(open_fake: Any, every_minute: Any) -> None:
-    """The store keeps a mark of the run and extends it. After a crash the mark goes, and the run does not repeat."""
+    """The store keeps a mark of the run and extends it. After a crash the mark is removed; the run does not repeat."""
     a, b = (open_fake(delivery="at_most_once", lease_s=10) for _ in range(2))
     a.add_job(every_minute())
     assert run(a, 0) is not None

@@ -77,7 +77,7 @@ def claim_one(tracker: ClaimTracker) -> Any:
 
 
 def test_a_repository_needs_only_a_store(repository: JobRepository, make_job: Any) -> None:
-    """It looks jobs up, adds, changes and removes them without a scheduler, a thread or a claim."""
+    """A repository looks jobs up, adds, changes and removes them without a scheduler, a thread or a claim."""
     assert repository.add_new([make_job(OLD, id="a"), make_job(None, id="paused")]) == []
     with pytest.raises(ConflictingIdError):
         repository.add(make_job(OLD, id="a"))

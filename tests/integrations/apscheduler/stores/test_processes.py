@@ -46,7 +46,7 @@ def test_a_race_of_four_is_run_by_all_four(fleet: Fleet) -> None:
     one_at_a_time = {
         "batch": 1,
         "executors": {"default": {"type": "debug"}},
-    }  # stock asks its store, ours brings its own
+    }  # a stock scheduler uses its store's batch, ours has its own setting
     fleet.run(4, batch=1, scheduler=one_at_a_time)
     fleet.one_shots(count, in_s=0, apart_ms=0, func="firing:take_turn", args=(4, count))
     fleet.wait_until(lambda: len(fleet.fired()) >= count, "all had fired")

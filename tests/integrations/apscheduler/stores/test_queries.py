@@ -259,11 +259,11 @@ def test_a_producer_adds_jobs_without_a_scheduler(shared_store: Any) -> None:
 
 
 def sample(*_: Any) -> None:
-    """A job."""
+    """A function that the test adds as a job."""
 
 
 def test_a_memory_store_tells_the_same(make_job: Any) -> None:
-    """It has the counts, pages, spans of time, tags, metadata, runs in flight and history of a shared store."""
+    """A memory store has the counts, pages, spans of time, tags, metadata, runs in flight and history too."""
     store = WheelJobStore(history=2)
     jobs = [make_job(FAR + timedelta(seconds=n), id=f"j{n}") for n in range(4)]
     assert store.add_jobs(jobs, metadata={"m": 1}, tags=["t"]) == []

@@ -92,7 +92,7 @@ def test_an_idle_process_tells_what_it_refuses_at_once(
     until_s = time.monotonic() + 2
     while idle.get_entry("j").state != "scheduled":
         assert time.monotonic() < until_s, "it was not given back"
-        time.sleep(0.002)  # the settler's doing; there is nothing to wait on
+        time.sleep(0.002)  # the settler thread makes it true, without a signal
 
 
 def test_an_idle_process_reads_a_job_that_was_replaced_at_once(open_fake: Any, make_job: Any) -> None:
@@ -114,7 +114,7 @@ def test_an_idle_process_reads_a_job_that_was_replaced_at_once(open_fake: Any, m
     until_s = time.monotonic() + 2
     while idle.get_entry("j").state != "scheduled":
         assert time.monotonic() < until_s, "it was not told"
-        time.sleep(0.002)  # as above
+        time.sleep(0.002)  # the same
 
 
 def test_an_executor_that_only_others_have(open_fake: Any, make_job: Any) -> None:

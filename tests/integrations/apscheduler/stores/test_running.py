@@ -47,7 +47,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s, f"waited in vain until {what}"
-        time.sleep(0.002)  # another thread's doing; there is nothing to wait on
+        time.sleep(0.002)  # another thread makes it true, without a signal
 
 
 def stop(scheduler: Any, **options: Any) -> None:
@@ -595,7 +595,7 @@ def test_a_job_whose_holder_died_is_not_too_late(open_real: Any, started: Starte
     gone._scheduler, gone._alias = scheduler, "default"
     gone.add_job(scheduler_job("a", datetime.now(UTC), misfire_grace_time=1, func=note, args=("a",)))
     store = open_real(misfire="claim")
-    assert len(gone.get_due_jobs(datetime.now(UTC))) == 1  # and then nothing more is heard of it
+    assert len(gone.get_due_jobs(datetime.now(UTC))) == 1  # then its process does nothing more
     started(store)
     wait_until(lambda: len(ran) == 1, "it had run")
     assert ran[0][1].redelivered

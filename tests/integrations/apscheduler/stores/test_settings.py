@@ -29,7 +29,7 @@ TEXTS = {
 
 
 class Never:
-    """A user's trigger class."""
+    """A trigger class of a user. It gives no run time."""
 
     def get_next_fire_time(self, *_: Any) -> None: ...
 

@@ -37,7 +37,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     until_s = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < until_s, f"waited in vain until {what}"
-        time.sleep(0.002)  # another thread's doing; there is nothing to wait on
+        time.sleep(0.002)  # another thread makes it true, without a signal
 
 
 @pytest.fixture(params=[BackgroundScheduler, WheelBackgroundScheduler])
@@ -69,7 +69,7 @@ def test_a_scheduler_starts_without_its_store(start: Callable[..., Any], caplog:
         scheduler.shutdown()
     assert sum("does not answer yet" in record.message for record in caplog.records) == 1
     assert any("these jobs were not stored: 'early'" in record.message for record in caplog.records)
-    scheduler.start()  # for the fixture to stop
+    scheduler.start()  # because the fixture shuts the scheduler down
 
 
 def test_a_pass_does_not_wait_for_a_connection(start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_a_start_does_not_wait_for_a_server_that_hangs(
         scheduler.shutdown()
         assert time.monotonic() - before_s < 3
     assert "The store does not answer yet" in caplog.text
-    scheduler.start()  # for the fixture to stop
+    scheduler.start()  # because the fixture shuts the scheduler down
 
 
 def test_a_pass_that_comes_after_the_shutdown_claims_nothing(open_fake: Callable[..., Any]) -> None:
@@ -140,7 +140,7 @@ def test_a_shutdown_waits_for_a_store_that_is_away_for_a_moment(
 
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_settler_that_ends_does_not_run_in_circles(monkeypatch: pytest.MonkeyPatch, runs: bool) -> None:
-    """At its end the settler thread sends pauses between attempts, even if something stays unsent."""
+    """At its end the settler thread pauses between attempts to send, even if something always stays unsent."""
     monkeypatch.setattr("wheel_sched_apscheduler.stores.connection.PATIENCE_S", 0.2)
     flushes: list[float] = []
     settler = OccurrenceSettler(

@@ -36,7 +36,7 @@ HERE = __name__
 
 
 def send() -> None:
-    """A job."""
+    """A function that the tests add as a job."""
 
 
 def another() -> None:
@@ -53,7 +53,7 @@ class Base:
 
     @classmethod
     def make(cls) -> type:
-        """A job."""
+        """A class method that jobs can call."""
         return cls
 
     @staticmethod
@@ -69,10 +69,10 @@ class Child(Base):
 
 
 class Callme:
-    """Its instances can be called."""
+    """A class whose instances can be called."""
 
     def __call__(self) -> None:
-        """A job."""
+        """A method that APScheduler would call for an instance."""
 
 
 callme = Callme()
@@ -130,7 +130,7 @@ def test_only_what_a_listed_module_has_defined_itself_can_be_reached(planted: An
 
 @pytest.mark.parametrize("ref", ["click:edit", "click.termui:edit", "kombu.serialization:loads", "hypothesis:settings"])
 def test_a_job_that_is_not_signed_calls_no_library(planted: Any, ref: str) -> None:
-    """This process has added no job with the function and has not listed its module. The module is not imported."""
+    """The process has added no job with the function and has not listed its module. The module is not imported."""
     before = set(sys.modules)
     for codec in (JobCodec(), JobCodec(allow=[HERE])):
         with pytest.raises(Forbidden):
@@ -190,7 +190,7 @@ def test_what_no_process_would_run_is_refused_when_it_is_added(make_job: Any, fu
 
 
 def test_a_bound_method_is_stored_with_its_object(make_job: Any) -> None:
-    """It is stored as in APScheduler: the class's function, with the object as first argument."""
+    """The method is stored as in APScheduler: the class's function, with the object as first argument."""
     codec = JobCodec(allow_pickle=True)
     job = make_job(OLD, func=Child().run)
     back = codec.decode(job.id, codec.encode(job)).job

@@ -42,7 +42,7 @@ def wait_until(condition: Callable[[], object], what: str, patience_s: float = P
     until_s = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < until_s, f"waited in vain until {what}"
-        time.sleep(0.02)  # another process's doing; there is nothing to wait on
+        time.sleep(0.02)  # another process makes it true, without a signal
 
 
 class Run(NamedTuple):
@@ -302,5 +302,5 @@ def stages(tmp_path: Path) -> Iterator[Stages]:
 
 @pytest.fixture
 def stage(stages: Stages) -> Stage:
-    """A stage with one server for everything."""
+    """A stage of one test, with one server for everything."""
     return stages.stage()

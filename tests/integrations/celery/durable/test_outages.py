@@ -94,7 +94,7 @@ def test_an_outage_over_the_due_times_loses_nothing(stages: Stages) -> None:
     for name in names:
         stage.app.send_task("note", (name,), countdown=600)
     assert stage.held() == len(names)
-    worker.send_all(signal.SIGSTOP)  # so that none is on its way before the broker is gone
+    worker.send_all(signal.SIGSTOP)  # so that no task is sent before the broker is gone
     stage.bring_forward(1)
     for server in (broker, store):
         server.sigkill()

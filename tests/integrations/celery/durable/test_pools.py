@@ -111,7 +111,7 @@ def _state(result: Any) -> str:
 
 
 def every_task_ran_once_and_none_early(life: Life) -> None:
-    """These are tasks of our producer and of a stock one, due beyond the horizon and within it."""
+    """The tasks come from our producer and from a stock one, and are due beyond the horizon or within it."""
     names = [run.name for run in life.runs]
     for name in [*HELD, *FOREIGN, "at once", "soon"]:
         assert names.count(name) == 1, name
@@ -119,7 +119,7 @@ def every_task_ran_once_and_none_early(life: Life) -> None:
 
 
 def retries_waited_in_the_store_and_kept_their_count(life: Life) -> None:
-    """Both `retry(countdown=)` and `autoretry_for` send the retry from within the pool."""
+    """The pool sends the retries, by `retry(countdown=)` and by `autoretry_for`."""
     for name in ("again", "auto"):
         first, second = life.named(name)
         assert (first.retries, second.retries) == (0, 1)

@@ -75,7 +75,7 @@ def _prefetch(stage: Stage, workers: int) -> dict[str, int]:
 
 def _be_away_while_due(stage: Stage, broker: TemporaryServer, worker: Worker) -> None:
     """Broker and store die before the tasks are due, and are back three seconds after that."""
-    worker.send_all(signal.SIGSTOP)  # so that none is on its way before the broker is gone
+    worker.send_all(signal.SIGSTOP)  # so that no task is sent before the broker is gone
     stage.bring_forward(1)
     broker.sigkill()
     worker.send_all(signal.SIGCONT)

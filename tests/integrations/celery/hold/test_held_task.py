@@ -54,7 +54,7 @@ def task(**changes: Any) -> HeldTask:
     st.text(min_size=1, max_size=20) | st.just("é" * 600),
 )
 def test_the_neutral_form_gives_back_what_went_in(body: bytes | str, headers: dict[str, Any], task_id: str) -> None:
-    """This holds for bodies of any bytes, headers of every type that a broker can send, and ids of any length."""
+    """A task is read as it was stored, for bodies of any bytes, headers of every type, and ids of any length."""
     before = task(body=body, headers=headers, task_id=task_id, ttl_until_ms=5, declare=({"kind": "exchange"},))
     assert decode(encode_neutral(before)) == before
     before.item(b"", 50).check()

@@ -296,7 +296,7 @@ def test_what_has_left_the_store_unconfirmed_is_not_sent_as_well(
 
 
 def test_a_first_try_without_an_answer_stays_in_doubt(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds whatever the second attempt reports, because the server may have executed the first one."""
+    """The call stays in doubt whatever the second attempt reports, because the server may have executed the first."""
     begun = SimpleNamespace(answers=_raising(StoreUnavailable("no answer: it may have been executed", in_doubt=True)))
     monkeypatch.setattr(installed.store, "begin", lambda *_: begun)
     monkeypatch.setattr(installed.store, "schedule", _raising(StoreUnavailable("no connection: nothing was sent")))
@@ -331,7 +331,7 @@ def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(installed: In
 
 
 def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This also holds for the first task of a process, which first asks where the broker is.
+    """A process's first task, which first asks where the broker is, also asks the store only once.
     A store that hangs costs one timeout.
     """
     asked: list[Any] = []

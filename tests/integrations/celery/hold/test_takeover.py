@@ -176,7 +176,7 @@ def test_the_stores_clock_never_goes_back_for_a_worker(
 
 
 def test_a_clock_that_runs_fast_makes_no_task_early(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine's clock runs 0.1 ms a second faster than the store's. Neither estimate nor wait is early by it."""
+    """This machine's clock runs 0.1 ms a second faster than the store's. Neither the estimate nor a wait is early."""
     local_s = [1_000.0]
     monkeypatch.setattr(installed.wheel, "store_now_us", lambda: 5_000_000_000)
     clock = StoreClock(installed.wheel, lambda: round(local_s[0] * 1e9))
@@ -501,7 +501,7 @@ def test_what_another_worker_has_acknowledged_a_copy_of_is_not_withdrawn(
 def test_what_is_not_this_workers_any_more_is_not_withdrawn(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """This worker has acknowledged a copy, or the broker has taken all messages back. So only the item can run."""
+    """This worker has acknowledged a copy, or its connection is lost. Then only the item can run the task."""
     scene = Scene(installed)
     eta = iso_of(installed.store.now_ms() + 60_000)
     with Slow(scene, monkeypatch):

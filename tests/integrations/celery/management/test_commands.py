@@ -217,7 +217,7 @@ def test_doctor_names_stock_senders_and_says_that_nobody_is_up(run: Run, ids: di
     assert "exactly once" in findings["horizon"]["evidence"]
     assert "the longest ETA held is 23h" in findings["visibility"]["evidence"]
     assert {"server", "eviction", "backlog"} < set(findings)  # the server's own checks are among them
-    assert {"hand-over", "retries"}.isdisjoint(findings)  # but not those of topics: an app has none
+    assert {"hand-over", "retries"}.isdisjoint(findings)  # but not the checks of topics, because an app has no topics
     assert "0 problems" in run("doctor", "--timeout", "0.2").stdout
 
 

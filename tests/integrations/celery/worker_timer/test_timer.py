@@ -92,7 +92,7 @@ def test_a_cancelled_entry_does_not_run(timer: Any) -> None:
 
 
 def test_an_entry_may_cancel_another_of_the_same_instant(timer: Any) -> None:
-    """This holds even if the timer has already taken both entries out to run them."""
+    """The cancelled entry does not run, even if the timer has already taken both entries out to run them."""
     ran: list[str] = []
     second: list[Any] = []
     timer.call_at(1.0, lambda: second.pop().cancel())

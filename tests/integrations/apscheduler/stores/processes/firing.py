@@ -40,7 +40,7 @@ def record_and_wait() -> None:
     """Record the run, and work until the server that the test reads has the key `OPEN`."""
     record()
     while not judge().exists(OPEN):
-        time.sleep(0.02)  # the judge tells nobody
+        time.sleep(0.02)  # the server sends no signal
 
 
 def take_turn(processes: int, jobs: int) -> None:
@@ -56,7 +56,7 @@ def take_turn(processes: int, jobs: int) -> None:
         slowest = min(turns) if len(turns) == processes else 0
         if mine <= slowest + AHEAD or sum(turns) >= jobs:
             break
-        time.sleep(0.01)  # another process's doing
+        time.sleep(0.01)  # another process makes it true, without a signal
 
 
 def fail() -> None:

@@ -23,7 +23,7 @@ def fail(text: str) -> None:
 
 @app.task(name="report")
 def report(request: Any, error: Any, traceback: Any) -> None:
-    """An error callback that writes the error."""
+    """An error callback that records the error."""
     _wrote(f"report {error}")
 
 

@@ -39,7 +39,7 @@ while time.monotonic() < until_s:
     info = step.info(worker)["wheel_dispatcher"]
     if info.get("published"):
         break
-    time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+    time.sleep(0.02)  # other threads make it true, without a signal
 step.stop(worker)
 sys.stdout.write(json.dumps({"imported": imported, "info": info}))
 sys.stdout.flush()
