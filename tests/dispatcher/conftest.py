@@ -102,7 +102,7 @@ class World:
         start: bool = True,
         **settings: int,
     ) -> Dispatcher:
-        """Start a dispatcher, and wait until it has read the shards and listens. It stops at the end of the test."""
+        """Make a dispatcher. With `start`, start it and wait until it has no work. It is stopped after the test."""
         dispatcher = Dispatcher(
             store or self.store,
             publisher or self.receiver,
@@ -127,7 +127,7 @@ class World:
                     pass
 
     def advance(self, ms: int) -> None:
-        """Move the time by `seconds`, and wait until no dispatcher has work left."""
+        """Move the time by `ms`, and wait until no dispatcher has work left."""
         self.clock.advance(ms)
         self.calm()
 

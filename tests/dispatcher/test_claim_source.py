@@ -147,7 +147,7 @@ def test_a_source_gets_the_errors_of_its_calls(world: World, watch: Any) -> None
 
 
 def test_push_and_a_claim_source_exclude_each_other(store: DelayStore) -> None:
-    """Items that the server pushes never reach a claim source."""
+    """A dispatcher refuses both, because items that the server pushes never reach a claim source."""
     source = SharedLeases(store, DispatcherConfig())
     with pytest.raises(ConfigError, match="got both"):
         Dispatcher(store, None, push=PushTarget(), claims=source)  # type: ignore[arg-type]

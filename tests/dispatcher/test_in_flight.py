@@ -249,7 +249,7 @@ def test_a_batch_with_an_unknown_end_is_forgotten(alone: Alone) -> None:
 
 
 def test_after_a_failed_step_a_batch_is_settled_again_once(alone: Alone) -> None:
-    """A batch with all answers is settled in the next step, once. Others are forgotten, except at a publisher."""
+    """A batch with all answers is settled again, once. Others are forgotten, unless a publisher still has them."""
     in_flight = alone.in_flight
     ready, over, lost = batch_of("a"), batch_of("b"), batch_of("c", "d")
     over.over = True

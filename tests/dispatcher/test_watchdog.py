@@ -178,7 +178,7 @@ def test_a_listener_that_always_fails_makes_it_not_ready(world: World, monkeypat
 def test_threads_that_end_in_a_drain_are_no_ailment(
     world: World, blocking: Blocking, threads: Callable[[], list[threading.Thread]]
 ) -> None:
-    """In a drain the listener ends first, while a batch is in flight. `ailing` reports nothing; `ready` stays true."""
+    """In a drain the listener ends first, while a batch is in flight. `ailing` reports nothing."""
     dispatcher = world.dispatcher(publisher=blocking)
     world.put("m0")
     assert blocking.entered.wait(30)

@@ -246,7 +246,7 @@ def test_old_servers_are_refused(info: dict[str, Any], fits: bool) -> None:
 
 @pytest.mark.parametrize("namespace", ["", "a{b}", "a:b", "x" * 65, "a b", "a\nb"])
 def test_a_namespace_that_would_break_the_keys_is_refused(namespace: str) -> None:
-    """The keys use braces and colons around the namespace."""
+    """A namespace must not have braces or colons, because the keys use them for the hash tag."""
     with pytest.raises(ConfigError):
         open_store(fakeredis.FakeRedis(), namespace=namespace)
 

@@ -362,7 +362,7 @@ def test_one_timer_closed_by_many_threads_gives_each_pending_timer_to_one() -> N
 
 
 def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later(core: str) -> None:
-    """A thousand timers with later deadlines cause no wake-up. More timers than the inbox may hold cause one."""
+    """A thousand timers with later deadlines cause no wake-up. On the pure core, a full inbox causes a few."""
     with SystemTimer() as timer:
         timer.schedule(60_000, print)
         until(lambda: timer._sleeps_until > 0)

@@ -205,7 +205,7 @@ def test_what_ran_and_what_runs_are_told(aps: Any, store: Any, make_job: Any) ->
 def test_a_signed_store_takes_the_secret_from_the_environment(
     aps: Any, redis_url: str, make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A listing needs no secret. A change of a job needs it."""
+    """A listing needs no secret. A command that changes a job needs the secret."""
     secret = "a secret of some length"
     store = RedisWheelJobStore(redis_url, secret=secret)
     store.add_job(make_job(FAR, id="a"))

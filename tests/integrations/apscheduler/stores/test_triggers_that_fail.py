@@ -121,7 +121,7 @@ def test_what_would_be_unreadable_is_refused_when_it_is_added(make_job: Any, tri
     [("interval", [9000, 0, 0, 0]), ("interval", [0, -1, 0, 0]), ("interval", ["1", 0, 0, 0]), ("start_date", None)],
 )
 def test_a_stored_calendar_interval_that_never_comes_is_unreadable(make_job: Any, field: str, wrong: Any) -> None:
-    """APScheduler would search for its next date for ever, or raise."""
+    """APScheduler would search for the trigger's next date for ever, or raise."""
     trigger = CalendarIntervalTrigger(days=1, start_date=date(2026, 1, 1), timezone="UTC")
     codec = JobCodec()
     front, _, doc = codec.encode(make_job(NOW, id="j", trigger=trigger)).rpartition(b";")

@@ -250,7 +250,7 @@ def test_of_several_that_make_a_secret_one_wins(tmp_path: Path) -> None:
 
 
 def test_a_secret_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
-    """The error says so, and no job is stored without a secret."""
+    """An error names the problem, and no job is stored without a secret."""
     (tmp_path / FILE).write_text("short")
     with pytest.raises(ConfigError, match=re.escape(FILE)):
         kept_secret(tmp_path)

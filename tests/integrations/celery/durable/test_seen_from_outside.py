@@ -57,7 +57,7 @@ class Events:
 
 
 def test_events_tell_of_held_tasks_and_their_state_ends_as_in_stock(stage: Stage) -> None:
-    """The events are `task-sent`, `task-revoked` at once, `task-scheduled` at a takeover, `task-received` when due."""
+    """`task-sent` and `task-revoked` come at once, `task-scheduled` at a takeover, `task-received` when due."""
     stage.app.conf.task_send_sent_event = stage.stock.conf.task_send_sent_event = True
     stage.worker("-E").wait_ready()
     events = Events(stage)

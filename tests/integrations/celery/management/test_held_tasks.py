@@ -94,7 +94,7 @@ def test_cancel_removes_tasks_and_marks_them_revoked(tasks: HeldTasks, app: Cele
 
 
 def test_purge_removes_tasks_and_leaves_their_results(tasks: HeldTasks, app: Celery, ids: dict[str, str]) -> None:
-    """`celery purge` does the same."""
+    """Purged tasks are not marked as revoked. `celery purge` leaves results alone too."""
     assert len(tasks.purge(tasks.select()).done) == 4
     assert selected(tasks) == []
     assert app.AsyncResult(ids["one"]).state == "PENDING"

@@ -360,7 +360,7 @@ def test_a_batch_ends_with_its_slice_and_goes_on_after_the_sockets() -> None:
 
 
 def test_ten_single_entries_in_a_row_do_not_send_the_hub_to_sleep() -> None:
-    """After ten calls the hub ignores the requested wait and could poll for a second."""
+    """After ten calls the hub ignores the requested wait and would poll for a second, so the timer prevents this."""
     clock = FakeClock()
     timer = WheelTimer(clock=clock)
     hub = Hub(timer)
