@@ -181,7 +181,7 @@ def test_a_publisher_without_a_decision_stops_nothing(bench: Bench, redis_client
 
 
 def test_many_refused_items_are_handled_in_batches(bench: Bench) -> None:
-    """A topic without a stream does not block other topics, however many items it has."""
+    """The publisher decides about each of 500 items of a topic without a stream, batch by batch."""
     dispatcher = bench.start(push_batch=40)
     bench.store.schedule([bench.stream(f"m{n}", "absent") for n in range(500)])
     bench.until(lambda: bench.store.counts().sizes["dead"] == 500)

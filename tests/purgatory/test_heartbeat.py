@@ -148,7 +148,7 @@ def test_a_coarse_tick_lets_members_expire_together() -> None:
 
 
 def test_close_lets_all_go(rig: Rig) -> None:
-    """After `close` no member expires, and none is kept alive. The monitor can be used again."""
+    """`close` returns the members. Afterwards none expires, and the monitor does not keep them alive."""
 
     class Member:
         pass

@@ -232,7 +232,7 @@ def test_nothing_keeps_a_completed_operation_alive(world: Any, probe: Any) -> No
 
 
 def test_close_forces_what_waits_and_lets_nothing_in(world: Any, probe: Any) -> None:
-    """Each waiting operation ends once, and no thread waits for ever. Afterwards a watch raises an error."""
+    """Each waiting operation ends once, by force. Afterwards a watch raises an error."""
     waiting = [probe(60_000) for _ in range(3)]
     for operation in waiting:
         world.purgatory.try_complete_else_watch(operation, ["a", "b"])

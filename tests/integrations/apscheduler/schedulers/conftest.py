@@ -1,4 +1,4 @@
-"""Fixtures: our schedulers over each job store that needs no server, and a recorder of a scheduler's events."""
+"""Fixtures: our schedulers over each jobstore that needs no server, and a recorder of a scheduler's events."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Make = Callable[..., WheelBackgroundScheduler]
 
 @pytest.fixture(params=["memory", "wheel"])
 def make_store(request: pytest.FixtureRequest) -> Callable[[], Any]:
-    """The class of a job store in memory: APScheduler's or ours. Both hold any callable."""
+    """The class of a jobstore in memory: APScheduler's or ours. Both hold any callable."""
     return {"memory": MemoryJobStore, "wheel": WheelJobStore}[request.param]
 
 

@@ -1,4 +1,4 @@
-"""A scheduler pauses a job store that fails. Its loop continues, the other stores work, and no job is lost."""
+"""A scheduler pauses a jobstore that fails. Its loop continues, the other stores work, and no job is lost."""
 
 from __future__ import annotations
 

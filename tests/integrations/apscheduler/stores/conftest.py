@@ -1,4 +1,4 @@
-"""Fixtures: job stores in memory, on an imitation of Redis and on a server, and processes that share a store."""
+"""Fixtures: jobstores in memory, on an imitation of Redis and on a server, and processes that share a store."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def open_real(real_server: TemporaryServer, namespace: str) -> Iterator[Opener]:
 
 @pytest.fixture(params=["memory", "fake", pytest.param("real", marks=pytest.mark.real)])
 def store(request: pytest.FixtureRequest) -> Any:
-    """A job store of each kind, without a scheduler."""
+    """A jobstore of each kind, without a scheduler."""
     if request.param == "memory":
         return WheelJobStore()
     return request.getfixturevalue(f"open_{request.param}")()

@@ -1,4 +1,4 @@
-"""`wheel-sched aps` on a real server, and the migration of jobs from and to stock job stores."""
+"""`wheel-sched aps` on a real server, and the migration of jobs from and to stock jobstores."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_jobs_are_listed_and_shown(aps: Any, store: Any, make_job: Any) -> None:
 
 
 def test_an_absent_namespace_is_told_with_what_makes_a_job_store(aps: Any) -> None:
-    """The error says what creates a job store. `wheel-sched publish` creates none, so the error does not name it."""
+    """The error says what creates a jobstore. `wheel-sched publish` creates none, so the error does not name it."""
     error_text = aps("list", code=1).stderr
     assert "or create it with a scheduler with this job store, or run `wheel-sched aps migrate`" in error_text
     assert "wheel-sched publish" not in error_text
@@ -272,7 +272,7 @@ def test_jobs_of_a_stock_store_come_over_and_go_back(
 
 
 class Evil:
-    """An object that an attacker could put into an old job store."""
+    """An object that an attacker could put into an old jobstore."""
 
     def __reduce__(self) -> Any:
         return exec, ("raise SystemExit('ran')",)

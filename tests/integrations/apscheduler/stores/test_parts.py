@@ -1,4 +1,4 @@
-"""The parts of the shared job store, each alone: repository, claims, refusals, connection."""
+"""The parts of the shared jobstore, each alone: repository, claims, refusals, connection."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_an_executor_that_only_others_have(open_fake: Any, make_job: Any) -> Non
 def test_a_stock_scheduler_is_not_given_what_it_has_no_executor_for(
     open_fake: Any, make_job: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A stock scheduler would log that it removes the job. So the job store gives the job back instead."""
+    """A stock scheduler would log that it removes the job. So the jobstore gives the job back instead."""
     store = open_fake()
     scheduler = BackgroundScheduler(timezone="UTC", executors={"default": ThreadPoolExecutor(1)})
     store.start(scheduler, "default")

@@ -1,4 +1,4 @@
-"""Stock schedulers of every kind run jobs of both job stores. Some jobs change jobs while they run."""
+"""Stock schedulers of every kind run jobs of both jobstores. Some jobs change jobs while they run."""
 
 from __future__ import annotations
 
