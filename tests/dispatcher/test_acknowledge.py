@@ -75,7 +75,7 @@ def test_answers_filled_in_place_count_as_well() -> None:
 
 
 def test_threads_that_acknowledge_at_once_never_leave_it_unreported() -> None:
-    """Four threads acknowledge at once. Exactly one of them reports that all answers are there."""
+    """Four threads acknowledge at once. One of them reports that all answers are there."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

@@ -75,7 +75,7 @@ def test_shared_leases_claim_or_push_due_items(store: DelayStore) -> None:
 def test_shared_leases_look_again_at_the_next_due_or_lease_end(
     store: DelayStore, due_ms: int | None, lease_ms: int | None, next_ms: int | None
 ) -> None:
-    """When the lease of a claim ends, its items are due again."""
+    """The earlier of the two counts. When a lease ends, the items of its claim are due again."""
     assert SharedLeases(store, DispatcherConfig()).next_look_ms(0, due_ms, lease_ms, 0) == next_ms
 
 

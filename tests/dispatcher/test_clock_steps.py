@@ -116,7 +116,7 @@ def test_a_small_step_back_makes_no_item_early_and_no_busy_loop(world: World, ba
 
 
 def test_a_busy_dispatcher_after_a_small_step_back_is_still_punctual(world: World) -> None:
-    """The dispatcher releases every message after the step in its own millisecond of the stepped clock."""
+    """After the step each message is released at most a millisecond late and never early, by the stepped clock."""
     dispatcher = world.dispatcher()
     world.put("before", in_ms=1)
     world.advance(1_000)

@@ -33,7 +33,7 @@ def test_a_wrong_value_is_named(name: str, wrong: Any) -> None:
 
 
 def test_every_problem_is_named_at_once() -> None:
-    """An error about three mistakes names all three."""
+    """One error names all fields with a wrong value."""
     settings: dict[str, Any] = dict.fromkeys(NAMES, -1)
     with pytest.raises(ConfigError) as caught:
         DispatcherConfig(**settings)

@@ -90,7 +90,7 @@ def test_sweeps_trim_dead_letters_by_age(world: World) -> None:
 
 
 def test_dead_letters_above_the_cap_are_trimmed_oldest_first(world: World) -> None:
-    """So dead letters of one topic do not fill the memory."""
+    """The limit keeps a topic whose items always fail from filling the memory."""
     world.receiver.answer = lambda item: Dead(item.id, "no use")
     dispatcher = world.dispatcher(dead_cap=3)
     for n in range(10):
@@ -116,7 +116,7 @@ def test_sweeps_find_leases_of_other_dispatchers(world: World) -> None:
 
 
 def test_every_shard_is_woken_for_itself(wide: World) -> None:
-    """64 messages over eight shards, each in its own millisecond. A shard without due items gets no call."""
+    """100 messages over eight shards are due one per millisecond. A shard without due items gets no claim."""
     wide.put(*(f"m{n}" for n in range(64)), in_ms=HOUR_MS)
     dispatcher = wide.dispatcher(sweep_ms=2 * HOUR_MS)
     for n in range(100):

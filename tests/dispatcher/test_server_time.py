@@ -54,7 +54,7 @@ def observed(server: Server, talks: list[Talk]) -> Iterator[tuple[ServerTime, Ta
 
 @given(TALKS)
 def test_it_is_never_ahead_of_the_server_under_any_latency(talks: list[Talk]) -> None:
-    """The estimate is right at a reply and an hour later, so no claim is too early."""
+    """The estimate is not ahead at a reply, nor an hour later, so no claim is too early."""
     server = Server()
     for time, _ in observed(server, talks):
         for later_us in (0, 1, 3_600_000_000):
@@ -64,7 +64,7 @@ def test_it_is_never_ahead_of_the_server_under_any_latency(talks: list[Talk]) ->
 
 @given(TALKS)
 def test_it_lags_by_no_more_than_the_last_replys_way_back(talks: list[Talk]) -> None:
-    """A single quick reply makes the estimate exact, whatever came before."""
+    """The faster the last reply came back, the smaller is the lag, whatever came before."""
     server = Server()
     for time, talk in observed(server, talks):
         assert server.true_us(server.local_us) - time.now_us(server.local_us) <= talk.back_us
@@ -91,7 +91,7 @@ def test_drift_does_not_add_up_over_many_quick_replies() -> None:
 
 @given(TALKS, st.integers(JUMP_US + 1, 10**15), st.sampled_from([1, -1]), LATENCY)
 def test_a_large_step_is_reported_once(talks: list[Talk], size_us: int, sign: int, latency_us: int) -> None:
-    """The report has the sign and the approximate size of the step. Afterwards the estimate is right again."""
+    """The report has the sign and the approximate size of the step. Afterwards the estimate is not ahead."""
     server = Server()
     time = ServerTime()
     for talk in talks:

@@ -78,7 +78,7 @@ def assert_rejected(bench: Bench, item: Item) -> None:
 
 @by_name(BAD_IDS)
 def test_a_bad_id_is_refused_everywhere(bench: Bench, value: Any) -> None:
-    """schedule, change, get and all other calls refuse such an id."""
+    """schedule, replace, cancel, get, release and other calls refuse such an id."""
     assert_rejected(bench, Item(value, 0, b""))
     for call in (bench.store.cancel, bench.store.get, bench.store.delete_dead, bench.store.release):
         with pytest.raises(Rejected):

@@ -164,7 +164,7 @@ def test_a_write_that_failed_is_reported_before_one_in_doubt() -> None:
 
 @pytest.mark.parametrize("values", [("paranoid", 1), ("replicated", 0), ("replicated", True)])
 def test_an_unknown_level_is_refused(values: tuple[str, int]) -> None:
-    """The error lists the known levels."""
+    """The error lists the known levels, or names the wrong number of replicas."""
     with pytest.raises(ConfigError, match=r"everysec|replicas"):
         Dialect("n", *values)
 
@@ -178,7 +178,7 @@ def test_both_facades_refuse_a_server_without_config() -> None:
 
 
 def test_every_call_that_writes_protected_data_waits_for_its_level() -> None:
-    """The test has all operations. Calls that only read never wait. Calls that write wait, except those named above."""
+    """The test has all operations. Readers never wait. Writers wait, except those in `NOT_WAITED_FOR`."""
     modules = [import_module(f"wheel_sched.store.{room.folder}") for room in ROOMS]
     modules += [
         import_module(f"{package.__name__}.{one.name}")

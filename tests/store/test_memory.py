@@ -123,7 +123,7 @@ def test_an_unknown_clock_is_refused() -> None:
 
 
 def test_a_waiter_wakes_when_an_earlier_head_arrives() -> None:
-    """Another thread stores the item. Within milliseconds the waiter gets the shard and the due time."""
+    """Another thread stores the item. The waiter gets the shard and the due time before its wait times out."""
     store = open_store("memory:", shards=3)
     backend = store.backend
     marks = {window.shard: window.mark for window in store.windows(0)}

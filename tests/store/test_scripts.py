@@ -67,7 +67,7 @@ def test_a_damaged_item_can_be_read_and_listed(bench: Bench, client: Any, namesp
 
 
 def test_every_key_carries_the_shards_hash_tag(bench: Bench, client: Any, namespace: str) -> None:
-    """By this tag a cluster keeps a shard on one node. An emptied shard keeps only metadata, markers and answers."""
+    """By this tag a cluster keeps a shard on one node. An emptied shard keeps metadata, marker and answers."""
     bench.put("a", "b", topic="t", refs=("r",))
     bench.store.pause("t")
     bench.store.resume("t")

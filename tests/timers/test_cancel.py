@@ -83,7 +83,7 @@ def test_cancelling_all_leaves_nothing_to_wake_up_for(virtual: Any) -> None:
 
 
 def test_an_idle_timer_does_not_wake_up(virtual: Any) -> None:
-    """With one timer in an hour the reaper wakes at most twice in that hour."""
+    """With one timer that is due in an hour, the reaper does not wake up in that hour."""
     timer, fired = virtual.timer(), []
     timer.schedule(3_600_000, fired.append, 1)
     virtual.pass_ms(1)

@@ -37,7 +37,7 @@ def test_a_delay_that_is_over_runs_at_once_but_not_from_within_the_call(facade: 
 
 
 def test_every_timer_of_a_crowd_runs_once(facade: Any) -> None:
-    """Delays of 0 to 499 ms, some of them twice, on a small wheel with many levels. Kafka's testTaskExpiration."""
+    """Delays of 0 to 199 ms, some of them twice, on a small wheel with many levels. Kafka's testTaskExpiration."""
     timer, fired = facade.timer(1, 4), []
     delays = [*range(0, 200), *range(50, 100), *range(150, 200)]
     random.Random(1).shuffle(delays)

@@ -67,7 +67,7 @@ def test_a_step_back_puts_a_following_timer_off(virtual: Any) -> None:
 
 
 def test_a_clock_that_jumps_to_and_fro_runs_each_timer_once(virtual: Any) -> None:
-    """The clock is set a day ahead and back, and moved by single milliseconds."""
+    """The clock is set a minute ahead and back, and moved by smaller steps, down to a millisecond."""
     timer, fired = virtual.timer(), []
     handles = [timer.schedule_at(virtual.wall(500 * number), fired.append, number) for number in range(1, 40)]
     for step in (3, -1, -1, -1, 60_000, -60_000, 7, -5000, 5000, -7):

@@ -61,7 +61,7 @@ def test_parts_of_a_millisecond_add_up() -> None:
 
 
 def test_a_jump_of_the_wall_clock_leaves_monotonic_time_alone() -> None:
-    """The test sets the clock a day ahead and back, as an administrator would."""
+    """The test sets the clock a day ahead and then two days back, as an administrator could."""
     clock = VirtualClock(wall_offset_ms=0)
     clock.advance(10)
     clock.jump_wall(86_400_000)

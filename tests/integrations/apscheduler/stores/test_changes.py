@@ -68,7 +68,7 @@ def modify(store: Any, job_id: str, **changes: Any) -> None:
 
 @pytest.fixture
 def recurring(make_job: Any) -> Callable[..., Any]:
-    """Makes a job that is due now and then every minute."""
+    """Makes a job that is due now, and afterwards every minute."""
     return lambda **options: make_job(
         NOW, **{"id": "j", "trigger": IntervalTrigger(seconds=60, start_date=NOW, timezone="UTC"), **options}
     )
