@@ -196,7 +196,7 @@ def test_what_an_expired_operation_raises_is_told(where: str, until: Any) -> Non
 
 
 def test_errors_are_logged_when_nobody_wants_them(caplog: pytest.LogCaptureFixture) -> None:
-    """Without `on_error`, the log has the operation's name and the traceback."""
+    """Without `on_error`, the log has the error with its traceback."""
     with Purgatory[str]() as purgatory, caplog.at_level(logging.ERROR, "wheel_sched.purgatory"):
         bad = Failing("complete", timeout_ms=1)
         purgatory.try_complete_else_watch(bad, ["a"])
@@ -270,7 +270,7 @@ def test_callbacks_come_after_on_complete_and_once(probe: Any) -> None:
 
 
 def test_completed_can_be_awaited_in_any_loop(probe: Any) -> None:
-    """Several tasks await it, before and after another thread completes the operation."""
+    """Several tasks await `completed`, before and after another thread completes the operation."""
 
     async def main() -> list[Any]:
         operation = probe()

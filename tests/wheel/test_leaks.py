@@ -74,7 +74,7 @@ def test_fifty_thousand_operations_leave_nothing_behind(core: Core) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the resident set from /proc")
 def test_memory_goes_back_when_all_are_cancelled_in_any_order(core: Core) -> None:
-    """Less than 40 per cent of the memory of 300,000 timers remains, whatever the order of the cancels."""
+    """Less than 40 per cent of the memory of 300,000 timers remains after they are cancelled in random order."""
     code = (
         "import random, sys\n"
         f"from {core.__module__} import TimingWheel\n"
