@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def add_up(plans: Plans, numbers: list[int], *, twice: bool = False) -> Plan[int]:
-    """A plan: the sum of the numbers."""
+    """The sum of the numbers."""
     yield plans.everywhere(lambda: Look(0, 0))
     return sum(numbers) * (1 + twice)
 
