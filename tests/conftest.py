@@ -1,7 +1,7 @@
-"""Servers for the whole suite and Hypothesis' profiles.
+"""Servers for all tests, and the profiles of Hypothesis.
 
-A test that asks for `real_server`, `redis_url` or `redis_client` is marked `real`; one that starts its own server
-carries the mark itself.
+A test that uses `real_server`, `cluster_nodes` or `primary`, directly or through another fixture, is marked `real`. A
+test that starts its own server carries the mark itself.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def _time_limit_s(item: pytest.Item) -> float:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was loaded out of full garbage collections: tests that ask for one need not walk the whole suite."""
+    """Freeze the loaded objects, so that a garbage collection in a test does not visit the whole suite."""
     gc.collect()
     gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Says what a run without a real Kafka broker leaves unproved, where none could be started."""
+    """Print what a run without a real Kafka broker does not prove, on a machine that cannot start one."""
     missing = [program for program in ("java", "mvn") if shutil.which(program) is None]
     if missing and "not kafka" in config.option.markexpr:
         ended = Counter(
@@ -81,11 +81,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def kafka_report(missing: Sequence[str], ended: Counter[tuple[str, str]]) -> str:
-    """What a run has shown of Kafka without a real broker: how the tests on its stand-ins ended, and what none shows.
+    """Describe what a run shows of Kafka without a real broker: how tests on stand-ins ended, and what is not shown.
 
     Args:
         missing: programs that a real broker would need.
-        ended: (stand-in, how a test on it ended) and how often.
+        ended: how often a test ended in a way, by (stand-in, way).
     """
     tried, untried = [], []
     for name, what in STAND_INS.items():
@@ -102,7 +102,7 @@ def kafka_report(missing: Sequence[str], ended: Counter[tuple[str, str]]) -> str
 
 @pytest.fixture(scope="session")
 def real_server() -> Iterator[TemporaryServer]:
-    """One server for the session (for each worker under xdist). Don't kill it: `temporary_server` is for that."""
+    """One server for the session, or for each worker of xdist. Do not kill it: use `temporary_server` for that."""
     from tests.servers.valkey import temporary_server
 
     with temporary_server() as server:
@@ -111,7 +111,7 @@ def real_server() -> Iterator[TemporaryServer]:
 
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[TemporaryKafka]:
-    """One real broker for the session; tests use topics and groups of their own, and do not kill it."""
+    """One real Kafka broker for the session. Tests use their own topics and groups, and do not kill it."""
     from tests.servers.kafka import temporary_kafka
 
     with temporary_kafka() as kafka:
@@ -120,13 +120,13 @@ def kafka() -> Iterator[TemporaryKafka]:
 
 @pytest.fixture
 def name() -> str:
-    """A name of this test's own, for topics, groups and namespaces on a server that others use too."""
+    """A name that only this test uses, for topics, groups and namespaces on a server that other tests use too."""
     return f"t{uuid4().hex[:10]}"
 
 
 @pytest.fixture
 def redis_url(real_server: TemporaryServer) -> str:
-    """The session server's address, emptied of data, functions and scripts."""
+    """The address of the session's server, after its data, functions and scripts have been removed."""
     with redis.Redis.from_url(real_server.url) as client:
         client.flushall()
         client.function_flush()
@@ -136,14 +136,14 @@ def redis_url(real_server: TemporaryServer) -> str:
 
 @pytest.fixture
 def redis_client(redis_url: str) -> Iterator[redis.Redis]:
-    """A client of the emptied server that sends every command once: redis-py would repeat it after a lost reply."""
+    """A client of the emptied server that sends every command once. By default redis-py repeats a lost command."""
     with redis.Redis.from_url(redis_url, retry=Retry(NoBackoff(), 0)) as client:
         yield client
 
 
 @pytest.fixture
 def fake_redis() -> Iterator[redis.Redis]:
-    """A fresh in-process imitation with Lua, for tests that need no process."""
+    """A new imitation of Redis with Lua in this process, for tests that need no server process."""
     with fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="valkey")) as client:
         yield client
 
@@ -159,7 +159,7 @@ def cluster_nodes() -> Iterator[list[TemporaryServer]]:
 
 @pytest.fixture
 def cluster(cluster_nodes: list[TemporaryServer]) -> Iterator[RedisCluster]:
-    """A client of both nodes, with the defaults users have."""
+    """A client of the Cluster, with the default settings of redis-py."""
     client = RedisCluster(startup_nodes=[ClusterNode("127.0.0.1", node.port) for node in cluster_nodes])
     yield client
     client.close()

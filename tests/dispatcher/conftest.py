@@ -1,4 +1,4 @@
-"""A dispatcher, its store and its publisher in one virtual time, which moves only when a test moves it.
+"""Fixtures: a dispatcher, its store and its receiver in one virtual time, which moves only when a test moves it.
 
 The memory store runs on a test clock, so a virtual day takes only the time of its calls. The receiver decides whether
 an item is early or late: it records the store's time at which each item arrived.
@@ -23,11 +23,11 @@ from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.testing import VirtualClock
 
 START_MS = 1_000_000_000
-PATIENCE_S = 40.0  # real seconds until a test gives up on other threads
+PATIENCE_S = 40.0  # real seconds for which a test waits for other threads
 
 
 class Received(NamedTuple):
-    """The messages at the receiver, and their times by the store's clock."""
+    """The messages that the receiver got, and their times by the store's clock."""
 
     id: str
     due_ms: int
@@ -81,7 +81,7 @@ class World:
         return self.clock.monotonic_ms() + self.step_ms
 
     def handle(self) -> DelayStore:
-        """Another handle on the same store, as another process has it."""
+        """Open another handle on the same store, as another process would."""
         return DelayStore(self.backend, shards=len(self.backend.shards), test_clock=lambda: self.now_ms).open()
 
     def put(self, *ids: str, in_ms: int | None = 0, topic: str = "") -> None:
@@ -102,7 +102,7 @@ class World:
         start: bool = True,
         **settings: int,
     ) -> Dispatcher:
-        """A started dispatcher that has read the window and listens; it is stopped at the end of the test."""
+        """Make a dispatcher. With `start`, start it and wait until it has no work. It is stopped after the test."""
         dispatcher = Dispatcher(
             store or self.store,
             publisher or self.receiver,
@@ -127,7 +127,7 @@ class World:
                     pass
 
     def advance(self, ms: int) -> None:
-        """Move the time on and wait until the dispatchers have no work left."""
+        """Move the time by `ms`, and wait until no dispatcher has work left."""
         self.clock.advance(ms)
         self.calm()
 
@@ -147,14 +147,14 @@ class World:
         self.backend.wait_for_mark = hear_nothing  # type: ignore[method-assign]  # a double of one method
 
     def until(self, condition: Callable[[], bool], what: str = "") -> None:
-        """Wait, in real time, for the work of another thread at this instant of virtual time."""
+        """Wait, in real time, for the work of another thread. Virtual time does not move."""
         until_s = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < until_s, f"waited in vain: {what or self.receiver.received!r}"
-            time.sleep(0.0005)  # another thread's doing; there is nothing to wait on
+            time.sleep(0.0005)  # another thread makes it true, without a signal
 
     def received(self, count: int) -> list[Received]:
-        """Wait until `count` items reached the receiver and are settled; exactly `count` must arrive."""
+        """Wait until `count` items have reached the receiver and are settled. Fails if more arrive."""
         self.until(lambda: len(self.receiver.received) >= count)
         self.until(lambda: all(dispatcher.stats.in_flight == 0 for dispatcher in self._dispatchers), "in flight")
         self.calm()
@@ -191,7 +191,7 @@ class FailingCalls:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """One shard."""
+    """A world with one shard."""
     world = World()
     yield world
     world.close()
@@ -213,7 +213,7 @@ def watch() -> Callable[[DelayStore], FailingCalls]:
 
 @pytest.fixture
 def threads() -> Callable[[], list[threading.Thread]]:
-    """The dispatchers' threads that this test started, without those of earlier tests that are still ending."""
+    """The dispatcher threads that this test has started, without those of earlier tests that are still ending."""
     earlier = set(threading.enumerate())
 
     def started() -> list[threading.Thread]:

@@ -1,4 +1,4 @@
-"""Acknowledgements item by item: the last one reports, and none searches the whole batch."""
+"""A publisher acknowledges the items of a batch one by one. The last one reports, and none searches the whole batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT = 2_000
 
 
 class Counting(list[Any]):
-    """Answers that count how often one of them is read."""
+    """A list of answers that counts its reads."""
 
     looks = 0
 
@@ -48,7 +48,7 @@ def orders(count: int) -> dict[str, Sequence[int]]:
 
 @pytest.mark.parametrize("order", orders(1))
 def test_every_answer_is_passed_once_in_all(order: str) -> None:
-    """In any order, 2,000 acknowledgements read at most two answers each, and the last one reports."""
+    """In any order, each of 2,000 acknowledgements reads at most two answers on average, and the last one reports."""
     answered: list[Batch] = []
     batch = batch_of(COUNT, answered)
     batch.answers = answers = Counting([None] * COUNT)
@@ -62,7 +62,7 @@ def test_every_answer_is_passed_once_in_all(order: str) -> None:
 
 
 def test_answers_filled_in_place_count_as_well() -> None:
-    """A publisher may use both ways, but its last answer must be an acknowledgement."""
+    """A publisher may also write answers into the batch, but its last answer must be an acknowledgement."""
     answered: list[Batch] = []
     batch = batch_of(3, answered)
     batch.acknowledge(2, Done("2"))
@@ -75,7 +75,7 @@ def test_answers_filled_in_place_count_as_well() -> None:
 
 
 def test_threads_that_acknowledge_at_once_never_leave_it_unreported() -> None:
-    """Four threads, switched as often as possible: one of them reports that all answers are there."""
+    """Four threads acknowledge at once. One of them reports that all answers are there."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

@@ -1,4 +1,4 @@
-"""The next batch is claimed while one is published; its publishing starts only when the first is settled."""
+"""A dispatcher claims the next batch while it publishes one. It publishes the next only when the first is settled."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCH = 10
 
 @pytest.fixture
 def instant(world: World) -> World:
-    """A world whose publisher never waits; the owner itself calls it."""
+    """A world whose publisher never waits, so the owner's thread calls it."""
     world.receiver.traits = PublisherTraits(never_waits=True)
     return world
 
@@ -38,7 +38,7 @@ def test_the_next_batch_is_claimed_while_one_is_published(instant: World) -> Non
 
 
 def test_a_publisher_that_may_wait_gets_nothing_claimed_ahead(world: World) -> None:
-    """Batches that it cannot publish yet stay in the store for others."""
+    """Batches that the publisher cannot publish yet stay in the store for other dispatchers."""
     flying: list[int] = []
     world.receiver.before = lambda batch: flying.append(world.store.counts().sizes["leased"])
     world.put(*(f"m{n:02}" for n in range(3 * BATCH)))
@@ -50,7 +50,7 @@ def test_a_publisher_that_may_wait_gets_nothing_claimed_ahead(world: World) -> N
 def test_a_batch_is_not_begun_before_the_one_before_it_is_settled(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """This holds however long the publishing takes: a kill at any moment doubles at most one batch."""
+    """However long the publishing takes, a kill at any moment doubles at most one batch."""
     calls = watch(instant.store)
     calls.failures["settle"] = [StoreUnavailable("away")] * 5
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
@@ -104,7 +104,7 @@ def test_a_pause_holds_items_that_are_not_claimed_yet(instant: World) -> None:
 
 
 def test_an_older_answer_does_not_delay_the_look_of_a_marker(wide: World) -> None:
-    """A message arrives after a claim ahead was executed, and its marker before the reply: the message is on time."""
+    """A message arrives after a claim ahead was executed, and its marker before the claim's reply. It is on time."""
     wide.receiver.traits = PublisherTraits(never_waits=True)
     first, ahead = (next(f"m{n}" for n in range(99) if shard_of(f"m{n}", 8) == shard) for shard in (0, 1))
     late = next(f"late{n}" for n in range(99) if shard_of(f"late{n}", 8) == 1)
@@ -154,7 +154,7 @@ def test_a_drain_publishes_a_batch_that_was_claimed_ahead(instant: World) -> Non
 def test_a_stop_without_a_timeout_releases_batches_that_were_not_begun(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """The batch behind one that cannot be settled is released: it was not published, so it is not in doubt."""
+    """The batch that was claimed ahead is released. It was not published, so it is not in doubt."""
     calls = watch(instant.store)
     calls.failures["settle"] = [StoreUnavailable("away")]
     instant.put(*(f"m{n:02}" for n in range(2 * BATCH)))
@@ -177,13 +177,13 @@ def test_a_failing_publisher_gets_the_next_batch_too(instant: World) -> None:
 
 @pytest.fixture
 def transactional(world: World) -> World:
-    """A world whose publisher publishes the batches of a shard one after another, and none twice."""
+    """A world whose publisher uses transactions: it publishes the batches of a shard one after another."""
     world.receiver.traits = PublisherTraits(transactional=True)
     return world
 
 
 def held_up(world: World, shard: int = 0) -> tuple[threading.Event, threading.Event]:
-    """Two events: the first says that a batch is at the publisher, the second lets the publisher continue."""
+    """Two events: the first is set when a batch reaches the publisher. The second lets the publisher continue."""
     going, go_on = threading.Event(), threading.Event()
 
     def wait(batch: Batch) -> None:
@@ -196,8 +196,7 @@ def held_up(world: World, shard: int = 0) -> tuple[threading.Event, threading.Ev
 
 
 def test_transactional_a_full_batch_waits_behind_the_one_that_goes_out(transactional: World) -> None:
-    """Only one batch waits behind it. Its publishing starts before the first is settled.
-
+    """Only one batch waits behind a batch that is being published. Its publishing starts before the first is settled.
     The third batch waits in the store.
     """
     going, go_on = held_up(transactional)
@@ -213,7 +212,7 @@ def test_transactional_a_full_batch_waits_behind_the_one_that_goes_out(transacti
 
 
 def test_transactional_a_small_batch_grows_while_another_goes_out(transactional: World) -> None:
-    """Items that become due in the meantime are published together in the next batch."""
+    """Items that become due while a batch is published are published together in the next batch."""
     going, go_on = held_up(transactional)
     transactional.put("first")
     dispatcher = transactional.dispatcher(batch=BATCH)
@@ -228,7 +227,7 @@ def test_transactional_a_small_batch_grows_while_another_goes_out(transactional:
 
 
 def test_transactional_shards_do_not_wait_for_each_other(wide: World) -> None:
-    """Each shard has a thread, and the batches of a shard keep their order."""
+    """Each shard has its own thread, and the batches of a shard keep their order."""
     wide.receiver.traits = PublisherTraits(transactional=True)
     slow, quick = (next(f"m{n}" for n in range(99) if shard_of(f"m{n}", 8) == shard) for shard in (0, 1))
     _, go_on = held_up(wide, shard=0)

@@ -1,4 +1,4 @@
-"""Settlements of a publisher's answers, in virtual time: released, dead, held, waiting again, in doubt."""
+"""How a publisher's answers are settled, in virtual time: released, dead, held, waiting again, in doubt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR_MS = 3_600_000
 
 
 def test_a_failed_item_waits_twice_as_long_each_time(world: World) -> None:
-    """200, 400, 800 ms and so on up to the bound, each exact to the millisecond; a success ends it."""
+    """The waits are 200, 400, 800 ms and so on up to a bound, each exact to the millisecond. A success ends them."""
     start_ms = world.now_ms
     world.receiver.answer = lambda item: Failed("broker away") if world.now_ms < start_ms + 6_000 else Done(item.id)
     world.put("m")
@@ -34,7 +34,7 @@ def test_a_failed_item_waits_twice_as_long_each_time(world: World) -> None:
 
 
 def test_one_failing_item_does_not_hold_up_its_batch(world: World) -> None:
-    """The other items of the batch are settled at once."""
+    """One item fails, and the other items of its batch are settled at once."""
     world.receiver.answer = lambda item: Failed("no") if item.id == "bad" else Done(item.id)
     world.put("a", "bad", "b")
     world.dispatcher()
@@ -43,7 +43,7 @@ def test_one_failing_item_does_not_hold_up_its_batch(world: World) -> None:
 
 
 def test_a_lasting_failure_is_a_dead_letter_with_its_reason(world: World) -> None:
-    """The item is not tried again, and people see the reason."""
+    """The item is not tried again, and the dead letter shows the reason."""
     world.receiver.answer = lambda item: Failed("message too large", transient=False)
     world.put("m")
     dispatcher = world.dispatcher()
@@ -57,7 +57,7 @@ def test_a_lasting_failure_is_a_dead_letter_with_its_reason(world: World) -> Non
 
 
 def test_a_publisher_may_hold_bury_and_repeat(world: World) -> None:
-    """Its answer is the settlement."""
+    """A publisher may answer with a settlement, which the dispatcher passes on."""
     answers: dict[str, Answer] = {
         "h": Held("h", "quota used up"),
         "d": Dead("d", "expired"),
@@ -78,7 +78,7 @@ def test_a_publisher_may_hold_bury_and_repeat(world: World) -> None:
 
 
 def test_an_unanswered_item_is_in_doubt_and_released(world: World) -> None:
-    """The broker may have the item: it is published again after the backoff and counts as a possible duplicate."""
+    """The broker may have the item. It is published again after the backoff, and counts as a possible duplicate."""
     world.receiver.answer = lambda item: None if item.id == "m1" and len(world.receiver.batches) == 1 else Done(item.id)
     world.put("m0", "m1", "m2")
     dispatcher = world.dispatcher()
@@ -121,7 +121,7 @@ def test_a_publisher_that_raises_leaves_the_rest_in_doubt(world: World, caplog: 
     ids=["of another item", "of another type", "an impossible due", "an impossible topic"],
 )
 def test_an_impossible_answer_makes_only_its_item_dead(world: World, answer: Any, reason: str) -> None:
-    """The reason names the publisher's mistake; other items are published."""
+    """The reason names the publisher's mistake. The other items are published."""
     world.receiver.answer = lambda item: answer if item.id == "m" else Done(item.id)
     world.put("m", "good")
     dispatcher = world.dispatcher()
@@ -137,7 +137,7 @@ def test_an_impossible_answer_makes_only_its_item_dead(world: World, answer: Any
 
 
 def test_one_cancelled_in_flight_is_not_repeated(world: World) -> None:
-    """The dispatcher drops the `Next` of a cancelled item, and nothing of the item remains."""
+    """The answer `Next` for a cancelled item has no effect, and nothing of the item remains."""
 
     def cancel(batch: Batch) -> None:
         world.handle().cancel(["m"])
@@ -153,7 +153,7 @@ def test_one_cancelled_in_flight_is_not_repeated(world: World) -> None:
 
 
 def test_an_item_that_kills_its_dispatchers_is_poison(world: World) -> None:
-    """At the cap of lapsed leases the item is dead, and other items are published."""
+    """An item whose leases have lapsed too often is dead, and other items are published."""
     world.put("poison")
     for _ in range(3):
         world.store.claim(10, lease_ms=1_000, lapse_cap=3)  # a dispatcher that dies over it

@@ -1,4 +1,4 @@
-"""From a publisher's answer to a settlement, without any thread."""
+"""How a publisher's answer becomes a settlement, without any thread."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def test_items_fail_each_for_themselves(backoff: Backoff) -> None:
 
 
 def test_a_lasting_failure_is_dead_at_once(backoff: Backoff, stats: DispatcherStats) -> None:
-    """An item that can never be published is not tried again; people read the reason."""
+    """An item that can never be published is not tried again. The dead letter shows the reason."""
     settlement = backoff.settlement(claimed("a"), Failed("message too large", transient=False), NOW_MS)
     assert settlement == Dead("a", "message too large")
     assert (stats.failed, stats.in_doubt) == (1, 0)
 
 
 def test_no_answer_is_a_doubt_and_released(backoff: Backoff, stats: DispatcherStats) -> None:
-    """The broker may have the item: it is tried again and counts as a possible duplicate."""
+    """The broker may have the item. It is tried again and counts as a possible duplicate."""
     assert backoff.settlement(claimed("a"), None, NOW_MS) == Next("a", NOW_MS + 200)
     assert backoff.settlement(claimed("a"), Failed("cut off", in_doubt=True), NOW_MS) == Next("a", NOW_MS + 400)
     assert (stats.failed, stats.in_doubt) == (2, 2)
@@ -84,7 +84,9 @@ def test_the_item_that_failed_longest_ago_is_forgotten(backoff: Backoff, monkeyp
 def test_a_death_and_a_batch_that_failed_are_lines_of_the_log(
     backoff: Backoff, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each item that is given up, and one line per batch for items tried again; foreign text is escaped and bounded."""
+    """The log has a line for each item that is given up, and one for the items of a batch that are tried again.
+    Text from outside is escaped and bounded.
+    """
     items = [claimed(name) for name in "abcd"]
     answers = [Done("a"), Failed("gone\x1b[31m" + "x" * 999, transient=False), Failed("away"), None]
     backoff.settlements(items, answers, NOW_MS)

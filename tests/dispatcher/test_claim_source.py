@@ -1,4 +1,4 @@
-"""The claim source: shared leases, and how a dispatcher uses the answers of another source."""
+"""The claim source with shared leases, and how a dispatcher uses the answers of another claim source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def store() -> Iterator[DelayStore]:
 
 
 class Gate(SharedLeases):
-    """Shared leases that the test can close: then no claim is allowed, or an error is raised."""
+    """Shared leases that the test can close: then the source allows no claim, or raises an error."""
 
     def __init__(self, store: DelayStore, config: DispatcherConfig) -> None:
         super().__init__(store, config)
@@ -54,7 +54,7 @@ class Gate(SharedLeases):
 
 
 def gated(world: World) -> tuple[Dispatcher, Gate]:
-    """A dispatcher that the test starts, and its claim source."""
+    """A dispatcher that the test starts, and its claim source, a `Gate`."""
     gate = Gate(world.store, DispatcherConfig())
     return world.dispatcher(claims=gate, start=False), gate
 
@@ -75,7 +75,7 @@ def test_shared_leases_claim_or_push_due_items(store: DelayStore) -> None:
 def test_shared_leases_look_again_at_the_next_due_or_lease_end(
     store: DelayStore, due_ms: int | None, lease_ms: int | None, next_ms: int | None
 ) -> None:
-    """Items of a lease that ends are due again."""
+    """The earlier of the two counts. When a lease ends, the items of its claim are due again."""
     assert SharedLeases(store, DispatcherConfig()).next_look_ms(0, due_ms, lease_ms, 0) == next_ms
 
 
@@ -93,7 +93,7 @@ def test_shared_leases_extend_a_batch_that_is_still_claimed(store: DelayStore) -
 
 
 def test_a_shard_that_may_not_be_claimed_from_is_looked_at_when_the_source_says(world: World) -> None:
-    """The dispatcher does not look earlier, and makes no empty claim in between."""
+    """The dispatcher does not look at the shard earlier, and makes no empty claim in between."""
     dispatcher, gate = gated(world)
     world.put("a")
     gate.again_ms = world.now_ms + 500
@@ -107,7 +107,7 @@ def test_a_shard_that_may_not_be_claimed_from_is_looked_at_when_the_source_says(
 
 
 def test_a_batch_with_an_unknown_result_is_forgotten_and_its_claim_stays_open(world: World) -> None:
-    """Its items count as stale, and the dispatcher reads the shard again."""
+    """The items of the batch count as stale, and the dispatcher reads the shard again."""
     dispatcher, gate = gated(world)
     gate.unknown = True
     dispatcher.start()
@@ -135,7 +135,7 @@ def test_a_source_that_cannot_claim_now_is_asked_again(world: World, error: Exce
 
 
 def test_a_source_gets_the_errors_of_its_calls(world: World, watch: Any) -> None:
-    """Then the source can find out again who owns a shard."""
+    """With the error the source can find out again who owns a shard."""
     calls = watch(world.store)
     dispatcher, gate = gated(world)
     dispatcher.start()
@@ -147,14 +147,14 @@ def test_a_source_gets_the_errors_of_its_calls(world: World, watch: Any) -> None
 
 
 def test_push_and_a_claim_source_exclude_each_other(store: DelayStore) -> None:
-    """A claim source does not see the items that the server pushes."""
+    """A dispatcher refuses both, because items that the server pushes never reach a claim source."""
     source = SharedLeases(store, DispatcherConfig())
     with pytest.raises(ConfigError, match="got both"):
         Dispatcher(store, None, push=PushTarget(), claims=source)  # type: ignore[arg-type]
 
 
 def test_a_window_is_reported_before_its_shard_is_claimed_from(world: World) -> None:
-    """A source can prepare for the waiting items."""
+    """The source can prepare for the items that wait in the shard."""
     order: list[str] = []
     dispatcher, gate = gated(world)
     looked, claim = gate.looked, gate.claim

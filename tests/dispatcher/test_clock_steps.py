@@ -1,4 +1,4 @@
-"""The store's clock steps: nothing is early, the step is recorded, and the dispatcher continues."""
+"""When the store's clock steps, no item is early, the step is recorded, and the dispatcher continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 def test_a_day_forward_and_back(world: World) -> None:
-    """Items that became due on the wrong day are published, no others; epoch and record show both steps."""
+    """Items that became due on the wrong day are published, and no others. Epoch and record show both steps."""
     start_ms = world.now_ms
     world.put("today", in_ms=HOUR_MS)
     world.put("next week", in_ms=7 * DAY_MS)
@@ -58,7 +58,7 @@ def test_a_step_is_reported_to_every_shard(wide: World) -> None:
 
 
 def test_two_dispatchers_record_a_step_once(world: World) -> None:
-    """Each of them sees the step; the epoch rises by one, and both continue."""
+    """Two dispatchers see the step. The epoch rises by one, and both continue."""
     world.put("m", in_ms=HOUR_MS)
     one, other = world.dispatcher(), world.dispatcher(store=world.handle())
     world.step_ms = DAY_MS
@@ -74,7 +74,7 @@ def test_two_dispatchers_record_a_step_once(world: World) -> None:
 
 @pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS], ids=["forward", "back"])
 def test_a_step_does_not_change_the_publish_timeout(world: World, step_ms: int) -> None:
-    """A clock without steps measures the publisher's time: it neither ends at once nor a day later."""
+    """A clock that never steps measures the timeout, so it does not end at once or a day later."""
     gate = threading.Event()
 
     def wait(batch: Batch) -> None:
@@ -98,7 +98,7 @@ def test_a_step_does_not_change_the_publish_timeout(world: World, step_ms: int) 
 
 @pytest.mark.parametrize("back_ms", [1, 50, pytest.param(3_000, marks=pytest.mark.slow), 5_000])
 def test_a_small_step_back_makes_no_item_early_and_no_busy_loop(world: World, back_ms: int) -> None:
-    """The store's time does not move until the clock catches up; the dispatcher waits and does not poll."""
+    """The store's time stands still until its clock has caught up. The dispatcher waits and does not poll."""
     world.put("m", in_ms=10_000)
     dispatcher = world.dispatcher(sweep_ms=1_000)
     world.advance(8_500)
@@ -116,7 +116,7 @@ def test_a_small_step_back_makes_no_item_early_and_no_busy_loop(world: World, ba
 
 
 def test_a_busy_dispatcher_after_a_small_step_back_is_still_punctual(world: World) -> None:
-    """Every message after the step is released in its own millisecond of the stepped clock."""
+    """After the step each message is released at most a millisecond late and never early, by the stepped clock."""
     dispatcher = world.dispatcher()
     world.put("before", in_ms=1)
     world.advance(1_000)

@@ -1,4 +1,4 @@
-"""Which configurations are accepted; an error names every wrong field."""
+"""Which configurations of a dispatcher are accepted. An error names every wrong field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = [field.name for field in fields(DispatcherConfig)]
 
 
 def test_the_defaults_are_valid_and_frozen() -> None:
-    """No setting is required, and no code can change the settings of a running dispatcher."""
+    """A dispatcher needs no setting, and no code can change the settings of a running dispatcher."""
     config = DispatcherConfig()
     with pytest.raises(FrozenInstanceError):
         config.batch = 1  # type: ignore[misc]
@@ -24,7 +24,7 @@ def test_the_defaults_are_valid_and_frozen() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("wrong", [-1, 1.5, "1", None, True])
 def test_a_wrong_value_is_named(name: str, wrong: Any) -> None:
-    """The message has the field, the expected and the given value. Floats and booleans are not whole numbers."""
+    """The error has the field, the expected and the given value. Floats and booleans are not whole numbers."""
     with pytest.raises(ConfigError) as caught:
         DispatcherConfig(**{name: wrong})
     (problem,) = caught.value.problems
@@ -33,7 +33,7 @@ def test_a_wrong_value_is_named(name: str, wrong: Any) -> None:
 
 
 def test_every_problem_is_named_at_once() -> None:
-    """An error about three mistakes names all three."""
+    """One error names all fields with a wrong value."""
     settings: dict[str, Any] = dict.fromkeys(NAMES, -1)
     with pytest.raises(ConfigError) as caught:
         DispatcherConfig(**settings)
@@ -42,7 +42,7 @@ def test_every_problem_is_named_at_once() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("batch")])
 def test_a_batch_has_an_upper_bound(name: str) -> None:
-    """A script with more items would block the server for others."""
+    """A script over more items would block the server for other clients."""
     DispatcherConfig(**{name: MAX_BATCH})
     with pytest.raises(ConfigError, match=f"expected {name} to be at most {MAX_BATCH}, got: {MAX_BATCH + 1}"):
         DispatcherConfig(**{name: MAX_BATCH + 1})
@@ -54,7 +54,7 @@ def test_a_batch_has_an_upper_bound(name: str) -> None:
     ids=("text", "list", "below", "above", "far below", "far above"),
 )
 def test_a_huge_value_is_not_quoted_whole(wrong: Any) -> None:
-    """The error names the setting, also when Python refuses to print the value."""
+    """The error names the setting, even if Python refuses to print the value."""
     with pytest.raises(ConfigError) as caught:
         DispatcherConfig(batch=wrong)
     (problem,) = caught.value.problems
@@ -64,5 +64,5 @@ def test_a_huge_value_is_not_quoted_whole(wrong: Any) -> None:
 
 @pytest.mark.parametrize("name", ["lapse_cap", "dead_cap", "dead_age_ms"])
 def test_zero_lifts_a_bound(name: str) -> None:
-    """With zeros an item may lapse any number of times, and all dead letters are kept for ever."""
+    """A zero means that an item may lapse any number of times, and that all dead letters are kept for ever."""
     assert getattr(DispatcherConfig(**{name: 0}), name) == 0

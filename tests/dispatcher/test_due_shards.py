@@ -1,4 +1,4 @@
-"""When the dispatcher looks at a shard, on the store's time."""
+"""At which time of the store the dispatcher looks at a shard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SWEEP_MS = 60_000
 
 @pytest.fixture
 def shards(wide: World) -> DueShards:
-    """Eight shards, all of them read."""
+    """Eight shards. The dispatcher has read all of them."""
     config = DispatcherConfig(sweep_ms=SWEEP_MS)
     shards = DueShards(8, SharedLeases(wide.store, config), config)
     for shard in range(8):
@@ -28,14 +28,14 @@ def shards(wide: World) -> DueShards:
 
 
 class Calls(NamedTuple):
-    """The shards from which the owner claims, and those that it sweeps."""
+    """Records from which shards the owner claims, and which ones it sweeps."""
 
     claims: list[int]
     sweeps: list[int]
 
 
 def due(shards: DueShards, now_ms: int) -> Calls:
-    """What the owner does at `now_ms`. Each sweep is answered at once."""
+    """What the owner does at `now_ms`. Each sweep gets its answer at once."""
     shards.run_due(now_ms)
     claims, sweeps = shards.claim_calls(8, 80, 2_000, lambda _: True, []), shards.sweep_calls()
     assert all(isinstance(call.operation, ClaimDue) for call in claims)
@@ -46,7 +46,7 @@ def due(shards: DueShards, now_ms: int) -> Calls:
 
 
 def test_a_shard_has_one_alarm_and_the_last_call_moves_it(shards: DueShards) -> None:
-    """The call can move the alarm to a later time or to an earlier one."""
+    """A call can move the alarm to a later time or to an earlier one."""
     shards.look_at(3, 500, 0)
     shards.look_at(3, 900, 0)
     assert (len(shards), shards.next_ms()) == (1, 900)
@@ -57,7 +57,7 @@ def test_a_shard_has_one_alarm_and_the_last_call_moves_it(shards: DueShards) -> 
 
 
 def test_an_earlier_alarm_may_stay(shards: DueShards) -> None:
-    """When only a part of the shard's heads is known, an earlier alarm stays."""
+    """If the call knows only a part of the shard's heads, an earlier alarm stays."""
     shards.look_at(3, 500, 0)
     shards.look_at(3, 900, 0, keep=True)
     assert shards.next_ms() == 500
@@ -66,14 +66,14 @@ def test_an_earlier_alarm_may_stay(shards: DueShards) -> None:
 
 
 def test_a_shard_that_waits_for_long_is_swept_before(shards: DueShards) -> None:
-    """At most one sweep interval passes between two looks, also when nothing is due."""
+    """At most one sweep interval passes between two looks at a shard, even if no item of it is due."""
     shards.look_at(3, 100 + SWEEP_MS + 1, 100)
     shards.look_at(4, 100 + SWEEP_MS, 100)
     assert due(shards, 100 + SWEEP_MS) == Calls([4], sweeps=[3])
 
 
 def test_a_busy_shard_is_swept_too(shards: DueShards) -> None:
-    """Its alarms never sleep for a whole sweep interval."""
+    """A busy shard is swept although no alarm of it ever waits for a whole sweep interval."""
     for now_ms in range(0, SWEEP_MS, 1_000):
         shards.look_at(3, now_ms + 1_000, now_ms)
         assert due(shards, now_ms + 1_000) == Calls([3], [])
@@ -82,7 +82,7 @@ def test_a_busy_shard_is_swept_too(shards: DueShards) -> None:
 
 
 def test_a_shard_without_items_has_no_alarm(shards: DueShards) -> None:
-    """The shard need not have had an alarm before."""
+    """A shard that becomes empty loses its alarm. A call for a shard without an alarm is no error."""
     shards.look_at(3, 500, 0)
     shards.look_at(3, None, 0)
     shards.look_at(4, None, 0)
@@ -90,7 +90,7 @@ def test_a_shard_without_items_has_no_alarm(shards: DueShards) -> None:
 
 
 def test_a_clock_that_went_back_makes_nothing_due_before_its_time(shards: DueShards) -> None:
-    """Alarms can still be moved and removed."""
+    """After the clock went back, alarms can still be moved and removed."""
     shards.run_due(50_000)
     for shard in (1, 2, 3):
         shards.look_at(shard, 60_000, 50_000)
@@ -106,7 +106,7 @@ def test_a_clock_that_went_back_makes_nothing_due_before_its_time(shards: DueSha
 
 @pytest.mark.parametrize("now_ms", [5_000, 5_000_000], ids=["back", "forward"])
 def test_after_a_jump_all_shards_are_forgotten_and_read_again(shards: DueShards, now_ms: int) -> None:
-    """Their alarms name times of another clock."""
+    """The old alarms have times of the clock before the jump."""
     shards.run_due(1_000_000)
     shards.look_at(1, 1_000_500, 1_000_000)
     shards.clock_jumped(now_ms)

@@ -1,4 +1,4 @@
-"""In-flight batches: late answers, the publish timeout, and a drain that waits for the batches."""
+"""Batches in flight: late answers, the publish timeout, and a drain that waits for batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Later:
-    """A publisher whose broker acknowledges when the test says so."""
+    """A publisher that returns at once. Its broker acknowledges when the test says so."""
 
     traits = PublisherTraits(acknowledges_later=True)
 
@@ -41,7 +41,7 @@ def batch_of(*ids: str) -> Batch:
 
 
 def test_a_batch_is_settled_with_its_last_acknowledgement(world: World) -> None:
-    """`publish` has returned long before; nothing is settled until the last answer has come."""
+    """`publish` has returned long before. No item is settled until the last answer has come."""
     later = Later()
     world.put("m0", "m1", "m2")
     dispatcher = world.dispatcher(publisher=later)
@@ -59,7 +59,7 @@ def test_a_batch_is_settled_with_its_last_acknowledgement(world: World) -> None:
 
 
 def test_an_item_not_acknowledged_in_time_is_in_doubt(world: World) -> None:
-    """At the timeout acknowledged items are settled, others released; a late acknowledgement changes nothing."""
+    """At the timeout acknowledged items are settled, others are released. A late acknowledgement changes nothing."""
     later = Later()
     world.put("m0", "m1")
     dispatcher = world.dispatcher(publisher=later, publish_timeout_ms=5_000, backoff_ms=60_000)
@@ -94,7 +94,7 @@ def test_a_drain_waits_for_acknowledgements(world: World) -> None:
 
 
 def test_the_publish_timeout_is_local_time(world: World) -> None:
-    """A step of the store's clock neither ends it early nor delays it."""
+    """A step of the store's clock neither ends the timeout early nor delays it."""
     later = Later()
     world.put("m0")
     dispatcher = world.dispatcher(publisher=later, publish_timeout_ms=60_000, backoff_ms=60_000)
@@ -113,7 +113,7 @@ def test_the_publish_timeout_is_local_time(world: World) -> None:
 def test_batches_and_drains_go_through_the_purgatory(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, kind: type[DelayedOperation]
 ) -> None:
-    """Every batch is a `DelayedProduce` and the drain a `DelayedJoin`: each completes once, and none is bypassed."""
+    """Every batch is a `DelayedProduce` and the drain is a `DelayedJoin`. Each of them completes once."""
     ended: list[object] = []
     original: Any = getattr(in_flight_module, name)
 
@@ -132,7 +132,7 @@ def test_batches_and_drains_go_through_the_purgatory(
 
 
 class Unsure(SharedLeases):
-    """A claim source that records lease extensions. It does not know how the batches named `unknown` ended."""
+    """A claim source that records lease extensions, and does not know how the batches named `unknown` ended."""
 
     def __init__(self, store: DelayStore, config: DispatcherConfig) -> None:
         super().__init__(store, config)
@@ -147,7 +147,7 @@ class Unsure(SharedLeases):
 
 
 class Alone(NamedTuple):
-    """In-flight batches without a dispatcher."""
+    """The batches in flight, without a dispatcher."""
 
     clock: VirtualClock
     claims: Unsure
@@ -163,7 +163,7 @@ def alone(world: World) -> Alone:
 
 
 def test_a_batch_is_answered_once(alone: Alone) -> None:
-    """Only the first counts: its last answer, its publisher's return, or its timeout."""
+    """Only the first of these ends a batch: its last answer, the return of its publisher, or its timeout."""
     clock, _, _, in_flight = alone
     batch = batch_of("a", "b")
     in_flight.hold(batch, 0)
@@ -200,7 +200,7 @@ def test_a_drain_ends_at_its_timeout_and_names_missing_batches(alone: Alone) -> 
 
 
 def test_a_lease_is_extended_until_its_batch_is_settled(alone: Alone) -> None:
-    """Each third of a lease, and nothing more once the store has settled the batch."""
+    """The lease is extended at each third of its length, until the store has settled the batch."""
     clock, claims, stats, in_flight = alone
     batch = batch_of("a")
     in_flight.hold(batch, 0)
@@ -219,7 +219,7 @@ def test_a_lease_is_extended_until_its_batch_is_settled(alone: Alone) -> None:
 
 
 def test_an_alarm_that_raises_does_not_lose_the_others(alone: Alone) -> None:
-    """The next call runs the alarms that were due at the same time."""
+    """The alarms that were due at the same time run at the next call."""
     clock, _, _, in_flight = alone
     ran: list[str] = []
 
@@ -236,7 +236,7 @@ def test_an_alarm_that_raises_does_not_lose_the_others(alone: Alone) -> None:
 
 
 def test_a_batch_with_an_unknown_end_is_forgotten(alone: Alone) -> None:
-    """The claim stays open in the store, and its shard must be read again."""
+    """The claim of the batch stays open in the store, and the dispatcher must read its shard again."""
     *_, stats, in_flight = alone
     unknown, known = batch_of("unknown"), batch_of("a")
     for batch in (unknown, known):
@@ -249,7 +249,7 @@ def test_a_batch_with_an_unknown_end_is_forgotten(alone: Alone) -> None:
 
 
 def test_after_a_failed_step_a_batch_is_settled_again_once(alone: Alone) -> None:
-    """Batches that a publisher still has stay; batches without all answers are forgotten."""
+    """A batch with all answers is settled again, once. Others are forgotten, unless a publisher still has them."""
     in_flight = alone.in_flight
     ready, over, lost = batch_of("a"), batch_of("b"), batch_of("c", "d")
     over.over = True

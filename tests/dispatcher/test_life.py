@@ -1,4 +1,4 @@
-"""Starting and stopping, from any thread, in any order, any number of times; no thread remains."""
+"""Dispatchers are started and stopped from any thread, in any order, any number of times. No thread remains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Threads = Callable[[], list[threading.Thread]]
 
 
 class Publisher:
-    """Counts its items by id."""
+    """Counts published items by id."""
 
     traits = PublisherTraits()
 
@@ -49,17 +49,17 @@ class Publisher:
 
 
 def gone(threads: Threads) -> bool:
-    """Wait a moment for the threads to end."""
+    """Wait a moment until these threads have ended."""
     until_s = time.monotonic() + 30
     while threads():
         if time.monotonic() > until_s:
             return False
-        time.sleep(0.001)  # their end; there is nothing to wait on
+        time.sleep(0.001)  # the threads end without a signal
     return True
 
 
 def in_threads(work: Callable[[int], None]) -> None:
-    """Run `work` in all threads at once; the first error of any is raised here."""
+    """Run `work` in several threads at once. Raises the first error of any thread."""
     errors: list[BaseException] = []
     together = threading.Barrier(THREADS)
 
@@ -80,7 +80,7 @@ def in_threads(work: Callable[[int], None]) -> None:
 
 
 def test_ten_threads_start_and_stop_fifty_dispatchers_each(threads: Threads) -> None:
-    """The dispatchers share one store that other threads fill: nothing is doubled or lost, and no thread remains."""
+    """The dispatchers share one store, which other threads fill. No item is doubled or lost, and no thread remains."""
     publisher = Publisher()
     with open_store("memory:") as store:
 
@@ -110,7 +110,7 @@ def test_ten_threads_start_and_stop_fifty_dispatchers_each(threads: Threads) -> 
 
 
 class StoppingClock(SystemClock):
-    """Stops a dispatcher in the middle of a step: when its own thread reads the time for the `nth` time."""
+    """A clock that stops a dispatcher in the middle of a step, when the owner's thread reads it for the `nth` time."""
 
     def __init__(self, nth: int) -> None:
         self.left = nth
@@ -128,7 +128,7 @@ class StoppingClock(SystemClock):
 
 @pytest.mark.parametrize("nth", range(1, 31))
 def test_a_dispatcher_that_is_stopped_in_the_middle_of_a_turn_ends(threads: Threads, nth: int) -> None:
-    """The wake-up of `stop` may come before the step looks for it; the dispatcher still does not sleep."""
+    """The wake-up by `stop` may come before the step waits for it. The dispatcher must not sleep then."""
     clock = StoppingClock(nth)
     with open_store("memory:") as store:
         store.schedule([Item("due", 0, b""), Item("later", DAY_MS * 100_000, b"")])
@@ -139,12 +139,12 @@ def test_a_dispatcher_that_is_stopped_in_the_middle_of_a_turn_ends(threads: Thre
         clock.dispatcher.stop(timeout_s=1)
         until_s = time.monotonic() + 2
         while threads() and time.monotonic() < until_s:
-            time.sleep(0.001)  # their end; there is nothing to wait on
+            time.sleep(0.001)  # the threads end without a signal
     assert threads() == []
 
 
 def test_ten_threads_start_and_stop_the_same_dispatcher(threads: Threads) -> None:
-    """It runs once; later calls do nothing."""
+    """The dispatcher starts once and stops once. Later calls do nothing."""
     with open_store("memory:") as store:
         for _ in range(ROUNDS):
             dispatcher = Dispatcher(store, Publisher())
@@ -159,7 +159,7 @@ def test_ten_threads_start_and_stop_the_same_dispatcher(threads: Threads) -> Non
 
 
 def test_a_stopped_dispatcher_does_not_start_again(threads: Threads) -> None:
-    """This holds even if it was stopped before its first start."""
+    """A dispatcher that was stopped does not start, even if it had not been started before."""
     with open_store("memory:") as store:
         for start_first in (False, True):
             dispatcher = Dispatcher(store, Publisher())
@@ -188,7 +188,7 @@ def test_stop_waits_for_the_batch_being_published(threads: Threads) -> None:
 
 
 def test_stop_releases_unanswered_items(world: World) -> None:
-    """When a broker hangs, the items wait again after the timeout, and another dispatcher claims them at once."""
+    """When a broker hangs, its items wait again after the timeout. Another dispatcher claims them at once."""
     gate = threading.Event()
 
     def hang(batch: Batch) -> None:
@@ -215,7 +215,7 @@ def test_stop_releases_unanswered_items(world: World) -> None:
 
 
 def test_a_publisher_may_stop_its_dispatcher(threads: Threads) -> None:
-    """`stop` in a worker's thread does not wait for that thread."""
+    """`stop` does not wait for the worker thread that calls it."""
     with open_store("memory:") as store:
         stops: list[Callable[[], None]] = []
 
@@ -235,7 +235,7 @@ def test_a_publisher_may_stop_its_dispatcher(threads: Threads) -> None:
 
 
 def test_a_real_servers_listener_ends_too(redis_url: str, threads: Threads) -> None:
-    """Its blocked read is interrupted at any moment of connecting or reading."""
+    """`stop` ends the listener's blocked read, at any moment of connecting or reading."""
     with open_store(redis_url) as store:
         for n in range(40):
             dispatcher = Dispatcher(store, Publisher())
@@ -250,7 +250,7 @@ def test_a_real_servers_listener_ends_too(redis_url: str, threads: Threads) -> N
 
 
 def test_a_day_away_does_not_matter(world: World) -> None:
-    """Yesterday's dispatcher is stopped; today's dispatcher releases all items that became due since."""
+    """A new dispatcher releases all items that became due while none ran."""
     world.put("night", in_ms=DAY_MS // 2)
     world.dispatcher().stop(timeout_s=0)
     world.clock.advance(DAY_MS)
@@ -261,7 +261,7 @@ def test_a_day_away_does_not_matter(world: World) -> None:
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_all_workers_publish_at_once(workers: int) -> None:
-    """Each worker publishes one batch at the same time."""
+    """All workers are in a call of the publisher at the same time, each with one batch."""
     at_once = threading.Barrier(workers)
 
     class Together(Publisher):

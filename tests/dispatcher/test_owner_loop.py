@@ -1,4 +1,4 @@
-"""The owner loop without a thread: a simulator drives it step by step on a virtual clock."""
+"""The owner loop of a dispatcher without a thread: a simulator calls it step by step on a virtual clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Simulator:
-    """Drives one loop: it moves the clock to the time that `step` returns."""
+    """Runs one owner loop. It moves the clock to the time that `step` returns."""
 
     def __init__(self, world: World, **settings: int) -> None:
         world.receiver.traits = PublisherTraits(never_waits=True)
@@ -36,13 +36,13 @@ class Simulator:
         self.posts += 1
 
     def run(self) -> int | None:
-        """All work at this instant; the time of the next step in ms, None: only a post makes one necessary."""
+        """Do all work of this instant. Returns the next step's time in ms; None: only a post makes a step necessary."""
         while (next_us := self.loop.step()) == AT_ONCE and not self.loop.finished:
             pass
         return None if next_us is None else -(-next_us // 1000)
 
     def run_to(self, until_ms: int) -> None:
-        """Jump from step to step until `until_ms`, without any step in between."""
+        """Move the clock from one step's time to the next until `until_ms`."""
         while (next_ms := self.run()) is not None and next_ms <= until_ms:
             self.world.clock.advance(next_ms - self.world.clock.monotonic_ms())
         self.world.clock.advance(until_ms - self.world.clock.monotonic_ms())
@@ -54,7 +54,7 @@ def simulator(world: World) -> Iterator[Simulator]:
 
 
 def test_steps_alone_release_every_item_at_its_time(simulator: Simulator) -> None:
-    """No thread starts. The loop names the time of its next step, and no step in between is necessary."""
+    """No thread starts. `step` returns the time of the next step, and no step in between is necessary."""
     world = simulator.world
     world.put("first", in_ms=50)
     world.put("second", in_ms=5_000)
@@ -66,14 +66,14 @@ def test_steps_alone_release_every_item_at_its_time(simulator: Simulator) -> Non
 
 
 def test_a_loop_without_items_asks_for_no_step(simulator: Simulator) -> None:
-    """Only a post makes another one necessary."""
+    """Only a post to the loop makes another step necessary."""
     assert simulator.run() is None
     assert simulator.loop.stats.claims == 0
     assert list(simulator.marks) == [0]
 
 
 def test_a_marker_wakes_the_driver_and_brings_the_next_step_forward(simulator: Simulator) -> None:
-    """The test calls `marked`, as the listener's thread of a `Dispatcher` does."""
+    """The test calls `marked`, as the listener thread of a `Dispatcher` does. The next step is earlier then."""
     world = simulator.world
     world.put("later", in_ms=60_000)
     simulator.run()
@@ -86,7 +86,7 @@ def test_a_marker_wakes_the_driver_and_brings_the_next_step_forward(simulator: S
 def test_a_step_that_fails_raises_nothing_and_names_a_later_time(
     simulator: Simulator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The loop sends nothing until then."""
+    """The loop sends nothing until the time that the failed step returns."""
 
     def fails() -> None:
         raise SystemExit(1)
@@ -101,7 +101,7 @@ def test_a_step_that_fails_raises_nothing_and_names_a_later_time(
 
 
 def test_a_drained_loop_is_finished(simulator: Simulator) -> None:
-    """Its last step settles the batches; it claims no more."""
+    """The last step of a drained loop settles its batches, and claims none."""
     world = simulator.world
     simulator.run()
     world.put("never claimed")

@@ -1,4 +1,4 @@
-"""Server push on a real server: what the script pushes, and how refused items are settled."""
+"""Server push on a real server: what the script pushes, and how items that it cannot push are settled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Refusals:
-    """A publisher that only decides about items that the server refused."""
+    """A publisher that decides only about items that the server has refused."""
 
     traits = PublisherTraits()
 
@@ -40,7 +40,7 @@ class Refusals:
 
 
 class Bench:
-    """Store, publisher and the dispatchers of one test."""
+    """The store, the publisher and the dispatchers of one test."""
 
     def __init__(self, store: DelayStore, stack: ExitStack) -> None:
         self.store = store
@@ -61,7 +61,7 @@ class Bench:
         until_s = time.monotonic() + 40
         while not condition():
             assert time.monotonic() < until_s, f"waited in vain; refused: {self.publisher.asked}"
-            time.sleep(0.002)  # the dispatcher's doing, in real time
+            time.sleep(0.002)  # the dispatcher does it, in real time
 
     def reason(self, item_id: str, state: str = "dead") -> str:
         self.until(lambda: (found := self.store.get([item_id])[0]) is not None and found.state == state)
@@ -86,7 +86,7 @@ def ids(client: redis.Redis, stream: str) -> list[str]:
 
 
 def test_nothing_is_early_by_the_receivers_own_clock(bench: Bench, redis_client: redis.Redis) -> None:
-    """300 messages over a second: the entry ids of the stream are the server's times of arrival."""
+    """300 messages become due over a second. The entry ids of the stream are the server's times of arrival."""
     bench.start(PushTarget(create=True), push_batch=50)
     now_ms = bench.store.counts().now_us // 1000
     bench.store.schedule([bench.stream(f"m{n}", due_ms=now_ms + 200 + n * 10 // 3) for n in range(300)])
@@ -99,7 +99,7 @@ def test_nothing_is_early_by_the_receivers_own_clock(bench: Bench, redis_client:
 
 
 def test_streams_and_lists_under_a_prefix(bench: Bench, redis_client: redis.Redis) -> None:
-    """The dispatcher sets the prefix. Entries of streams keep their fields; list elements arrive complete."""
+    """The dispatcher sets the key prefix. Entries of streams keep their fields, and list elements arrive complete."""
     bench.start(PushTarget(prefix="app:", create=True))
     bench.store.schedule([bench.stream("s"), Item("l", 0, encode_push("L", "queue", [b"task"]))])
     bench.until(lambda: redis_client.exists("app:out", "app:queue") == 2)
@@ -108,7 +108,7 @@ def test_streams_and_lists_under_a_prefix(bench: Bench, redis_client: redis.Redi
 
 
 def test_streams_are_trimmed_with_maxlen(bench: Bench, redis_client: redis.Redis) -> None:
-    """Approximately: a node of the stream's tree may remain."""
+    """MAXLEN is approximate: the server removes whole nodes of the stream's tree, so more entries may remain."""
     bench.start(PushTarget(create=True, maxlen=100))
     bench.store.schedule([bench.stream(f"m{n}") for n in range(2_000)])
     bench.until(lambda: bench.store.counts().happened("completed") == 2_000)
@@ -128,7 +128,7 @@ def test_streams_are_trimmed_with_maxlen(bench: Bench, redis_client: redis.Redis
 def test_the_publisher_decides_about_refused_items(
     bench: Bench, redis_client: redis.Redis, item: Item, reason: str
 ) -> None:
-    """The publisher gets the server's reason; its answer is the settlement, and the other items are pushed."""
+    """The publisher gets the server's reason, and its answer is the settlement. The other items are pushed."""
     redis_client.set("text", "v")
     redis_client.xadd("out", {"id": "first", "due": 0})
     dispatcher = bench.start()
@@ -137,12 +137,12 @@ def test_the_publisher_decides_about_refused_items(
     assert bench.publisher.asked == [("m", reason)]
     bench.until(lambda: dispatcher.stats.published == 1)
     assert ids(redis_client, "out") == ["first", "good"]
-    bench.until(lambda: (dispatcher.stats.dead, dispatcher.stats.in_flight) == (1, 0))  # counted after it is so
+    bench.until(lambda: (dispatcher.stats.dead, dispatcher.stats.in_flight) == (1, 0))  # counted last
     assert redis_client.get("text") == b"v"
 
 
 def test_a_refused_item_may_be_tried_again(bench: Bench, redis_client: redis.Redis) -> None:
-    """`Failed` releases the item with backoff until the stream exists; then the item arrives once."""
+    """`Failed` releases the item with a backoff. When the stream exists, the item arrives once."""
     bench.publisher.answer = lambda item: Failed("not yet")
     dispatcher = bench.start()
     bench.store.schedule([bench.stream("m")])
@@ -155,7 +155,7 @@ def test_a_refused_item_may_be_tried_again(bench: Bench, redis_client: redis.Red
 
 @pytest.mark.parametrize("answer", [Done("m"), Held("m", "look at me"), Next("m", 4_000_000_000_000)])
 def test_every_settlement_is_possible_for_a_refused_item(bench: Bench, answer: Answer) -> None:
-    """The publisher's answer decides: the item is done, held or waits."""
+    """The publisher's answer decides whether the item is done, held, or waits."""
     bench.publisher.answer = lambda item: answer
     dispatcher = bench.start()
     bench.store.schedule([bench.stream("m")])
@@ -165,7 +165,7 @@ def test_every_settlement_is_possible_for_a_refused_item(bench: Bench, answer: A
 
 
 def test_a_publisher_without_a_decision_stops_nothing(bench: Bench, redis_client: redis.Redis) -> None:
-    """Items without a decision wait with backoff; all others are pushed."""
+    """Items without a decision wait with a backoff. All other items are pushed."""
 
     def fail(item: Claimed) -> Answer:
         raise LookupError("of the publisher's own")
@@ -181,7 +181,7 @@ def test_a_publisher_without_a_decision_stops_nothing(bench: Bench, redis_client
 
 
 def test_many_refused_items_are_handled_in_batches(bench: Bench) -> None:
-    """A topic without a stream does not block other topics, however many items it has."""
+    """The publisher decides about each of 500 items of a topic without a stream, batch by batch."""
     dispatcher = bench.start(push_batch=40)
     bench.store.schedule([bench.stream(f"m{n}", "absent") for n in range(500)])
     bench.until(lambda: bench.store.counts().sizes["dead"] == 500)
@@ -211,7 +211,7 @@ def test_ten_threads_schedule_while_two_dispatchers_push(bench: Bench, redis_cli
 def test_a_strange_entry_in_the_marker_stream_is_skipped_and_reported(
     bench: Bench, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture, fields: dict[Any, Any]
 ) -> None:
-    """Items stored after it are released, by the same listener, and the dispatcher stays ready."""
+    """The listener skips the entry and logs it. It still releases items that are stored later, and stays ready."""
     dispatcher = bench.start(PushTarget(create=True))
     bench.until(lambda: dispatcher.ready)
     redis_client.xadd("{wheel:0}:mark", fields)

@@ -1,4 +1,4 @@
-"""Without work the dispatcher is idle: no commands, no wake-ups for paused topics, a bounded number of sweeps."""
+"""An idle dispatcher sends no commands, does not wake for paused topics, and sweeps a bounded number of times."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Quick:
 
 
 def test_an_empty_store_gets_no_calls(world: World, watch: Watch) -> None:
-    """The dispatcher sends no call in thirty days: sweeps run only while items wait."""
+    """The dispatcher sends no call in thirty days, because it sweeps only while items wait."""
     calls = watch(world.store)
     world.dispatcher()
     asked = len(calls.calls)
@@ -52,7 +52,7 @@ def test_an_empty_store_gets_no_calls(world: World, watch: Watch) -> None:
 
 
 def test_an_item_in_the_far_future_costs_a_sweep_a_minute(world: World, watch: Watch) -> None:
-    """One call per sweep, and nothing else."""
+    """The dispatcher sends one call for each sweep and no other."""
     calls = watch(world.store)
     world.put("far", in_ms=DAY_MS)
     dispatcher = world.dispatcher(sweep_ms=MINUTE_MS)
@@ -63,7 +63,7 @@ def test_an_item_in_the_far_future_costs_a_sweep_a_minute(world: World, watch: W
 
 
 def test_a_busy_shard_is_swept_too(world: World) -> None:
-    """It never waits long enough for a sweep alarm, so it is swept between other calls."""
+    """The shard is swept between other calls, because its alarms never wait for a whole sweep interval."""
     world.receiver.answer = lambda item: Next(item.id, item.due_ms + SECOND_MS)
     world.put("tick", in_ms=SECOND_MS)
     dispatcher = world.dispatcher(sweep_ms=10 * SECOND_MS)
@@ -74,7 +74,7 @@ def test_a_busy_shard_is_swept_too(world: World) -> None:
 
 
 def test_sweeps_trim_dead_letters_by_age(world: World) -> None:
-    """Dead letters above the age are removed; younger ones stay."""
+    """A sweep removes dead letters that are older than the setting, and keeps younger ones."""
     world.receiver.answer = lambda item: Dead(item.id, "no use")
     world.put("far", in_ms=30 * DAY_MS)
     world.dispatcher(dead_age_ms=2 * HOUR_MS, sweep_ms=MINUTE_MS)
@@ -90,7 +90,7 @@ def test_sweeps_trim_dead_letters_by_age(world: World) -> None:
 
 
 def test_dead_letters_above_the_cap_are_trimmed_oldest_first(world: World) -> None:
-    """A topic of poison items does not fill the memory."""
+    """The limit keeps a topic whose items always fail from filling the memory."""
     world.receiver.answer = lambda item: Dead(item.id, "no use")
     dispatcher = world.dispatcher(dead_cap=3)
     for n in range(10):
@@ -102,7 +102,7 @@ def test_dead_letters_above_the_cap_are_trimmed_oldest_first(world: World) -> No
 
 
 def test_sweeps_find_leases_of_other_dispatchers(world: World) -> None:
-    """Another dispatcher died with a batch; the next sweep of this dispatcher finds the batch."""
+    """Another dispatcher has died with a batch. The next sweep of this dispatcher finds the batch."""
     world.deafen()
     world.put("later", in_ms=DAY_MS)
     dispatcher = world.dispatcher(sweep_ms=10 * SECOND_MS)
@@ -116,7 +116,7 @@ def test_sweeps_find_leases_of_other_dispatchers(world: World) -> None:
 
 
 def test_every_shard_is_woken_for_itself(wide: World) -> None:
-    """64 messages over eight shards, each in its millisecond; a shard without due items gets no call."""
+    """100 messages over eight shards are due one per millisecond. A shard without due items gets no claim."""
     wide.put(*(f"m{n}" for n in range(64)), in_ms=HOUR_MS)
     dispatcher = wide.dispatcher(sweep_ms=2 * HOUR_MS)
     for n in range(100):
@@ -136,7 +136,7 @@ def test_every_shard_is_woken_for_itself(wide: World) -> None:
 
 
 def test_items_of_the_last_claim_are_not_claimed_again(world: World) -> None:
-    """A settlement and a claim are sent together: the answer to the first still shows the items of the second."""
+    """A settlement and a claim are sent together. The settlement's answer still shows the items that are claimed."""
     go = Semaphore(0)
     world.receiver.before = lambda batch: go.acquire(timeout=30) and None
     dispatcher = world.dispatcher(workers=1)
@@ -172,7 +172,7 @@ def test_a_pause_wakes_no_dispatcher_and_a_resume_does(world: World) -> None:
 
 @pytest.fixture
 def two_stores(redis_url: str) -> Iterator[tuple[DelayStore, DelayStore]]:
-    """One with 200,000 due messages of a paused topic, and an empty one."""
+    """A store with 200,000 due messages of a paused topic, and an empty store."""
     with open_store(redis_url, namespace="full") as full, open_store(redis_url, namespace="empty") as empty:
         for at in range(0, PAUSED, 20_000):
             full.schedule([Item(f"p{n}", 1_000 + n, b"x" * 50, "paused") for n in range(at, at + 20_000)])
@@ -183,7 +183,7 @@ def two_stores(redis_url: str) -> Iterator[tuple[DelayStore, DelayStore]]:
 
 @pytest.mark.slow
 def test_a_paused_topic_costs_the_others_nothing(two_stores: tuple[DelayStore, DelayStore]) -> None:
-    """Beside 200,000 held messages a claim takes at most twice an empty store's time, and no wake-up is empty.
+    """With 200,000 held messages a claim takes at most twice the time of an empty store, and no wake-up is in vain.
 
     The test compares the quickest of the interleaved rounds, so a busy machine does not distort the result.
     """
@@ -207,14 +207,14 @@ def test_a_paused_topic_costs_the_others_nothing(two_stores: tuple[DelayStore, D
         full.schedule([Item(f"d{n}", now_ms + 100 + 20 * n, b"", "other") for n in range(20)])
         until_s = time.monotonic() + 40
         while dispatcher.stats.published < 20 and time.monotonic() < until_s:
-            time.sleep(0.005)  # until all are out, by their dues
+            time.sleep(0.005)  # until all due items are out
         assert (dispatcher.stats.published, dispatcher.stats.empty_claims) == (20, 0)
         assert dispatcher.stats.wake_ups <= 20
     assert full.counts().now == {("held", "paused"): PAUSED}
 
 
 def commands(client: redis.Redis) -> dict[str, int]:
-    """How often each command was called, without the command that reads this."""
+    """How often the server has executed each command, without the command that reads these numbers."""
     stats = client.info("commandstats")
     return {name: entry["calls"] for name, entry in stats.items() if name != "cmdstat_info"}
 
@@ -222,9 +222,9 @@ def commands(client: redis.Redis) -> dict[str, int]:
 @pytest.mark.real
 @pytest.mark.slow
 def test_idle_dispatchers_send_nothing_for_ten_seconds() -> None:
-    """The server counts the commands.
+    """The test reads the server's own counters of commands.
 
-    One dispatcher runs over an empty store, one with 1,000 messages due in an hour. Both still work.
+    One dispatcher runs over an empty store, one with 1,000 messages due in an hour. Afterwards both still work.
     """
     with ExitStack() as stack:
         server = stack.enter_context(temporary_server())
@@ -240,7 +240,7 @@ def test_idle_dispatchers_send_nothing_for_ten_seconds() -> None:
             time.sleep(0.01)  # until both listeners block on their markers
 
         before = commands(client)
-        time.sleep(10)  # the promise is about ten seconds
+        time.sleep(10)  # the test's claim is about ten seconds
         assert commands(client) == before
 
         for store, dispatcher in zip((empty, filled), dispatchers, strict=True):

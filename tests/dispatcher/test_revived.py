@@ -1,4 +1,4 @@
-"""The threads of a dispatcher survive errors: strange markers, bugs and hostile publishers only cost a delay."""
+"""A dispatcher's threads survive errors: unknown markers, bugs and publishers that raise anything only cost a delay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_a_listener_that_fails_starts_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An unexpected error does not end the thread. Until it listens again, the process is not ready."""
+    """The listener thread goes on after an unexpected error. Until it listens again, the dispatcher is not ready."""
     wait, failures, held = world.backend.wait_for_mark, [KeyError(b"d")], threading.Event()
     make = world.backend.waiter
 
@@ -68,7 +68,7 @@ class Failing(SharedLeases):
 
 
 class Unreadable(NamedTuple):
-    """The replies to calls that the store has executed; the first read of them fails unexpectedly."""
+    """Replies to calls that the store has executed. The first read of them raises an unexpected error."""
 
     replies: SentCalls
 
@@ -78,7 +78,7 @@ class Unreadable(NamedTuple):
 
 
 def test_a_step_that_fails_is_followed_by_another(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """The owner continues after a delay, reads its windows again, and releases the waiting items once."""
+    """The owner continues after a delay, reads its shards again, and releases the waiting items once."""
     claims = Failing(world)
     dispatcher = world.dispatcher(claims=claims)
     claims.claim_errors.append(SystemExit(1))
@@ -96,7 +96,7 @@ def test_a_step_that_fails_is_followed_by_another(world: World, caplog: pytest.L
 def test_a_batch_whose_settling_failed_is_settled_in_the_next_step(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The published items are not published again."""
+    """The items that were published are not published again."""
     begin, failures = world.store.begin, [True]
 
     def failing(calls: Sequence[Call[Any]]) -> Any:
@@ -118,7 +118,7 @@ def test_a_batch_whose_settling_failed_is_settled_in_the_next_step(
 
 
 def test_a_batch_that_fails_every_step_is_forgotten(world: World) -> None:
-    """Its items wait again when its lease ends; other batches are published in the meantime."""
+    """The items of the batch wait again when their lease ends. Meanwhile other batches are published."""
     dispatcher = world.dispatcher(claims=Failing(world))
     world.put("bad")
     world.until(lambda: dispatcher.stats.store_errors == 1)
@@ -130,7 +130,7 @@ def test_a_batch_that_fails_every_step_is_forgotten(world: World) -> None:
 
 
 def test_a_publisher_that_raises_system_exit_ends_no_worker(world: World) -> None:
-    """Its batch is in doubt and is published again by the same thread."""
+    """The batch of the publisher is in doubt, and the same thread publishes it again."""
     dispatcher = world.dispatcher()
     failures = [SystemExit(1)]
 
@@ -151,7 +151,7 @@ def test_a_publisher_that_raises_system_exit_ends_no_worker(world: World) -> Non
 def test_a_store_that_hangs_makes_the_dispatcher_not_ready_within_two_seconds(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long before the timeout of the call."""
+    """The dispatcher is not ready long before the call of the store times out."""
     dispatcher = world.dispatcher()
     assert dispatcher.ready
     begin, asked, going_on = world.store.begin, threading.Event(), threading.Event()
@@ -171,7 +171,7 @@ def test_a_store_that_hangs_makes_the_dispatcher_not_ready_within_two_seconds(
 
 
 def test_a_revived_thread_ends_after_stopping_was_set() -> None:
-    """Work that fails starts again; work that fails after `stopping` was set does not."""
+    """Work that raises is started again, until `stopping` is set."""
     stopping, begun = threading.Event(), threading.Semaphore(0)
 
     def work() -> None:

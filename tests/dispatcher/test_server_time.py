@@ -1,4 +1,4 @@
-"""The estimate of the store's clock, against a simulated server, network and drift."""
+"""The estimate of the store's clock, tested against a simulated server, network and drift."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JITTER_US = 1  # both clocks are read in whole microseconds
 
 
 class Talk(NamedTuple):
-    """One call: time since the last call, way out, way back, in us."""
+    """One call: the time since the last call, the ways of request and reply, in microseconds."""
 
     pause_us: int
     out_us: int
@@ -54,7 +54,7 @@ def observed(server: Server, talks: list[Talk]) -> Iterator[tuple[ServerTime, Ta
 
 @given(TALKS)
 def test_it_is_never_ahead_of_the_server_under_any_latency(talks: list[Talk]) -> None:
-    """It is right at a reply and an hour later, so no claim is too early."""
+    """The estimate is not ahead at a reply, nor an hour later, so no claim is too early."""
     server = Server()
     for time, _ in observed(server, talks):
         for later_us in (0, 1, 3_600_000_000):
@@ -64,7 +64,7 @@ def test_it_is_never_ahead_of_the_server_under_any_latency(talks: list[Talk]) ->
 
 @given(TALKS)
 def test_it_lags_by_no_more_than_the_last_replys_way_back(talks: list[Talk]) -> None:
-    """One quick reply is enough for an exact estimate, whatever came before."""
+    """The faster the last reply came back, the smaller is the lag, whatever came before."""
     server = Server()
     for time, talk in observed(server, talks):
         assert server.true_us(server.local_us) - time.now_us(server.local_us) <= talk.back_us
@@ -72,7 +72,7 @@ def test_it_lags_by_no_more_than_the_last_replys_way_back(talks: list[Talk]) -> 
 
 @given(TALKS, st.integers(-100, 100))
 def test_drifting_clocks_cost_no_more_than_their_drift_since_the_last_reply(talks: list[Talk], drift_ppm: int) -> None:
-    """Errors do not add up from reply to reply; between replies a clock drifts by 6 ms a minute."""
+    """Errors do not add up from reply to reply. Between replies two clocks may differ by 6 ms a minute."""
     server = Server(drift_ppm)
     for time, _ in observed(server, talks):
         for silence_us in (0, 60_000_000):
@@ -82,7 +82,7 @@ def test_drifting_clocks_cost_no_more_than_their_drift_since_the_last_reply(talk
 
 
 def test_drift_does_not_add_up_over_many_quick_replies() -> None:
-    """A busy dispatcher gets a reply every few milliseconds, too soon for a whole microsecond of drift."""
+    """A busy dispatcher gets a reply every few milliseconds. In that time the drift is less than a microsecond."""
     server = Server(drift_ppm=-100)
     for time, _ in observed(server, [Talk(2_999, 2_000, 0)] * 20_000):
         ahead_us = time.now_us(server.local_us) - server.true_us(server.local_us)
@@ -91,7 +91,7 @@ def test_drift_does_not_add_up_over_many_quick_replies() -> None:
 
 @given(TALKS, st.integers(JUMP_US + 1, 10**15), st.sampled_from([1, -1]), LATENCY)
 def test_a_large_step_is_reported_once(talks: list[Talk], size_us: int, sign: int, latency_us: int) -> None:
-    """The report has the sign and the approximate size. After the step the time is right again."""
+    """The report has the sign and the approximate size of the step. Afterwards the estimate is not ahead."""
     server = Server()
     time = ServerTime()
     for talk in talks:
@@ -106,7 +106,7 @@ def test_a_large_step_is_reported_once(talks: list[Talk], size_us: int, sign: in
 
 @given(TALKS, st.integers(1, JUMP_US))
 def test_a_small_step_back_is_followed_without_a_report(talks: list[Talk], back_us: int) -> None:
-    """Steps as NTP makes them: no jump is reported, and the estimate is at once not ahead of the server."""
+    """NTP makes such steps. No jump is reported, and the estimate is at once not ahead of the server."""
     server = Server()
     time = ServerTime()
     for talk in talks:
@@ -117,7 +117,7 @@ def test_a_small_step_back_is_followed_without_a_report(talks: list[Talk], back_
 
 
 def test_a_small_step_forward_is_followed_at_once() -> None:
-    """The greatest recent lower bound counts."""
+    """The estimate is the greatest lower bound of the recent replies."""
     server, time = Server(), ServerTime()
     server.observe(time, Talk(0, 0, 0))
     server.step_us += 300_000
@@ -126,7 +126,7 @@ def test_a_small_step_forward_is_followed_at_once() -> None:
 
 
 def test_there_is_no_time_before_the_first_reply() -> None:
-    """The call is a mistake in our code and raises an error."""
+    """A question before the first reply is a mistake in our code and raises an error."""
     time = ServerTime()
     assert not time.known
     with pytest.raises(RuntimeError, match="no reply"):

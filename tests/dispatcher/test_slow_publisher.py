@@ -23,7 +23,7 @@ PATIENCE_S = 40
 
 
 class Gate:
-    """Publishers wait here until the test lets them continue."""
+    """Publishers wait at this gate until the test opens it."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -45,7 +45,7 @@ def gate() -> Iterator[Gate]:
 
 
 def test_a_slow_publisher_keeps_its_lease(world: World, gate: Gate) -> None:
-    """For twenty leases no other dispatcher gets its batch; then the batch is settled once."""
+    """For twenty leases no other dispatcher gets the publisher's batch. Then the batch is settled once."""
     world.receiver.before = gate
     world.put("m0", "m1")
     dispatcher = world.dispatcher(lease_ms=LEASE_MS, publish_timeout_ms=10 * 60_000)
@@ -62,7 +62,7 @@ def test_a_slow_publisher_keeps_its_lease(world: World, gate: Gate) -> None:
 
 
 def test_a_batch_out_of_time_is_settled_with_the_answers_there_are(world: World, gate: Gate) -> None:
-    """Answered items are settled, others are in doubt and released; later answers are ignored."""
+    """Answered items are settled, and others are in doubt and released. Later answers are ignored."""
 
     def answer(item: Claimed) -> Done:
         if item.id == "m2" and len(world.receiver.batches) == 1:
@@ -102,7 +102,7 @@ def test_a_timeout_shorter_than_the_lease_is_kept_to_the_millisecond(world: Worl
 
 
 def test_claims_stop_when_enough_is_in_flight(world: World, gate: Gate) -> None:
-    """A stuck broker holds a bounded number of items under lease; others can claim the remaining items."""
+    """A stuck broker keeps a bounded number of items under lease. Other dispatchers can claim the remaining items."""
     world.receiver.before = gate
     world.put(*(f"m{n:03}" for n in range(500)))
     dispatcher = world.dispatcher(batch=30, max_in_flight=100, workers=10)
@@ -119,7 +119,7 @@ def test_claims_stop_when_enough_is_in_flight(world: World, gate: Gate) -> None:
 
 
 def test_a_busy_worker_is_given_nothing_more(world: World, gate: Gate) -> None:
-    """Other batches stay in the store: idle dispatchers claim them, and a kill doubles one batch per worker."""
+    """Other batches stay in the store for idle dispatchers. So a kill doubles at most one batch per worker."""
     world.receiver.before = gate
     world.put(*(f"m{n:03}" for n in range(500)))
     dispatcher = world.dispatcher(batch=10, workers=2)
@@ -132,7 +132,7 @@ def test_a_busy_worker_is_given_nothing_more(world: World, gate: Gate) -> None:
 
 
 def test_the_bound_holds_over_all_shards_together(wide: World, gate: Gate) -> None:
-    """Eight shards with due items do not multiply the bound by eight, and no shard starves."""
+    """Eight shards with due items together stay below the one bound, and each shard gets its turn."""
     wide.receiver.before = gate
     wide.put(*(f"m{n:03}" for n in range(400)))
     dispatcher = wide.dispatcher(batch=20, max_in_flight=50, workers=10)
@@ -149,7 +149,7 @@ def test_the_bound_holds_over_all_shards_together(wide: World, gate: Gate) -> No
 def test_a_settlement_that_gets_no_answer_is_repeated_without_haste(
     world: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """The answer is missing for longer than the publish timeout.
+    """The store does not answer the settlement for longer than the publish timeout.
 
     Meanwhile the lease is extended a few times per lease, not every millisecond.
     """
@@ -168,7 +168,7 @@ def test_a_settlement_that_gets_no_answer_is_repeated_without_haste(
 
 
 def test_after_a_lost_lease_the_answers_are_stale(world: World, gate: Gate) -> None:
-    """Another dispatcher has the items by then: the late settlement changes nothing and is counted."""
+    """Another dispatcher has the items by then. The late settlement changes nothing and is counted as stale."""
     world.receiver.before = lambda batch: gate() if len(world.receiver.batches) == 1 else None
     world.put("m0", "m1")
     slow = world.dispatcher(lease_ms=LEASE_MS)
@@ -184,7 +184,7 @@ def test_after_a_lost_lease_the_answers_are_stale(world: World, gate: Gate) -> N
 
 
 def test_writes_into_a_late_batch_have_no_effect(world: World, gate: Gate) -> None:
-    """When a publisher writes into a batch after the timeout, this has no effect."""
+    """What a publisher writes into a batch after its timeout changes no settlement."""
     batches: list[Batch] = []
 
     def hang(batch: Batch) -> None:

@@ -1,4 +1,4 @@
-"""Counters of lateness."""
+"""The dispatcher's counters of lateness."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 
 
 def test_the_bound_of_a_bucket_is_inclusive() -> None:
-    """Upper bounds are inclusive, as in Prometheus; a lateness above an hour has its own bucket."""
+    """Upper bounds are inclusive, as in Prometheus. A lateness above an hour has its own bucket."""
     stats = DispatcherStats()
     for bound_ms in LATENESS_BUCKETS_MS:
         stats.late(1_000_000_000, [1_000_000_000 - bound_ms])
@@ -17,7 +17,7 @@ def test_the_bound_of_a_bucket_is_inclusive() -> None:
 
 
 def test_an_item_on_time_is_in_the_first_bucket() -> None:
-    """This includes a lateness that is negative by the operator's clock."""
+    """A lateness that is negative by the operator's clock counts as on time."""
     stats = DispatcherStats()
     stats.late(100, [100, 99, 101])
     assert stats.lateness_counts[0] == 3
@@ -25,13 +25,13 @@ def test_an_item_on_time_is_in_the_first_bucket() -> None:
 
 
 def test_the_buckets_rise_from_a_millisecond_to_an_hour() -> None:
-    """Otherwise the search in the buckets would be wrong."""
+    """The search for a bucket needs bounds in rising order."""
     assert list(LATENESS_BUCKETS_MS) == sorted(set(LATENESS_BUCKETS_MS))
     assert (LATENESS_BUCKETS_MS[0], LATENESS_BUCKETS_MS[-1]) == (1, 3_600_000)
 
 
 def test_each_dispatcher_counts_for_itself() -> None:
-    """Two dispatchers share no list."""
+    """Two dispatchers have separate lists of counters."""
     one, other = DispatcherStats(), DispatcherStats()
     one.late(10, [0])
     assert sum(other.lateness_counts) == 0

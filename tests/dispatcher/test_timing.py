@@ -1,4 +1,4 @@
-"""On time and never early, in virtual time: the receiver compares each due with the store's clock."""
+"""Items are released on time and never early. The receiver compares each due time with the store's clock."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_everything_is_released_in_its_very_millisecond(world: World) -> None:
 
 @pytest.mark.parametrize("in_ms", [1, 59_999, 60_000, 60_001, HOUR_MS, 30 * 24 * HOUR_MS])
 def test_far_dues_are_kept_to_the_millisecond(world: World, in_ms: int) -> None:
-    """This holds for any number of sweeps in between."""
+    """Any number of sweeps in between does not delay the item."""
     start_ms = world.now_ms
     world.put("m", in_ms=in_ms)
     dispatcher = world.dispatcher()
@@ -60,7 +60,7 @@ def test_items_due_before_the_start_are_released_at_once(world: World) -> None:
 
 
 def test_an_earlier_item_of_another_handle_wakes_it(world: World) -> None:
-    """The marker reports the new head; it is released in its own millisecond, and so is the later item."""
+    """A marker reports the earlier item. Both items are released in their own milliseconds."""
     world.put("later", in_ms=HOUR_MS)
     dispatcher = world.dispatcher()
     world.put("earlier", in_ms=500)
@@ -77,7 +77,7 @@ def test_an_earlier_item_of_another_handle_wakes_it(world: World) -> None:
 
 
 def test_a_later_item_wakes_no_dispatcher(world: World) -> None:
-    """Only an item that is due before all others writes the marker."""
+    """Only an item that is due before all others makes the store write a marker."""
     world.put("first", in_ms=100)
     dispatcher = world.dispatcher()
     for n in range(20):
@@ -94,7 +94,7 @@ def test_an_item_due_now_needs_no_move_of_the_clock(world: World) -> None:
 
 
 def test_a_successor_is_as_punctual_as_its_item(world: World) -> None:
-    """The answer `Next` makes a recurring item: ten rounds, each in its millisecond."""
+    """The publisher's answer `Next` makes a recurring item: ten rounds, each in its millisecond."""
     world.receiver.answer = lambda item: Next(item.id, item.due_ms + 1_000)
     world.put("tick", in_ms=1_000)
     world.dispatcher()
@@ -105,9 +105,9 @@ def test_a_successor_is_as_punctual_as_its_item(world: World) -> None:
 
 
 def test_a_crashed_dispatchers_items_come_when_its_lease_ends(world: World) -> None:
-    """The wheel has an alarm for the earliest lease end of others, so the take-over is exact to the millisecond."""
+    """The wheel has an alarm for the earliest lease end of other dispatchers, so the items come in that millisecond."""
     world.put("m")
-    world.store.claim(10, lease_ms=7_000)  # and never heard of again
+    world.store.claim(10, lease_ms=7_000)  # then its dispatcher does nothing more
     dispatcher = world.dispatcher()
     world.advance(6_999)
     assert world.receiver.received == []
@@ -117,7 +117,7 @@ def test_a_crashed_dispatchers_items_come_when_its_lease_ends(world: World) -> N
 
 
 def test_two_dispatchers_share_the_work_and_double_nothing(world: World) -> None:
-    """They compete for every batch; each item is published by one of them."""
+    """Two dispatchers compete for every batch. Each item is published by one of them."""
     for n in range(200):
         world.put(f"m{n}", in_ms=1 + n // 20)
     one, other = world.dispatcher(batch=5), world.dispatcher(store=world.handle(), batch=5)
@@ -130,7 +130,7 @@ def test_two_dispatchers_share_the_work_and_double_nothing(world: World) -> None
 
 
 def test_on_settled_is_called_for_each_item(world: World) -> None:
-    """`on_settled` is called once per item with its settlement and the store's time."""
+    """`on_settled` gets each item once, with its settlement and the store's time."""
     seen: list[tuple[str, str, int]] = []
     world.dispatcher(on_settled=lambda item, answer, now_ms: seen.append((item.id, type(answer).__name__, now_ms)))
     world.put("m")
@@ -139,7 +139,7 @@ def test_on_settled_is_called_for_each_item(world: World) -> None:
 
 
 def test_an_on_settled_that_raises_stops_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Its error is logged; the item is settled, and the next one is published."""
+    """The error is logged. The item is settled, and the next item is published."""
 
     def fail(*_: Any) -> None:
         raise LookupError("of the listener's own")
@@ -152,7 +152,7 @@ def test_an_on_settled_that_raises_stops_nothing(world: World, caplog: pytest.Lo
 
 
 def test_items_that_a_sweep_finds_are_released(world: World) -> None:
-    """A lost marker costs at most a sweep: another item waits, so the dispatcher looks at the store."""
+    """A lost marker delays an item at most until the next sweep. Another item waits, so the dispatcher sweeps."""
     world.deafen()
     world.put("later", in_ms=HOUR_MS)
     dispatcher = world.dispatcher(sweep_ms=10_000)

@@ -1,4 +1,4 @@
-"""The reports of a probe: threads that ended, an owner that is stuck, a publisher that does not return."""
+"""What the watchdog reports to a probe: threads that ended, a stuck owner, a publisher that does not return."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def blocking() -> Iterator[Blocking]:
 
 
 def test_a_step_that_lasts_too_long_is_reported_until_it_ends() -> None:
-    """It is not reported before the minute is over. A thread that sends heartbeats, or waits for work, is healthy."""
+    """The step is reported after a minute. A thread that sends heartbeats or waits for work is not reported."""
     clock = VirtualClock()
     watchdog = Watchdog(clock)
     for name in ("steps", "stuck", "allowed longer", "waits"):
@@ -72,7 +72,7 @@ def test_a_step_that_lasts_too_long_is_reported_until_it_ends() -> None:
 def test_a_thread_that_beats_while_a_probe_looks_is_not_stuck_afterwards(
     end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An expiry and the end of the step may come together; the later one counts."""
+    """The expiry of the step and its end may come at the same time. The later one counts."""
     clock = VirtualClock()
     probing, go_on = threading.Event(), threading.Event()
     original: Any = workers_module.HeartbeatMonitor
@@ -101,7 +101,7 @@ def test_a_thread_that_beats_while_a_probe_looks_is_not_stuck_afterwards(
 
 
 def test_the_heartbeat_monitor_reports_a_stuck_owner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its steps are a member's heartbeats: a store call that hangs for a minute expires once, and then recovers."""
+    """The owner's steps are heartbeats. When a store call hangs for a minute, the owner expires once, then recovers."""
     monitors: list[Any] = []
     original: Any = workers_module.HeartbeatMonitor
 
@@ -135,7 +135,7 @@ def test_the_heartbeat_monitor_reports_a_stuck_owner(world: World, monkeypatch: 
 
 
 def test_an_idle_dispatcher_lives_however_long_it_sleeps(world: World) -> None:
-    """While it sleeps it is not a member, so it does not wake up for heartbeats and never expires."""
+    """While a dispatcher sleeps, no heartbeat is expected of it. So it neither wakes up for one nor expires."""
     dispatcher = world.dispatcher()
     for _ in range(3):
         world.advance(100 * STUCK_AFTER_MS)
@@ -148,7 +148,7 @@ def test_an_idle_dispatcher_lives_however_long_it_sleeps(world: World) -> None:
 def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart(
     world: World, blocking: Blocking
 ) -> None:
-    """It waits for a broker, so it has a minute more than the publish timeout."""
+    """The publisher waits for a broker, so it has a minute more than the publish timeout."""
     dispatcher = world.dispatcher(
         publisher=blocking, publish_timeout_ms=5_000, backoff_ms=10_000_000, backoff_max_ms=10_000_000
     )
@@ -164,7 +164,7 @@ def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart
 
 
 def test_a_listener_that_always_fails_makes_it_not_ready(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a listener an earlier item waits for the sweep. `ailing` reports nothing, as no restart would help."""
+    """Without a listener an earlier item waits for a sweep. `ailing` reports nothing: a restart would not help."""
 
     def fails(*_: Any) -> None:
         raise ZeroDivisionError("a mistake")
@@ -178,7 +178,7 @@ def test_a_listener_that_always_fails_makes_it_not_ready(world: World, monkeypat
 def test_threads_that_end_in_a_drain_are_no_ailment(
     world: World, blocking: Blocking, threads: Callable[[], list[threading.Thread]]
 ) -> None:
-    """In a drain the listener ends first, while a batch is in flight. `ready` stays true."""
+    """In a drain the listener ends first, while a batch is in flight. `ailing` reports nothing."""
     dispatcher = world.dispatcher(publisher=blocking)
     world.put("m0")
     assert blocking.entered.wait(30)

@@ -27,7 +27,7 @@ class Recorder:
 
 
 def published(lease_until_ns: int, now_ms: int) -> tuple[list[str], Batch]:
-    """The items that a worker publishes of a batch with this lease end."""
+    """The items that a worker publishes, of a batch whose lease ends at this time."""
     recorder, through = Recorder(), threading.Event()
     batch = Batch(Claim(0, 1, 0, 1, None, None, []), [Claimed("a", 0, 1, "", b"")])
     batch.lease_until_ns = lease_until_ns
@@ -42,14 +42,14 @@ def published(lease_until_ns: int, now_ms: int) -> tuple[list[str], Batch]:
 
 
 def test_a_batch_under_lease_is_published() -> None:
-    """Before the lease ends the publisher gets it."""
+    """The publisher gets a batch before its lease ends."""
     ids, batch = published(lease_until_ns=1_000_000_000, now_ms=999)
     assert ids == ["a"]
     assert batch.answers == [Done("a")]
 
 
 def test_a_batch_whose_lease_ran_out_is_not_published() -> None:
-    """After a process was stopped for longer than its lease, another dispatcher may have the batch."""
+    """The process may have been stopped for longer than its lease. Another dispatcher may have the batch then."""
     ids, batch = published(lease_until_ns=1_000_000_000, now_ms=1_000)
     assert ids == []
     assert isinstance(batch.answers[0], Failed)

@@ -1,6 +1,6 @@
-"""Purgatories in virtual time: on the reaper, on `SystemTimer`, on asyncio, and on a timer that is stepped by hand.
+"""Fixtures: purgatories in virtual time on a reaper, on `SystemTimer`, on asyncio, and on a timer that a test steps.
 
-The first two have a thread that wakes when the clock is moved, so `World.advance` waits for what is due.
+The first two have a thread that wakes when the clock is moved, so `World.advance` waits for the due operations.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from wheel_sched.testing.virtual_loop import VirtualEventLoop
 from wheel_sched.timers import AsyncTimer, SystemTimer
 from wheel_sched.wheel import TimingWheel
 
-PATIENCE_S = 30.0  # real seconds until a test gives up on other threads
+PATIENCE_S = 30.0  # real seconds for which a test waits for other threads
 
 
 class Probe(DelayedOperation):
-    """An operation that the test makes complete. It counts its calls."""
+    """An operation that is complete when the test sets `ready`. It counts its calls."""
 
     def __init__(self, timeout_ms: int = 1000, *, ready: bool = False, lock: Any = None) -> None:
         super().__init__(timeout_ms, lock=lock)
@@ -45,7 +45,7 @@ class Probe(DelayedOperation):
 
 
 class HandTimer:
-    """A timer that a test steps: deterministic, no thread."""
+    """A timer without a thread: a test steps it by `advance`."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
@@ -65,7 +65,7 @@ class HandTimer:
 
 
 class World:
-    """A purgatory and its time."""
+    """A purgatory and its clock."""
 
     def __init__(self, purgatory: Purgatory[Any], clock: VirtualClock, advance: Callable[[int], None]) -> None:
         self.purgatory = purgatory
@@ -83,14 +83,14 @@ def _threads(clock: VirtualClock, purgatory: Purgatory[Any]) -> Callable[[int], 
         until_s = time.monotonic() + PATIENCE_S
         while marker.wait(1.0) is None:
             assert time.monotonic() < until_s, "the timer's thread did not come round"
-            clock.advance(1)  # its sleep may have begun at a later tick than it was reckoned from
+            clock.advance(1)  # its sleep may have begun at a later tick than its deadline was computed from
 
     return advance
 
 
 @pytest.fixture(params=["hand", "reaper", "system timer", "asyncio"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """One purgatory of each kind."""
+    """A purgatory of each kind, with its clock."""
     clock = VirtualClock()
     with ExitStack() as stack:
         if request.param == "hand":
@@ -115,20 +115,20 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.fixture
 def probe() -> type[Probe]:
-    """Makes operations that count what happens to them."""
+    """Makes operations that count their tries, completions and expirations."""
     return Probe
 
 
 @pytest.fixture
 def new_threads() -> Callable[[], list[threading.Thread]]:
-    """The threads that this test has started and that still run, without those of earlier tests."""
+    """The running threads that this test has started, without those of earlier tests."""
     earlier = set(threading.enumerate())
     return lambda: [thread for thread in threading.enumerate() if thread not in earlier]
 
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait for a condition that other threads make true."""
+    """Wait until other threads have made the condition true."""
 
     def wait(condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S

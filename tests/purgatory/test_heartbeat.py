@@ -1,4 +1,4 @@
-"""Heartbeats of members: driven by hand, by the reaper and by asyncio's timer, and sent by many threads."""
+"""Members that send no heartbeats expire: driven by hand, by the reaper, by asyncio's timer, and by many threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIMEOUT_MS = 100
 
 
 class Rig:
-    """A monitor on a clock that a test moves."""
+    """A monitor with a clock that the test moves."""
 
     def __init__(self, **settings: Any) -> None:
         self.clock = VirtualClock()
@@ -39,7 +39,7 @@ def rig() -> Rig:
 
 
 def test_a_silent_member_expires_once_and_not_early(rig: Rig) -> None:
-    """It expires when the timeout after its last beat has passed."""
+    """The member expires when its timeout has passed since its last heartbeat."""
     rig.monitor.add("a")
     rig.advance(TIMEOUT_MS - 1)
     assert rig.expired == []
@@ -49,7 +49,7 @@ def test_a_silent_member_expires_once_and_not_early(rig: Rig) -> None:
 
 
 def test_a_beating_member_does_not_expire(rig: Rig) -> None:
-    """It stays as long as it beats. Then it has the whole timeout from its last beat."""
+    """While it sends heartbeats it stays. After the last one it has the whole timeout."""
     rig.monitor.add("a")
     for _ in range(50):
         rig.advance(TIMEOUT_MS - 1)
@@ -63,7 +63,7 @@ def test_a_beating_member_does_not_expire(rig: Rig) -> None:
 
 
 def test_a_removed_or_replaced_member_never_expires_late(rig: Rig) -> None:
-    """The deadline of the old membership has no effect."""
+    """The deadline from before the removal or replacement has no effect."""
     for member in ("removed", "replaced"):
         rig.monitor.add(member)
     rig.advance(60)
@@ -77,7 +77,7 @@ def test_a_removed_or_replaced_member_never_expires_late(rig: Rig) -> None:
 
 
 def test_what_on_expired_does_to_others_that_are_due_is_respected() -> None:
-    """A member removed, replaced or beating after it was found due, and before its turn, does not expire."""
+    """`on_expired` of one member removes, replaces or beats others that are due. These do not expire then."""
     clock, expired = VirtualClock(), list[str]()
 
     def on_expired(member: str) -> None:
@@ -99,7 +99,7 @@ def test_what_on_expired_does_to_others_that_are_due_is_respected() -> None:
 
 
 def test_members_may_have_timeouts_of_their_own(rig: Rig) -> None:
-    """The timeout also counts after a beat, until the member is replaced without a timeout."""
+    """A member's own timeout also counts after a heartbeat, until the member is replaced without a timeout."""
     rig.monitor.add("short", timeout_ms=10)
     rig.monitor.add("long", timeout_ms=1_000)
     rig.advance(9)
@@ -115,7 +115,7 @@ def test_members_may_have_timeouts_of_their_own(rig: Rig) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "1"])
 def test_a_timeout_that_is_none_is_refused(rig: Rig, wrong: Any) -> None:
-    """Nothing is changed."""
+    """The error changes nothing."""
     with pytest.raises(ConfigError, match="timeout_ms"):
         HeartbeatMonitor(wrong, print)
     with pytest.raises(ConfigError, match="timeout_ms"):
@@ -135,7 +135,7 @@ def test_an_on_expired_that_raises_leaves_the_rest_due(rig: Rig) -> None:
 
 
 def test_a_coarse_tick_lets_members_expire_together() -> None:
-    """They expire less than a tick later, never earlier."""
+    """The members expire less than a tick later than without the coarse tick, and never earlier."""
     rig = Rig(tick_ms=50)
     rig.advance(1)
     for number in range(10):
@@ -148,7 +148,7 @@ def test_a_coarse_tick_lets_members_expire_together() -> None:
 
 
 def test_close_lets_all_go(rig: Rig) -> None:
-    """No member expires or stays alive, and the monitor can be used again."""
+    """`close` returns the members. Afterwards none expires, and the monitor does not keep them alive."""
 
     class Member:
         pass
@@ -166,7 +166,7 @@ def test_close_lets_all_go(rig: Rig) -> None:
 
 @pytest.mark.parametrize("ended", ["expired", "removed", "replaced"])
 def test_nothing_keeps_a_former_member_alive(ended: str) -> None:
-    """Neither the wheel nor the monitor refers to it."""
+    """Neither the wheel nor the monitor refers to a member that has left."""
 
     class Member:
         def __init__(self) -> None:
@@ -196,7 +196,7 @@ def test_nothing_keeps_a_former_member_alive(ended: str) -> None:
 
 
 def test_a_timer_drives_it(world: Any) -> None:
-    """One alarm for all members, on every kind of timer."""
+    """The monitor sets one alarm for all members, on every kind of timer."""
     expired: list[str] = []
     timer = world.purgatory._schedule.__self__
     monitor: HeartbeatMonitor[str] = HeartbeatMonitor(20, expired.append, timer=timer, clock=world.clock)
@@ -217,7 +217,7 @@ def test_a_timer_drives_it(world: Any) -> None:
 
 
 def test_a_member_that_nothing_would_expire_is_not_taken_in() -> None:
-    """The timer is closed: `add` raises, and the monitor is unchanged."""
+    """When the timer is closed, `add` raises, and the monitor does not change."""
     reaper = Reaper()
     monitor: HeartbeatMonitor[str] = HeartbeatMonitor(TIMEOUT_MS, print, timer=reaper)
     reaper.close()
@@ -229,7 +229,7 @@ def test_a_member_that_nothing_would_expire_is_not_taken_in() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_threads_beat_join_and_leave_while_members_expire(run_all: Any) -> None:
-    """A member that beats never expires; every other one expires once."""
+    """A member that sends heartbeats never expires. Every other member expires once."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     guard, expired = threading.Lock(), list[tuple[int, int]]()

@@ -1,4 +1,4 @@
-"""Bugs of Kafka's purgatory and timer, one regression test each, and the deadlock rule.
+"""Bugs of Kafka's purgatory and timer, each with a regression test, and the rule that avoids deadlocks.
 
 A test that hangs here has found a deadlock: `run_all` fails after half a minute.
 """
@@ -17,7 +17,7 @@ from wheel_sched.testing import VirtualClock
 
 
 class Gate(DelayedOperation):
-    """An operation that is complete when `ready` is True, and then calls a function."""
+    """An operation that is complete when `ready` returns True. Its completion calls a function."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class Gate(DelayedOperation):
 
 
 def test_kafka_2253_lists_and_operations_do_not_lock_each_other_out(run_all: Any) -> None:
-    """KAFKA-2253: completing under a watcher list's lock met watching under the operation's; both waited.
+    """KAFKA-2253: one thread completed under a watcher list's lock, one watched under an operation's lock: deadlock.
 
-    Operations whose completion watches and checks others under the same keys, from several threads at once.
+    Several threads complete operations. Each completion watches and checks other operations under the same keys.
     """
     with Purgatory[str]() as purgatory:
         followers: list[Gate] = []
@@ -69,9 +69,9 @@ def test_kafka_2253_lists_and_operations_do_not_lock_each_other_out(run_all: Any
 
 
 def test_kafka_3994_what_follows_may_take_the_lock_of_whoever_completes(run_all: Any) -> None:
-    """KAFKA-3994: a group's lock was held while completing; what followed on another thread wanted that lock.
+    """KAFKA-3994: a thread completed under a group's lock; a completion on another thread needed that lock.
 
-    Here what follows runs under no lock of the operation, so the thread that holds the group's lock gets on.
+    Here a completion's callback runs without the operation's lock, so the thread that holds the group's lock can go on.
     """
     group = threading.Lock()
     entered, go_on = threading.Event(), threading.Event()
@@ -103,7 +103,7 @@ def test_kafka_3994_what_follows_may_take_the_lock_of_whoever_completes(run_all:
 
 @pytest.mark.parametrize("rounds", [200])
 def test_kafka_5970_and_6042_two_groups_that_complete_each_other(run_all: Any, rounds: int) -> None:
-    """KAFKA-5970, KAFKA-6042: operations under two groups' locks, completed from the other group, locked crosswise.
+    """KAFKA-5970, KAFKA-6042: two groups completed each other's operations, each under its own lock: deadlock.
 
     Each operation has its group's lock. A thread that changes a group releases this lock before the check.
     """
@@ -130,7 +130,7 @@ def test_kafka_5970_and_6042_two_groups_that_complete_each_other(run_all: Any, r
 
 
 def test_kafka_6653_a_try_under_contention_waits_instead_of_being_skipped() -> None:
-    """KAFKA-6653: a thread that met another in `tryComplete` gave up, and the last change was never looked at.
+    """KAFKA-6653: a thread that found another one in `tryComplete` gave up, so the last change was overlooked.
 
     One try has read the old state and takes long. Meanwhile the state changes, and the next check must see the change.
     """
@@ -162,7 +162,7 @@ def test_kafka_6653_a_try_under_contention_waits_instead_of_being_skipped() -> N
 
 
 def test_kafka_8334_a_lock_that_is_held_elsewhere_delays_a_try_and_does_not_drop_it() -> None:
-    """KAFKA-8334: while a group's lock was held for long, its operations were not tried and ran into their timeout."""
+    """KAFKA-8334: while a group's lock was held for long, its operations were not tried, and expired."""
     group = threading.RLock()
     ready: list[bool] = []
     with Purgatory[str]() as purgatory:
@@ -198,9 +198,9 @@ def test_kafka_1952_completed_operations_cost_nothing_and_wake_nobody() -> None:
 
 
 def test_kafka_2226_completing_while_the_timer_expires(run_all: Any) -> None:
-    """KAFKA-2226: a task that was removed while its bucket was flushed raced with the timer.
+    """KAFKA-2226: a task was removed while the timer emptied its bucket, and the two interfered.
 
-    A thousand operations are forced at the moment they expire: each ends once, one way or the other.
+    A thousand operations are forced at the moment they expire. Each ends once, forced or expired.
     """
     with Purgatory[int]() as purgatory:
         ends: list[int] = []
@@ -215,7 +215,7 @@ def test_kafka_2226_completing_while_the_timer_expires(run_all: Any) -> None:
 
 
 def test_kafka_4051_the_wall_clock_neither_expires_nor_delays(world: Any, probe: Any) -> None:
-    """KAFKA-4051: deadlines were on the wall clock, so a step of it expired everything, or nothing for an hour."""
+    """KAFKA-4051: deadlines used the wall clock, so a step of it expired all operations, or none for an hour."""
     operation = probe(20)
     world.purgatory.try_complete_else_watch(operation, ["key"])
     world.clock.jump_wall(86_400_000)
@@ -227,9 +227,9 @@ def test_kafka_4051_the_wall_clock_neither_expires_nor_delays(world: Any, probe:
 
 
 def test_kafka_2112_levels_made_by_many_threads_lose_nobody(run_all: Any) -> None:
-    """KAFKA-2112: an overflow wheel that one thread made was not seen whole by another.
+    """KAFKA-2112: a thread could see an incomplete overflow wheel that another thread had just made.
 
-    Four threads watch operations whose timeouts reach over all levels, from a millisecond to a hundred years.
+    Four threads watch operations with timeouts of all levels, from a millisecond to a hundred years.
     """
     clock = VirtualClock()
     with Reaper(wheel_size=4, clock=clock) as reaper, Purgatory[int](reaper, clock=clock) as purgatory:
@@ -248,9 +248,9 @@ def test_kafka_2112_levels_made_by_many_threads_lose_nobody(run_all: Any) -> Non
 
 
 def test_kafka_6431_keys_do_not_share_a_lock(run_all: Any) -> None:
-    """KAFKA-6431: one lock for all watcher lists made every key wait for every other.
+    """KAFKA-6431: with one lock for all watcher lists, operations of different keys waited for each other.
 
-    A thread that is stuck in an operation of one key holds up no other key.
+    A thread that is stuck in an operation of one key delays no other key.
     """
     stuck, leave = threading.Event(), threading.Event()
 
@@ -276,17 +276,18 @@ def test_kafka_6431_keys_do_not_share_a_lock(run_all: Any) -> None:
 
 
 def test_the_deadlock_rule_and_what_breaks_it() -> None:
-    """A thread with a lock that a `try_complete` takes must not check: two threads would wait for each other.
+    """The rule: a thread must not check while it holds a lock that a `try_complete` takes. Otherwise two threads would
+    wait for each other for ever.
 
-    The test uses locks that give up, so that it ends. Thread A holds L and wants the operation's lock. Thread B tries
-    the operation, so it holds the operation's lock, and wants L.
+    The test's locks have a timeout, so that the test ends. Thread A holds L and wants the operation's lock. Thread B
+    tries the operation, so it holds the operation's lock, and wants L.
     """
     lock_l = threading.Lock()
     a_holds_l, b_is_trying = threading.Event(), threading.Event()
     got: dict[str, bool] = {}
 
     class Impatient:
-        """The operation's lock, for which A does not wait for ever."""
+        """The operation's lock, with a timeout for A."""
 
         def __init__(self) -> None:
             self._lock = threading.RLock()
@@ -319,7 +320,7 @@ def test_the_deadlock_rule_and_what_breaks_it() -> None:
         b = threading.Thread(target=operation.safe_try_complete)
         b.start()
         assert b_is_trying.wait(30)
-        with lock_l:  # what the rule forbids
+        with lock_l:  # this is what the rule forbids
             a_holds_l.set()
             with pytest.raises(TimeoutError):
                 operation.safe_try_complete()
@@ -329,7 +330,7 @@ def test_the_deadlock_rule_and_what_breaks_it() -> None:
 
 
 def test_the_deadlock_rule_kept(run_all: Any) -> None:
-    """The same two threads with L as the operation's own lock, or with L released before the check: both end."""
+    """The same two threads end if L is the operation's own lock, or if A releases L before the check."""
     own = threading.RLock()
     state = {"tries": 0}
 

@@ -14,7 +14,7 @@ from wheel_sched.purgatory import Completion, DelayedOperation, Purgatory
 
 
 def test_lock_in_try_complete_else_watch(world: Any) -> None:
-    """testLockInTryCompleteElseWatch: the operation's lock is held while it is tried and watched."""
+    """testLockInTryCompleteElseWatch: the operation's lock is held during the first try and the watch."""
     held: list[bool] = []
     lock = threading.RLock()
 
@@ -36,7 +36,7 @@ def test_lock_in_try_complete_else_watch(world: Any) -> None:
 
 @pytest.mark.parametrize("complete", [False, True])
 def test_safe_try_complete_or_else(probe: Any, complete: bool) -> None:
-    """testSafeTryCompleteOrElse: the action is called only if the first try fails, and then follows a second try."""
+    """testSafeTryCompleteOrElse: if the first try fails, the action is called, and a second try follows."""
     operation = probe(100_000, ready=complete)
     done: list[int] = []
     assert operation.safe_try_complete_or_else(lambda: done.append(operation.tries)) is complete
@@ -51,7 +51,7 @@ def test_safe_try_complete_or_else_sees_what_the_action_did(probe: Any) -> None:
 
 
 def test_request_satisfaction(world: Any, probe: Any) -> None:
-    """testRequestSatisfaction: an operation is completed by the check of its key, and by no other."""
+    """testRequestSatisfaction: a check completes the operations of its key, and no others."""
     first, second = probe(100_000), probe(100_000)
     purgatory = world.purgatory
     assert purgatory.check_and_complete("test1") == 0
@@ -69,7 +69,7 @@ def test_request_satisfaction(world: Any, probe: Any) -> None:
 
 
 def test_request_expiry(world: Any, probe: Any) -> None:
-    """testRequestExpiry: only an operation that was not completed expires, and not early."""
+    """testRequestExpiry: an operation expires only if it was not completed, and not early."""
     expiring, completed = probe(20), probe(200_000)
     start_ms = world.clock.monotonic_ms()
     assert not world.purgatory.try_complete_else_watch(expiring, ["test1"])
@@ -110,7 +110,7 @@ def test_request_purge(world: Any, probe: Any) -> None:
 
 
 def test_should_cancel_for_key_returning_cancelled_operations(world: Any, probe: Any) -> None:
-    """shouldCancelForKeyReturningCancelledOperations: only operations of the key are returned, none completed."""
+    """shouldCancelForKeyReturningCancelledOperations: the call returns the key's operations and completes none."""
     purgatory = world.purgatory
     here = [probe(10_000), probe(10_000)]
     for operation in here:
@@ -122,12 +122,12 @@ def test_should_cancel_for_key_returning_cancelled_operations(world: Any, probe:
 
 
 def test_should_return_nothing_when_the_key_does_not_exist(world: Any) -> None:
-    """shouldReturnNilOperationsOnCancelForKeyWhenKeyDoesntExist."""
+    """shouldReturnNilOperationsOnCancelForKeyWhenKeyDoesntExist: the call returns an empty list."""
     assert world.purgatory.cancel_for_key("key") == []
 
 
 def test_what_was_cancelled_is_completed_by_force_alone(world: Any, probe: Any) -> None:
-    """A check of its other key and its timer have no effect on it, and it cannot be watched again."""
+    """The operation's timer and a check of its other key do not complete it. It cannot be watched again."""
     operation = probe(20)
     world.purgatory.try_complete_else_watch(operation, ["key", "other"])
     assert world.purgatory.cancel_for_key("key") == [operation]
@@ -145,7 +145,7 @@ def test_what_was_cancelled_is_completed_by_force_alone(world: Any, probe: Any) 
 
 @pytest.mark.slow
 def test_try_complete_with_multiple_threads() -> None:
-    """testTryCompleteWithMultipleThreads: 100 operations, 20 attempts each on 20 threads; none is missed."""
+    """testTryCompleteWithMultipleThreads: 100 operations, 20 attempts for each on 20 threads. All complete."""
     with Purgatory[Any]() as purgatory, ThreadPoolExecutor(20) as pool:
 
         class Operation(DelayedOperation):

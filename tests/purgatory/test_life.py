@@ -1,4 +1,4 @@
-"""The life of an operation: it ends exactly once, errors are reported, and no completed operation is kept alive."""
+"""The life of an operation: it ends once, errors are reported, and nothing keeps a completed operation alive."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_true_answer_completes_without_force(world: Any) -> None:
 
 
 def test_complete_at_the_second_try_leaves_at_once(world: Any) -> None:
-    """An operation that became complete while it was being watched is completed by the same call, without a timer."""
+    """An operation that becomes complete while it is added to lists is completed by the same call, without a timer."""
 
     class Second(DelayedOperation):
         tries = 0
@@ -73,7 +73,7 @@ def test_complete_at_the_second_try_leaves_at_once(world: Any) -> None:
 
 
 def test_every_way_to_an_end_is_counted(world: Any, probe: Any) -> None:
-    """Satisfied, forced, expired and cancelled have their own counters. Lateness counts only for expired operations."""
+    """Satisfied, forced, expired and cancelled operations have counters. Only expired operations have a lateness."""
     purgatory = world.purgatory
     satisfied, forced, expired, cancelled = (probe(5) for _ in range(4))
     for name, operation in {"s": satisfied, "f": forced, "e": expired, "c": cancelled}.items():
@@ -93,7 +93,7 @@ def test_every_way_to_an_end_is_counted(world: Any, probe: Any) -> None:
 
 
 def test_a_key_given_twice_is_one_entry(world: Any, probe: Any) -> None:
-    """The operation is in the list once, and leaves it once."""
+    """The operation is in the key's list once, and leaves it once."""
     operation = probe()
     world.purgatory.try_complete_else_watch(operation, ["a", "a"])
     assert world.purgatory.watched("a") == 1
@@ -103,7 +103,7 @@ def test_a_key_given_twice_is_one_entry(world: Any, probe: Any) -> None:
 
 @pytest.mark.parametrize(("keys", "error"), [([], Rejected), ("key", Rejected), (["a", []], TypeError)])
 def test_keys_that_cannot_be_watched_change_nothing(world: Any, probe: Any, keys: Any, error: type[Exception]) -> None:
-    """No key, a string instead of a list, an unhashable key: each raises, and the operation is unchanged."""
+    """No key, a string instead of a list, and an unhashable key: each raises, and the operation does not change."""
     operation = probe(10)
     with pytest.raises(error):
         world.purgatory.try_complete_else_watch(operation, keys)
@@ -112,7 +112,7 @@ def test_keys_that_cannot_be_watched_change_nothing(world: Any, probe: Any, keys
 
 
 def test_an_operation_waits_in_one_place(world: Any, probe: Any) -> None:
-    """Watching twice is refused. A completed operation is not watched."""
+    """An operation that already waits is refused. A completed operation is not watched."""
     operation = probe(1000)
     world.purgatory.try_complete_else_watch(operation, ["a"])
     with pytest.raises(Rejected, match="watched already"):
@@ -124,14 +124,14 @@ def test_an_operation_waits_in_one_place(world: Any, probe: Any) -> None:
 
 @pytest.mark.parametrize("timeout_ms", [1.5, "1", None, True])
 def test_a_timeout_is_a_whole_number(probe: Any, timeout_ms: Any) -> None:
-    """Anything else is refused at once."""
+    """Any other type is refused at once."""
     with pytest.raises(Rejected, match="timeout_ms"):
         probe(timeout_ms)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -5])
 def test_no_time_to_wait_expires_at_once(world: Any, probe: Any, timeout_ms: int) -> None:
-    """It is tried, watched, and expired by the timer rather than by the caller."""
+    """Such an operation is tried and watched. Then the timer expires it, not the caller."""
     operation = probe(timeout_ms)
     assert not world.purgatory.try_complete_else_watch(operation, ["a"])
     world.advance(2)
@@ -139,7 +139,7 @@ def test_no_time_to_wait_expires_at_once(world: Any, probe: Any, timeout_ms: int
 
 
 def test_what_a_try_raises_reaches_the_caller_who_watches(world: Any) -> None:
-    """The operation is not watched then; it may be watched later."""
+    """After the error the operation is not watched. It may be watched later."""
     operation = Failing("try", timeout_ms=1000)
     with pytest.raises(ValueError, match="try"):
         world.purgatory.try_complete_else_watch(operation, ["a"])
@@ -149,7 +149,7 @@ def test_what_a_try_raises_reaches_the_caller_who_watches(world: Any) -> None:
 
 
 def test_a_second_try_that_raises_leaves_no_trace(world: Any) -> None:
-    """The operation was in the lists, and is in none afterwards."""
+    """The operation was in the lists before the second try, and is in none afterwards."""
 
     class SecondFails(Failing):
         tries = 0
@@ -166,7 +166,7 @@ def test_a_second_try_that_raises_leaves_no_trace(world: Any) -> None:
 
 
 def test_one_operation_that_raises_does_not_stop_the_others(probe: Any) -> None:
-    """A check tries each operation. The error is reported with its operation."""
+    """A check tries each operation, and reports the error with its operation."""
     reports: list[Any] = []
     with Purgatory[str](on_error=lambda operation, error: reports.append((operation, str(error)))) as purgatory:
         bad, good = Failing("try", timeout_ms=60_000), probe(60_000)
@@ -182,7 +182,7 @@ def test_one_operation_that_raises_does_not_stop_the_others(probe: Any) -> None:
 
 @pytest.mark.parametrize("where", ["complete", "expiration"])
 def test_what_an_expired_operation_raises_is_told(where: str, until: Any) -> None:
-    """The reaper continues. The operation is completed and leaves the lists."""
+    """The error is reported, and the reaper continues. The operation is completed and leaves the lists."""
     reports: list[Any] = []
     with Purgatory[str](on_error=lambda operation, error: reports.append((operation, str(error)))) as purgatory:
         bad = Failing(where)
@@ -196,7 +196,7 @@ def test_what_an_expired_operation_raises_is_told(where: str, until: Any) -> Non
 
 
 def test_errors_are_logged_when_nobody_wants_them(caplog: pytest.LogCaptureFixture) -> None:
-    """The log line names the operation and has the traceback."""
+    """Without `on_error`, the log has the error with its traceback."""
     with Purgatory[str]() as purgatory, caplog.at_level(logging.ERROR, "wheel_sched.purgatory"):
         bad = Failing("complete", timeout_ms=1)
         purgatory.try_complete_else_watch(bad, ["a"])
@@ -206,7 +206,7 @@ def test_errors_are_logged_when_nobody_wants_them(caplog: pytest.LogCaptureFixtu
 
 
 def test_nothing_keeps_a_completed_operation_alive(world: Any, probe: Any) -> None:
-    """However it ended, lists, wheel and purgatory do not refer to it. It is freed without the garbage collector."""
+    """However the operation ended, no list, wheel or purgatory refers to it. Its reference count frees it."""
     purgatory = world.purgatory
     ended = {
         "force": lambda operation: operation.force_complete(),
@@ -232,7 +232,7 @@ def test_nothing_keeps_a_completed_operation_alive(world: Any, probe: Any) -> No
 
 
 def test_close_forces_what_waits_and_lets_nothing_in(world: Any, probe: Any) -> None:
-    """Each operation ends once, and no thread waits for ever. Afterwards an error says that nothing was watched."""
+    """Each waiting operation ends once, by force. Afterwards a watch raises an error."""
     waiting = [probe(60_000) for _ in range(3)]
     for operation in waiting:
         world.purgatory.try_complete_else_watch(operation, ["a", "b"])
@@ -249,7 +249,7 @@ def test_close_forces_what_waits_and_lets_nothing_in(world: Any, probe: Any) -> 
 
 
 def test_closing_and_opening_leaves_no_thread_behind(new_threads: Any) -> None:
-    """Fifty purgatories with a timer each leave none of their threads."""
+    """Fifty purgatories, each with its own timer, are opened and closed. None of their threads remains."""
     for _ in range(50):
         with Purgatory[str]() as purgatory:
             operation = Failing("", timeout_ms=60_000)
@@ -258,7 +258,7 @@ def test_closing_and_opening_leaves_no_thread_behind(new_threads: Any) -> None:
 
 
 def test_callbacks_come_after_on_complete_and_once(probe: Any) -> None:
-    """Registered before or after the end, each gets the reason."""
+    """A callback gets the reason, whether it is registered before the end or after it."""
     operation = probe()
     heard: list[Any] = []
     operation.when_completed(lambda ended: heard.append((ended, operation.completions)))
@@ -270,7 +270,7 @@ def test_callbacks_come_after_on_complete_and_once(probe: Any) -> None:
 
 
 def test_completed_can_be_awaited_in_any_loop(probe: Any) -> None:
-    """Several tasks await it, before and after another thread completes the operation."""
+    """Several tasks await `completed`, before and after another thread completes the operation."""
 
     async def main() -> list[Any]:
         operation = probe()
@@ -304,7 +304,7 @@ async def _wait(operation: DelayedOperation) -> Completion:
 
 
 def test_one_callback_that_raises_does_not_keep_the_others_from_hearing(probe: Any) -> None:
-    """An error of one callback must not make a waiting thread wait for ever. The error is raised nevertheless."""
+    """The error must not keep a waiting thread from its wake-up. It is raised after all callbacks."""
     operation = probe()
     heard: list[Any] = []
 
@@ -325,7 +325,7 @@ def test_one_callback_that_raises_does_not_keep_the_others_from_hearing(probe: A
 
 
 def test_who_gave_up_waiting_leaves_nothing_behind(probe: Any) -> None:
-    """Polling an operation with short waits, on threads or in a loop, must not use more and more memory."""
+    """Short waits for an operation, on threads or in a loop, leave no callback in the operation."""
 
     async def gives_up() -> None:
         for _ in range(3):
@@ -342,7 +342,7 @@ def test_who_gave_up_waiting_leaves_nothing_behind(probe: Any) -> None:
 
 
 def test_a_loop_that_was_closed_meanwhile_keeps_nobody_from_hearing(probe: Any) -> None:
-    """The waiter of a closed loop does not exist any more. The other waiters are notified."""
+    """The closed loop's waiter is dropped, and the other waiters are notified."""
     operation, heard = probe(), list[Any]()
     loop = asyncio.new_event_loop()
     try:
@@ -358,7 +358,7 @@ def test_a_loop_that_was_closed_meanwhile_keeps_nobody_from_hearing(probe: Any) 
 
 
 def test_time_that_a_try_moves_on_expires_it_once(probe: Any) -> None:
-    """A timer that `try_complete` drives calls `run` under the operation's lock."""
+    """`try_complete` moves a timer, and this timer calls `run` of the same operation under its lock."""
     clock = VirtualClock()
     wheel: TimingWheel[Any] = TimingWheel(0)
 
@@ -383,7 +383,7 @@ def test_time_that_a_try_moves_on_expires_it_once(probe: Any) -> None:
 
 
 def test_a_try_that_closes_the_purgatory_is_completed_by_it(world: Any, probe: Any) -> None:
-    """It is completed by force and once, like all waiting operations."""
+    """The operation is completed by force once, like all waiting operations."""
 
     class Closes(probe):  # type: ignore[misc]
         def try_complete(self) -> bool:
@@ -403,7 +403,7 @@ def test_a_try_that_closes_the_purgatory_is_completed_by_it(world: Any, probe: A
 
 
 def test_an_error_hook_that_raises_stops_neither_check_nor_close(probe: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The hook is the user's code too. Later operations are still tried, and forced at the end."""
+    """`on_error` itself raises. Later operations are still tried by a check, and forced by `close`."""
 
     def hook(operation: DelayedOperation, error: Exception) -> None:
         raise RuntimeError("the hook failed")
@@ -422,7 +422,7 @@ def test_an_error_hook_that_raises_stops_neither_check_nor_close(probe: Any, cap
 
 
 def test_the_repr_tells_the_state(world: Any, probe: Any) -> None:
-    """The repr is for logs and failing tests."""
+    """The repr shows the state, for logs and failing tests."""
     operation = probe(50)
     assert repr(operation) == "<Probe waiting timeout=50ms>"
     world.purgatory.try_complete_else_watch(operation, ["a", "b"])

@@ -1,7 +1,7 @@
 """A state machine: operations under several keys, with watches, checks, forces, cancels and time in any order.
 
-The model is what each operation is: waiting with a deadline, ended once by somebody, or taken away. After every step
-lists, gauges and counters are those of the model.
+In the model an operation waits with a deadline, has ended once, or was cancelled. After every step the lists, gauges
+and counters are those of the model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEYS = ["a", "b", "c", "d", 7, ("t", 1)]
 
 
 class Operation(DelayedOperation):
-    """An operation that is complete when its key is ripe. It counts its endings, and may then call the purgatory."""
+    """An operation that is complete when it is `ripe`. It counts its ends, and each end may call the purgatory."""
 
     def __init__(self, timeout_ms: int, machine: Machine, chain: Any = None) -> None:
         super().__init__(timeout_ms)
@@ -87,7 +87,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(operation=operations)
     def ripen(self, operation: Operation) -> None:
-        """Make the operation completable, without a check."""
+        """Make the operation complete without a check."""
         operation.ripe = True
 
     @rule(key=st.sampled_from(KEYS))

@@ -1,4 +1,4 @@
-"""The ready-made operations, on every kind of purgatory."""
+"""The operations that the package has: fetch, produce and join, on every kind of purgatory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheel_sched.purgatory import Available, Completion, DelayedFetch, DelayedJo
 
 
 class Log:
-    """The items that a fetch takes."""
+    """The log from which a fetch takes items."""
 
     def __init__(self) -> None:
         self.items: list[bytes] = []
@@ -29,7 +29,7 @@ def fetch(log: Log, answers: list[Any], **settings: int) -> DelayedFetch[list[by
 
 
 def test_a_fetch_waits_for_enough_items(world: Any) -> None:
-    """One item too few waits, the last one completes it, and it takes them all."""
+    """A fetch waits while one item is missing. The last item completes it, and it takes all items."""
     log, answers = Log(), []
     operation = fetch(log, answers, min_items=3)
     log.items += [b"a", b"b"]
@@ -40,7 +40,7 @@ def test_a_fetch_waits_for_enough_items(world: Any) -> None:
 
 
 def test_a_fetch_waits_for_enough_bytes_or_items_whichever_comes_first(world: Any) -> None:
-    """Kafka's fetch.min.bytes, with a number of items beside it."""
+    """The bytes are Kafka's fetch.min.bytes. A fetch can also wait for a number of items."""
     log, answers = Log(), []
     big = fetch(log, answers, min_items=100, min_size=10)
     world.purgatory.try_complete_else_watch(big, ["log"])
@@ -55,7 +55,7 @@ def test_a_fetch_waits_for_enough_bytes_or_items_whichever_comes_first(world: An
 
 
 def test_a_fetch_out_of_time_looks_again_and_takes_what_there_is(world: Any) -> None:
-    """It also takes items that came without a check. It may take none."""
+    """At its timeout a fetch also takes items that came without a check. It may take none."""
     log, answers = Log(), []
     world.purgatory.try_complete_else_watch(fetch(log, answers, min_items=5), ["log"])
     log.items += [b"a", b"b"]
@@ -67,7 +67,7 @@ def test_a_fetch_out_of_time_looks_again_and_takes_what_there_is(world: Any) -> 
 
 
 def test_a_forced_fetch_looks_again(world: Any) -> None:
-    """A fetch that is forced, as in a shutdown, reads what is there once more."""
+    """A fetch that is forced, as in a shutdown, takes the items that are there."""
     log, answers = Log(), []
     operation = fetch(log, answers, min_items=5)
     world.purgatory.try_complete_else_watch(operation, ["log"])
@@ -84,7 +84,7 @@ def test_a_fetch_for_nothing_is_refused(wrong: Any) -> None:
 
 
 def test_a_produce_waits_for_every_partition(world: Any) -> None:
-    """A failure is an answer, kept for its partition; the others keep theirs."""
+    """A failure is an answer of its partition and does not change the answers of others."""
     answers: list[Any] = []
     operation = DelayedProduce[str, Any](["p0", "p1", "p2"], answers.append, timeout_ms=1000)
     world.purgatory.try_complete_else_watch(operation, ["p0", "p1", "p2"])
@@ -99,7 +99,7 @@ def test_a_produce_waits_for_every_partition(world: Any) -> None:
 
 
 def test_a_produce_out_of_time_tells_who_has_not_answered(world: Any) -> None:
-    """None is not a failure. Late, repeated and unknown answers are refused."""
+    """At the timeout a missing answer is None. Late, repeated and unknown answers are refused."""
     answers: list[Any] = []
     operation = DelayedProduce[str, int](["p0", "p1"], answers.append, timeout_ms=50)
     world.purgatory.try_complete_else_watch(operation, ["p0", "p1"])
@@ -113,14 +113,14 @@ def test_a_produce_out_of_time_tells_who_has_not_answered(world: Any) -> None:
 
 
 def test_a_produce_for_nobody_is_complete(world: Any) -> None:
-    """Without partitions no answer is missing."""
+    """A produce without partitions waits for no answer."""
     answers: list[Any] = []
     assert world.purgatory.try_complete_else_watch(DelayedProduce((), answers.append, timeout_ms=50), ["p"])
     assert answers == [{}]
 
 
 def test_a_join_waits_for_all_known_members(world: Any) -> None:
-    """The result has the members in order of arrival. An unexpected member that arrives in time joins too."""
+    """The result has the members in order of arrival. A member that was not expected can join in time."""
     heard: list[Any] = []
     operation = DelayedJoin(["a", "b"], heard.append, timeout_ms=1000)
     world.purgatory.try_complete_else_watch(operation, ["group"])
@@ -133,7 +133,7 @@ def test_a_join_waits_for_all_known_members(world: Any) -> None:
 
 
 def test_a_join_out_of_time_goes_on_without_the_missing(world: Any) -> None:
-    """After the timeout, `arrive` returns False."""
+    """The result has the members that arrived and those that are missing. Later calls return False."""
     heard: list[Any] = []
     operation = DelayedJoin(["a", "b"], heard.append, timeout_ms=50)
     world.purgatory.try_complete_else_watch(operation, ["group"])

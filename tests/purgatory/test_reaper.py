@@ -1,4 +1,4 @@
-"""The reaper: never early, idle without work, and its thread ends."""
+"""The reaper: it calls no callback early, sleeps without work, and its thread ends."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from wheel_sched.wheel import CORES
 
 @pytest.fixture(params=["the core there is", "under a lock"])
 def under_lock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a test with both ways to the wheel: directly (compiled core) and under a lock (pure core)."""
+    """Runs a test with both ways into the wheel: directly (compiled core) and under a lock (pure core)."""
     if request.param == "under a lock":
         monkeypatch.setattr(queue, "TimingWheel", CORES["pure"])
 
 
 @pytest.mark.usefixtures("under_lock")
 def test_callbacks_come_in_time_and_never_early() -> None:
-    """In real time all callbacks run, each after its delay."""
+    """In real time every callback runs, none before its delay has passed."""
     fired: list[tuple[int, float]] = []
     done = threading.Event()
     with Reaper() as reaper:
@@ -45,7 +45,7 @@ def test_callbacks_come_in_time_and_never_early() -> None:
 
 @pytest.mark.usefixtures("under_lock")
 def test_what_was_cancelled_is_not_called() -> None:
-    """When another thread cancels a callback, it is freed at once."""
+    """A callback that another thread cancels is freed at once."""
     clock, called = VirtualClock(), list[str]()
     with Reaper(clock=clock) as reaper:
         handles = [reaper.schedule(10, lambda: called.append("no")) for _ in range(5)]
@@ -63,7 +63,7 @@ def test_what_was_cancelled_is_not_called() -> None:
 
 @pytest.mark.usefixtures("under_lock")
 def test_an_earlier_timer_wakes_the_reaper_and_a_later_one_does_not() -> None:
-    """It sleeps until the earliest deadline."""
+    """The reaper sleeps until the earliest deadline."""
     clock = VirtualClock()
     with Reaper(clock=clock) as reaper:
         reaper.schedule(1_000, lambda: None)
@@ -79,7 +79,7 @@ def test_an_earlier_timer_wakes_the_reaper_and_a_later_one_does_not() -> None:
 
 
 def test_a_callback_that_raises_is_told_and_the_others_run(until: Any) -> None:
-    """The handler gets the error and the callback."""
+    """The handler gets the error and the callback, and other callbacks run."""
     reports: list[Any] = []
 
     def bad() -> None:
@@ -119,7 +119,7 @@ def test_an_unused_reaper_has_no_thread_and_a_closed_one_takes_nothing(new_threa
 
 
 def test_a_callback_may_close_its_reaper() -> None:
-    """`close` does not wait for it, and no other callback is called."""
+    """`close` does not wait for the callback that calls it. No other callback is called."""
     closed = threading.Event()
     called: list[int] = []
     reaper = Reaper()
@@ -135,7 +135,7 @@ def test_a_callback_may_close_its_reaper() -> None:
 
 
 def test_a_sleeping_reaper_keeps_nothing_alive(until: Any) -> None:
-    """The last callback is freed while the reaper waits for the next one."""
+    """While the reaper waits for the next callback, it does not refer to the last one."""
 
     class Target:
         def call(self) -> None: ...
@@ -155,7 +155,7 @@ def test_a_sleeping_reaper_keeps_nothing_alive(until: Any) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("again"), SystemExit(1)], ids=repr)
 def test_an_error_hook_that_raises_does_not_end_the_reaper(error: BaseException) -> None:
-    """The hook is the user's code too, and other callbacks have no other thread."""
+    """`on_error` itself raises. The reaper's thread still calls the other callbacks."""
 
     def hook(callback: object, raised: Exception) -> None:
         raise error
@@ -169,7 +169,7 @@ def test_an_error_hook_that_raises_does_not_end_the_reaper(error: BaseException)
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()], ids=repr)
 def test_a_callback_that_would_end_its_thread_does_not(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
-    """The error is logged, and the thread calls the other callbacks."""
+    """SystemExit is logged, and the thread calls the other callbacks."""
 
     def ends() -> None:
         raise error
@@ -183,7 +183,7 @@ def test_a_callback_that_would_end_its_thread_does_not(error: BaseException, cap
 
 
 def test_a_thread_that_cannot_be_started_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is scheduled, and the next `schedule` tries again."""
+    """The error is raised and nothing is scheduled. The next `schedule` starts the thread."""
 
     def refuses(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -200,7 +200,7 @@ def test_a_thread_that_cannot_be_started_is_told_and_tried_again(monkeypatch: py
 
 
 def test_wrong_shapes_are_told() -> None:
-    """The error is that of the wheel."""
+    """A wrong tick or wheel size raises the wheel's error."""
     with pytest.raises(ConfigError, match="wheel_size"):
         Reaper(wheel_size=20)
 

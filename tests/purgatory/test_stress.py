@@ -1,4 +1,4 @@
-"""Many threads on the same operations, switched as often as the interpreter can; each operation ends exactly once."""
+"""Many threads use the same operations, with thread switches as often as possible. Each operation ends once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def frequent_switches() -> Iterator[None]:
 
 
 class Operation(DelayedOperation):
-    """An operation that is complete when the test says so. It counts its endings and finds overlapping tries."""
+    """An operation that is complete when `ready` is set. It records its ends, and counts tries that overlap."""
 
     def __init__(self, timeout_ms: int) -> None:
         super().__init__(timeout_ms)
@@ -60,7 +60,7 @@ class Operation(DelayedOperation):
 )
 @pytest.mark.timeout(180)
 def test_every_operation_ends_exactly_once(run_all: Any, kind: str, rounds: int) -> None:
-    """A check, a forced completion and the timer race for it. Lists and wheel are empty afterwards."""
+    """A check, a forced completion and the timer race for each operation. Afterwards lists and wheel are empty."""
     system = SystemTimer() if kind == "system timer" else None
     purgatory: Purgatory[int] = Purgatory(system)
     operations: list[Operation] = []
@@ -96,7 +96,7 @@ def test_every_operation_ends_exactly_once(run_all: Any, kind: str, rounds: int)
         expired = operation.completion is Completion.EXPIRED
         assert operation.ends == (["complete", "expiration"] if expired else ["complete"])
         assert operation.overlaps == 0
-    # what was forced before it was watched never came into the purgatory's sight
+    # the purgatory does not count operations that were forced before they were watched
     ended = Counter(
         operation.completion
         for operation in operations
@@ -111,7 +111,7 @@ def test_every_operation_ends_exactly_once(run_all: Any, kind: str, rounds: int)
 @pytest.mark.parametrize("rounds", [500, pytest.param(6_000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(180)
 def test_no_completion_is_missed(run_all: Any, rounds: int) -> None:
-    """The condition becomes true before, during or after the watch, and a check follows. The timer is not needed."""
+    """`ready` is set before, during or after the watch, and a check follows. No operation needs its timer."""
     missed: list[Operation] = []
     with Purgatory[str]() as purgatory:
         for start in range(0, rounds, 100):
@@ -136,7 +136,7 @@ def test_no_completion_is_missed(run_all: Any, rounds: int) -> None:
 @pytest.mark.parametrize("rounds", [2_000, pytest.param(40_000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(180)
 def test_a_list_that_is_dropped_while_it_is_entered_loses_nobody(run_all: Any, rounds: int) -> None:
-    """Threads enter and leave one key all the time, so its list is dropped often. A check finds every operation."""
+    """Threads enter and leave one key all the time, so its list is often dropped. Each finds its own operation."""
     lists = WatcherLists()
 
     def work() -> None:
@@ -152,7 +152,7 @@ def test_a_list_that_is_dropped_while_it_is_entered_loses_nobody(run_all: Any, r
 
 
 def test_a_close_among_watchers_leaves_nobody_waiting(run_all: Any) -> None:
-    """A watched operation is completed by force. Every other caller gets an error."""
+    """An operation that is watched when the purgatory closes is forced. Later callers get an error."""
     for _ in range(20):
         purgatory: Purgatory[str] = Purgatory()
         operations: list[Operation] = []

@@ -1,6 +1,6 @@
-"""Switches the product's safeguards off, one at a time, and finds the first history that shows it.
+"""Switches the product's safeguards off, one at a time, and finds the first history that breaks a promise then.
 
-python -m tests.simulation.find_safeguards                      all safeguards; writes what was found
+python -m tests.simulation.find_safeguards                      all safeguards; writes the findings
 python -m tests.simulation.find_safeguards --only "claim" -v    those whose names hold this text, with the violations
 python -m tests.simulation.find_safeguards --missing --shrink   those that no history has shown yet
 """
@@ -21,7 +21,7 @@ from wheel_sched.simulation.runner import HASH_SEED
 
 
 def main() -> int:
-    """Run the command. Returns the exit code: 0 when each safeguard was noticed."""
+    """Run the command. Returns the exit code: 0 if a history showed each safeguard."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.find_safeguards", description=__doc__)
     parser.add_argument("--only", default="", help="only safeguards whose names hold this text")
     parser.add_argument("--world", help="only safeguards of this kind of world")

@@ -1,4 +1,4 @@
-"""The simulated brokers pass the public suite for brokers, in virtual time."""
+"""The simulated brokers pass the public conformance suite for brokers, in virtual time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROCESS = "member"
 
 
 def in_a_world(open_broker: Callable[[World], Broker], case: Callable[..., None]) -> Callable[[Any], None]:
-    """The case as a task of a simulated process, with a broker of its own."""
+    """Makes a test that runs the case as a task of a simulated process, with its own broker."""
 
     def run(self: Any) -> None:
         with substituted(("wheel_sched", "retry_topic")):
@@ -46,7 +46,7 @@ def in_a_world(open_broker: Callable[[World], Broker], case: Callable[..., None]
 
 
 def simulated(open_broker: Callable[[World], Broker]) -> Callable[[C], C]:
-    """Let each inherited case of a class run in a simulated world."""
+    """Make each inherited case of a class run in a simulated world."""
 
     def changed(cls: C) -> C:
         for name in dir(cls):
@@ -59,18 +59,18 @@ def simulated(open_broker: Callable[[World], Broker]) -> Callable[[C], C]:
 
 
 def log(world: World) -> Broker:
-    """A client of a log broker."""
+    """Open a client of a simulated log broker."""
     return RemoteLogBroker(world, LogServer(world, partitions=1, largest_bytes=8 * 1024 * 1024))
 
 
 def queue(world: World) -> Broker:
-    """A client of a queue broker."""
+    """Open a client of a simulated queue broker."""
     return RemoteBroker(world, QueueServer(world))
 
 
 @simulated(log)
 class TestLog(BrokerConformance):
-    """The log broker, with partitions, offsets and transactions. A topic keeps its order within a partition."""
+    """The log broker has partitions, offsets and transactions. A topic keeps its order within a partition."""
 
     examples = 5
     poll_tolerance_ms = 100
@@ -79,7 +79,7 @@ class TestLog(BrokerConformance):
 
 @simulated(queue)
 class TestQueue(BrokerConformance):
-    """The queue broker, with leases of single records."""
+    """The queue broker leases single records."""
 
     examples = 5
     poll_tolerance_ms = 100

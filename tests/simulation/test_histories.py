@@ -1,4 +1,4 @@
-"""Histories of whole systems keep every promise, and a seed gives the same history again."""
+"""Simulated histories of whole systems keep every promise, and a seed always gives the same history."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def command(*options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_seed_gives_the_same_history_again(kind: Kind) -> None:
-    """A hundred runs of one seed have one trace. The seed is a short one, without messages of 8 MiB."""
+    """A hundred runs of one seed have the same trace. Its history is short, without messages of 8 MiB."""
     results = list(run_seeds(kind, range(10)))
     assert len({result.digest for result in results}) == 10
     small = [result for result in results if not {"huge", "just-fits"} & {s.kind for s in result.scenario.steps}]
@@ -75,21 +75,21 @@ def test_a_seed_gives_the_same_history_again(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_seeds_that_once_failed_keep_every_promise(kind: Kind) -> None:
-    """Each of them showed a fault of the product that is mended."""
+    """Each of these seeds once showed a fault of the product, which is fixed."""
     scenarios = [kind.draw(seed) for seed in KEPT.get(kind.name, ())]
     assert [result.violations for result in run_scenarios(kind, scenarios)] == [()] * len(scenarios)
 
 
 @pytest.mark.parametrize("name", MISJUDGED)
 def test_seeds_that_the_checker_once_misjudged_keep_every_promise(name: str) -> None:
-    """In each of them a fault explains what happened, as the checker sees now."""
+    """In each of these histories a fault explains what happened, and the checker accepts it now."""
     kind = KINDS[name]
     scenarios = [kind.draw(seed) for seed in MISJUDGED[name]]
     assert [result.violations for result in run_scenarios(kind, scenarios)] == [()] * len(scenarios)
 
 
 class Endless:
-    """A kind of world whose histories have one turn that does not end."""
+    """A kind of world in which a history never ends."""
 
     name, packages = "endless", ()
 
@@ -102,7 +102,7 @@ class Endless:
 
 
 def test_a_turn_that_does_not_end_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The violation names the place. The histories after it run as usual."""
+    """The violation names the place in the code. The next histories run as usual."""
     monkeypatch.setattr("wheel_sched.simulation.runner.STUCK_S", 0.05)
     results = run_scenarios(Endless(), [Endless().draw(seed) for seed in range(2)])
     assert [result.violations[0].partition(":")[0] for result in results] == ["stuck"] * 2
@@ -111,7 +111,7 @@ def test_a_turn_that_does_not_end_is_a_violation(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_the_command_counts_histories_and_replays_one() -> None:
-    """The same trace comes from two calls with different hash seeds, and JSON is for programs."""
+    """Two calls with different hash seeds print the same trace. With `--json` the command prints figures."""
     done = command("--world", "retry", "--seeds", "40", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(done.stdout)

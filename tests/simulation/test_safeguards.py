@@ -1,4 +1,4 @@
-"""The checker can fail: with a safeguard of the product switched off, a history breaks a promise."""
+"""The checker of the simulation can fail: with a safeguard switched off, a history breaks a promise."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def median(numbers: Sequence[int]) -> int:
 
 @pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=lambda one: one.name)
 def test_each_safeguard_is_where_the_table_says(safeguard: Safeguard) -> None:
-    """The text that is changed stands in the source of the named function."""
+    """The source of the named function has the text that is changed."""
     for where, old, _ in safeguard.changes:
         assert old in source_at(where)[2]
 
 
 def test_each_safeguard_has_a_name_of_its_own() -> None:
-    """Findings are kept by name."""
+    """Findings are stored by the name of the safeguard."""
     assert len(set(NAMES)) == len(NAMES)
 
 
@@ -58,7 +58,7 @@ def test_the_page_shows_what_was_found() -> None:
 
 @pytest.mark.proof
 def test_each_safeguard_has_been_noticed() -> None:
-    """The kept findings are those of the table, each within the bound."""
+    """Each safeguard that is not hidden has a stored finding, within the bound of histories."""
     assert set(FOUND) == {safeguard.name for safeguard in SHOWN}
     assert [finding.name for finding in FOUND.values() if finding.seeds is None or finding.seeds > SEEDS] == []
     assert len(FOUND) >= LEAST
@@ -73,7 +73,7 @@ def test_failing_histories_become_short() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("finding", KEPT, ids=lambda one: one.name)
 def test_the_product_keeps_its_promises_where_it_did_not_without_a_safeguard(finding: Finding) -> None:
-    """The kept scenarios are regression tests: several of the safeguards were missing once."""
+    """The stored scenarios are regression tests, because several safeguards were once missing in the product."""
     assert finding.scenario is not None
     (result,) = run_scenarios(kinds()[finding.world], [scenario_of(finding.scenario)])
     assert result.violations == ()
@@ -82,7 +82,7 @@ def test_the_product_keeps_its_promises_where_it_did_not_without_a_safeguard(fin
 @pytest.mark.slow
 @pytest.mark.parametrize("finding", KEPT[:: max(1, len(KEPT) // 5)], ids=lambda one: one.name)
 def test_without_a_safeguard_a_kept_scenario_breaks_a_promise(finding: Finding) -> None:
-    """This test shows a handful of safeguards. The proofs show all of them."""
+    """The test switches off a few of the safeguards. The proofs switch off all of them."""
     assert finding.scenario is not None
     assert shows(kinds()[finding.world], named(finding.name), scenario_of(finding.scenario))
 
@@ -91,7 +91,7 @@ def test_without_a_safeguard_a_kept_scenario_breaks_a_promise(finding: Finding) 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("safeguard", SHOWN, ids=lambda one: one.name)
 def test_each_safeguard_is_noticed_within_a_thousand_histories(safeguard: Safeguard) -> None:
-    """The scenario and the seed that showed it before come first."""
+    """Stored scenarios and seeds are tried first."""
     kind, found = kinds()[safeguard.world], FOUND.get(safeguard.name)
     known = [] if found is None else [scenario_of(found.scenario)] if found.scenario else [kind.draw(found.seed or 0)]
     if not any(shows(kind, safeguard, scenario) for scenario in known):

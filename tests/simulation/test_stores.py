@@ -1,4 +1,4 @@
-"""The store of a simulated world: the scripts answer as their twins in memory, and each fault does what it says."""
+"""The store of a simulated world: scripts give the same answers as their twins in memory, and faults take effect."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def assert_one_trace(kind: Kind, seeds: Sequence[int], store: str) -> None:
 
 @each_kind
 def test_a_history_over_scripts_is_that_over_memory(kind: Kind) -> None:
-    """One seed has a failover, and in another one the server forgets the scripts."""
+    """One history has a failover, and in another one the server forgets the scripts."""
     seeds = [first_seed(kind, "failover"), first_seed(kind, "flush-scripts")]
     assert_one_trace(kind, seeds, "fakeredis")
 
@@ -47,7 +47,7 @@ def test_a_history_over_scripts_is_that_over_memory(kind: Kind) -> None:
 @pytest.mark.slow
 @each_kind
 def test_more_histories_over_scripts_are_those_over_memory(kind: Kind) -> None:
-    """Every reply of a script is that of its twin; otherwise the traces part. A server runs more of them, below."""
+    """Each script must answer as its twin, or the traces differ. The next test compares more histories on a server."""
     assert_one_trace(kind, range(5), "fakeredis")
 
 
@@ -66,7 +66,7 @@ def first_seed(kind: Kind, fault: str) -> int:
 
 @pytest.fixture(params=["memory", "fakeredis"])
 def contents(request: pytest.FixtureRequest) -> Iterator[StoreContents]:
-    """The contents of a store with two shards."""
+    """The contents of a store with two shards, in memory and on an imitation of a server."""
     found: StoreContents = MemoryContents(2) if request.param == "memory" else ScriptContents("fakeredis", 2)
     yield found
     found.empty()
@@ -81,7 +81,7 @@ def claim(lease_ms: int = 1_000) -> Call[object]:
 
 
 def test_the_contents_show_items_claims_and_markers(contents: StoreContents) -> None:
-    """The checker reads both kinds of contents in the same way."""
+    """The checker reads the contents of both kinds of stores in the same way."""
     due_ms = NOW_US // 1_000
     contents.execute([schedule("b", due_ms + 5_000), schedule("a", due_ms)], NOW_US)
     contents.execute([claim()], NOW_US)
@@ -97,7 +97,7 @@ def test_the_contents_show_items_claims_and_markers(contents: StoreContents) -> 
 
 
 def test_a_first_answer_expires_by_virtual_time(contents: StoreContents) -> None:
-    """After a minute a repeat is a new call: the id is there already."""
+    """After a minute a repeat counts as a new call, so its id is a duplicate."""
     answers = [contents.execute([schedule("a", 1, token="t")], NOW_US + s * 1_000_000)[0] for s in (0, 59, 61)]
     assert [answer.outcomes for answer in answers] == [[Outcome.STORED], [Outcome.STORED], [Outcome.DUPLICATE]]
 
@@ -116,7 +116,7 @@ def server() -> StoreServer:
 
 
 def test_a_failover_loses_the_writes_of_its_lag(server: StoreServer) -> None:
-    """The new server has another run id, and takes no calls at first."""
+    """The new server has another run id, and refuses calls at first."""
     clock = server.world.scheduler
     server.perform([schedule("a", 1)])
     clock.now_ns = 500 * MS
@@ -132,7 +132,7 @@ def test_a_failover_loses_the_writes_of_its_lag(server: StoreServer) -> None:
 
 
 def test_a_server_that_loads_answers_no_call_and_keeps_its_data(server: StoreServer) -> None:
-    """After a restart the server has a new run id."""
+    """The server has a new run id after a restart."""
     server.perform([schedule("a", 1)])
     server.strike(Fault("loading", "store", 0, 100))
     (read,), (write,) = server.perform([Call(1, Look(0, 10))]), server.perform([schedule("b", 1)])
@@ -146,7 +146,7 @@ def test_a_server_that_loads_answers_no_call_and_keeps_its_data(server: StoreSer
 
 
 def test_a_clock_that_drifts_does_not_jump(server: StoreServer) -> None:
-    """The test's clock drifts by one per cent from the fault on: by ten milliseconds in a second."""
+    """From the fault on, the test's clock drifts by one per cent, which is ten milliseconds in a second."""
     clock = server.world.scheduler
     clock.now_ns = 3_000 * MS
     before_us = server.wall_us()
@@ -160,6 +160,6 @@ def test_a_clock_that_drifts_does_not_jump(server: StoreServer) -> None:
 
 
 def test_a_drift_is_told_in_millionths() -> None:
-    """A scenario that is printed names the unit."""
+    """The text of a scenario names the unit."""
     assert str(Fault("drift", "store", 7, -500)) == "drift store at 7 ms, -500 ppm"
     assert set(CLOCKS) == {"drift"}

@@ -1,4 +1,4 @@
-"""The simulated threads behave as the real ones, in an order that the seed decides."""
+"""The simulated threads behave as real ones, in an order that the seed decides."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECOND = 1_000_000_000
 
 
 def run(*works: Callable[[], object], seed: int = 1, until_s: float = 60.0) -> Scheduler:
-    """Run each work in a task of one process."""
+    """Run each function in its own task of one simulated process."""
     scheduler = running.scheduler = Scheduler(random.Random(seed), 0, most_steps=10_000)
     failed: list[BaseException] = []
     scheduler.on_failure = lambda task, error: failed.append(error)
@@ -30,7 +30,7 @@ def run(*works: Callable[[], object], seed: int = 1, until_s: float = 60.0) -> S
 
 
 def test_a_wait_takes_its_timeout_of_virtual_time() -> None:
-    """Nothing else happens, so the clock jumps there."""
+    """No other task is ready, so the clock jumps to the end of the timeout."""
     seen: list[float] = []
 
     def work() -> None:
@@ -84,7 +84,7 @@ def test_a_condition_wakes_those_that_wait() -> None:
 
 
 def test_a_killed_process_runs_no_more_code() -> None:
-    """A killed process does not even run its `finally` blocks."""
+    """A killed process does not run its `finally` blocks either."""
     steps: list[str] = []
     process = Process("victim", 8)
 
@@ -109,7 +109,7 @@ def test_a_killed_process_runs_no_more_code() -> None:
 
 
 def test_a_paused_process_wakes_up_later() -> None:
-    """Its timeouts have passed in the meantime."""
+    """When the process wakes up, its timeouts have passed."""
     woken: list[float] = []
 
     def work() -> None:
@@ -148,7 +148,7 @@ def test_threads_and_executors_run_their_work() -> None:
 
 
 def test_the_seed_decides_the_order() -> None:
-    """The same seed gives the same order, and some other seed gives another one."""
+    """A seed always gives the same order, and another seed can give another order."""
 
     def order(seed: int) -> str:
         seen: list[str] = []

@@ -1,8 +1,8 @@
 """`make spec`: visits every state of the claim protocol within small bounds, and switches each safeguard off.
 
 With `--tla` it also runs the modules of `docs/spec` with a TLA+ checker (crate `tla-checker`), which cargo builds once.
-With `--show NAME` it prints the shortest way to a broken promise without that safeguard. With `--states` it leaves the
-safeguards out: `make proofs` switches them off too.
+With `--show NAME` it prints the shortest way to a broken promise without the safeguard NAME. With `--states` it does
+not switch safeguards off: `make proofs` does that too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODELS: tuple[type[Model[Any]], ...] = (SharedClaims, OwnedClaims)
 
 
 def without(model: type[Model[Any]], safeguard: str) -> Found[Any]:
-    """The shortest way to break the promise that a safeguard keeps, with as few faults as possible.
+    """The shortest way to break the promise that a safeguard keeps, when it is switched off, with the fewest faults.
 
     Raises:
         LookupError: three faults do not break it.

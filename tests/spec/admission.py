@@ -1,8 +1,8 @@
-"""Admission: whether a sequence of protocol events is one that the models allow.
+"""Admission: whether the models allow a sequence of protocol events.
 
-The models of this folder have a bounded number of items and faults, and say what a process remembers. A trace of a
-real system has more items, and shows only what the store and the broker have seen. So this module keeps the rules of
-the models for that part: `test_admission.py` shows that it admits what the models do, and refuses what they forbid.
+The models of this folder have a bounded number of items and faults, and know what each process remembers. A trace of a
+real system has more items, and shows only what the store and the broker have seen. So this module has the models'
+rules about store and broker. `test_admission.py` shows that it admits what the models do, and refuses what they forbid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Event(NamedTuple):
     claim     items are under the claim `number`, made by `who` in `epoch`, until `until_ms`
     extend    the leases of items under the claim `number` end at `until_ms`
     publish   items of the claim `number` were published
-    settle    items end under the claim `number`: they go `to` "done", "due", "held" or "dead"
+    settle    items of the claim `number` are settled: they go `to` "done", "due", "held" or "dead"
     recover   at `now_ms` the leases of items had ended: they go `to` "due", "held", "dead" or "done" (cancelled)
     step      the clock has stepped: the shard has `epoch` now
     acquire   `who` owns the shard now, in `epoch`
@@ -56,16 +56,16 @@ class _Shard:
 
 
 class Refused(Exception):
-    """The models do not allow an event."""
+    """Raised for an event that the models do not allow."""
 
 
 def why_refused(trace: Iterable[Event], *, publishing: bool = True) -> str | None:
-    """The first event of a trace that the models do not allow, and why; None: they allow all.
+    """Describe the first event of a trace that the models do not allow, and why they do not; None: they allow all.
 
     Args:
         trace: the events in order.
-        publishing: whether the trace contains what was published: then an item is done only after that. Defaults to
-            True.
+        publishing: whether the trace contains `publish` events. If so, an item may be done only after its own. Defaults
+            to True.
     """
     shards: dict[int, _Shard] = {}
     for place, event in enumerate(trace):

@@ -1,4 +1,4 @@
-"""Explorer: visits every state that a model can reach, breadth first, so that each counterexample is a shortest one."""
+"""Explorer: visits every state that a model can reach, breadth first. So each counterexample is a shortest one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Step = tuple[str, tuple[str, ...], S]
 
 
 def changed(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
-    """The tuple with another value at one index."""
+    """A copy of the tuple with another value at one index."""
     return (*values[:index], value, *values[index + 1 :])
 
 
 class Model(Generic[S]):
-    """A protocol: its first state, its steps, and what must hold in every state.
+    """A model of a protocol: its first state, its steps, and what must hold in every state.
 
     Args:
         processes: number of processes.
         items: number of items.
-        each: how often each kind of fault may strike, by kind; kinds that are absent strike once.
-        faults: how many faults may strike in all.
+        each: how often a kind of fault may occur, by kind. Kinds that are absent may occur once.
+        faults: how many faults may occur in all.
         broken: the safeguard that is switched off, "none" = all are on.
     """
 
@@ -54,11 +54,11 @@ class Model(Generic[S]):
         raise NotImplementedError
 
     def steps(self, s: S) -> Iterator[Step[S]]:
-        """The steps that the model allows in this state."""
+        """The steps that the model allows in this state: action, process, and the state afterwards."""
         raise NotImplementedError
 
     def is_finished(self, s: S) -> bool:
-        """Whether all items have reached their end."""
+        """Whether all items have reached their final state."""
         raise NotImplementedError
 
     @property
@@ -115,10 +115,10 @@ def _plain(value: Any) -> str:
 
 
 def explore(model: Model[S], only: Collection[str] | None = None, at_most: int = 5_000_000) -> Found[S]:
-    """Visit every state. Stops at the first that breaks a property.
+    """Visit every state. Stop at the first one that breaks a property.
 
-    Beside the model's invariants there is the property "Finishes": every path without further faults ends, and ends
-    with all items done. It holds when these steps have no cycle and each state without such a step is finished.
+    Besides the model's invariants there is the property "Finishes": every path without further faults ends, and then
+    all items are done. It holds when steps without faults form no cycle, and a state without such a step is finished.
 
     Args:
         model: the protocol.
@@ -126,7 +126,7 @@ def explore(model: Model[S], only: Collection[str] | None = None, at_most: int =
         at_most: the greatest number of states.
 
     Raises:
-        ValueError: there are more states.
+        ValueError: there are more than `at_most` states.
     """
     tested = [(name, holds) for name, holds in model.invariants.items() if only is None or name in only]
     finishes = only is None or FINISHES in only

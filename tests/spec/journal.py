@@ -1,7 +1,7 @@
 """Turns the journal of a simulated store into events of the protocol.
 
-It plays the calls again on a store in memory, one by one, and compares the items before and after each call. An item
-that leaves its claim in a way that the call does not explain becomes an event that is never admitted.
+It repeats the calls on a store in memory, one by one, and compares the items before and after each call. An item that
+leaves its claim in a way that the call does not explain becomes an event that is never admitted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Seen = dict[str, tuple[str, int]]
 
 
 def events_of(journal: Iterable[tuple[int, int, Sequence[Call[Any]]]], shards: int) -> Iterator[Event]:
-    """The events of a journal: entries of true time, wall time in microseconds, and calls."""
+    """The events of a journal. Its entries are the true time, the wall time in microseconds, and the calls."""
     now_us = 0
     backend = MemoryBackend(shards, wall_us=lambda: now_us)
     for _, now_us, calls in journal:  # noqa: B007  # the backend reads it
@@ -86,7 +86,7 @@ def _outcomes(operation: Settle, outcomes: Sequence[Outcome]) -> dict[str, Outco
 
 
 def _freed(place: tuple[str, int]) -> str:
-    """Where a recovered item went, before the same call claimed it again."""
+    """The place of an item after its recovery, before the same call claimed it again."""
     return "due" if place[0] == "leased" else place[0]
 
 
@@ -103,7 +103,7 @@ def _renamed(left: list[str], before: Seen, after: Seen) -> Iterator[Event]:
 
 
 def _moved(before: Seen, places: Seen) -> Iterator[Event]:
-    """Items that appeared, left, or changed their place, without a claim."""
+    """Events for the items that appeared, left, or changed their place without a claim."""
     for name, (state, _) in places.items():
         was = before.get(name)
         if was is None:

@@ -1,6 +1,6 @@
-"""The model `docs/spec/OwnedClaims.tla` in Python: due items of an owned shard, sent to Kafka in transactions.
+"""The model `docs/spec/OwnedClaims.tla` in Python: due items of an owned shard are sent to Kafka in transactions.
 
-Names of state, actions, invariants and safeguards are those of the module; `test_tla.py` compares them.
+Names of state, actions, invariants and safeguards are those of the TLA+ module; `test_tla.py` compares them.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class OwnedClaims(Model[State]):
             yield "BrokerForgets", (), s._replace(last=UNKNOWN, used=used)
 
     def _drop(self, s: State, p: int) -> State:
-        """The process has lost the shard: it sends no claim of this ownership any more."""
+        """The state after the process `p` has lost the shard. It sends no more claims of this ownership."""
         kept = tuple(n if out else 0 for n, out in zip(s.held[p], s.out[p], strict=True))
         return s._replace(
             stage=changed(s.stage, p, "out"),
@@ -150,7 +150,7 @@ class OwnedClaims(Model[State]):
 
     @staticmethod
     def _end_open(s: State, committed: int, spared: int) -> State:
-        """End the open claims but one: claims up to the number were sent, others were not."""
+        """End all open claims but `spared`. Claims up to `committed` were sent, others not; UNKNOWN: nobody knows."""
         places, claims = list(s.place), list(s.claim)
         for i, number in enumerate(s.claim):
             if number and number != spared:
@@ -161,12 +161,12 @@ class OwnedClaims(Model[State]):
 
     @staticmethod
     def _open(s: State, p: int) -> list[int]:
-        """The numbers of the claims that the process has not sent, in order."""
+        """The numbers of the claims that the process `p` has not sent, in order."""
         return sorted({n for n, out in zip(s.held[p], s.out[p], strict=True) if n and not out})
 
     @staticmethod
     def _sent(s: State, p: int, number: int) -> tuple[Flags, ...]:
-        """Returns `out` as it is after the claim was sent."""
+        """The value of `out` after the process `p` has sent the claim."""
         return changed(s.out, p, tuple(o or n == number for n, o in zip(s.held[p], s.out[p], strict=True)))
 
     def _claiming(self, s: State, p: int) -> Iterator[Step[State]]:

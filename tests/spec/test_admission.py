@@ -1,4 +1,4 @@
-"""Admission: good sequences of protocol events pass, bad ones are refused with a reason."""
+"""Admission: allowed sequences of protocol events pass, and forbidden ones are refused with a reason."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_shards_are_apart() -> None:
 
 
 def of_path(path: list[Step[Any]], before: Any) -> Iterator[Event]:
-    """The events of a model's steps."""
+    """The events of the steps on a model's path."""
     if "producer" not in before._fields:
         yield Event("accept", tuple(f"i{i + 1}" for i in range(len(before.place))))
     for action, who, after in path:
@@ -167,7 +167,7 @@ def _ended(action: str, who: tuple[str, ...], name: str, i: int, new: str, befor
 
 
 def walk(model: Model[Any], seed: int, most: int) -> list[Step[Any]]:
-    """A random way through a model."""
+    """A random path through the states of a model."""
     draw = random.Random(seed)
     state, path = model.initial(), []
     while len(path) < most and (steps := list(model.steps(state))):
@@ -178,7 +178,7 @@ def walk(model: Model[Any], seed: int, most: int) -> list[Step[Any]]:
 
 @pytest.mark.parametrize("model", [SharedClaims(items=3, faults=6), OwnedClaims(3, 3, faults=4)], ids=lambda m: m.name)
 def test_every_walk_through_a_model_is_admitted(model: Model[Any]) -> None:
-    """Admission never refuses what the protocol allows."""
+    """Admission refuses no path that the protocol allows."""
     for seed in range(300):
         path = walk(model, seed, 120)
         assert why_refused(of_path(path, model.initial())) is None, path
@@ -208,7 +208,8 @@ REFUSED = {
 def test_without_a_safeguard_a_promise_breaks(model: type[Model[Any]], safeguard: str) -> None:
     """The counterexample starts at the first state and is printed step by step.
 
-    For most safeguards one of its steps is a forbidden event. Without the others a promise breaks by allowed events.
+    For most safeguards one of its steps is an event that admission refuses. For the others every event is allowed, and
+    the promise breaks nevertheless.
     """
     found = without(model, safeguard)
     assert found.violated == model.safeguards[safeguard]
@@ -223,7 +224,7 @@ def test_each_refused_safeguard_is_one_of_its_model() -> None:
 
 
 def test_a_journal_becomes_events() -> None:
-    """Two calls a second apart: the lease has ended, so the second claim begins with a recovery."""
+    """Two calls a second apart. The first lease has ended by then, so the second claim begins with a recovery."""
     item = Item("a", 0, b"x")
     journal = [
         (0, 1_000_000, [Call(0, Schedule([item], "t1"))]),

@@ -1,4 +1,4 @@
-"""The models allow what the simulator's histories did in the store."""
+"""The models allow what the histories of the simulator did in the store."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def judged(scenario: Scenario) -> tuple[Trace, list[str], int]:
 
 
 class Retry(RetryKind):
-    """The simulated world of retry topics over queues, judged by the models."""
+    """The simulated world of retry topics over queues. The models check its histories."""
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
         return judged(scenario)
 
 
 class RetryLog(RetryLogKind):
-    """Retry topics over logs with transactions; judged by the models."""
+    """The simulated world of retry topics over logs, with transactions. The models check its histories."""
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
         return judged(scenario)

@@ -1,4 +1,4 @@
-"""The protocol's models hold at small bounds. `make spec` tries the larger ones."""
+"""The models of the protocol keep all properties at small bounds. `make spec` tries larger bounds."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.proof]
     ids=lambda value: value.name if isinstance(value, Model) else None,
 )
 def test_all_properties_hold_in_every_state(model: Model[Any], states: int) -> None:
-    """The number of states is given, so that a model cannot shrink without notice."""
+    """The test names the number of states, so that a model cannot lose states without notice."""
     found = explore(model)
     assert found.violated is None, str(found)
     assert found.states == states
 
 
 def test_a_state_that_cannot_reach_the_end_is_found() -> None:
-    """A claim that no token repeats, and that nothing ends, stays open for ever."""
+    """Without tokens, a repeat does not return the claim whose reply was lost. That claim stays open for ever."""
     found = explore(OwnedClaims(faults=1, broken="claim-without-token"))
     assert found.violated == FINISHES
     assert found.path[-1][0] == "RepeatClaim"

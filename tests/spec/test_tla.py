@@ -1,4 +1,4 @@
-"""The TLA+ modules and the models in Python are the same: names, and where the checker is installed, states."""
+"""The TLA+ modules and the models in Python have the same names and, if the checker is installed, the same states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ needs_checker = pytest.mark.skipif(tla.checker() is None, reason="needs the prog
 
 
 def actions_seen(model: Model[Any], at_most: int) -> set[str]:
-    """The actions of all steps from the first states of a model."""
+    """The names of all actions in the first `at_most` states of a model."""
     seen = {model.initial()}
     waiting = list(seen)
     actions = set()
@@ -54,7 +54,7 @@ def test_the_invariants_are_the_same(model: type[Model[Any]]) -> None:
 
 @every_model
 def test_the_safeguards_are_the_same(model: type[Model[Any]]) -> None:
-    """Without a safeguard, the checker finds a property of the model that breaks."""
+    """The TLA+ module and the model have the same safeguards, and each safeguard keeps an invariant of the model."""
     assert tla.safeguards_of(model.name) == set(model.safeguards)
     assert set(model.safeguards.values()) <= set(model().invariants)
 
@@ -64,7 +64,7 @@ def test_the_safeguards_are_the_same(model: type[Model[Any]]) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("model", [SharedClaims(faults=1), OwnedClaims(faults=1)], ids=lambda model: model.name)
 def test_the_checker_visits_the_same_states(model: Model[Any]) -> None:
-    """No deadlock, all invariants hold, and the explorer in Python counts as many states."""
+    """The checker finds no deadlock and no broken invariant, and counts as many states as the explorer in Python."""
     program = tla.checker()
     assert program is not None
     checked = tla.check(program, model)

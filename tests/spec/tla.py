@@ -1,4 +1,4 @@
-"""The TLA+ modules of `docs/spec`: their names, and the checker that runs them."""
+"""The TLA+ modules of `docs/spec`: the names in them, and the checker that runs them."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ DEFINITION = re.compile(r"^(\w+)(?:\([\w, ]+\))? ==", re.MULTILINE)
 
 
 def text_of(name: str) -> str:
-    """A module without its comments."""
+    """The text of a module, without comments."""
     text = (FOLDER / f"{name}.tla").read_text("utf-8")
     return re.sub(r"\\\*.*", "", re.sub(r"\(\*.*?\*\)", "", text, flags=re.DOTALL))
 
 
 def variables_of(name: str) -> list[str]:
-    """The variables, in order."""
+    """The names of a module's variables, in order."""
     (found,) = re.findall(r"^VARIABLES(.*?)^vars ==", text_of(name), re.DOTALL | re.MULTILINE)
     return re.findall(r"\w+", found)
 
 
 def actions_of(name: str) -> set[str]:
-    """The actions of `Next`, without `Finished`."""
+    """The names of the actions in `Next`, without `Finished`."""
     (found,) = re.findall(r"^Next ==(.*?)^Spec ==", text_of(name), re.DOTALL | re.MULTILINE)
     return set(re.findall(r"(?:\\/|:)\s+([A-Z]\w+)", found)) - {"Finished"}
 
 
 def invariants_of(name: str) -> list[str]:
-    """The names of the invariants in the configuration beside the module, in its order."""
+    """The names of the invariants in the configuration file of the module, in order."""
     (found,) = re.findall(r"^INVARIANTS (.*)$", (FOLDER / f"{name}.cfg").read_text("utf-8"), re.MULTILINE)
     return found.split()
 
 
 def safeguards_of(name: str) -> set[str]:
-    """The safeguards that `Broken` switches off."""
+    """The names of the safeguards that the module's `Broken` can switch off."""
     return set(re.findall(r'Broken = "([\w-]+)"', text_of(name)))
 
 
 class Checked(NamedTuple):
-    """What the checker answered: the number of states, and the status "ok" or a kind of failure."""
+    """The answer of the checker: the number of states, and the status, "ok" or a kind of failure."""
 
     status: str
     states: int
@@ -56,16 +56,16 @@ class Checked(NamedTuple):
 
 
 def checker() -> str | None:
-    """The program `tla` of the crate `tla-checker`; None: it is not installed."""
+    """The path of the program `tla` of the crate `tla-checker`; None: it is not installed."""
     own = TOOLS / "bin" / "tla"
     return str(own) if own.exists() else shutil.which("tla")
 
 
 def install() -> None:
-    """Build the checker with cargo, once: a few minutes.
+    """Build the checker with cargo, if it is not there. This takes a few minutes.
 
     Raises:
-        subprocess.CalledProcessError: cargo failed; it has said why.
+        subprocess.CalledProcessError: cargo failed, and has printed why.
     """
     if checker() is None:
         command = ["cargo", "install", "--quiet", "--locked", "--root", str(TOOLS), "--version", VERSION, "tla-checker"]
@@ -73,7 +73,7 @@ def install() -> None:
 
 
 def check(program: str, model: Model[Any]) -> Checked:
-    """Run the checker on a module, within the bounds of a model."""
+    """Run the checker on the module of a model, within the model's bounds."""
     limits = ", ".join(f"{kind} |-> {limit}" for kind, limit in zip(model.kinds, model.limits, strict=True))
     constants = {
         "Processes": "{" + ",".join(f"p{p + 1}" for p in range(model.processes)) + "}",

@@ -1,4 +1,4 @@
-"""Backends for the tests of the store, each over a namespace that only one test uses."""
+"""Fixtures: backends for the tests of the store, each with a namespace that only one test uses."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def namespace() -> str:
-    """A namespace for one test, so that tests can share servers and their libraries."""
+    """A namespace for one test, so that tests can share a server and its function library."""
     return f"t{next(_numbers)}"
 
 
 @pytest.fixture(scope="session")
 def shared_fake() -> Iterator[redis.Redis]:
-    """One imitation for all conformance tests: loading the library costs more than a test."""
+    """One imitation of Redis for all conformance tests: loading the function library takes longer than a test."""
     with fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="valkey")) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def shared_client(real_server: TemporaryServer) -> Iterator[redis.Redis]:
-    """A client of the session's server; it keeps the data of other tests."""
+    """A client of the session's server. The server keeps the data of other tests."""
     with client_for(real_server.url) as client:
         yield client
 

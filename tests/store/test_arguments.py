@@ -33,7 +33,7 @@ TRIPLES: list[Argument] = [b"a", 5, b"1:0:0:tx", b"\xff", "", b"1:3:1:twayr"]
     ids=["plain", "known", "fenced", "counted", "log batch", "empty log batch"],
 )
 def test_arguments_are_those_of_the_header(operation: StoringOperation, arguments: list[Argument]) -> None:
-    """A text is sent as bytes, a number as a number, and an item as its id, its due time and its tail."""
+    """A text is sent as bytes, a number as a number, and an item as its id, its due time and the rest of its record."""
     assert operation.argv() == arguments
 
 
@@ -43,7 +43,7 @@ def test_two_calls_have_different_tokens() -> None:
 
 
 def test_a_part_of_a_call_with_a_token_has_its_own_token() -> None:
-    """A part's token is the caller's token, followed by the number of the part."""
+    """The token of a part is the caller's token, followed by the number of the part."""
     calls = next(schedule_fenced(Plans(3), [Item(str(n), 0, b"") for n in range(9)], Fence("w", 1), token="t"))
     assert [call.operation.token for call in calls] == ["t.0", "t.1", "t.2"]
     assert {call.shard for call in calls} == {0, 1, 2}

@@ -1,4 +1,4 @@
-"""Input that no store can hold is refused before anything is sent; the error names the field and the limit."""
+"""The store refuses invalid input before it sends anything. The error names the field and the limit."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def by_name(values: dict[str, Any]) -> pytest.MarkDecorator:
 
 
 def assert_rejected(bench: Bench, item: Item) -> None:
-    """The whole batch is refused, also its good items."""
+    """The call raises, and no item of the batch is stored, not even a valid one."""
     with pytest.raises(Rejected):
         bench.store.schedule([Item("good", 0, b""), item])
     with pytest.raises(Rejected):
@@ -78,7 +78,7 @@ def assert_rejected(bench: Bench, item: Item) -> None:
 
 @by_name(BAD_IDS)
 def test_a_bad_id_is_refused_everywhere(bench: Bench, value: Any) -> None:
-    """The calls schedule, change, get and all others refuse it."""
+    """schedule, replace, cancel, get, release and other calls refuse such an id."""
     assert_rejected(bench, Item(value, 0, b""))
     for call in (bench.store.cancel, bench.store.get, bench.store.delete_dead, bench.store.release):
         with pytest.raises(Rejected):
@@ -89,7 +89,7 @@ def test_a_bad_id_is_refused_everywhere(bench: Bench, value: Any) -> None:
 
 @by_name(BAD_DUES)
 def test_a_bad_due_is_refused_everywhere(bench: Bench, value: Any) -> None:
-    """The calls schedule, reschedule, release, requeue and settle refuse it."""
+    """schedule, reschedule, release, requeue and settle refuse such a due time."""
     assert_rejected(bench, Item("a", value, b""))
     bench.put("x")
     claim = bench.claim()
@@ -107,7 +107,7 @@ def test_a_bad_due_is_refused_everywhere(bench: Bench, value: Any) -> None:
 
 @by_name(BAD_TOPICS)
 def test_a_bad_topic_or_ref_is_refused(bench: Bench, value: Any) -> None:
-    """It is refused also as the topic of a pause and as the ref of a search."""
+    """The store refuses them in a pause and in a search too."""
     assert_rejected(bench, Item("a", 0, b"", topic=value))
     assert_rejected(bench, Item("a", 0, b"", refs=(value,)))
     for call in (bench.store.pause, bench.store.resume, bench.store.find):
@@ -128,12 +128,12 @@ def test_an_empty_ref_is_refused(bench: Bench) -> None:
 
 @by_name(BAD_BODIES)
 def test_a_body_is_bytes(bench: Bench, value: Any) -> None:
-    """Text is not encoded silently, and a buffer that may change later is not kept."""
+    """The store does not encode text by itself, and does not keep a buffer that may change later."""
     assert_rejected(bench, Item("a", 0, value))
 
 
 def test_a_body_has_at_most_16_mebibytes(bench: Bench) -> None:
-    """One byte more is refused, in a new item and in a successor."""
+    """One byte more is refused, in a new item and in the item that follows a recurring one."""
     bench.store.schedule([Item("fits", bench.now_ms, bytes(MAX_BODY_BYTES))])
     too_large = bytes(MAX_BODY_BYTES + 1)
     with pytest.raises(Rejected, match=str(MAX_BODY_BYTES)):
@@ -147,7 +147,7 @@ def test_a_body_has_at_most_16_mebibytes(bench: Bench) -> None:
 
 
 def test_a_long_value_is_not_quoted_in_full(bench: Bench) -> None:
-    """An error about a megabyte fits on a screen."""
+    """The error is short even if the value has a megabyte."""
     with pytest.raises(Rejected) as caught:
         bench.store.schedule([Item("x" * 1_000_000, 0, b"")])
     assert len(str(caught.value)) < 300
@@ -161,7 +161,7 @@ def test_an_unknown_topic_is_no_error(bench: Bench) -> None:
 
 
 def test_a_client_that_decodes_its_replies_is_refused() -> None:
-    """Bodies are bytes. The store refuses the client before it connects."""
+    """Bodies are bytes, so the client must not decode. The store refuses the client before it connects."""
     client = redis.Redis.from_url("redis://127.0.0.1:1", decode_responses=True)
     for target in (client, "redis://127.0.0.1:1?decode_responses=true"):
         with pytest.raises(ConfigError, match=r"decode_responses.*nothing was opened"):

@@ -1,4 +1,4 @@
-"""The public conformance suite, run by every implementation the project ships."""
+"""Runs the public conformance suite against every store that the project ships."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class TestMemory(StoreConformance):
 
 
 class TestImitation(StoreConformance):
-    """Functions on fakeredis."""
+    """The scripts as functions, on fakeredis."""
 
     @pytest.fixture
     def make_backend(self, shared_fake: redis.Redis, namespace: str) -> BackendMaker:
@@ -31,7 +31,7 @@ class TestImitation(StoreConformance):
 
 @pytest.mark.slow
 class TestImitationWithoutFunctions(StoreConformance):
-    """EVALSHA on fakeredis, as for servers that refuse functions."""
+    """The scripts by EVALSHA, on fakeredis, as for servers that refuse functions."""
 
     @pytest.fixture
     def make_backend(self, shared_fake: redis.Redis, namespace: str) -> BackendMaker:
@@ -40,7 +40,7 @@ class TestImitationWithoutFunctions(StoreConformance):
 
 @pytest.mark.real
 class TestServer(StoreConformance):
-    """The conformance suite over functions on a real server."""
+    """The scripts as functions, on a real server."""
 
     @pytest.fixture
     def make_backend(self, shared_client: redis.Redis, namespace: str) -> BackendMaker:
@@ -49,7 +49,7 @@ class TestServer(StoreConformance):
 
 @pytest.mark.real
 class TestServerWithoutFunctions(StoreConformance):
-    """EVALSHA on a real server."""
+    """The scripts by EVALSHA, on a real server."""
 
     @pytest.fixture
     def make_backend(self, shared_client: redis.Redis, namespace: str) -> BackendMaker:

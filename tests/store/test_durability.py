@@ -1,6 +1,6 @@
-"""The losses after a killed server, level by level: as docs/guarantees.md says, on real processes.
+"""What a killed server may lose, for each durability level, as docs/guarantees.md says. Real processes.
 
-After a SIGKILL the data that the server has written to the kernel is still there. So these tests bound the losses of a
+After a SIGKILL the data that the server has written to the kernel is still there. So these tests limit the losses of a
 crash of the server. `tests/retry_topic/durability` tests a crash of the machine.
 """
 
@@ -32,7 +32,7 @@ LOSS_WINDOW_S = 2.0
 
 @dataclass
 class Ledger:
-    """The client's record: when each id was acknowledged, and which ids it asked to settle."""
+    """What the client knows: when each id was acknowledged, and which ids it tried to settle."""
 
     acknowledged_s: dict[str, float] = field(default_factory=dict)
     settled: set[str] = field(default_factory=set)
@@ -59,7 +59,7 @@ def work_until_killed(server: TemporaryServer, durability: str, after_s: float) 
 
 
 def lost(server: TemporaryServer, ledger: Ledger, until_s: float) -> set[str]:
-    """Ids acknowledged by then and never to be settled that are missing after a restart over the same folder."""
+    """Ids acknowledged by this time and not settled that are missing after a restart over the same folder."""
     server.restart()
     kept = [i for i, at in ledger.acknowledged_s.items() if at <= until_s and i not in ledger.settled]
     assert len(kept) >= BATCH
@@ -87,7 +87,7 @@ def test_everysec_loses_at_most_two_seconds() -> None:
 
 
 def test_a_write_that_is_not_confirmed_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a lost replica the write is executed and reported as in doubt; the repeat stores no second item."""
+    """Without its replica a write is executed and reported as in doubt. A repeat stores no second item."""
     monkeypatch.setattr(durability, "CONFIRM_MS", 100)
     with temporary_server(tcp=True) as primary, client_for(primary.url) as client:
         with temporary_server(replica_of=primary) as replica:
@@ -105,7 +105,7 @@ def test_a_write_that_is_not_confirmed_is_in_doubt(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_embedded_store_syncs_as_its_level_asks(tmp_path: Path) -> None:
-    """Under "fsync" every batch is synced at once, so thirty of them take far less than thirty seconds."""
+    """With "fsync" the server syncs every batch at once, so thirty batches take far less than thirty seconds."""
     began_s = time.monotonic()
     with open_store(f"embedded:{tmp_path}", durability="fsync") as store:
         for n in range(30):

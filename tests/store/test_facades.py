@@ -1,4 +1,4 @@
-"""Methods made of plans: `blocking` and `awaited` keep the name, the arguments and the docstring of the plan."""
+"""`blocking` and `awaited` make methods from plans, with the name, the arguments and the docstring of the plan."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_method_looks_like_its_plan() -> None:
 
 
 def test_a_wrong_argument_is_a_type_error() -> None:
-    """The error comes before anything is sent."""
+    """The error is raised before anything is sent."""
     wrong: Any = Sums(open_store("memory:"))
     with pytest.raises(TypeError, match="thrice"):
         wrong.add_up([], thrice=True)
@@ -87,7 +87,7 @@ def test_a_plan_without_calls_needs_no_round_trip() -> None:
 
 
 def test_an_error_goes_before_a_doubt() -> None:
-    """A doubt alone would mean that all other calls were executed."""
+    """If one call failed and another is in doubt, the error is raised. A doubt would mean that no call failed."""
     doubt, error = InDoubt("written, but perhaps not safe"), StoreUnavailable("away")
     with pytest.raises(StoreUnavailable, match="away"):
         values_of([doubt, 1, error])

@@ -1,4 +1,4 @@
-"""A server that is away, full, a replica, locked, or loses replies: what the error says, and what did not change."""
+"""A server is away, full, a replica, locked, or loses replies: what the error says, and what did not change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def proxy(real_server: TemporaryServer) -> Iterator[FaultyProxy]:
 
 @pytest.fixture
 def bench(proxy: FaultyProxy, namespace: str) -> Iterator[Bench]:
-    """A store behind the proxy, its library loaded and its connection made."""
+    """A store behind a proxy. The library is loaded, and the connection is made."""
     with client_for(proxy.url) as client:
         bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
         bench.store.counts()
@@ -51,10 +51,10 @@ def bench(proxy: FaultyProxy, namespace: str) -> Iterator[Bench]:
 
 
 class TestLostReplies:
-    """The server executed the call, but the reply was lost: the repeat gets the same answer, nothing is doubled."""
+    """The server executes a call, but its reply is lost. A repeat gets the same answer, and nothing is doubled."""
 
     def lose(self, proxy: FaultyProxy, script: str, call: Callable[[], Any]) -> Any:
-        """Make the call while the reply of its script gets lost."""
+        """Make a call whose first reply the proxy drops."""
         before = proxy.counts.dropped_replies
         proxy.drop_next_reply(containing=f"_{script}\r\n".encode())
         answer = call()
@@ -77,7 +77,7 @@ class TestLostReplies:
         assert bench.settle_all(claim) == [Outcome.DONE] * 3
 
     def test_settle(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """DONE, not STALE, for each kind of settlement."""
+        """The repeat answers DONE, not STALE, for each kind of settlement."""
         bench.put("a", "b", "c", "d")
         claim = bench.claim()
         ends: list[Settlement] = [Done("a"), Next("b", bench.now_ms + 9), Dead("c", "x"), Done("zz")]
@@ -95,14 +95,14 @@ class TestLostReplies:
         assert self.lose(proxy, "change", lambda: bench.store.requeue(requeue)) == [Outcome.DONE]
 
     def test_extend(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """A repeat gives the same answer."""
+        """After a lost reply, the repeat of `extend` gives the answer of the first call."""
         bench.put("a")
         claim = bench.claim(lease_ms=10)
         assert self.lose(proxy, "extend", lambda: bench.store.extend(claim, ["a"], 500)) == [Outcome.DONE]
         assert bench.one("a").score_ms == bench.now_ms + 500
 
     def test_push(self, proxy: FaultyProxy, bench: Bench, shared_client: Any, namespace: str) -> None:
-        """The item is in the queue once."""
+        """After the repeat the item is in the queue once."""
         items = [Item(f"i{n}", bench.now_ms, encode_push("L", "q", [b"%d" % n])) for n in range(5)]
         bench.store.schedule(items)
         pushed = self.lose(proxy, "publish", lambda: ServerPush(bench.store).push(prefix=f"{namespace}/"))
@@ -117,7 +117,7 @@ class TestLostReplies:
         assert self.lose(proxy, "counts", bench.store.counts).total("due") == 1
 
     def test_a_caller_that_gives_up_may_repeat_under_its_token(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """After too many lost replies the error is transient and in doubt. A repeat then gets the first answer."""
+        """After too many lost replies the error is transient and in doubt. The caller's repeat gets the same answer."""
         for _ in range(3):
             proxy.drop_next_reply(containing=b"_schedule\r\n")
         item = Item("a", bench.now_ms, b"")
@@ -128,7 +128,7 @@ class TestLostReplies:
         assert bench.store.schedule([item], token="mine").outcomes == [Outcome.STORED]
 
     def test_only_the_lost_calls_of_a_batch_are_repeated(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """Several calls in one round trip: each is executed once."""
+        """Several calls are sent in one round trip. Each call is executed once."""
         proxy.drop_next_reply(containing=b"_schedule\r\n")
         calls: list[Call[Any]] = [Call(0, Schedule([Item(f"i{n}", bench.now_ms, b"")])) for n in range(5)]
         answers = bench.store.execute([*calls, Call(0, Count())])
@@ -137,7 +137,7 @@ class TestLostReplies:
 
 
 def test_a_server_that_is_away_is_a_transient_error() -> None:
-    """Opening the store raises a transient error with advice. Nothing was sent, so nothing was executed."""
+    """Opening the store raises an error that advises what to do. Nothing was sent, so nothing was executed."""
     for scheme in (f"redis://127.0.0.1:{free_port()}/0", "unix:///nowhere/server.sock"):
         with pytest.raises(StoreUnavailable, match=r"no connection.*nothing was sent.*repeat") as caught:
             open_store(scheme)
@@ -172,7 +172,7 @@ def test_a_server_that_is_away_is_a_transient_error() -> None:
 def test_a_failed_connection_says_whether_anything_was_sent(
     reply: Exception, writes: bool, sent: bool, words: str
 ) -> None:
-    """The error says: not sent; a read, which changes nothing; or a write, which some try may have done."""
+    """The error says one of three: nothing was sent, a read changed nothing, or a write may have been executed."""
     translated = faults.translate(reply, writes=writes, sent=sent)
     assert isinstance(translated, StoreUnavailable)
     assert words in str(translated)
@@ -180,7 +180,7 @@ def test_a_failed_connection_says_whether_anything_was_sent(
 
 
 def test_a_write_that_was_sent_once_stays_in_doubt() -> None:
-    """The reply was lost, and the repeats found no server: the call may have been executed."""
+    """The reply was lost, and the repeats reached no server. So the call may have been executed."""
     trips = Dialect("n").round_trips([Call(0, Schedule([Item("a", 0, b"")], token="t"))], None)
     lost, refused = redis.ConnectionError("Connection closed by server."), redis.ConnectionError("connecting to h.")
     next(trips)
@@ -195,7 +195,7 @@ def test_a_write_that_was_sent_once_stays_in_doubt() -> None:
 
 
 def test_a_call_without_a_connection_was_not_sent() -> None:
-    """When the connection could not be made, neither a read nor a write is in doubt."""
+    """Without a connection, neither a read nor a write is in doubt."""
     with temporary_server() as server, client_for(server.url) as client:
         bench = Bench(RedisBackend(client, Dialect("n")), 1)
         server.stop()
@@ -206,7 +206,7 @@ def test_a_call_without_a_connection_was_not_sent() -> None:
 
 
 def test_a_server_that_goes_and_comes_back_is_used_again() -> None:
-    """Calls fail while it is down. Afterwards they work, with all stored data."""
+    """Calls fail while the server is down. Afterwards they work, with all stored data."""
     with temporary_server() as server, client_for(server.url) as client:
         bench = Bench(RedisBackend(client, Dialect("n")), 1)
         bench.put("a")
@@ -221,7 +221,7 @@ def test_a_server_that_goes_and_comes_back_is_used_again() -> None:
 
 @pytest.mark.parametrize("functions", [True, pytest.param(False, id="without functions")])
 def test_a_full_server_can_be_drained(functions: bool) -> None:
-    """At `maxmemory` storing fails cleanly; claiming and settling continue and free memory.
+    """At `maxmemory` new items are refused and change nothing. Claims and settlements continue and free memory.
 
     A flag of the functions allows this. For EVALSHA scripts the server judges the first write, which here removes data.
     """
@@ -251,7 +251,7 @@ def test_a_full_server_can_be_drained(functions: bool) -> None:
 
 @pytest.mark.slow
 def test_a_replica_takes_no_writes_and_can_be_read() -> None:
-    """The error tells the user to connect to the primary."""
+    """The error of a write tells the user to connect to the primary. Reads succeed."""
     with temporary_server(tcp=True) as primary, temporary_server(replica_of=primary) as replica:
         with client_for(primary.url) as client:
             bench = Bench(RedisBackend(client, Dialect("n")), 1)
@@ -285,7 +285,7 @@ def test_a_wrong_password_is_no_transient_error(password: str) -> None:
 
 
 def test_a_wrong_kind_of_key_is_an_error_that_changes_nothing(shared_client: Any, namespace: str) -> None:
-    """Another program's key lies where a key of a shard should be."""
+    """Another program's key has the name of a shard's key."""
     bench = Bench(RedisBackend(shared_client, Dialect(namespace)), 1)
     bench.put("a")
     shared_client.set(f"{{{namespace}:0}}:held", "not ours")
@@ -323,7 +323,7 @@ def test_a_wrong_kind_of_key_is_an_error_that_changes_nothing(shared_client: Any
     ids=str,
 )
 def test_every_error_is_one_of_ours(error: Exception, kind: type[WheelSchedError]) -> None:
-    """It says the cause, what was not changed, and the next step."""
+    """Each error says the cause, what was not changed, and the next step."""
     translated = faults.translate(error)
     assert type(translated) is kind
     assert len(str(translated)) > 40

@@ -1,4 +1,4 @@
-"""Special parts of the memory store: its clock, its waiters, its answers, its threads, its sorted set."""
+"""Parts of the memory store: its clock, its waiters, its answers, its threads, its sorted set."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WALL_US = 1_700_000_000_000_000
 
 
 class Wall:
-    """A wall clock to set."""
+    """A wall clock that a test sets."""
 
     def __init__(self) -> None:
         self.us = WALL_US
@@ -46,7 +46,7 @@ def server_time_store(wall: Wall) -> DelayStore:
 
 
 def test_server_time_is_the_wall_clock_in_microseconds(wall: Wall) -> None:
-    """Answers carry microseconds, dues are compared in whole milliseconds rounded down."""
+    """Answers have microseconds. Due times are compared with whole milliseconds, rounded down."""
     store = server_time_store(wall)
     wall.us += 999
     store.schedule([Item("a", WALL_US // 1000 + 1, b"")])
@@ -64,7 +64,7 @@ def test_server_time_refuses_a_given_now(wall: Wall) -> None:
 
 
 def test_answers_are_kept_for_a_minute(wall: Wall) -> None:
-    """After that the token counts as new: an existing id is a duplicate."""
+    """After a minute the token counts as new, so an existing id is a duplicate."""
     store = server_time_store(wall)
     item = Item("a", WALL_US // 1000, b"")
     store.schedule([item], token="t")
@@ -84,7 +84,7 @@ def test_one_failing_call_leaves_the_others_alone(wall: Wall) -> None:
 
 
 def test_a_frozen_shard_takes_no_writes() -> None:
-    """Callers can still read a frozen shard, and restore into it, as during maintenance."""
+    """During maintenance a shard is frozen. Callers can still read it, and restore into it."""
     backend = MemoryBackend(1, clock="test")
     bench = Bench(backend, 1)
     bench.put("a")
@@ -98,7 +98,7 @@ def test_a_frozen_shard_takes_no_writes() -> None:
 
 
 def test_attempt_counts_are_listed_by_expiry() -> None:
-    """A backup reads the counts of a memory store in the same way as those of a server."""
+    """A backup reads the counts of a memory store as it reads those of a server."""
     store = open_store("memory:")
     year_5000_ms = 95_617_584_000_000
     AttemptCounts(store).raise_to(
@@ -110,20 +110,20 @@ def test_attempt_counts_are_listed_by_expiry() -> None:
 
 
 def test_an_operation_that_memory_cannot_do_is_an_error() -> None:
-    """Maintenance of shards is for stores that outlive their process."""
+    """A memory store has no maintenance of shards, because it ends with its process."""
     (answer,) = open_store("memory:").execute([Call(0, Freeze("freeze", ["why"]))])
     assert isinstance(answer, StoreError)
     assert "nothing was frozen" in str(answer)
 
 
 def test_an_unknown_clock_is_refused() -> None:
-    """The store raises the error before it creates anything."""
+    """The error is raised before the store creates anything."""
     with pytest.raises(ConfigError, match="sundial"):
         MemoryBackend(1, clock="sundial")
 
 
 def test_a_waiter_wakes_when_an_earlier_head_arrives() -> None:
-    """Another thread stores the item. Within milliseconds the waiter gets the shard and its due time."""
+    """Another thread stores the item. The waiter gets the shard and the due time before its wait times out."""
     store = open_store("memory:", shards=3)
     backend = store.backend
     marks = {window.shard: window.mark for window in store.windows(0)}
@@ -139,7 +139,7 @@ def test_a_waiter_wakes_when_an_earlier_head_arrives() -> None:
 
 @pytest.mark.parametrize("how", ["close", "interrupt", "close the backend"])
 def test_a_blocked_wait_can_be_ended(how: str) -> None:
-    """It answers {} at once, as does every later wait of the same waiter."""
+    """The wait returns {} at once, and so does every later wait of the same waiter."""
     backend = MemoryBackend(1, clock="test")
     waiter = backend.waiter(0, 0)
     answers: list[object] = []
@@ -214,7 +214,7 @@ def test_a_sorted_set_is_a_sorted_dict(steps: list[tuple[str, int, int]], score:
 
 
 def test_a_sorted_set_of_many_blocks_keeps_its_order() -> None:
-    """Across splits and emptied blocks, for any order of additions and removals."""
+    """Blocks are split and emptied, for any order of additions and removals."""
     tree = SortedSet()
     count = 8 * BLOCK
     for n in range(count):

@@ -1,7 +1,7 @@
-"""Compares histories of calls with a model of plain dicts, and the memory store with a server.
+"""Random histories of calls, compared with a model of plain dicts; and the memory store, compared with a server.
 
 The model has no sorted sets, scripts or records: an item is a dict entry with a state. After every step each id has the
-state and score of the model, and the counters equal the cardinalities.
+state and score of the model, and the counters equal the numbers of items.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Model:
         self.accepted = self.gone = 0
 
     def begin(self, clock: int) -> None:
-        """Set the time of a call that writes. A small step back has no effect; a larger one starts a new epoch."""
+        """Set the time of a call that writes. A small step back has no effect. A larger one starts a new epoch."""
         if self.last - CLAMP_MS <= clock < self.last:
             self.now = self.last
             return
@@ -164,7 +164,7 @@ class Model:
 
 @dataclass
 class Pair:
-    """Two backends that must answer every call alike."""
+    """Two backends that must give the same answer to every call."""
 
     first: Backend
     second: Backend
@@ -178,7 +178,7 @@ class Pair:
         return answers
 
     def check_server(self) -> None:
-        """Do nothing: both servers are known."""
+        """Does nothing, because both servers are known."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.first, name)
@@ -197,7 +197,7 @@ def _comparable(call: Call[Any], answer: Any) -> Any:
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Calls in any order."""
+    """A state machine that makes the store's calls in any order."""
 
     make_backend: Callable[[], Backend]
 
@@ -467,7 +467,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def _run(make_backend: Callable[[], Backend], share: int) -> None:
-    """Run the state machine with the part `share` of the profile's number of examples."""
+    """Run the state machine with this share of the profile's number of examples."""
     machine = type("Machine", (StoreMachine,), {"make_backend": staticmethod(make_backend)})
     examples = max(5, settings().max_examples // share)
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40))
@@ -475,13 +475,13 @@ def _run(make_backend: Callable[[], Backend], share: int) -> None:
 
 @pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_memory_keeps_to_the_model(share: int) -> None:
-    """Any history on the memory store."""
+    """Random histories on the memory store give the model's answers."""
     _run(lambda: MemoryBackend(1, clock="test"), share)
 
 
 @pytest.mark.parametrize("share", [12, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_imitation_keeps_to_the_model(shared_fake: redis.Redis, namespace: str, share: int) -> None:
-    """Any history on the scripts, in the imitation the unit tests stand on."""
+    """Random histories of the scripts give the model's answers, on the imitation that the unit tests use."""
     numbers = itertools.count()
     _run(lambda: RedisBackend(shared_fake, Dialect(f"{namespace}-{next(numbers)}")), share)
 

@@ -1,4 +1,4 @@
-"""Ordering keys and a backup. The other cases are in the public conformance suite."""
+"""Ordering keys in a backup. All other cases are in the public conformance suite."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     ids=lambda pair: f"{pair[0]}-{pair[1]}",
 )
 def parking(request: pytest.FixtureRequest) -> Parking:
-    """A parking bench over each store."""
+    """A bench for parked messages, on each store."""
     kind, shards = request.param
     if kind == "memory":
         return Parking(Bench(MemoryBackend(shards, clock="test"), shards))
@@ -35,7 +35,7 @@ def parking(request: pytest.FixtureRequest) -> Parking:
 
 
 def test_a_backup_keeps_parked_messages(parking: Parking, tmp_path: Path) -> None:
-    """Parked messages are parked again. The head is unknown, so the next message to succeed counts as the head."""
+    """Restored messages are parked again. The head is unknown, so the next message that succeeds counts as the head."""
     parking.close("a")
     parking.park("b", "c")
     write_backup(parking.store, tmp_path / "file", namespace="n")

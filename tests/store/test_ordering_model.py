@@ -1,4 +1,4 @@
-"""Compares histories of an ordered key with a model, a plain list: memory and scripts give the same answers."""
+"""Random histories of an ordered key, compared with a model, a plain list. Memory and scripts give the same answers."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class History:
             key.known.add(base)
 
     def length(self, place: int) -> int:
-        """The number of parked messages as the store counts them; those released by hand leave in their turn."""
+        """The number of parked messages that the store counts, with those released by hand before their turn."""
         return next((key.parked for key in self.ordered.closed(SCOPE) if key.lock == self.names[place]), 0)
 
     def end(self, key: Key, base: str, action: str) -> None:
@@ -194,7 +194,7 @@ def served(request: pytest.FixtureRequest) -> Callable[[], DelayStore]:
 @settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(history=steps)
 def test_the_script_follows_the_model(served: Callable[[], DelayStore], history: list[tuple[str, int, int]]) -> None:
-    """The same on the imitation of a server."""
+    """The scripts on the imitation of a server follow the model."""
     run(served(), history)
 
 

@@ -1,4 +1,4 @@
-"""Pushing in the script that claims: exactly once, and nothing lost when a target cannot be pushed to."""
+"""The script that claims items also pushes them: each exactly once. An item that cannot be pushed is not lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def list_item(bench: Bench, item_id: str, target: str) -> Item:
 
 
 def test_items_reach_their_streams_and_leave_the_store(bench: Bench, client: Any, namespace: str) -> None:
-    """Field by field, byte by byte, once; refs and counters follow."""
+    """The fields arrive byte by byte, once. Refs and counters show that the items have left."""
     fields = (b"k\0", bytes(range(256)), b"", b"")
     bench.store.schedule([stream_item(bench, "a", "s", *fields), stream_item(bench, "b", "s")])
     pushed = ServerPush(bench.store).push(prefix=f"{namespace}/", create=True)
@@ -69,7 +69,7 @@ def test_nothing_is_pushed_before_its_due(bench: Bench, client: Any, namespace: 
 
 
 def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str) -> None:
-    """A repeat under the same token answers the same dues; refused items wait again when their lease ends."""
+    """A repeat under the same token answers the same due times. Refused items wait again when their lease ends."""
     bench.store.schedule([list_item(bench, "a", "q"), Item("b", bench.now_ms, b"no push form")])
     first = ServerPush(bench.store).push(prefix=f"{namespace}/", lease_ms=500, token="t")
     again = ServerPush(bench.store).push(prefix=f"{namespace}/", lease_ms=500, token="t")
@@ -103,7 +103,7 @@ def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str
 def test_an_item_that_cannot_be_pushed_is_reported_and_kept(
     bench: Bench, client: Any, namespace: str, body: bytes, why: str
 ) -> None:
-    """The script claims and reports items with a bad body or target. The caller settles them."""
+    """The script claims an item with a bad body or target, and reports it. The caller settles it."""
     client.rpush(f"{namespace}/list", "x")
     client.xadd(f"{namespace}/stream", {"a": "b"})
     client.set(f"{namespace}/text", "x")
@@ -124,7 +124,7 @@ def test_an_item_that_cannot_be_pushed_is_reported_and_kept(
 
 @pytest.mark.parametrize("kind", ["S", "L"])
 def test_nothing_is_pushed_to_our_own_keys_beside_topics(bench: Bench, client: Any, namespace: str, kind: Any) -> None:
-    """For example the mark of a published id: a push to it would make a later publish answer "was sent"."""
+    """Such a key is the mark of a published id. A push to it would make a later publish answer "was sent"."""
     mark = f"{{{namespace}-orders}}:wheel-sched:sent:2:yy:orders"
     bench.store.schedule([Item("a", bench.now_ms, encode_push(kind, mark, [b"k", b"v"][: 2 if kind == "S" else 1]))])
     (refused,) = ServerPush(bench.store).push(create=True).refused
@@ -133,7 +133,7 @@ def test_nothing_is_pushed_to_our_own_keys_beside_topics(bench: Bench, client: A
 
 
 def test_streams_can_be_capped(bench: Bench, client: Any, namespace: str) -> None:
-    """MAXLEN is approximate, so the server trims only far more than one node."""
+    """MAXLEN is approximate: the server removes only whole nodes."""
     for _ in range(4):
         bench.store.schedule([stream_item(bench, f"i{n}", "s") for n in range(200)])
         assert len(ServerPush(bench.store).push(500, prefix=f"{namespace}/", create=True, maxlen=10).dues_ms) == 200
@@ -141,7 +141,7 @@ def test_streams_can_be_capped(bench: Bench, client: Any, namespace: str) -> Non
 
 
 def test_paused_topics_are_not_pushed(bench: Bench, namespace: str) -> None:
-    """A push holds the items of a paused topic, as a claim does."""
+    """A push moves due items of a paused topic to held, as a claim does."""
     bench.store.schedule([stream_item(bench, "a", "s")])
     bench.store.pause("t")
     pushed = ServerPush(bench.store).push(prefix=f"{namespace}/", create=True)
@@ -163,7 +163,7 @@ def test_a_push_recovers_leases_and_obeys_the_epoch(bench: Bench, namespace: str
 
 @pytest.mark.real
 def test_a_target_the_user_may_not_touch_loses_nothing(shared_client: Any, real_server: Any, namespace: str) -> None:
-    """The refusal is reported; the script does not stop after it has taken items out."""
+    """The script reports the refusal and continues, because it has already taken items out of the store."""
     import redis
 
     shared_client.execute_command("ACL", "SETUSER", namespace, "on", ">pw", "+@all", f"~{{{namespace}:*", "~allowed*")
@@ -181,7 +181,7 @@ def test_a_target_the_user_may_not_touch_loses_nothing(shared_client: Any, real_
 
 
 def test_memory_has_nothing_to_push_to() -> None:
-    """The store raises an error, and the item stays."""
+    """The memory store raises an error, and the item stays."""
     bench = Bench(MemoryBackend(1, clock="test"), 1)
     bench.put("a")
     with pytest.raises(StoreError, match="one-script hand-over"):

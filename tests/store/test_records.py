@@ -1,4 +1,4 @@
-"""Records and operations as values: a read gives what was written, and unreadable bytes raise an error."""
+"""Records and operations as values. A read gives what was written, and unreadable bytes raise an error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ lines = texts.filter(lambda text: text and "\n" not in text)
 def test_a_record_is_read_as_it_was_written(
     version: int, topic: str, route: str | None, refs: tuple[str, ...], body: bytes
 ) -> None:
-    """This holds for any bytes in topic, route, refs and body."""
+    """A record is read as it was written, for any bytes in topic, route, refs and body."""
     raw = b"1:%d:%s" % (version, make_tail(topic, route, refs, body))
     assert read_record(raw) == (version, topic, route, refs, body)
 
@@ -45,7 +45,7 @@ def test_any_bytes_are_a_text(raw: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_other_bytes_are_no_record(raw: bytes) -> None:
-    """They raise an error of wheel-sched or are read; no other exception escapes."""
+    """Such bytes raise an error of wheel-sched or are read. No other exception escapes."""
     with contextlib.suppress(StoreError):
         assert read_record(raw).version >= 0
 
@@ -65,7 +65,7 @@ def test_a_damaged_record_is_an_error(raw: bytes) -> None:
     target=texts.filter(bool),
 )
 def test_a_push_form_is_read_as_it_was_written(kind_and_pieces: tuple[str, list[bytes]], target: str) -> None:
-    """This holds for targets and pieces of any bytes."""
+    """A push form is read as it was written, for targets and pieces of any bytes."""
     kind, pieces = kind_and_pieces
     assert kind in ("L", "S")
     form = decode_push(encode_push("L" if kind == "L" else "S", target, pieces))
@@ -74,7 +74,7 @@ def test_a_push_form_is_read_as_it_was_written(kind_and_pieces: tuple[str, list[
 
 @given(st.binary(max_size=40))
 def test_other_bytes_are_no_push_form(raw: bytes) -> None:
-    """They are rejected or read; no other exception escapes."""
+    """Such bytes are refused or read. No other exception escapes."""
     try:
         form = decode_push(raw)
     except Rejected:
@@ -83,7 +83,7 @@ def test_other_bytes_are_no_push_form(raw: bytes) -> None:
 
 
 def test_tokens_are_unique_also_after_a_fork() -> None:
-    """A child has its own series; otherwise the server would answer its calls as repeats of its parent's."""
+    """A forked child has its own tokens. Otherwise the server would take its calls for repeats of its parent's."""
     tokens = [new_token() for _ in range(1000)]
     read, write = os.pipe()
     pid = os.fork()
@@ -99,13 +99,13 @@ def test_tokens_are_unique_also_after_a_fork() -> None:
 
 
 def test_schedule_sends_triples() -> None:
-    """Id, due or nothing, and the tail of the record."""
+    """An item is sent as its id, its due time or nothing, and the rest of its record."""
     call = Schedule([Item("a", 5, b"x", "t"), Item("b", None, b"", "", ("r", "s"), "q")])
     assert call.argv() == [b"a", 5, b"1:0:0:tx", b"b", "", b"0:1:3:qr\ns"]
 
 
 def test_settle_sends_the_done_first_and_answers_in_order() -> None:
-    """The script answers in its own order. `settle` returns the outcomes in the order of the settlements."""
+    """The script gets the ids of `Done` first. `settle` returns the outcomes in the order of the settlements."""
     call = Settle(7, [Next("n", None), Done("a"), Dead("d", "x\ny", b"b"), Done("b"), Held("h", "w")], dead_cap=3)
     assert call.argv() == [
         *(7, 3, 2, b"a", b"b"),
@@ -119,14 +119,14 @@ def test_settle_sends_the_done_first_and_answers_in_order() -> None:
 
 
 def test_change_sends_quintuples() -> None:
-    """Without a version any version matches; a reason is one bounded line."""
+    """A change without a version applies to any version. A reason is cut to one bounded line."""
     item = Item("b", 3, b"x")
     call = Change([Alteration("a", "r", 5), Alteration("b", "p", 3, 2, item), Alteration("c", "h", "x\ny")])
     assert call.argv() == [b"a", "r", 5, "", b"", b"b", "p", 3, 2, b"0:0:0:x", b"c", "h", b"x y", "", b""]
 
 
 def test_claim_reads_the_answer_of_the_script() -> None:
-    """The answer has number, time, epoch and heads, then id, due and record of each item."""
+    """The answer has number, time, epoch and heads, then the id, due time and record of each item."""
     claim = ClaimDue(2, 1000).parse([4, 9000, 2, -1, 10, b"\xff", 8, b"1:3:1:0:0:tbody"], 1)
     assert (claim.shard, claim.number, claim.epoch, claim.due_head_ms, claim.lease_head_ms) == (1, 4, 2, None, 10)
     (item,) = claim.items
@@ -134,7 +134,7 @@ def test_claim_reads_the_answer_of_the_script() -> None:
 
 
 def test_a_reason_is_one_bounded_line() -> None:
-    """This holds for any text of an exception, even text that UTF-8 cannot encode."""
+    """A reason is one line of bounded length, for any text of an exception, even text that UTF-8 cannot encode."""
     assert bounded_reason("a\nb") == b"a b"
     assert len(bounded_reason("é" * 10_000)) == 1000
     assert bounded_reason("\ud800") == b"\\ud800"

@@ -1,4 +1,4 @@
-"""The scripts on a server: damaged records, loading, two releases side by side, namespaces that don't fit."""
+"""The scripts on a server: damaged records, loading, two releases together, and namespaces that do not fit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bench(client: Any, namespace: str) -> Bench:
 
 @pytest.mark.parametrize("damage", [None, b"", b"garbage", b"2:1:0:0:0:x", b"1:1:0:0:"])
 def test_an_unreadable_record_is_quarantined(bench: Bench, client: Any, namespace: str, damage: bytes | None) -> None:
-    """It is dead with its reason, counted, never claimed, and blocks no other item."""
+    """The item is dead with its reason, is counted and never claimed, and blocks no other item."""
     bench.put("bad", "good", topic="t")
     body = shard_keys(namespace, 0)[3]
     if damage is None:
@@ -58,7 +58,7 @@ def test_an_unreadable_record_is_quarantined(bench: Bench, client: Any, namespac
 
 
 def test_a_damaged_item_can_be_read_and_listed(bench: Bench, client: Any, namespace: str) -> None:
-    """Listings show it unchanged."""
+    """Listings show the damaged item unchanged."""
     bench.put("bad", in_ms=50)
     client.hset(shard_keys(namespace, 0)[3], "bad", b"garbage")
     assert (bench.one("bad").reason, bench.one("bad").body) == ("unreadable record", b"garbage")
@@ -67,7 +67,7 @@ def test_a_damaged_item_can_be_read_and_listed(bench: Bench, client: Any, namesp
 
 
 def test_every_key_carries_the_shards_hash_tag(bench: Bench, client: Any, namespace: str) -> None:
-    """By this tag a cluster keeps a shard on one node. An emptied shard keeps only keys with a reason or a time."""
+    """By this tag a cluster keeps a shard on one node. An emptied shard keeps metadata, marker and answers."""
     bench.put("a", "b", topic="t", refs=("r",))
     bench.store.pause("t")
     bench.store.resume("t")
@@ -85,7 +85,7 @@ def test_every_key_carries_the_shards_hash_tag(bench: Bench, client: Any, namesp
 
 
 def test_two_releases_share_a_namespace(client: Any, namespace: str) -> None:
-    """Each release claims the items of the other; neither overwrites the other's functions."""
+    """Each release claims items that the other one has stored. Neither overwrites the other's functions."""
     now, then = Dialect(namespace), Dialect(namespace, variant="another release")
     assert library("another release").name != library().name
     one, two = Bench(RedisBackend(client, now), 1), Bench(RedisBackend(client, then), 1)
@@ -101,7 +101,7 @@ def test_two_releases_share_a_namespace(client: Any, namespace: str) -> None:
 @pytest.mark.parametrize("functions", [True, False])
 @pytest.mark.real
 def test_a_flushed_library_is_loaded_again(redis_client: redis.Redis, namespace: str, functions: bool) -> None:
-    """After a restart or a flush by an administrator, the call succeeds."""
+    """The call that finds no library, after a restart or an administrator's flush, loads it and succeeds."""
     bench = Bench(RedisBackend(redis_client, Dialect(namespace, functions=functions)), 3)
     for n in range(3):
         redis_client.function_flush()
@@ -115,7 +115,7 @@ def test_a_flushed_library_is_loaded_again(redis_client: redis.Redis, namespace:
 
 @pytest.mark.real
 def test_a_user_without_functions_gets_scripts(real_server: Any, shared_client: Any, namespace: str) -> None:
-    """FCALL and FUNCTION may be forbidden: then EVALSHA is used."""
+    """The user may be forbidden FCALL and FUNCTION. Then the store uses EVALSHA."""
     import redis
 
     rights = ["on", ">pw", "+@all", "-fcall", "-fcall_ro", "-function", "~*", "&*"]
@@ -134,7 +134,7 @@ def test_a_user_without_functions_gets_scripts(real_server: Any, shared_client: 
 def run_round_trips(
     dialect: Dialect, calls: list[Call[Any]], reply: Callable[[Send], list[Any]]
 ) -> tuple[list[int | str], list[Any]]:
-    """Play the server. Returns how many commands each step sent, and the answers of the calls."""
+    """Answer as the server does. Returns how many commands each step sent, and the answers of the calls."""
     trips = dialect.round_trips(calls, None)
     sent: list[int | str] = []
     try:
@@ -161,9 +161,8 @@ def test_a_library_that_vanishes_each_time_is_given_up() -> None:
 
 
 def test_a_lost_call_is_repeated_twice() -> None:
-    """The lost call is repeated after a pause, under the same token, without the other calls of the batch.
-
-    Then its error is raised.
+    """Each repeat comes after a pause, under the same token, and without the other calls of the batch.
+    Then the error is raised.
     """
     import redis
 
@@ -177,7 +176,7 @@ def test_a_lost_call_is_repeated_twice() -> None:
 
 
 def test_a_call_that_must_not_wait_longer_takes_one_timeout() -> None:
-    """A timeout is not repeated. A broken connection costs no time, so its call is repeated."""
+    """The call is not repeated after a timeout. A broken connection costs no time, so the call is repeated then."""
     import redis
 
     calls: list[Call[Any]] = [Call(0, Find("r", 5))]
@@ -192,7 +191,7 @@ def test_a_call_that_must_not_wait_longer_takes_one_timeout() -> None:
 
 @pytest.mark.parametrize(("shards", "clock"), [(2, "test"), (1, "server")])
 def test_a_namespace_with_other_settings_is_refused(client: Any, namespace: str, shards: int, clock: str) -> None:
-    """With another shard count or clock nothing is changed, and the error says what it found."""
+    """If the shard count or the clock differs, nothing is changed, and the error says which settings it found."""
     bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
     bench.put("a")
     now = None if clock == "server" else bench.clock
@@ -204,7 +203,7 @@ def test_a_namespace_with_other_settings_is_refused(client: Any, namespace: str,
 
 
 def test_a_flushed_namespace_is_not_created_again(client: Any, namespace: str) -> None:
-    """A write to a deleted namespace raises an error instead of creating it again."""
+    """A write to a deleted namespace raises an error."""
     bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
     client.delete(shard_keys(namespace, 0)[0])
     with pytest.raises(NamespaceMismatch, match="flushed"):
@@ -212,7 +211,7 @@ def test_a_flushed_namespace_is_not_created_again(client: Any, namespace: str) -
 
 
 def test_a_frozen_namespace_takes_no_writes(client: Any, namespace: str) -> None:
-    """Callers can still read a frozen namespace, and restore into it, as during maintenance."""
+    """During maintenance a namespace is frozen. Callers can still read it, and restore into it."""
     bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
     bench.put("a")
     found = bench.one("a")
@@ -237,7 +236,7 @@ def test_a_frozen_namespace_takes_no_writes(client: Any, namespace: str) -> None
     ],
 )
 def test_old_servers_are_refused(info: dict[str, Any], fits: bool) -> None:
-    """Redis below 7.0 and Valkey below 8.0. A server without a version passes."""
+    """Redis below 7.0 and Valkey below 8.0 are refused. A server that gives no version is accepted."""
     if fits:
         check_version(info)
         return
@@ -247,13 +246,13 @@ def test_old_servers_are_refused(info: dict[str, Any], fits: bool) -> None:
 
 @pytest.mark.parametrize("namespace", ["", "a{b}", "a:b", "x" * 65, "a b", "a\nb"])
 def test_a_namespace_that_would_break_the_keys_is_refused(namespace: str) -> None:
-    """Braces and colons belong to the hash tag."""
+    """A namespace must not have braces or colons, because the keys use them for the hash tag."""
     with pytest.raises(ConfigError):
         open_store(fakeredis.FakeRedis(), namespace=namespace)
 
 
 def test_records_without_a_place_are_found_and_held(bench: Bench, client: Any, namespace: str) -> None:
-    """An id with a record is held, an id without one leaves its place, and sound ids do not change."""
+    """An id that has a record but no state becomes held. An id without a record is removed. Others do not change."""
     keys = shard_keys(namespace, 0)
     due, body, held, dead = keys[1], keys[3], keys[5], keys[7]
     bench.put("sound", "lost", "empty", "twice", in_ms=50, topic="t")
@@ -275,7 +274,7 @@ def test_records_without_a_place_are_found_and_held(bench: Bench, client: Any, n
 
 
 def test_the_ids_of_an_open_epoch_are_forgotten_after_a_week(bench: Bench, client: Any, namespace: str) -> None:
-    """They are forgotten at once when the epoch is closed. Then only its number stays."""
+    """The ids are forgotten at once when the epoch is closed. Then only the number of the epoch stays."""
     WriterFences(bench.store).schedule([Item("a", bench.now_ms, b"")], Fence("query", 2))
     seen = f"{{{namespace}:0}}:seen:2:query".encode()
     assert 0 < client.ttl(seen) <= 7 * 86_400

@@ -1,4 +1,4 @@
-"""A process that kept running across a reshard cannot write by the old number of shards."""
+"""A process that kept running while the number of shards changed cannot write by the old number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wheel_sched.store.maintenance.reshard import reshard
 
 
 def test_a_process_from_before_a_reshard_is_refused(redis_url: str) -> None:
-    """Its writes would go to the wrong shard, so they are refused. It can still read."""
+    """The process would write to the wrong shard, so its writes are refused. Its reads still work."""
     with open_store(redis_url) as before:
         before.schedule([Item("a", 1, b"x")])
         reshard(before.backend, 3)

@@ -1,4 +1,4 @@
-"""The two kinds of user that the store is made for, in their smallest form: without own keys or scripts."""
+"""The two kinds of users that the store is made for, in their smallest form: without keys or scripts of their own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bench(request: pytest.FixtureRequest, namespace: str) -> Bench:
 
 
 class TestJobs:
-    """A scheduler's jobs: id, next run time or none, state, tags."""
+    """A scheduler stores its jobs: id, next run time or none, state, tags."""
 
     @staticmethod
     def job(bench: Bench, job_id: str, in_ms: int | None, runs: int = 0, tags: tuple[str, ...] = ()) -> Item:
@@ -39,7 +39,7 @@ class TestJobs:
         return Item(job_id, due_ms, json.dumps({"runs": runs}).encode(), "jobs", tags)
 
     def test_a_recurring_job_has_its_successor_in_the_same_step(self, bench: Bench) -> None:
-        """At any time the store has exactly one item of the job."""
+        """At any time the store has exactly one item for the job."""
         bench.store.schedule([self.job(bench, "j", MINUTE_MS)])
         for run in range(5):
             bench.clock.advance(MINUTE_MS)
@@ -65,7 +65,7 @@ class TestJobs:
         assert bench.states("j") == [None]
 
     def test_a_paused_job_has_no_due(self, bench: Bench) -> None:
-        """It is kept, listed and never run, until it is resumed with its next run time."""
+        """The store keeps and lists the job, and does not hand it out until it is resumed with its next run time."""
         bench.store.schedule([self.job(bench, "j", 5)])
         assert bench.store.replace(self.job(bench, "j", None, 3)) == Outcome.DONE
         bench.clock.advance(10 * MINUTE_MS)
@@ -76,7 +76,7 @@ class TestJobs:
         assert [item.id for item in bench.claim().items] == ["j"]
 
     def test_jobs_are_found_by_tag(self, bench: Bench) -> None:
-        """Jobs in flight and paused jobs are found too."""
+        """The search also finds jobs in flight and paused jobs."""
         jobs = [self.job(bench, f"j{n}", 0 if n else None, tags=("nightly", f"n{n}")) for n in range(3)]
         bench.store.schedule(jobs)
         bench.claim(1)
@@ -84,7 +84,7 @@ class TestJobs:
         assert bench.store.find("n2") == ["j2"]
 
     def test_two_writers_of_one_job_do_not_overwrite_each_other(self, bench: Bench) -> None:
-        """The second writer has to read again."""
+        """The change of the second writer is refused, because the job has another version by then."""
         bench.store.schedule([self.job(bench, "j", 50)])
         seen = bench.one("j").version
         assert bench.store.replace(self.job(bench, "j", 60), if_version=seen) == Outcome.DONE
@@ -92,7 +92,7 @@ class TestJobs:
         assert bench.one("j").score_ms == bench.now_ms + 60
 
     def test_a_job_removed_while_it_runs_does_not_return(self, bench: Bench) -> None:
-        """The run may end. Its successor is not stored."""
+        """The run may end. The next run of the job is not stored."""
         bench.store.schedule([self.job(bench, "j", 0, tags=("t",))])
         claim = bench.claim()
         assert bench.store.cancel(["j"]) == [Outcome.CANCELLED]
@@ -100,7 +100,7 @@ class TestJobs:
         assert (bench.states("j"), bench.store.find("t")) == ([None], [])
 
     def test_a_job_that_cannot_be_loaded_is_quarantined(self, bench: Bench) -> None:
-        """Kept with its reason and body, and released after the repair."""
+        """The store keeps the job with its reason and body. After the repair it is released."""
         bench.store.schedule([self.job(bench, "j", 0)])
         bench.store.settle(bench.claim(), [Held("j", "quarantine: no module named 'jobs'")])
         assert bench.one("j").reason == "quarantine: no module named 'jobs'"
@@ -125,7 +125,7 @@ class TestTasks:
         return client
 
     def test_each_message_reaches_its_queue_once(self, client: Any, namespace: str) -> None:
-        """The messages are in order of eta, pushed on the side that consumers' BRPOP takes from last, byte for byte."""
+        """BRPOP takes the messages from the list in order of eta, and each message once."""
         bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
         bench.store.schedule([self.message(bench, f"t{n}", "q", n) for n in (3, 1, 2)])
         for _ in range(5):
@@ -137,7 +137,7 @@ class TestTasks:
         assert bench.store.counts().ever == {("accepted", "q"): 3, ("completed", "q"): 3}
 
     def test_a_queue_of_a_wrong_type_loses_nothing(self, client: Any, namespace: str) -> None:
-        """The message is dead and reported, and other queues get theirs. After a repair the dead message is sent."""
+        """The message is dead and reported, and other queues get theirs. After a repair the message is sent."""
         bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
         client.set(f"{namespace}/bad", "not a list")
         bench.store.schedule([self.message(bench, "a", "bad"), self.message(bench, "b", "good")])
@@ -154,7 +154,7 @@ class TestTasks:
         bench.check()
 
     def test_a_task_is_revoked_by_its_id(self, bench: Bench) -> None:
-        """The ref finds the item, whatever retries and eta are in its id."""
+        """A ref finds the item, whatever retry count and eta are in its id."""
         bench.store.schedule([self.message(bench, "a", "q", 5), self.message(bench, "b", "q", 5)])
         assert bench.store.cancel(bench.store.find("a"), route="a") == [Outcome.DONE]
         bench.clock.advance(5)

@@ -24,7 +24,7 @@ SHARDS = 6
 
 
 class Receiver:
-    """A publisher that keeps what it is given."""
+    """A publisher that keeps the items it gets."""
 
     traits = PublisherTraits()
 
@@ -45,7 +45,7 @@ class Receiver:
 
 
 def released(store: DelayStore, count: int) -> list[tuple[str, int]]:
-    """What a dispatcher releases of `count` items due over the next half second, and how late each was."""
+    """Schedule `count` items over the next half second. Returns which ones a dispatcher releases, and how late."""
     receiver = Receiver(count)
     with Dispatcher(store, receiver):
         start_ms = store.now_ms() + 200
@@ -55,7 +55,7 @@ def released(store: DelayStore, count: int) -> list[tuple[str, int]]:
 
 
 def test_a_namespace_spreads_over_a_cluster(cluster: RedisCluster, namespace: str) -> None:
-    """Every operation works on shards of both nodes, and the counters are true."""
+    """Every operation works on shards of both nodes, and the counters are correct."""
     with open_store(cluster, namespace=namespace, shards=SHARDS) as store:
         now_ms = store.now_ms()
         ids = [f"i{n}" for n in range(300)]
@@ -76,7 +76,7 @@ def test_a_namespace_spreads_over_a_cluster(cluster: RedisCluster, namespace: st
 
 
 def test_a_dispatcher_releases_from_every_node_of_a_cluster(cluster: RedisCluster, namespace: str) -> None:
-    """The dispatcher listens to all shards: an item scheduled after the start is released once and never early."""
+    """An item that is scheduled after the start is released once and never early, on any shard."""
     with open_store(cluster, namespace=namespace, shards=SHARDS) as store:
         arrived = released(store, 600)
     assert len({item_id for item_id, _ in arrived}) == len(arrived) == 600
@@ -95,7 +95,7 @@ def test_a_lost_library_is_loaded_again_on_every_node(cluster: RedisCluster, nam
 def test_a_client_made_by_sentinel_leads_to_the_primary(
     primary: TemporaryServer, sentinel_port: int, namespace: str
 ) -> None:
-    """Store and dispatcher, its blocking connection included, ask Sentinel where the primary is."""
+    """The store and the dispatcher's listener ask Sentinel where the primary is."""
     sentinel = Sentinel([("127.0.0.1", sentinel_port)])
     client = sentinel.master_for("main")
     with open_store(client, namespace=namespace) as store:
@@ -109,7 +109,7 @@ def test_a_client_made_by_sentinel_leads_to_the_primary(
 
 
 def test_a_listener_outlives_a_slot_without_a_server(cluster: RedisCluster, namespace: str) -> None:
-    """The error of the client would end the thread of the listener; the error of the store is transient."""
+    """The client's own error would end the listener thread, so the store turns it into a transient error."""
     with open_store(cluster, namespace=namespace) as store:
         slots = cluster.nodes_manager.slots_cache
         served = slots.pop(cluster.keyslot(f"{{{namespace}:0}}:mark"))
@@ -121,7 +121,7 @@ def test_a_listener_outlives_a_slot_without_a_server(cluster: RedisCluster, name
 def test_a_slot_that_is_being_moved_is_a_transient_error(
     cluster: RedisCluster, cluster_nodes: list[TemporaryServer], namespace: str
 ) -> None:
-    """The cluster answers TRYAGAIN until the key has moved; after that the call succeeds."""
+    """The cluster answers TRYAGAIN until the key has been moved. After that the call succeeds."""
     slot = cluster.keyslot(f"{{{namespace}:0}}:meta")
     with open_store(cluster, namespace=namespace) as store:
         item = Item("a", store.now_ms(), b"x", "orders")

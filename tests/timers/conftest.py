@@ -1,6 +1,6 @@
-"""Every test of a timer runs on both facades and every core, and if possible on real and on virtual time.
+"""Fixtures: a test of a timer runs on both facades and every core, and where possible on real and on virtual time.
 
-A test is written once, in plain synchronous steps, against a `Facade`. The fixture closes the facade's timers.
+A test is written once, in synchronous steps, against a `Facade`. The fixture closes the facade's timers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wheel_sched.wheel import CORES, TimingWheel
 
 Timer = SystemTimer | AsyncTimer
 
-PATIENCE_S = 40.0  # for what must come; only a defect waits that long
+PATIENCE_S = 40.0  # the longest wait for an event; only a defect waits so long
 
 
 class Facade(ABC):
@@ -32,7 +32,7 @@ class Facade(ABC):
 
     Attributes:
         clock: the clock of its timers.
-        virtual: whether only the test moves time. Then it can check exact times.
+        virtual: whether only the test moves time. If so, the test can check exact times.
     """
 
     clock: Clock
@@ -41,7 +41,7 @@ class Facade(ABC):
 
     @abstractmethod
     def timer(self, tick_ms: int = 1, wheel_size: int = 4096, **options: Any) -> Any:
-        """A new timer."""
+        """Make a timer."""
 
     @abstractmethod
     def pass_ms(self, ms: int) -> None:
@@ -53,13 +53,13 @@ class Facade(ABC):
 
     @abstractmethod
     def wait(self, coroutine_or_state: Any) -> Any:
-        """The result of a method. On asyncio the method is a coroutine."""
+        """Call a method and return its result. On asyncio the method is a coroutine."""
 
     def now_ms(self) -> int:
         return self.clock.monotonic_ms()
 
     def wall(self, ms: int) -> datetime:
-        """The date and time in `ms`."""
+        """The date and time `ms` milliseconds from now."""
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=self.clock.wall_ms() + ms)
 
 
@@ -108,7 +108,7 @@ class ThreadFacade(Facade):
             timer.close()
 
     def _next_wake_ms(self) -> float:
-        """Returns when the first reaper wakes. All reapers must be asleep."""
+        """The time at which the first reaper wakes. Call it only while all reapers sleep."""
         left_ms = (timer._sleeps_until - timer.clock.monotonic_ms() for timer in self._timers if not timer.closed)
         return self.now_ms() + min(left_ms, default=math.inf)
 
@@ -175,7 +175,7 @@ def loop_of(kind: str) -> asyncio.AbstractEventLoop:
 
 
 def made(kind: str) -> Iterator[Facade]:
-    """A facade of a kind, such as "threads" or "asyncio-virtual". "threads/pure" also names the core."""
+    """Make a facade of a kind, such as "threads" or "asyncio-virtual". "threads/pure" also names the core."""
     kind, _, core = kind.partition("/")
     with pytest.MonkeyPatch.context() as patch:
         if core:
@@ -204,13 +204,13 @@ REAL_OTHERS = [pytest.param(f"{kind}/{core}", marks=pytest.mark.slow) for core i
 
 @pytest.fixture(params=VIRTUAL)
 def virtual(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """Runs a test with both facades on virtual time and every core: the test can check exact times."""
+    """Each facade on virtual time, with every core. The test can check exact times."""
     yield from made(request.param)
 
 
 @pytest.fixture(params=[*VIRTUAL, *REAL, *REAL_OTHERS])
 def facade(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """Runs a test with both facades on every kind of time, loop and core.
+    """Each facade on every kind of time and loop, with every core.
 
     The test can check the order, and that no timer is early.
     """
@@ -219,17 +219,17 @@ def facade(request: pytest.FixtureRequest) -> Iterator[Facade]:
 
 @pytest.fixture(params=[kind for kind in [*VIRTUAL, *REAL, *REAL_OTHERS] if "threads" not in str(kind)])
 def loops(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """The asyncio facade on every kind of loop and core."""
+    """The asyncio facade on every kind of loop, with every core."""
     yield from made(request.param)
 
 
 @pytest.fixture(params=sorted(CORES))
 def threads(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """Reaper threads on virtual time, on every core."""
+    """The facade of reaper threads on virtual time, with every core."""
     yield from made(f"threads-virtual/{request.param}")
 
 
 @pytest.fixture(params=sorted(CORES))
 def loop_facade(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """The asyncio facade on virtual time, on every core."""
+    """The asyncio facade on virtual time, with every core."""
     yield from made(f"asyncio-virtual/{request.param}")

@@ -1,4 +1,4 @@
-"""Timers on event loops: coroutines, one handle of the loop, loops of several kinds."""
+"""Timers on event loops of several kinds: coroutines as callbacks, and one handle of the loop for all timers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_coroutine_function_is_awaited(loops: Any) -> None:
-    """This holds on every kind of loop. The timer is RUNNING until the coroutine has ended."""
+    """On every kind of loop, the timer awaits the coroutine and is RUNNING until the coroutine has ended."""
     timer, steps = loops.timer(), []
     name: ContextVar[str] = ContextVar("name", default="nobody")
 
@@ -45,7 +45,7 @@ def test_any_number_of_timers_costs_the_loop_one_handle(loop_facade: Any) -> Non
 
 
 def test_a_long_batch_lets_the_loop_breathe(loop_facade: Any) -> None:
-    """A thousand timers of one tick: other callbacks of the loop come in between."""
+    """A thousand timers are due in one tick. Other callbacks of the loop run in between."""
     timer, events = loop_facade.timer(), []
     for _ in range(1000):
         timer.schedule(5, events.append, "timer")
@@ -75,7 +75,7 @@ def test_a_plain_callback_may_return_an_awaitable(loop_facade: Any) -> None:
 
 
 def test_close_leaves_running_coroutines_to_wait_closed(loop_facade: Any) -> None:
-    """`close` returns at once, `wait_closed` when the last coroutine has ended."""
+    """`close` returns at once. `wait_closed` returns when the last coroutine has ended."""
     timer, steps = loop_facade.timer(), []
 
     async def run() -> None:
@@ -91,7 +91,7 @@ def test_close_leaves_running_coroutines_to_wait_closed(loop_facade: Any) -> Non
 
 
 def test_a_coroutine_of_the_timer_may_close_it_and_wait(loop_facade: Any) -> None:
-    """It does not wait for itself."""
+    """`wait_closed` does not wait for the coroutine that calls it."""
     timer, steps = loop_facade.timer(), []
 
     async def run() -> None:
@@ -130,7 +130,7 @@ def test_without_a_loop_there_is_no_timer() -> None:
 
 
 def test_a_loop_whose_clock_stands_still_while_a_callback_works_makes_no_timer_early(facade: Any) -> None:
-    """uvloop's `time()` stands still within a turn: 20 ms of work before scheduling must not shorten the delay."""
+    """uvloop's `time()` stands still within a turn. 20 ms of work before the call must not shorten the delay."""
     timer, ran_ns = facade.timer(), []
 
     def work() -> None:
@@ -145,7 +145,7 @@ def test_a_loop_whose_clock_stands_still_while_a_callback_works_makes_no_timer_e
 
 
 def test_timers_on_a_virtual_loop_are_exact_for_years() -> None:
-    """In three virtual years each daily run is on its millisecond, beside asyncio's own sleeps."""
+    """In three virtual years each daily run comes in its millisecond, while asyncio's own sleeps work too."""
 
     async def main() -> list[int]:
         loop = asyncio.get_running_loop()

@@ -42,7 +42,7 @@ def test_cancelling_twice_or_late_changes_nothing(virtual: Any) -> None:
 
 
 def test_a_callback_cannot_cancel_itself_any_more(virtual: Any) -> None:
-    """`cancel` returns RUNNING."""
+    """In a callback, `cancel` of its own timer returns RUNNING."""
     timer, answers = virtual.timer(), []
     handle = timer.schedule(5, lambda: answers.append(handle.cancel()))
     virtual.pass_ms(5)
@@ -51,7 +51,7 @@ def test_a_callback_cannot_cancel_itself_any_more(virtual: Any) -> None:
 
 @pytest.mark.parametrize("position", range(5))
 def test_a_callback_cancels_its_siblings_of_the_same_tick(virtual: Any, position: int) -> None:
-    """Earlier siblings have fired, later ones never fire. Source: folly's CancelTimeout."""
+    """Timers of the tick before it have fired, those after it never fire. Source: folly's CancelTimeout."""
     timer, fired, answers = virtual.timer(), [], []
     handles: list[Any] = []
 
@@ -68,7 +68,7 @@ def test_a_callback_cancels_its_siblings_of_the_same_tick(virtual: Any, position
 
 
 def test_cancelling_all_leaves_nothing_to_wake_up_for(virtual: Any) -> None:
-    """After a thousand cancels there is at most one wake-up. Kafka has one per bucket."""
+    """After a thousand cancels the reaper wakes at most once. Kafka's wakes once per bucket."""
     timer = virtual.timer()
     handles = [timer.schedule(10 + number, print) for number in range(1000)]
     assert {handle.cancel() for handle in handles} == {CANCELLED}
@@ -83,7 +83,7 @@ def test_cancelling_all_leaves_nothing_to_wake_up_for(virtual: Any) -> None:
 
 
 def test_an_idle_timer_does_not_wake_up(virtual: Any) -> None:
-    """With one timer in an hour there are at most two wake-ups in that hour."""
+    """With one timer that is due in an hour, the reaper does not wake up in that hour."""
     timer, fired = virtual.timer(), []
     timer.schedule(3_600_000, fired.append, 1)
     virtual.pass_ms(1)
@@ -95,7 +95,7 @@ def test_an_idle_timer_does_not_wake_up(virtual: Any) -> None:
 
 
 def test_an_earlier_timer_goes_first(virtual: Any) -> None:
-    """It ends the sleep for a later timer."""
+    """An earlier timer ends the sleep for a later timer."""
     timer, fired = virtual.timer(), []
     timer.schedule(1000, fired.append, "later")
     virtual.pass_ms(10)
@@ -107,7 +107,7 @@ def test_an_earlier_timer_goes_first(virtual: Any) -> None:
 
 
 def test_cancel_and_wait_answers_at_once_when_nothing_runs(virtual: Any) -> None:
-    """The timer is PENDING, FIRED or CANCELLED."""
+    """`cancel_and_wait` returns at once for a timer that is PENDING, FIRED or CANCELLED."""
     timer = virtual.timer()
     pending, fired = timer.schedule(10, print), timer.schedule(1, lambda: None)
     virtual.pass_ms(1)
@@ -116,7 +116,7 @@ def test_cancel_and_wait_answers_at_once_when_nothing_runs(virtual: Any) -> None
 
 
 def test_cancel_and_wait_waits_for_the_coroutine(loop_facade: Any) -> None:
-    """A coroutine does not wait for itself."""
+    """`cancel_and_wait` returns when the coroutine has ended. A call by the coroutine itself does not wait."""
     timer, steps = loop_facade.timer(), []
 
     async def run() -> None:
@@ -132,7 +132,7 @@ def test_cancel_and_wait_waits_for_the_coroutine(loop_facade: Any) -> None:
 
 
 def test_a_finalizer_may_cancel_a_timer_whenever_it_runs(virtual: Any) -> None:
-    """The garbage collector may run it in the middle of the wheel's work. Timers of one tick are the worst case."""
+    """The garbage collector may run the finalizer during the wheel's work. Timers of one tick are the worst case."""
     timer, fired = virtual.timer(), []
 
     class Owner:

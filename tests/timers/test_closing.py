@@ -1,4 +1,4 @@
-"""Closing a timer: the pending timers that `close` returns, closing in a callback, and calls after the end."""
+"""Closing a timer: which pending timers `close` returns, `close` in a callback, and calls afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_close_gives_back_what_was_pending(virtual: Any) -> None:
-    """Netty's testStopTimer: `close` returns what is needed to schedule the timers elsewhere, by remaining time."""
+    """`close` returns callbacks with their remaining time, for scheduling them elsewhere. Netty's testStopTimer."""
     timer, fired = virtual.timer(), []
     timer.every(500, fired.append, "later", key="k")
     timer.schedule(100, fired.append, "sooner")
@@ -29,7 +29,7 @@ def test_close_gives_back_what_was_pending(virtual: Any) -> None:
 
 
 def test_a_closed_timer_takes_nothing_and_says_so(virtual: Any) -> None:
-    """Each call after `close` has a defined result. A second `close` has no effect."""
+    """Each later call has a defined result. A second `close` has no effect."""
     timer, fired = virtual.timer(), []
     done, open_end = timer.schedule(1, fired.append, 1), timer.schedule(50, fired.append, 2)
     virtual.pass_ms(1)
@@ -54,7 +54,7 @@ def test_a_closed_timer_takes_nothing_and_says_so(virtual: Any) -> None:
 
 
 def test_a_callback_may_close_its_timer(facade: Any) -> None:
-    """This causes no deadlock. `close` returns siblings of its tick that have not begun."""
+    """The callback's `close` does not block. It returns other timers of the tick that have not begun."""
     timer, fired, given = facade.timer(), [], []
 
     def close() -> None:
@@ -72,13 +72,13 @@ def test_a_callback_may_close_its_timer(facade: Any) -> None:
 
 
 def test_a_timer_that_was_never_used_closes(virtual: Any) -> None:
-    """`close` before the first use, twice."""
+    """The test calls `close` twice before any other call."""
     timer = virtual.timer()
     assert [timer.close(), timer.close()] == [[], []]
 
 
 def test_a_recurring_timer_ends_with_its_timer(virtual: Any) -> None:
-    """When its callback closes the timer, this run is the last."""
+    """When a callback closes the timer facade, its recurring timer does not run again."""
     timer, fired = virtual.timer(), []
 
     def run() -> None:
@@ -91,7 +91,7 @@ def test_a_recurring_timer_ends_with_its_timer(virtual: Any) -> None:
 
 
 def test_no_more_than_max_pending_wait(virtual: Any) -> None:
-    """Netty's rejection of too many timers. A cancel or a run makes room again."""
+    """Netty also rejects further timers. A cancel or a run makes room for another one."""
     timer = virtual.timer(max_pending=2)
     first, _ = timer.schedule(10, print), timer.schedule(5, lambda: None)
     with pytest.raises(Rejected, match="fewer than max_pending=2 timers to wait; nothing was scheduled"):

@@ -1,4 +1,4 @@
-"""Callbacks that raise: every error is reported, and no other timer is disturbed."""
+"""Callbacks that raise: every error is reported, and other timers run as usual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def test_an_exception_is_handed_to_on_error_with_its_handle(facade: Any) -> None:
-    """Kafka's timer swallows the error. Here the handler gets it, and other timers run."""
+    """The handler gets the error and the timer's handle, and other timers run. Kafka's timer swallows the error."""
     heard, fired = [], []
     timer = facade.timer(on_error=lambda handle, error: heard.append((handle, str(error))))
 
@@ -48,7 +48,7 @@ def test_a_handler_that_raises_is_reported_and_the_timer_goes_on(
 def test_without_a_handler_an_exception_is_logged_with_its_traceback(
     virtual: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """This is the default."""
+    """Without `on_error`, the error is logged with its traceback."""
     timer = virtual.timer(on_error=None)
     timer.schedule(1, lambda: 1 / 0)
     with caplog.at_level(logging.ERROR):
@@ -60,7 +60,7 @@ def test_without_a_handler_an_exception_is_logged_with_its_traceback(
 
 
 def test_system_exit_in_a_callback_does_not_end_the_reaper(threads: Any) -> None:
-    """In a thread it would only end the timer, silently. So it is reported like any exception."""
+    """In a thread, SystemExit would end only the reaper, without a message. So it is reported like other exceptions."""
     timer, fired = threads.timer(), []
 
     def leave() -> None:
@@ -74,7 +74,7 @@ def test_system_exit_in_a_callback_does_not_end_the_reaper(threads: Any) -> None
 
 
 def test_system_exit_in_a_callback_ends_the_loop_and_loses_no_timer(loop_facade: Any) -> None:
-    """This is so in every callback of a loop. The other timers of its tick run when the loop runs again."""
+    """SystemExit does so in every callback of a loop. The other timers of its tick run when the loop runs again."""
     timer, fired = loop_facade.timer(), []
 
     def leave() -> None:
@@ -93,7 +93,7 @@ def test_system_exit_in_a_callback_ends_the_loop_and_loses_no_timer(loop_facade:
 
 
 def test_the_exception_of_a_coroutine_is_reported(loop_facade: Any) -> None:
-    """It is reported like the exception of a plain callback. A cancelled coroutine is not an error."""
+    """The exception is reported like one of a plain callback. A coroutine that was cancelled is no error."""
     timer = loop_facade.timer()
 
     async def fail() -> None:
@@ -111,7 +111,7 @@ def test_the_exception_of_a_coroutine_is_reported(loop_facade: Any) -> None:
 
 
 def test_a_failed_timer_may_be_tried_again_after_a_while(virtual: Any) -> None:
-    """Kafka's testRetryableTimer, WithCustomBackoff and testNonRetryableTimer: the handler of errors decides."""
+    """The handler of errors decides. Kafka's testRetryableTimer, WithCustomBackoff and testNonRetryableTimer."""
     ran: list[tuple[str, int]] = []
 
     def run(name: str, failures: int) -> None:

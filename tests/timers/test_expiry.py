@@ -28,7 +28,7 @@ def test_a_timer_runs_at_its_deadline_and_not_before(virtual: Any) -> None:
 
 
 def test_a_delay_that_is_over_runs_at_once_but_not_from_within_the_call(facade: Any) -> None:
-    """Kafka's testAlreadyExpiredTask: timers with delays of -5 to 0 ms run in the order of their scheduling."""
+    """Timers with delays of -5 to 0 ms run in the order of their scheduling. Kafka's testAlreadyExpiredTask."""
     timer, fired = facade.timer(), []
     for delay_ms in (-5, -4, -3, -2, -1, 0, -1e300, -0.5):
         timer.schedule(delay_ms, fired.append, delay_ms)
@@ -37,7 +37,7 @@ def test_a_delay_that_is_over_runs_at_once_but_not_from_within_the_call(facade: 
 
 
 def test_every_timer_of_a_crowd_runs_once(facade: Any) -> None:
-    """Kafka's testTaskExpiration: 0 to 499 ms with duplicates, on a small wheel with many levels."""
+    """Delays of 0 to 199 ms, some of them twice, on a small wheel with many levels. Kafka's testTaskExpiration."""
     timer, fired = facade.timer(1, 4), []
     delays = [*range(0, 200), *range(50, 100), *range(150, 200)]
     random.Random(1).shuffle(delays)
@@ -49,7 +49,7 @@ def test_every_timer_of_a_crowd_runs_once(facade: Any) -> None:
 
 
 def test_nothing_runs_before_its_deadline(facade: Any) -> None:
-    """This is exact to the nanosecond, for whole and fractional milliseconds. Source: libuv's early_check."""
+    """Exact to the nanosecond, for delays in whole and fractional milliseconds. Source: libuv's early_check."""
     timer, early, fired = facade.timer(), [], []
 
     def run(due_ns: int) -> None:
@@ -66,8 +66,7 @@ def test_nothing_runs_before_its_deadline(facade: Any) -> None:
 
 
 def test_timers_of_one_tick_run_in_the_order_they_were_scheduled(virtual: Any) -> None:
-    """This holds for any distance of the tick, and for keyed, moved and recurring timers.
-
+    """The order holds for near and far ticks, and for keyed, moved and recurring timers.
     Source: libuv's timer_order.
     """
     timer, fired = virtual.timer(1, 4), []
@@ -96,7 +95,7 @@ def test_deadlines_round_up_to_a_tick(virtual: Any) -> None:
 
 
 def test_a_timer_runs_though_nobody_keeps_its_handle(facade: Any) -> None:
-    """Tokio cancels a dropped timer. Here only `cancel` does."""
+    """Only `cancel` ends a timer. In Tokio, dropping the handle does."""
     timer, fired = facade.timer(), []
     for number in range(20):
         timer.schedule(number, fired.append, number)
@@ -106,7 +105,7 @@ def test_a_timer_runs_though_nobody_keeps_its_handle(facade: Any) -> None:
 
 @pytest.mark.parametrize("delay_ms", [2**63 - 1, 2**63, 10**30, 1.7e308, 10**400])
 def test_a_huge_delay_neither_runs_at_once_nor_disturbs_others(facade: Any, delay_ms: float) -> None:
-    """Netty's testOverflow and libuv's huge_timeout: a deadline beyond every clock waits."""
+    """A deadline beyond the range of every clock waits. Netty's testOverflow and libuv's huge_timeout."""
     timer, fired = facade.timer(), []
     handle = timer.schedule(delay_ms, fired.append, "huge")
     timer.schedule(5, fired.append, "soon")
@@ -127,7 +126,7 @@ def test_a_timer_beyond_the_reach_of_asyncio_runs_on_the_millisecond(virtual: An
 
 @pytest.mark.parametrize("delay_ms", [math.nan, math.inf, -math.inf, "5", None, True, 5j, Decimal(5), [5]])
 def test_what_is_no_delay_is_refused(virtual: Any, delay_ms: Any) -> None:
-    """Every method that takes a delay refuses it. The message names the value, and nothing changes."""
+    """Every method that takes a delay refuses such a value. The error names the value, and nothing changes."""
     timer = virtual.timer()
     handle = timer.schedule(10, print)
     for call in (
@@ -155,7 +154,7 @@ def test_an_integer_of_another_library_is_a_delay(virtual: Any) -> None:
 
 @pytest.mark.parametrize("slack_ms", [-1, 0.5, "1", True])
 def test_what_is_no_slack_is_refused(virtual: Any, slack_ms: Any) -> None:
-    """A wrong slack is an error and not ignored."""
+    """A wrong slack raises an error and is not ignored."""
     timer = virtual.timer()
     with pytest.raises(Rejected, match="slack_ms"):
         timer.schedule(10, print, slack_ms=slack_ms)
@@ -163,7 +162,7 @@ def test_what_is_no_slack_is_refused(virtual: Any, slack_ms: Any) -> None:
 
 
 def test_what_cannot_be_called_is_refused(virtual: Any) -> None:
-    """The error comes from the call that schedules, not later when the timer is due."""
+    """The call that schedules raises the error, not the expiry."""
     timer = virtual.timer()
     with pytest.raises(Rejected, match="expected callback to be callable, got: 7; nothing was scheduled"):
         timer.schedule(10, 7)
@@ -186,7 +185,7 @@ def test_a_wrong_argument_makes_no_timer(virtual: Any, options: dict[str, Any], 
 
 
 def test_a_timer_shows_its_state(virtual: Any) -> None:
-    """Its repr and the repr of its handles show it."""
+    """The repr of a timer shows the state, and so does the repr of each handle."""
     timer = virtual.timer()
     handle = timer.schedule(10, print, key="beat")
     assert repr(timer) == f"<{type(timer).__name__} pending=1 next=+10ms fired=0 tick=1ms>"
@@ -197,7 +196,7 @@ def test_a_timer_shows_its_state(virtual: Any) -> None:
 
 
 def test_context_variables_are_those_of_the_caller(facade: Any) -> None:
-    """A callback sees the values at the call of `schedule`. Changes by a callback stay in that callback."""
+    """A callback sees the values at the call of `schedule`. Changes that it makes are seen only by itself."""
     from contextvars import ContextVar
 
     name: ContextVar[str] = ContextVar("name", default="nobody")
@@ -231,7 +230,7 @@ def test_statistics_count(virtual: Any) -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_timers_of_a_second_all_run_and_none_early(facade: Any) -> None:
-    """The callback measures the time, under any load. Source: Netty's testExecutionOnTime."""
+    """The callback measures the time, whatever the load. Source: Netty's testExecutionOnTime."""
     chance, early, fired = random.Random(3), [], []
     timer = facade.timer()
 

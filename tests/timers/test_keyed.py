@@ -1,4 +1,4 @@
-"""Timers under a key: replace, schedule if absent, and a replaced timer never begins."""
+"""Timers with a key: replace, schedule if absent, and a replaced timer never runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_key_holds_one_timer(virtual: Any) -> None:
-    """Kafka's testRescheduleTimer: the new timer replaces the old one."""
+    """The new timer replaces the old one. Kafka's testRescheduleTimer."""
     timer, fired = virtual.timer(), []
     old = timer.schedule(10, fired.append, "old", key="k")
     new = timer.schedule(20, fired.append, "new", key="k")
@@ -22,7 +22,7 @@ def test_a_key_holds_one_timer(virtual: Any) -> None:
 
 
 def test_a_timer_replaced_when_it_had_expired_already_does_not_run(virtual: Any) -> None:
-    """Both timers are due in the same tick. The replaced one was handed out but has not begun."""
+    """Two timers with one key are due in one tick. The wheel has handed out the replaced one, but it has not begun."""
     timer, fired = virtual.timer(), []
     timer.schedule(10, lambda: timer.schedule(5, fired.append, "new", key="k"))
     timer.schedule(10, fired.append, "old", key="k")
@@ -31,7 +31,7 @@ def test_a_timer_replaced_when_it_had_expired_already_does_not_run(virtual: Any)
 
 
 def test_if_absent_leaves_what_is_there(virtual: Any) -> None:
-    """Kafka's testTimerScheduleIfAbsent. Returns the handle of the waiting timer."""
+    """The call returns the handle of the timer that waits. Kafka's testTimerScheduleIfAbsent."""
     timer, fired = virtual.timer(), []
     first = timer.schedule_if_absent("k", 10, fired.append, 1)
     assert timer.schedule_if_absent("k", 5, fired.append, 2) is first
@@ -44,7 +44,7 @@ def test_if_absent_leaves_what_is_there(virtual: Any) -> None:
 
 
 def test_a_key_can_be_cancelled(virtual: Any) -> None:
-    """Kafka's testCancelTimer. Without a timer under the key the result is None."""
+    """`cancel` takes the key. If no timer has the key, it returns None. Kafka's testCancelTimer."""
     timer, fired = virtual.timer(), []
     timer.schedule(10, fired.append, 1, key="k")
     assert [timer.cancel("k"), timer.cancel("k")] == [EntryState.CANCELLED, None]
@@ -53,7 +53,7 @@ def test_a_key_can_be_cancelled(virtual: Any) -> None:
 
 
 def test_a_callback_may_take_its_own_key_again(virtual: Any) -> None:
-    """The key is free when the callback begins."""
+    """A callback may schedule a timer with its own key, because the key is free when the callback begins."""
     timer, fired = virtual.timer(), []
 
     def run() -> None:
@@ -66,7 +66,7 @@ def test_a_callback_may_take_its_own_key_again(virtual: Any) -> None:
 
 
 def test_a_recurring_timer_keeps_its_key_and_ends_when_replaced(virtual: Any) -> None:
-    """This holds even when its callback replaces it."""
+    """A recurring timer ends when its key gets another timer, even if its own callback does this."""
     timer, fired = virtual.timer(), []
 
     def run() -> None:
@@ -83,7 +83,7 @@ def test_a_recurring_timer_keeps_its_key_and_ends_when_replaced(virtual: Any) ->
 
 
 def test_a_fired_timer_takes_its_key_back_unless_another_has_it(virtual: Any) -> None:
-    """After `reschedule` it waits under its key again, so a key never has two timers."""
+    """After `reschedule` the timer waits under its key again. If another timer has the key, this is refused."""
     timer, fired = virtual.timer(), []
     first = timer.schedule(5, fired.append, 1, key="k")
     virtual.pass_ms(5)
@@ -107,7 +107,7 @@ def test_what_cannot_be_a_key_is_refused(virtual: Any, key: Any) -> None:
 
 
 def test_a_task_added_again_is_moved(virtual: Any) -> None:
-    """Kafka's TimerTaskListTest.testAll: a task that is added again is not counted twice, and runs once."""
+    """The task is not counted twice, and runs once. Kafka's TimerTaskListTest.testAll."""
     timer, fired = virtual.timer(), []
     tasks = [TimerTask(10 + number, fired.append, (number,)) for number in range(5)]
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Touch and reschedule: before, while and after a timer runs."""
+"""Touch and reschedule, before, while and after a timer runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_touched_timer_runs_at_its_new_deadline_only(virtual: Any) -> None:
-    """Each touch postpones it, as heartbeats do."""
+    """Each touch postpones the timer, as heartbeats do."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(100, fired.append, 1)
     for _ in range(50):
@@ -25,7 +25,7 @@ def test_a_touched_timer_runs_at_its_new_deadline_only(virtual: Any) -> None:
 
 @pytest.mark.parametrize("move", ["touch", "reschedule"])
 def test_a_timer_may_be_moved_to_an_earlier_time(virtual: Any, move: str) -> None:
-    """This ends the sleep for its old deadline."""
+    """The new deadline ends the sleep for the old one."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(10_000, fired.append, 1)
     virtual.pass_ms(10)
@@ -40,7 +40,7 @@ def test_a_timer_may_be_moved_to_an_earlier_time(virtual: Any, move: str) -> Non
 
 @pytest.mark.parametrize("move", ["touch", "reschedule"])
 def test_a_timer_moved_to_the_past_runs_at_once(virtual: Any, move: str) -> None:
-    """Tokio's reset to the past before it fires."""
+    """A timer that is moved to the past runs at once. Source: Tokio's test of a reset to the past."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(1000, fired.append, 1)
     getattr(handle, move)(-5)
@@ -49,7 +49,7 @@ def test_a_timer_moved_to_the_past_runs_at_once(virtual: Any, move: str) -> None
 
 
 def test_reschedule_arms_a_fired_timer_again_and_touch_does_not(virtual: Any) -> None:
-    """Tokio's reset after it fired."""
+    """`reschedule` starts a timer that has fired. `touch` does not. Source: Tokio's test of a reset after it fired."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(5, fired.append, 1)
     virtual.pass_ms(5)
@@ -70,7 +70,7 @@ def test_a_cancelled_timer_stays_cancelled(virtual: Any) -> None:
 
 
 def test_a_callback_may_arm_itself_again(virtual: Any) -> None:
-    """A test of folly: a callback schedules its timer again. "At once" means the next turn, not this one."""
+    """The callback schedules its own timer again, as in a test of folly. A delay of 0 means the next turn."""
     timer, fired = virtual.timer(), []
 
     def run() -> None:
@@ -86,7 +86,7 @@ def test_a_callback_may_arm_itself_again(virtual: Any) -> None:
 
 
 def test_a_callback_moves_its_siblings(virtual: Any) -> None:
-    """Siblings of its tick that have not begun run once, at their new time."""
+    """Timers of the same tick that have not begun run once, at their new time."""
     timer, fired = virtual.timer(), []
     others: list[Any] = []
 

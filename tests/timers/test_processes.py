@@ -1,4 +1,4 @@
-"""Forks and the end of the interpreter with pending timers, each in a new process."""
+"""Forks, and the end of the interpreter, while timers are pending. Each test starts a new process."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ pytestmark = [
 
 @pytest.fixture(params=sorted(CORES), autouse=True)
 def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Select the core that the started processes use."""
+    """Selects the core that the started processes use."""
     monkeypatch.setenv("WHEEL_SCHED_PURE", "1" if request.param == "pure" else "0")
 
 
 def run(program: str) -> list[str]:
-    """The lines that it printed. It must end with code 0 and an empty stderr."""
+    """Run a Python program. Returns the lines that it printed. It must end with code 0 and an empty stderr."""
     # Python 3.12 warns of every fork with threads, which is what these tests are about.
     strict = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
     command = [sys.executable, *strict, "-c", textwrap.dedent(program)]
@@ -130,7 +130,7 @@ say("forty")
 
 
 def test_a_fork_from_within_a_callback_works() -> None:
-    """The callback runs on the reaper's thread. Some servers start their workers in this way."""
+    """The callback forks on the reaper's thread. Some servers start their workers in this way."""
     lines = run(
         PREAMBLE
         + """
@@ -171,7 +171,7 @@ say("end")
 
 
 def test_the_interpreter_ends_though_a_callback_blocks_for_ever() -> None:
-    """The reaper is a daemon: the interpreter waits one second for it."""
+    """The reaper is a daemon thread. The interpreter waits for it for one second only."""
     lines = run(
         PREAMBLE
         + """
@@ -186,7 +186,7 @@ say("end")
 
 
 def test_an_event_loop_ends_with_timers_pending() -> None:
-    """An open timer causes no warning and does not delay the end."""
+    """A timer that was not closed causes no warning and does not delay the end of the loop."""
     lines = run(
         """
 import asyncio

@@ -1,4 +1,4 @@
-"""The pytest plugin in another project: a new pytest process finds it by its entry point."""
+"""The pytest plugin as another project uses it: a new pytest process finds it by its entry point."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_this_very_run_has_the_fixtures(virtual_clock: VirtualClock, virtual_loo
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_strict_project_can_use_the_fixtures(tmp_path: Path) -> None:
-    """Such a project makes warnings errors and declares its marks. It configures nothing for the plugin."""
+    """A strict project turns warnings into errors and declares its marks. It configures nothing for the plugin."""
     done = run_pytest(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
@@ -72,7 +72,7 @@ def test_a_strict_project_can_use_the_fixtures(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_the_plugin_can_be_left_out(tmp_path: Path) -> None:
-    """With `-p no:wheel_sched` its fixtures are absent."""
+    """With `-p no:wheel_sched` the fixtures do not exist."""
     done = run_pytest(tmp_path, "-p", "no:wheel_sched")
     assert done.returncode == 1
     assert done.stdout.count("fixture 'virtual_clock' not found") == 1

@@ -1,4 +1,4 @@
-"""The deadline queue, on every core."""
+"""The deadline queue, with every core."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from wheel_sched.wheel import CORES, EntryState
 
 @pytest.fixture(params=sorted(CORES), autouse=True)
 def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The core under each queue made here."""
+    """The core that each queue of the test uses."""
     name: str = request.param
     monkeypatch.setattr(queue, "TimingWheel", CORES[name])
     return name
 
 
 def test_a_task_is_taken_at_its_deadline_and_not_before() -> None:
-    """Tasks of one deadline come in the order in which they were added. `next_ms` says when the next one is due."""
+    """Tasks with one deadline come in the order in which they were added. `next_ms` is the next deadline."""
     tasks = DeadlineQueue[str](100)
     for task, deadline_ms in (("late", 110), ("early", 105), ("second", 110)):
         tasks.schedule(task, deadline_ms)
@@ -31,7 +31,7 @@ def test_a_task_is_taken_at_its_deadline_and_not_before() -> None:
 
 
 def test_a_limit_leaves_the_rest_due() -> None:
-    """Fewer tasks than the limit mean that no other task is due."""
+    """`take` returns at most `limit` tasks. If it returns fewer, no other task is due."""
     tasks = DeadlineQueue[int]()
     for number in range(5):
         tasks.schedule(number, 7)
@@ -42,7 +42,7 @@ def test_a_limit_leaves_the_rest_due() -> None:
 
 
 def test_a_cancelled_task_is_not_taken_also_between_two_batches() -> None:
-    """An entry that was handed out can no longer be cancelled."""
+    """A task that was handed out can no longer be cancelled."""
     tasks = DeadlineQueue[int]()
     entries = [tasks.schedule(number, 7) for number in range(4)]
     assert entries[1].cancel() is EntryState.CANCELLED
@@ -53,7 +53,7 @@ def test_a_cancelled_task_is_not_taken_also_between_two_batches() -> None:
 
 
 def test_a_task_may_schedule_the_next_while_a_batch_is_worked_on() -> None:
-    """A task that is due at once comes with the next call."""
+    """A task that is added during a batch and due at once comes with the next call."""
     tasks = DeadlineQueue[str]()
     tasks.schedule("first", 5)
     for task in tasks.take(5):
@@ -63,14 +63,14 @@ def test_a_task_may_schedule_the_next_while_a_batch_is_worked_on() -> None:
 
 
 def test_deadlines_round_up_to_a_tick() -> None:
-    """The queue passes its tick and size to the wheel, so a deadline rounds up to a tick."""
+    """The queue passes its tick and size to the wheel, which rounds a deadline up to a tick."""
     tasks = DeadlineQueue[str](0, tick_ms=10, wheel_size=8)
     tasks.schedule("task", 11)
     assert (tasks.next_ms(), tasks.take(19), tasks.take(20)) == (20, [], ["task"])
 
 
 def test_a_clock_set_back_makes_nothing_due_before_its_time() -> None:
-    """Waiting tasks keep their deadlines, and get new entries. New tasks are due by the clock after the step."""
+    """Waiting tasks keep their deadlines. New tasks are due by the clock after the step."""
     tasks = DeadlineQueue[str]()
     assert tasks.take(1_000) == []
     old = tasks.schedule("later", 1_500)
@@ -85,7 +85,7 @@ def test_a_clock_set_back_makes_nothing_due_before_its_time() -> None:
 
 
 def test_what_was_due_and_is_not_taken_waits_again_for_its_time() -> None:
-    """The clock is set back between two batches."""
+    """The clock is set back between two batches. The tasks left over are due again at their deadlines."""
     tasks = DeadlineQueue[int]()
     for number in range(3):
         tasks.schedule(number, 100)
@@ -95,7 +95,7 @@ def test_what_was_due_and_is_not_taken_waits_again_for_its_time() -> None:
 
 
 def test_a_clock_that_did_not_go_back_changes_nothing() -> None:
-    """Its entries stay as they are."""
+    """After a call for such a clock, the entries of the queue are the same objects as before."""
     tasks = DeadlineQueue[str](100)
     entry = tasks.schedule("task", 120)
     assert tasks.follow(100) == tasks.follow(110) == []
@@ -104,7 +104,7 @@ def test_a_clock_that_did_not_go_back_changes_nothing() -> None:
 
 
 def test_a_clock_before_its_beginning_counts_as_0() -> None:
-    """A wall clock may show a date before 1970."""
+    """A wall clock may show a date before 1970. Such a time counts as 0."""
     tasks = DeadlineQueue[str](-5)
     assert tasks.now_ms == 0
     tasks.take(10)
@@ -114,7 +114,7 @@ def test_a_clock_before_its_beginning_counts_as_0() -> None:
 
 
 def test_a_restart_forgets_what_waits() -> None:
-    """Entries from before the restart have no effect."""
+    """Entries from before a restart have no effect."""
     tasks = DeadlineQueue[str](100)
     entry = tasks.schedule("before", 150)
     tasks.restart(20)
@@ -124,7 +124,7 @@ def test_a_restart_forgets_what_waits() -> None:
 
 
 def test_waiting_and_clear_answer_the_tasks_in_order() -> None:
-    """`waiting` only returns the tasks; `clear` also cancels them."""
+    """`waiting` only returns the tasks in order of deadline. `clear` also cancels them."""
     tasks = DeadlineQueue[str]()
     entry = tasks.schedule("second", 20)
     tasks.schedule("first", 10)
@@ -134,7 +134,7 @@ def test_waiting_and_clear_answer_the_tasks_in_order() -> None:
 
 
 def test_the_queue_adds_no_call_to_the_wheel(core: str) -> None:
-    """The hot methods are the wheel's bound methods. Where calls are atomic, an entry may exist before it waits."""
+    """The hot methods of the queue are the wheel's bound methods."""
     tasks = DeadlineQueue[str]()
     wheel = CORES[core]
     for method in (tasks.schedule, tasks.advance, tasks.next_ms, tasks.count):
@@ -149,7 +149,7 @@ def test_the_queue_adds_no_call_to_the_wheel(core: str) -> None:
 
 
 def test_the_repr_shows_what_waits() -> None:
-    """The repr has the number of tasks, and when the next one is due."""
+    """The repr has the number of tasks and the next deadline."""
     tasks = DeadlineQueue[str](100)
     assert repr(tasks) == "<DeadlineQueue pending=0 now=100ms next=none>"
     tasks.schedule("task", 120)
@@ -157,7 +157,7 @@ def test_the_repr_shows_what_waits() -> None:
 
 
 def test_a_wrong_shape_is_refused() -> None:
-    """The error is that of the wheel."""
+    """A wrong tick or wheel size raises the wheel's error."""
     with pytest.raises(ConfigError, match="tick_ms"):
         DeadlineQueue[str](tick_ms=0)
 
@@ -167,12 +167,12 @@ def test_a_wrong_shape_is_refused() -> None:
     [(0, 5, 5), (1, 5, 6), (999_999, 0, 1), (1_000_000, 0, 1), (7_500_000, -3, 8), (0, 0.25, 1), (750_000, 0.25, 1)],
 )
 def test_a_delay_ends_with_the_first_whole_ms_that_is_not_early(now_ns: int, delay_ms: float, deadline_ms: int) -> None:
-    """Now and the delay are added before they are rounded up; a delay below 0 is 0."""
+    """The sum of now and the delay is rounded up to whole ms. A delay below 0 counts as 0."""
     assert deadline_after(now_ns, delay_ms) == deadline_ms
 
 
 @pytest.mark.parametrize("delay_ms", [None, "5", True, float("nan"), float("inf")])
 def test_a_delay_that_is_no_number_is_refused(delay_ms: object) -> None:
-    """The message names the value."""
+    """The error names the value."""
     with pytest.raises(Rejected, match="delay_ms"):
         deadline_after(0, delay_ms)

@@ -1,4 +1,4 @@
-"""Recurring timers: interval, lateness and end."""
+"""Recurring timers: interval, missed runs and end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_fixed_rate_does_not_drift(virtual: Any) -> None:
-    """Two hundred runs every 7 ms end at 1400 ms, also when a coarse tick delays each run."""
+    """Two hundred runs every 7 ms end at 1400 ms, even if a coarse tick delays each run."""
     timer, fired = virtual.timer(5, 16), []
     handle = timer.every(7, lambda: fired.append(virtual.now_ms()))
     virtual.pass_ms(1400)
@@ -58,17 +58,17 @@ def slow_runs(facade: Any, slow_ms: int, **options: Any) -> list[int]:
     ],
 )
 def test_missed_runs_are_made_up_for_as_told(virtual: Any, catch_up: CatchUp, began: list[int]) -> None:
-    """The run of 10 ends at 45, so the runs of 20, 30 and 40 are missed. The interval stays."""
+    """The run at 10 ms ends at 45 ms, so the runs at 20, 30 and 40 are missed. `catch_up` says which are made up."""
     assert slow_runs(virtual, 35, catch_up=catch_up) == began
 
 
 def test_a_fixed_delay_counts_from_the_end_of_a_run(virtual: Any) -> None:
-    """After a run of any length the timer pauses for ten milliseconds."""
+    """The timer pauses for ten milliseconds after a run, however long the run was."""
     assert slow_runs(virtual, 35, fixed="delay") == [10, 55, 65, 75, 85, 95]
 
 
 def test_a_recurring_timer_ends_when_it_is_cancelled(virtual: Any) -> None:
-    """It may be cancelled between two runs or in a run, which is then the last."""
+    """The timer may be cancelled between two runs or during a run. That run is then the last."""
     timer, fired = virtual.timer(), []
     between = timer.every(10, fired.append, "between")
     within = timer.every(10, lambda: fired.append(within.cancel()))
@@ -81,7 +81,7 @@ def test_a_recurring_timer_ends_when_it_is_cancelled(virtual: Any) -> None:
 
 
 def test_an_exception_does_not_end_a_recurring_timer(virtual: Any) -> None:
-    """Each exception is reported."""
+    """Each exception is reported, and the next run comes."""
     timer = virtual.timer()
     timer.every(10, lambda: 1 / 0)
     virtual.pass_ms(50)
@@ -89,7 +89,7 @@ def test_an_exception_does_not_end_a_recurring_timer(virtual: Any) -> None:
 
 
 def test_a_recurring_timer_may_be_moved(virtual: Any) -> None:
-    """Its fixed rate continues from the new deadline."""
+    """The fixed rate continues from the new deadline."""
     timer, fired = virtual.timer(), []
     handle = timer.every(10, lambda: fired.append(virtual.now_ms()))
     virtual.pass_ms(10)
@@ -99,7 +99,7 @@ def test_a_recurring_timer_may_be_moved(virtual: Any) -> None:
 
 
 def test_a_coroutine_recurs_without_overlapping_itself(loop_facade: Any) -> None:
-    """The next run waits for the end of the last one, even if that takes longer than the interval."""
+    """The next run begins when the last one has ended, even if that takes longer than the interval."""
     timer, spans = loop_facade.timer(), []
 
     async def run() -> None:
@@ -119,7 +119,7 @@ def test_a_coroutine_recurs_without_overlapping_itself(loop_facade: Any) -> None
     "arguments", [{"interval_ms": 0}, {"interval_ms": 1.5}, {"interval_ms": True}, {"fixed": "x"}, {"catch_up": "all"}]
 )
 def test_a_wrong_rhythm_is_refused(virtual: Any, arguments: dict[str, Any]) -> None:
-    """The message names the argument; nothing is scheduled."""
+    """The error names the argument. Nothing is scheduled."""
     timer = virtual.timer()
     (name,) = arguments
     with pytest.raises(ConfigError, match=f"expected {name}"):
@@ -128,14 +128,14 @@ def test_a_wrong_rhythm_is_refused(virtual: Any, arguments: dict[str, Any]) -> N
 
 
 def test_several_mistakes_are_told_at_once() -> None:
-    """The error lists all of them."""
+    """One error lists all mistakes."""
     with pytest.raises(ConfigError, match="2 problems"):
         Every(0, "x")  # type: ignore[arg-type]
 
 
 @given(st.integers(1, 10**9), st.integers(0, 10**15), st.integers(0, 10**12))
 def test_the_next_beat_is_one_of_the_rhythm(interval_ms: int, deadline_ms: int, late_ms: int) -> None:
-    """SKIP: the first run in the future. ONCE: the last run in the past, if one was missed. ALL: the next run."""
+    """SKIP gives the first run after now, ONCE the last missed run, ALL the run after the last one."""
     now_ms = deadline_ms + late_ms
     all_ms, once_ms, skip_ms = (
         Every(interval_ms, "rate", how).next_ms(deadline_ms, now_ms)
@@ -148,7 +148,7 @@ def test_the_next_beat_is_one_of_the_rhythm(interval_ms: int, deadline_ms: int, 
 
 
 def test_a_day_of_beats_passes_in_no_time_by_autojump() -> None:
-    """The virtual clock jumps while the reaper waits."""
+    """The virtual clock jumps to the next run while the reaper waits."""
     import threading
 
     from wheel_sched.timers import SystemTimer
@@ -169,7 +169,7 @@ def test_a_day_of_beats_passes_in_no_time_by_autojump() -> None:
 
 @pytest.mark.parametrize("interval_ms", [2**63 - 1, 2**64, 10**30])
 def test_a_huge_interval_waits(virtual: Any, interval_ms: int) -> None:
-    """libuv's huge_repeat: the second run is beyond every clock and does not come at once."""
+    """The second run is beyond the range of every clock and does not come at once. Source: libuv's huge_repeat."""
     timer, fired = virtual.timer(), []
     handle = timer.every(interval_ms, fired.append, 1, first_ms=5)
     timer.every(10, fired.append, 2)

@@ -12,7 +12,7 @@ from wheel_sched.timers.deadlines import coalesced
 
 @given(st.integers(-(10**6), 10**18), st.integers(0, 10**15))
 def test_the_chosen_moment_lies_within_the_slack_and_none_there_is_rounder(deadline_ms: int, slack_ms: int) -> None:
-    """Never early, never later than allowed; round = divisible by the highest power of two."""
+    """The time is within the slack. Rounder means divisible by a higher power of two."""
     chosen = coalesced(deadline_ms, slack_ms)
     assert deadline_ms <= chosen <= deadline_ms + slack_ms
     if deadline_ms > 0:
@@ -22,7 +22,7 @@ def test_the_chosen_moment_lies_within_the_slack_and_none_there_is_rounder(deadl
 
 
 def test_timers_with_slack_meet(virtual: Any) -> None:
-    """A hundred timers spread over 100 ms, each with 128 ms of slack: a few wake-ups instead of a hundred."""
+    """A hundred timers spread over 100 ms, each with 128 ms of slack, need a few wake-ups instead of a hundred."""
     timer, late = virtual.timer(), []
     for delay_ms in range(1000, 1100):
         due_ms = virtual.now_ms() + delay_ms
@@ -36,7 +36,7 @@ def test_timers_with_slack_meet(virtual: Any) -> None:
 
 
 def test_slack_holds_for_what_was_moved_and_what_recurs(virtual: Any) -> None:
-    """Slack does not add up: the interval counts from deadline to deadline."""
+    """Slack does not add up, because the interval counts from deadline to deadline."""
     timer, beats, moved = virtual.timer(), [], []
     timer.every(100, lambda: beats.append(virtual.now_ms()), slack_ms=30)
     handle = timer.schedule(50, lambda: moved.append(virtual.now_ms()), slack_ms=64)

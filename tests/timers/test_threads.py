@@ -1,4 +1,4 @@
-"""Timers on threads in real time: executors, races, many threads at once."""
+"""Timers on threads in real time: executors, races, and many threads at once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from wheel_sched.timers import SystemTimer, queue
 from wheel_sched.timers.facade import BACKLOG
 from wheel_sched.wheel import CORES, EntryState
 
-PATIENCE_S = 40.0  # for what must come; only a defect waits that long
+PATIENCE_S = 40.0  # the longest wait for an event; only a defect waits so long
 CANCELLED, RUNNING, FIRED = EntryState.CANCELLED, EntryState.RUNNING, EntryState.FIRED
 
 
 @pytest.fixture(params=sorted(CORES), autouse=True)
 def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The core of every timer made here. Threads schedule into the compiled wheel, or into an inbox of the pure one."""
+    """The core of every timer of the test. Threads schedule into the compiled wheel, or an inbox of the pure one."""
     name: str = request.param
     monkeypatch.setattr(queue, "TimingWheel", CORES[name])
     return name
@@ -33,7 +33,7 @@ def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 @pytest.fixture
 def hasty_switches() -> Iterator[None]:
-    """The interpreter switches threads as often as possible."""
+    """Makes the interpreter switch threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -48,7 +48,7 @@ def until(happened: Callable[[], object]) -> None:
 
 
 def at_once(*work: Callable[[], object]) -> None:
-    """Run all functions, each in a thread, and raise their errors."""
+    """Run all functions at once, one thread each, and raise their errors."""
     with ThreadPoolExecutor(len(work)) as pool:
         barrier = threading.Barrier(len(work))
 
@@ -61,7 +61,7 @@ def at_once(*work: Callable[[], object]) -> None:
 
 
 def test_inline_callbacks_run_on_the_reaper_and_pooled_ones_beside_it() -> None:
-    """The threads of the pool end when the timer is closed."""
+    """Inline callbacks run in the reaper's thread. The threads of a pool end when the timer is closed."""
     names: list[str] = []
     with SystemTimer() as inline, SystemTimer(executor="threads") as pooled:
         inline.schedule(1, lambda: names.append(threading.current_thread().name))
@@ -75,7 +75,7 @@ def test_inline_callbacks_run_on_the_reaper_and_pooled_ones_beside_it() -> None:
 
 
 def test_a_blocking_callback_in_a_pool_does_not_hold_up_others() -> None:
-    """An inline executor would be held up."""
+    """While a callback in a pool blocks, other callbacks run. With the inline executor they would wait."""
     released, fired = threading.Event(), threading.Event()
     with SystemTimer(executor="threads") as timer:
         timer.schedule(1, released.wait, PATIENCE_S)
@@ -85,7 +85,7 @@ def test_a_blocking_callback_in_a_pool_does_not_hold_up_others() -> None:
 
 
 def test_a_blocking_callback_inline_delays_others_and_loses_none() -> None:
-    """All run afterwards, in order."""
+    """The other callbacks run afterwards, in order."""
     fired: list[int] = []
     begun, released = threading.Event(), threading.Event()
 
@@ -105,7 +105,7 @@ def test_a_blocking_callback_inline_delays_others_and_loses_none() -> None:
 
 
 def test_an_executor_of_the_user_is_used_and_left_open() -> None:
-    """Closing the timer does not close it."""
+    """The end of the timer does not shut the user's executor down."""
     ran = threading.Event()
     with ThreadPoolExecutor(1, "mine") as mine:
         with SystemTimer(executor=mine) as timer:
@@ -115,7 +115,7 @@ def test_an_executor_of_the_user_is_used_and_left_open() -> None:
 
 
 def test_what_an_executor_refuses_is_reported() -> None:
-    """The timer is cancelled, the handler gets the error, and the reaper continues."""
+    """If the executor refuses a callback, the timer is cancelled, the handler gets the error, the reaper continues."""
 
     class Refusing(Executor):
         def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -131,13 +131,13 @@ def test_what_an_executor_refuses_is_reported() -> None:
 
 @pytest.mark.parametrize("executor", ["thread", None, 4])
 def test_what_is_no_executor_is_refused(executor: Any) -> None:
-    """It is refused before a thread is started."""
+    """The object is refused before a thread is started."""
     with pytest.raises(ConfigError, match="expected executor to be"):
         SystemTimer(executor=executor)
 
 
 def test_cancel_answers_running_and_cancel_and_wait_waits() -> None:
-    """When `cancel_and_wait` returns, the callback has ended."""
+    """While a callback runs, `cancel` returns RUNNING. `cancel_and_wait` returns when the callback has ended."""
     begun, released, ended = threading.Event(), threading.Event(), threading.Event()
 
     def run() -> None:
@@ -158,7 +158,7 @@ def test_cancel_answers_running_and_cancel_and_wait_waits() -> None:
 
 
 def test_a_callback_that_waits_for_itself_does_not_wait() -> None:
-    """A callback that waited for its own end would wait for ever."""
+    """`cancel_and_wait` in a callback does not wait for the callback itself, because that would never end."""
     answers: list[EntryState] = []
     with SystemTimer(executor="threads") as timer:
         armed = threading.Event()
@@ -174,7 +174,7 @@ def test_a_callback_that_waits_for_itself_does_not_wait() -> None:
 
 
 def test_close_waits_for_the_callback_that_runs() -> None:
-    """After `close` the caller may destroy objects that callbacks use."""
+    """When `close` has returned, the caller may destroy objects that callbacks use."""
     begun, ended = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -195,7 +195,7 @@ def test_close_waits_for_the_callback_that_runs() -> None:
 @pytest.mark.usefixtures("hasty_switches")
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 def test_each_race_of_cancel_and_expiry_has_one_winner(executor: Any) -> None:
-    """Cancelled by two threads around its deadline, a timer is cancelled or runs, never both and never neither."""
+    """Two threads cancel a timer around its deadline. It is either cancelled once or run once."""
     count = 1500
     runs: Counter[int] = Counter()
     answers: list[list[EntryState]] = [[], []]
@@ -250,7 +250,7 @@ def test_a_timer_touched_around_its_deadline_never_runs_early() -> None:
 
 @pytest.mark.usefixtures("hasty_switches")
 def test_many_threads_schedule_cancel_and_move_without_losing_a_timer() -> None:
-    """A cancelled timer never runs, every other one exactly once."""
+    """A timer that was cancelled never runs. Every other timer runs exactly once."""
     runs: Counter[int] = Counter()
     numbers = itertools.count()
     kept: list[list[int]] = [[] for _ in range(6)]
@@ -274,7 +274,7 @@ def test_many_threads_schedule_cancel_and_move_without_losing_a_timer() -> None:
 
 @pytest.mark.usefixtures("hasty_switches")
 def test_a_key_fought_over_by_threads_runs_one_timer_at_a_time() -> None:
-    """A replaced timer never runs, every other one does."""
+    """A timer that was replaced never runs. Every other timer runs."""
     ran: list[int] = []
     numbers = itertools.count()
     handles: dict[int, Any] = {}
@@ -293,7 +293,7 @@ def test_a_key_fought_over_by_threads_runs_one_timer_at_a_time() -> None:
 
 @pytest.mark.usefixtures("hasty_switches")
 def test_max_pending_is_exact_among_threads() -> None:
-    """Of the timers of four threads exactly a hundred are accepted."""
+    """Four threads schedule at once, and exactly a hundred timers are accepted."""
     with SystemTimer(max_pending=100) as timer:
         accepted: list[int] = []
 
@@ -327,7 +327,7 @@ def test_a_timer_started_and_stopped_by_many_threads_ends_every_time() -> None:
 
 
 def test_one_timer_closed_by_many_threads_gives_each_pending_timer_to_one() -> None:
-    """Other threads still schedule. An accepted timer runs or is returned by one `close`; a refused timer neither."""
+    """Other threads still schedule. Each accepted timer runs or is returned by exactly one `close`."""
     for _ in range(20):
         runs: Counter[int] = Counter()
         numbers = itertools.count()
@@ -362,7 +362,7 @@ def test_one_timer_closed_by_many_threads_gives_each_pending_timer_to_one() -> N
 
 
 def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later(core: str) -> None:
-    """A thousand later timers cause no wake-up. More timers than the inbox may hold cause one."""
+    """A thousand timers with later deadlines cause no wake-up. On the pure core, a full inbox causes a few."""
     with SystemTimer() as timer:
         timer.schedule(60_000, print)
         until(lambda: timer._sleeps_until > 0)
@@ -379,7 +379,7 @@ def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later(core: str) -> None:
 
 
 def test_no_lock_is_needed_to_schedule() -> None:
-    """While another thread holds the timer's lock, later timers are still accepted."""
+    """A timer with a later deadline is accepted while another thread holds the lock of the timers."""
     with SystemTimer() as timer:
         timer.schedule(60_000, print)
         until(lambda: timer._sleeps_until > 0)
@@ -393,7 +393,7 @@ def test_no_lock_is_needed_to_schedule() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_million_timers_cancelled_leave_nothing_behind() -> None:
-    """At most a thousandth of their objects remain, and no wake-up follows."""
+    """At most a thousandth of the objects remain, and the reaper does not wake up for them."""
     with SystemTimer() as timer:
         timer.schedule(0, lambda: None)
         until(lambda: len(timer) == 0)
@@ -418,7 +418,7 @@ def test_a_million_timers_cancelled_leave_nothing_behind() -> None:
 @pytest.mark.usefixtures("hasty_switches")
 @pytest.mark.timeout(180)
 def test_a_long_run_of_everything_at_once_keeps_every_promise() -> None:
-    """Eight threads for five seconds on short, recurring and keyed timers: no timer lost, none run twice."""
+    """Eight threads use short, recurring and keyed timers for five seconds. No timer is lost or runs twice."""
     runs: Counter[int] = Counter()
     outcomes: list[dict[int, Any]] = [{} for _ in range(8)]
     numbers = itertools.count()

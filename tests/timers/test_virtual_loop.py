@@ -1,4 +1,4 @@
-"""The event loop on virtual time, by itself."""
+"""The event loop on virtual time, tested without timers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(main: Coroutine[Any, Any, Any], **options: Any) -> Any:
 
 
 def test_a_long_sleep_is_over_at_once_and_in_order() -> None:
-    """The sleeps last ten thousand days of virtual time. They end by their length, in whatever order they began."""
+    """The sleeps last up to ten thousand days of virtual time. They end by their length, not by their start."""
     order: list[int] = []
 
     async def sleep(days: int) -> None:
@@ -40,7 +40,7 @@ def test_a_long_sleep_is_over_at_once_and_in_order() -> None:
 
 @pytest.mark.parametrize("start_s", [0, 2**24, 2**31, 2**33])
 def test_sleeps_work_beyond_where_float_seconds_get_coarse(start_s: int) -> None:
-    """The loop neither hangs nor ends a sleep before its time, by more than a microsecond."""
+    """The loop does not hang. Each sleep lasts its time, within five microseconds."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -53,7 +53,7 @@ def test_sleeps_work_beyond_where_float_seconds_get_coarse(start_s: int) -> None
 
 
 def test_sums_of_float_seconds_leave_no_crumbs() -> None:
-    """A hundred times 0.07 s is 7 s, to the nanosecond."""
+    """A hundred sleeps of 0.07 s last 7 s, exact to the nanosecond."""
 
     async def main() -> int:
         loop = asyncio.get_running_loop()
@@ -66,7 +66,7 @@ def test_sums_of_float_seconds_leave_no_crumbs() -> None:
 
 
 def test_a_timeout_comes_before_what_takes_longer() -> None:
-    """asyncio's own primitives live in virtual time."""
+    """asyncio's own timeouts use virtual time."""
 
     async def main() -> None:
         with pytest.raises(TimeoutError):
@@ -79,7 +79,7 @@ def test_a_timeout_comes_before_what_takes_longer() -> None:
 
 
 def test_time_stands_still_while_a_thread_of_the_executor_works() -> None:
-    """A timeout of virtual seconds is not over before real work is."""
+    """A timeout in virtual seconds does not end before the real work in the thread."""
     released = threading.Event()
 
     async def main() -> str:
@@ -116,7 +116,7 @@ def test_sockets_work() -> None:
 
 
 def test_without_autojump_time_moves_when_the_test_says_so() -> None:
-    """The test may move it from within the loop, and from another thread."""
+    """The test moves time from within the loop, and from another thread."""
     clock = VirtualClock()
 
     async def main() -> None:
@@ -140,7 +140,7 @@ def test_without_autojump_time_moves_when_the_test_says_so() -> None:
 
 @pytest.mark.parametrize("options", [{"clock": 5}, {"idle_seconds": -1}, {"idle_seconds": "x"}])
 def test_a_wrong_argument_makes_no_loop(options: dict[str, Any]) -> None:
-    """A refused loop leaves no socket open: an open socket would be a warning, which fails the test."""
+    """A loop that is refused leaves no socket open. An open socket would be a warning, which fails the test."""
     (name,) = options
     with pytest.raises(ConfigError, match=f"expected {name}"):
         VirtualEventLoop(**options)

@@ -1,4 +1,4 @@
-"""Deadlines by date and time, while the wall clock is set forward and back."""
+"""Timers that wait for a date and time, while the wall clock is set forward and back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wheel_sched.timers.deadlines import wall_deadline
 
 
 def test_a_date_and_time_is_kept(virtual: Any) -> None:
-    """It is kept in whatever zone it was given, and the timer does not run before it."""
+    """The date may have any zone. The timer does not run before it."""
     timer, fired = virtual.timer(), []
     zone = timezone(timedelta(hours=5, minutes=30))
     timer.schedule_at(virtual.wall(5000).astimezone(zone), fired.append, 1)
@@ -24,7 +24,7 @@ def test_a_date_and_time_is_kept(virtual: Any) -> None:
 
 
 def test_a_date_that_has_passed_is_due_at_once(virtual: Any) -> None:
-    """This holds even for a date before 1970."""
+    """A date in the past is due at once, even one before 1970."""
     timer, fired = virtual.timer(), []
     timer.schedule_at(virtual.wall(-5), fired.append, 1)
     timer.schedule_at(datetime(1950, 1, 1, tzinfo=UTC), fired.append, 2)
@@ -33,7 +33,7 @@ def test_a_date_that_has_passed_is_due_at_once(virtual: Any) -> None:
 
 
 def test_a_step_forward_brings_a_following_timer_nearer(virtual: Any) -> None:
-    """The timer notices the step within a second. A timer that counts elapsed time does not move."""
+    """The timer notices the step within a second. A timer with a delay does not move."""
     timer, fired = virtual.timer(), []
     timer.schedule_at(virtual.wall(3_600_000), fired.append, "follow")
     timer.schedule_at(virtual.wall(3_600_000), fired.append, "elapse", on_jump=Jump.ELAPSE)
@@ -49,7 +49,7 @@ def test_a_step_forward_brings_a_following_timer_nearer(virtual: Any) -> None:
 
 
 def test_a_step_back_puts_a_following_timer_off(virtual: Any) -> None:
-    """The timer is never early by the wall clock, even when the wheel has already come to its slot."""
+    """The timer is never early by the wall clock, even when the wheel has already reached its slot."""
     timer, fired = virtual.timer(), []
     timer.schedule_at(virtual.wall(5000), fired.append, "follow")
     timer.schedule_at(virtual.wall(5000), fired.append, "elapse", on_jump=Jump.ELAPSE)
@@ -67,7 +67,7 @@ def test_a_step_back_puts_a_following_timer_off(virtual: Any) -> None:
 
 
 def test_a_clock_that_jumps_to_and_fro_runs_each_timer_once(virtual: Any) -> None:
-    """A day ahead and back again, and slewed by single milliseconds."""
+    """The clock is set a minute ahead and back, and moved by smaller steps, down to a millisecond."""
     timer, fired = virtual.timer(), []
     handles = [timer.schedule_at(virtual.wall(500 * number), fired.append, number) for number in range(1, 40)]
     for step in (3, -1, -1, -1, 60_000, -60_000, 7, -5000, 5000, -7):
@@ -82,7 +82,7 @@ def test_a_clock_that_jumps_to_and_fro_runs_each_timer_once(virtual: Any) -> Non
 
 
 def test_a_wall_timer_can_be_moved_cancelled_and_given_back(virtual: Any) -> None:
-    """This works as for any other timer, by the clock that the timer waits for."""
+    """The calls work as for any other timer, by the clock that the timer follows."""
     timer, fired = virtual.timer(), []
     touched, cancelled, kept = (timer.schedule_at(virtual.wall(100), fired.append, number) for number in range(3))
     assert touched.touch(200)
@@ -101,7 +101,7 @@ def test_a_wall_timer_can_be_moved_cancelled_and_given_back(virtual: Any) -> Non
 
 @pytest.mark.parametrize("when", [datetime(2030, 1, 1), date(2030, 1, 1), 5, "2030-01-01", None])
 def test_what_is_no_moment_is_refused(virtual: Any, when: Any) -> None:
-    """A date without a zone may mean any of 26 hours."""
+    """A date without a zone is refused, because it could mean any of 26 hours."""
     timer = virtual.timer()
     with pytest.raises(Rejected, match="datetime with a time zone"):
         timer.schedule_at(when, print)
@@ -111,7 +111,7 @@ def test_what_is_no_moment_is_refused(virtual: Any, when: Any) -> None:
 
 
 def test_a_moment_is_rounded_up_to_the_millisecond() -> None:
-    """A moment that is a microsecond after a millisecond counts as the next millisecond."""
+    """A date that is a microsecond after a whole millisecond counts as the next millisecond."""
     assert wall_deadline(datetime(1970, 1, 1, 0, 0, 1, 0, tzinfo=UTC)) == 1000
     assert wall_deadline(datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=UTC)) == 1001
     assert wall_deadline(datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)) == 0

@@ -1,4 +1,4 @@
-"""Every test of the wheel runs on every core, and most of them on several shapes of wheel."""
+"""Fixtures: every test of the wheel runs with every core, and most tests with several shapes of wheel."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SHAPES = [(1, 2), (1, 4096), (5, 8), (100, 512)]
 
 @pytest.fixture(params=sorted(CORES))
 def core(request: pytest.FixtureRequest) -> type[TimingWheel[Any]]:
-    """The class of one core."""
+    """The wheel class of one core."""
     return CORES[request.param]
 
 
 @pytest.fixture(params=SHAPES, ids=[f"tick{tick_ms}-size{size}" for tick_ms, size in SHAPES])
 def make_wheel(core: type[TimingWheel[Any]], request: pytest.FixtureRequest) -> MakeWheel:
-    """Makes wheels of one core and one shape; takes `now_ms`."""
+    """Makes wheels with one core and one shape. The argument is `now_ms`."""
     tick_ms, wheel_size = request.param
 
     def make(now_ms: int = 0) -> TimingWheel[Any]:

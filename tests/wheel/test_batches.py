@@ -13,7 +13,7 @@ Core = type[TimingWheel[Any]]
 
 
 def batches(wheel: TimingWheel[Any], now_ms: int, limit: int) -> list[list[Any]]:
-    """All batches up to the first one that is not full."""
+    """All batches of `advance`, up to the first one that is not full."""
     found: list[list[Any]] = []
     while not found or len(found[-1]) == limit:
         found.append([entry.task for entry in wheel.advance(now_ms, limit)])
@@ -21,7 +21,7 @@ def batches(wheel: TimingWheel[Any], now_ms: int, limit: int) -> list[list[Any]]
 
 
 def test_batches_are_full_and_together_what_one_call_gives(make_wheel: MakeWheel) -> None:
-    """For any limit `advance` gives the same entries in the same order, inside ticks and over levels."""
+    """With any limit `advance` hands out the same entries in the same order as in one call, over ticks and levels."""
     for limit in (1, 2, 3, 7, 100):
         batches_are_full(make_wheel, limit)
 
@@ -39,7 +39,7 @@ def batches_are_full(make_wheel: MakeWheel, limit: int) -> None:
 
 
 def test_a_sibling_cancelled_between_batches_is_not_handed_out(make_wheel: MakeWheel) -> None:
-    """It is due, but it was not handed out yet."""
+    """The entry is due, but the first batch did not contain it."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, 100) for number in range(4)]
     assert wheel.advance(100, 1) == [entries[0]]
@@ -50,7 +50,7 @@ def test_a_sibling_cancelled_between_batches_is_not_handed_out(make_wheel: MakeW
 
 
 def test_a_sibling_moved_between_batches_comes_at_its_new_time(make_wheel: MakeWheel) -> None:
-    """A task that is touched or rescheduled comes once. A task that is moved to the past comes last."""
+    """An entry that is touched or rescheduled comes once. An entry that is moved to the past comes last."""
     wheel = make_wheel()
     first, touched, moved, last, back = (wheel.schedule(number, 100) for number in range(5))
     assert wheel.advance(100, 1) == [first]
@@ -64,7 +64,7 @@ def test_a_sibling_moved_between_batches_comes_at_its_new_time(make_wheel: MakeW
 
 
 def test_a_sibling_postponed_between_batches_is_passed_over(make_wheel: MakeWheel) -> None:
-    """No call of `next_expiry` is necessary. The sibling does not count towards the limit."""
+    """`advance` skips the entry without a call of `next_expiry`. The entry does not count towards the limit."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, 100) for number in range(4)]
     assert wheel.advance(100, 1) == [entries[0]]
@@ -75,7 +75,7 @@ def test_a_sibling_postponed_between_batches_is_passed_over(make_wheel: MakeWhee
 
 
 def test_when_all_that_was_left_is_postponed_the_rest_of_time_goes_on(make_wheel: MakeWheel) -> None:
-    """`next_expiry` skips a partly handed-out tick without due entries."""
+    """`next_expiry` skips a tick whose remaining entries were all postponed."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, 100) for number in range(3)]
     wheel.advance(100, 1)
@@ -86,7 +86,7 @@ def test_when_all_that_was_left_is_postponed_the_rest_of_time_goes_on(make_wheel
 
 
 def test_a_deadline_between_the_batches_keeps_its_place_in_time(core: Core) -> None:
-    """During a backlog the wheel's clock is at the end of the last batch, not at now."""
+    """While due entries remain, the wheel's clock is at the end of the last batch, not at now."""
     wheel = core()
     for deadline_ms in (150, 160, 170):
         wheel.schedule(deadline_ms, deadline_ms)
@@ -99,7 +99,7 @@ def test_a_deadline_between_the_batches_keeps_its_place_in_time(core: Core) -> N
 
 
 def test_what_is_scheduled_for_now_between_batches_queues_behind_the_rest(make_wheel: MakeWheel) -> None:
-    """The rest of the unfinished tick comes first."""
+    """The remaining entries of the unfinished tick come first."""
     wheel = make_wheel()
     for number in range(3):
         wheel.schedule(number, 100)
@@ -110,7 +110,7 @@ def test_what_is_scheduled_for_now_between_batches_queues_behind_the_rest(make_w
 
 
 def test_the_rest_of_a_cut_tick_is_counted_and_listed(make_wheel: MakeWheel) -> None:
-    """`len`, the counters, `snapshot` and `clear` include the entries that a limit left over."""
+    """`len`, the counters, `snapshot` and `clear` include the entries that a limit has left."""
     wheel = make_wheel()
     for number in range(5):
         wheel.schedule(number, 100)
@@ -122,7 +122,7 @@ def test_the_rest_of_a_cut_tick_is_counted_and_listed(make_wheel: MakeWheel) -> 
 
 
 def test_small_batches_of_a_large_tick_stay_cheap(core: Core) -> None:
-    """To hand out one ms in batches of 10 costs a few times as much as one large call; the cost is not quadratic."""
+    """To hand out one millisecond in batches of 10 costs a few times as much as one call, not quadratic time."""
     count = 100_000
 
     def seconds(limit: int | None) -> float:

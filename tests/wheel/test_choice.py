@@ -1,4 +1,4 @@
-"""The choice of the core, and the reported reason."""
+"""Which core is chosen, and the reason that is reported."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_the_pure_core_can_be_forced() -> None:
 
 @pytest.mark.skipif("compiled" not in wheel.CORES, reason="this installation had no compiler")
 def test_the_compiled_core_is_taken_when_it_is_there() -> None:
-    """Only `WHEEL_SCHED_PURE=1` selects the pure core. Other values have no effect."""
+    """Other values of `WHEEL_SCHED_PURE` than 1 have no effect."""
     assert choice_with(WHEEL_SCHED_PURE="0") == "compiled|['compiled', 'pure']|it is built for this Python"
 
 
 def test_the_classes_are_those_of_one_core() -> None:
-    """An entry of the exported wheel has the exported class."""
+    """An entry that the exported wheel makes has the exported entry class."""
     timer: wheel.TimingWheel[str] = wheel.TimingWheel()
     assert isinstance(timer.schedule("task", 1), wheel.TimerTaskEntry)

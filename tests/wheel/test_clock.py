@@ -13,7 +13,7 @@ from wheel_sched.testing import VirtualClock
 
 @pytest.mark.parametrize("clock", [SystemClock(), VirtualClock()], ids=["system", "virtual"])
 def test_both_clocks_are_clocks(clock: object) -> None:
-    """The facades accept both."""
+    """The system clock and the virtual clock satisfy the protocol that the facades require."""
     assert isinstance(clock, Clock)
 
 
@@ -27,7 +27,7 @@ def test_the_system_clock_floors_its_milliseconds() -> None:
 
 
 def test_a_wait_on_the_system_clock_lasts_its_time() -> None:
-    """The timeout is in milliseconds, the wait is not shorter, and the result is False."""
+    """The wait takes its timeout in milliseconds, is not shorter, and returns False."""
     clock, condition = SystemClock(), threading.Condition()
     start_ns = clock.monotonic_ns()
     with condition:
@@ -46,7 +46,7 @@ def test_no_time_to_wait_is_no_wait(timeout_ms: float) -> None:
 
 @pytest.mark.parametrize("timeout_ms", [None, 60_000, 1e30, float("inf")])
 def test_a_notification_ends_a_wait_on_the_system_clock(timeout_ms: float | None) -> None:
-    """Waits of any length can be ended, also longer than the platform can time."""
+    """A notification ends a wait of any length, even one that is longer than the platform's limit."""
     clock, condition = SystemClock(), threading.Condition()
     answers: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""The page of other projects' test cases names existing tests."""
+"""The page that lists test cases of other projects names existing tests."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Task:
 
 
 def test_a_cancelled_entry_is_gone_at_once(make_wheel: MakeWheel) -> None:
-    """On any level `len` does not count it, `next_expiry` skips it, and `advance` does not hand it out."""
+    """On any level, `len` does not count it, `next_expiry` skips it, and `advance` does not hand it out."""
     for delay_ms in DELAYS_MS:
         wheel = make_wheel(1000)
         entry = wheel.schedule("task", 1000 + delay_ms)
@@ -30,7 +30,7 @@ def test_a_cancelled_entry_is_gone_at_once(make_wheel: MakeWheel) -> None:
 
 
 def test_a_second_cancel_answers_the_same_and_changes_nothing(make_wheel: MakeWheel) -> None:
-    """The second cancel removes no other entry."""
+    """The second cancel returns the same state and removes no other entry."""
     wheel = make_wheel()
     entry, _ = wheel.schedule("a", 100), wheel.schedule("b", 100)
     assert [entry.cancel(), entry.cancel()] == [EntryState.CANCELLED] * 2
@@ -38,7 +38,7 @@ def test_a_second_cancel_answers_the_same_and_changes_nothing(make_wheel: MakeWh
 
 
 def test_cancel_tells_running_from_fired(make_wheel: MakeWheel) -> None:
-    """RUNNING between hand-out and `finish`, FIRED after it; neither changes anything."""
+    """`cancel` returns RUNNING between hand-out and `finish`, and FIRED afterwards. It changes nothing then."""
     wheel = make_wheel()
     entry = wheel.schedule("task", 100)
     assert entry.state is EntryState.PENDING
@@ -60,7 +60,7 @@ def test_finish_leaves_waiting_and_cancelled_entries_alone(make_wheel: MakeWheel
 
 
 def test_cancel_lets_go_of_the_task(make_wheel: MakeWheel) -> None:
-    """A kept entry does not keep its task alive."""
+    """After a cancel, the entry does not refer to its task any more."""
     wheel = make_wheel()
     for delay_ms in DELAYS_MS:
         task = Task()
@@ -72,7 +72,7 @@ def test_cancel_lets_go_of_the_task(make_wheel: MakeWheel) -> None:
 
 
 def test_the_wheel_keeps_nothing_of_what_it_handed_out(make_wheel: MakeWheel) -> None:
-    """When the caller drops an entry, it is freed, also after `next_expiry` has seen it."""
+    """When the caller drops an entry, the entry is freed, even if `next_expiry` has cached it."""
     wheel = make_wheel()
     task = Task()
     gone = weakref.ref(task)
@@ -85,7 +85,7 @@ def test_the_wheel_keeps_nothing_of_what_it_handed_out(make_wheel: MakeWheel) ->
 
 
 def test_siblings_survive_a_cancel_in_any_position(make_wheel: MakeWheel) -> None:
-    """folly's CancelTimeout: first, last and middle of a slot, with the others' order kept."""
+    """Entries are cancelled at any place of a slot, and the others keep their order. Source: folly's CancelTimeout."""
     for position in range(5):
         wheel = make_wheel()
         entries = [wheel.schedule(number, 300) for number in range(5)]
@@ -94,7 +94,7 @@ def test_siblings_survive_a_cancel_in_any_position(make_wheel: MakeWheel) -> Non
 
 
 def test_reschedule_moves_an_entry_both_ways(make_wheel: MakeWheel) -> None:
-    """It may move between any two levels. It stays one entry and fires once, at the new deadline."""
+    """The entry may move between any two levels. It stays one entry and fires once, at the new deadline."""
     for first_ms, then_ms in product(DELAYS_MS, DELAYS_MS):
         moves_both_ways(make_wheel(), first_ms, then_ms)
 
@@ -110,7 +110,7 @@ def moves_both_ways(wheel: TimingWheel[Any], first_ms: int, then_ms: int) -> Non
 
 
 def test_rescheduling_never_changes_the_count(make_wheel: MakeWheel) -> None:
-    """Kafka's TimerTaskListTest: adding an entry again to another or the same list leaves the shared counter."""
+    """An entry that is added again, to any list, is counted once. Source: Kafka's TimerTaskListTest."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, number) for number in range(10)]
     for shift_ms in (0, 0, 7, 1000, 10**7, 0):
@@ -123,7 +123,7 @@ def test_rescheduling_never_changes_the_count(make_wheel: MakeWheel) -> None:
 
 
 def test_a_rescheduled_entry_queues_behind_its_tick(make_wheel: MakeWheel) -> None:
-    """Rescheduling counts as scheduling now, even for the same deadline."""
+    """A rescheduled entry comes after the others of its tick, even if its deadline is the same as before."""
     wheel = make_wheel()
     first, second = wheel.schedule("first", 100), wheel.schedule("second", 100)
     first.reschedule(100)
@@ -131,7 +131,7 @@ def test_a_rescheduled_entry_queues_behind_its_tick(make_wheel: MakeWheel) -> No
 
 
 def test_a_fired_entry_can_be_armed_again(make_wheel: MakeWheel) -> None:
-    """A recurring timer needs only one entry. A late `finish` does not end the next run."""
+    """A recurring timer needs only one entry. A `finish` for an earlier run does not end the next run."""
     wheel = make_wheel()
     entry = wheel.schedule("tick", 100)
     for deadline_ms in (100, 200, 300):
@@ -143,7 +143,7 @@ def test_a_fired_entry_can_be_armed_again(make_wheel: MakeWheel) -> None:
 
 
 def test_a_cancelled_entry_stays_cancelled(make_wheel: MakeWheel) -> None:
-    """Its task is gone, so neither reschedule nor touch brings it back."""
+    """A cancelled entry has no task, so `reschedule` and `touch` have no effect."""
     wheel = make_wheel()
     entry = wheel.schedule("task", 100)
     entry.cancel()
@@ -152,7 +152,7 @@ def test_a_cancelled_entry_stays_cancelled(make_wheel: MakeWheel) -> None:
 
 
 def test_touch_postpones_wherever_the_entry_waits(make_wheel: MakeWheel) -> None:
-    """At the old deadline it is neither handed out nor reported by `next_expiry`. The new deadline is exact."""
+    """At the old deadline the entry is not handed out, and `next_expiry` does not report it. The new one is exact."""
     for first_ms, later_ms in product(DELAYS_MS, [0, 1, 100, 10**5, 10**7]):
         touch_postpones(make_wheel(), first_ms, later_ms)
 
@@ -168,7 +168,7 @@ def touch_postpones(wheel: TimingWheel[Any], first_ms: int, later_ms: int) -> No
 
 
 def test_touch_does_not_move_the_entry_until_its_old_place_comes_up(core: Core) -> None:
-    """A thousand heartbeats cost one move."""
+    """After a thousand touches the entry is moved once, when the wheel reaches its old slot."""
     wheel = core(wheel_size=64)
     entry = wheel.schedule("beat", 50)
     for beat in range(1000):
@@ -180,7 +180,7 @@ def test_touch_does_not_move_the_entry_until_its_old_place_comes_up(core: Core) 
 
 
 def test_touching_earlier_is_a_reschedule(make_wheel: MakeWheel) -> None:
-    """This holds even after a touch to a later deadline."""
+    """A touch to an earlier deadline moves the entry at once, even after a touch to a later deadline."""
     wheel = make_wheel()
     entry = wheel.schedule("beat", 50_000)
     assert (entry.touch(90_000), entry.touch(3000)) == (True, True)
@@ -189,7 +189,7 @@ def test_touching_earlier_is_a_reschedule(make_wheel: MakeWheel) -> None:
 
 
 def test_touch_refuses_what_no_longer_waits(make_wheel: MakeWheel) -> None:
-    """A heartbeat that comes after the session expired must not revive it."""
+    """A heartbeat that comes after the expiry of its session must not revive the session."""
     wheel = make_wheel()
     entry = wheel.schedule("session", 100)
     wheel.advance(100)
@@ -199,7 +199,7 @@ def test_touch_refuses_what_no_longer_waits(make_wheel: MakeWheel) -> None:
 
 
 def test_a_due_entry_can_still_be_touched_before_it_is_handed_out(make_wheel: MakeWheel) -> None:
-    """A due entry waits until it is handed out."""
+    """An entry that is due still waits until it is handed out."""
     wheel = make_wheel(1000)
     entry = wheel.schedule("beat", 900)
     assert entry.touch(2000) is True
@@ -208,7 +208,7 @@ def test_a_due_entry_can_still_be_touched_before_it_is_handed_out(make_wheel: Ma
 
 
 def test_a_postponed_far_head_gives_way_to_the_next(core: Core) -> None:
-    """The wheel forgets the cached head of a far level when it is postponed or cancelled, or no longer first."""
+    """`next_expiry` reports the next entry when the first one of a far level is postponed, moved or cancelled."""
     wheel = core(wheel_size=4)
     first, second = wheel.schedule("first", 1000), wheel.schedule("second", 1010)
     assert wheel.next_expiry() == 1000
@@ -225,7 +225,7 @@ def test_a_postponed_far_head_gives_way_to_the_next(core: Core) -> None:
 
 
 def test_a_far_slot_of_postponed_entries_only_is_passed_over(core: Core) -> None:
-    """The next entry is in a later slot, behind postponed entries that did not move yet."""
+    """The next entry is in a later slot. The slots before it have only postponed entries, which have not moved yet."""
     wheel = core(wheel_size=4)
     for deadline_ms in (500, 501):
         wheel.schedule("postponed", deadline_ms).touch(100_000 + deadline_ms)
@@ -244,7 +244,7 @@ def test_the_repr_of_an_entry_shows_its_state(core: Core) -> None:
 
 
 def test_entries_at_the_edges_of_every_level_can_be_cancelled_and_moved(core: Core) -> None:
-    """Tokio's remove_at_timer_wheel_threshold: the deadlines and the clock are on both sides of each edge."""
+    """The deadlines and the clock are on both sides of each edge. Source: Tokio's remove_at_timer_wheel_threshold."""
     for wheel_size in (2, 64, 4096):
         for power in range(1, 4):
             edge = wheel_size**power
@@ -260,7 +260,9 @@ def test_entries_at_the_edges_of_every_level_can_be_cancelled_and_moved(core: Co
 
 
 def test_an_entry_can_be_cancelled_on_the_very_tick_it_was_moved_to(make_wheel: MakeWheel) -> None:
-    """Tokio's drop_after_reschedule_at_new_scheduled_time: moved earlier, due, and not handed out yet."""
+    """The entry was moved to an earlier tick, is due, and not handed out yet.
+    Source: Tokio's drop_after_reschedule_at_new_scheduled_time.
+    """
     wheel = make_wheel()
     first, moved, last = (
         wheel.schedule(name, deadline_ms) for name, deadline_ms in (("a", 100), ("b", 9000), ("c", 100))
@@ -272,7 +274,7 @@ def test_an_entry_can_be_cancelled_on_the_very_tick_it_was_moved_to(make_wheel: 
 
 
 def test_what_was_handed_out_can_be_put_back(make_wheel: MakeWheel) -> None:
-    """Agrona's handler that refuses a timer: the entry waits again, last in its tick, and is counted."""
+    """After `reschedule` the entry waits again, last in its tick, and is counted. Source: Agrona's refused timers."""
     wheel = make_wheel()
     refused, taken = wheel.schedule("refused", 100), wheel.schedule("taken", 100)
     assert wheel.advance(100) == [refused, taken]
@@ -282,7 +284,7 @@ def test_what_was_handed_out_can_be_put_back(make_wheel: MakeWheel) -> None:
 
 
 def test_an_entry_made_beforehand_waits_once_it_is_armed(make_wheel: MakeWheel) -> None:
-    """Before `reschedule` it behaves like a fired entry, afterwards like a scheduled one."""
+    """Before `reschedule` the entry behaves like one that has fired, afterwards like one that was scheduled."""
     wheel = make_wheel()
     entry = wheel.entry("task")
     assert (entry.state, entry.task, entry.touch(50), len(wheel)) == (EntryState.FIRED, "task", False, 0)

@@ -29,7 +29,7 @@ def test_a_new_wheel_is_empty(make_wheel: MakeWheel) -> None:
 
 
 def test_past_deadlines_are_due_at_once_in_the_order_scheduled(make_wheel: MakeWheel) -> None:
-    """Kafka's testAlreadyExpiredTask: delays of -5 to -1 ms run at once, negative deadlines too."""
+    """Delays of -5 to -1 ms are due at once, and so are negative deadlines. Source: Kafka's testAlreadyExpiredTask."""
     wheel = make_wheel(1000)
     for deadline_ms in (995, 996, 997, 998, 999, -1, -(10**18)):
         wheel.schedule(deadline_ms, deadline_ms)
@@ -45,7 +45,7 @@ def test_a_deadline_of_now_is_due_at_once(make_wheel: MakeWheel) -> None:
 
 
 def test_every_task_comes_out_once_on_its_tick(make_wheel: MakeWheel) -> None:
-    """Kafka's testTaskExpiration: 595 tasks over 0 to 499 ms with duplicates, handed out tick by tick."""
+    """595 tasks over 0 to 499 ms with duplicates, handed out tick by tick. Source: Kafka's testTaskExpiration."""
     wheel = make_wheel()
     deadlines = [*range(5), *range(10, 100), *range(100, 500), *range(400, 500)]
     assert len(deadlines) == 595
@@ -61,7 +61,7 @@ def test_every_task_comes_out_once_on_its_tick(make_wheel: MakeWheel) -> None:
 
 
 def test_nothing_is_early_and_nothing_a_tick_late(make_wheel: MakeWheel) -> None:
-    """Each deadline comes out at the first tick that is not before it, from any start and over several levels."""
+    """Each entry comes at the first tick that is not before its deadline, from any start and over several levels."""
     for now_ms in (0, 1, 99, 4095, 123_456_789):
         wheel = make_wheel(now_ms)
         for delay_ms in (1, 2, 3, 9, 10, 11, 63, 64, 65, 4095, 4096, 4097, 99_999, 16_777_216):
@@ -74,9 +74,9 @@ def test_nothing_is_early_and_nothing_a_tick_late(make_wheel: MakeWheel) -> None
 
 
 def test_the_edges_of_every_block_keep_their_ticks(core: Core) -> None:
-    """The deadlines are one before, on and one after each power of the wheel size.
+    """The deadlines are one before, on and one after each power of the wheel size, and twice that power.
 
-    The clock starts just before that power, or at 0.
+    The clock starts at 0, at half of that power, or just before it.
     """
     for wheel_size in (2, 4, 64, 4096):
         for power in range(1, 6):
@@ -94,7 +94,7 @@ def test_the_edges_of_every_block_keep_their_ticks(core: Core) -> None:
 
 
 def test_there_is_no_range_to_overflow(make_wheel: MakeWheel) -> None:
-    """A deadline that overflows elsewhere waits here: Kafka fires it at once, others wrap around."""
+    """Such a deadline waits. Kafka fires it at once, and other wheels compute a wrong slot for it."""
     for deadline_ms in (2**31, 2**62 - 1, 2**62, 2**63 - 1, 2**63, 10**18, 10**30):
         waits_however_far(make_wheel(7), deadline_ms)
 
@@ -109,7 +109,7 @@ def waits_however_far(wheel: TimingWheel[Any], deadline_ms: int) -> None:
 
 
 def test_one_jump_hands_everything_out_by_deadline(make_wheel: MakeWheel) -> None:
-    """After a stall due entries come by tick, and inside a tick in order of scheduling."""
+    """When `advance` skips much time, entries come by tick, and inside a tick in order of scheduling."""
     wheel = make_wheel()
     rng = random.Random(5)
     deadlines = [rng.randrange(1, 10 ** rng.randrange(1, 7)) for _ in range(3000)]
@@ -121,7 +121,9 @@ def test_one_jump_hands_everything_out_by_deadline(make_wheel: MakeWheel) -> Non
 
 
 def test_first_come_first_served_also_across_levels(core: Core) -> None:
-    """Of two entries of a tick the older one starts on a far level, the younger one on the lowest. Kafka swaps them."""
+    """Of two entries of a tick the older one starts on a far level and the younger one on the lowest. The older one
+    comes first; in Kafka it comes last.
+    """
     for wheel_size in (2, 4, 16, 4096):
         wheel = core(wheel_size=wheel_size)
         deadline_ms = wheel_size**3 + 5
@@ -135,7 +137,7 @@ def test_first_come_first_served_also_across_levels(core: Core) -> None:
 
 
 def test_the_clock_forwards_when_idle(core: Core) -> None:
-    """After an idle time a near deadline goes to the lowest level: the clock is not stale."""
+    """After an idle time an entry with a near deadline goes to the lowest level: the wheel's clock has moved."""
     wheel = core(wheel_size=64)
     wheel.advance(64**3 + 1)
     wheel.schedule("near", 64**3 + 20)
@@ -145,7 +147,7 @@ def test_the_clock_forwards_when_idle(core: Core) -> None:
 
 
 def test_a_clock_that_goes_back_is_clamped(make_wheel: MakeWheel) -> None:
-    """The wheel's clock does not move until now has caught up. Entries due by the wheel's clock are handed out."""
+    """The wheel's clock stands still until now has caught up. Entries that are due by it are handed out."""
     wheel = make_wheel()
     wheel.advance(50_000)
     wheel.schedule("later", 50_100)
@@ -157,7 +159,7 @@ def test_a_clock_that_goes_back_is_clamped(make_wheel: MakeWheel) -> None:
 
 
 def test_levels_are_made_on_demand(core: Core) -> None:
-    """Each deadline needs as many levels as its distance has digits in base wheel_size."""
+    """An entry needs as many levels as its distance from now has digits in base wheel_size."""
     wheel = core(wheel_size=16)
     for power, levels in [(0, (1,)), (1, (1, 1)), (2, (1, 1, 1)), (4, (1, 1, 1, 0, 1))]:
         wheel.schedule(power, 16**power)
@@ -165,7 +167,7 @@ def test_levels_are_made_on_demand(core: Core) -> None:
 
 
 def test_what_a_callback_schedules_for_now_comes_with_the_next_call(make_wheel: MakeWheel) -> None:
-    """A task that schedules itself for now or earlier cannot hold `advance` in a loop."""
+    """An entry that is scheduled for now during the hand-out does not come in the same call of `advance`."""
     wheel = make_wheel(500)
     wheel.schedule("again", 500)
     for _ in range(3):
@@ -175,7 +177,7 @@ def test_what_a_callback_schedules_for_now_comes_with_the_next_call(make_wheel: 
 
 
 def test_an_earlier_deadline_added_later_comes_first(make_wheel: MakeWheel) -> None:
-    """Tokio's expires_before_last_insert, over levels."""
+    """The order of deadlines also holds over several levels. Source: Tokio's expires_before_last_insert."""
     wheel = make_wheel()
     for deadline_ms in (10**6, 10**5, 10**4, 1000):
         wheel.schedule(deadline_ms, deadline_ms)
@@ -184,7 +186,7 @@ def test_an_earlier_deadline_added_later_comes_first(make_wheel: MakeWheel) -> N
 
 
 def test_the_same_task_may_be_scheduled_many_times(make_wheel: MakeWheel) -> None:
-    """Entries are compared by identity, so equal and unhashable tasks do not collide."""
+    """Entries are compared by identity, so tasks may be equal or unhashable."""
     wheel = make_wheel()
     task: list[int] = []
     entries = [wheel.schedule(task, 100) for _ in range(3)]
@@ -193,7 +195,7 @@ def test_the_same_task_may_be_scheduled_many_times(make_wheel: MakeWheel) -> Non
 
 
 def test_a_hundred_thousand_timers_keep_their_ticks(core: Core) -> None:
-    """Netty's testExecutionOnTime: none early, none later than the first look at or after its tick."""
+    """No entry is early, and each comes with the first `advance` at or after its tick. Netty's testExecutionOnTime."""
     wheel = core(tick_ms=10, wheel_size=512)
     rng = random.Random(11)
     for _ in range(100_000):

@@ -1,4 +1,4 @@
-"""The arguments that a wheel refuses, and its errors."""
+"""Which arguments a wheel refuses, and with which error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Moment(IntEnum):
 
 @pytest.mark.parametrize("wheel_size", [0, 1, 3, 20, 1000, -2, 2.0, True, "64", None])
 def test_the_wheel_size_must_be_a_power_of_two(core: Core, wheel_size: Any) -> None:
-    """Agrona's rule; Kafka's 20 is refused."""
+    """The rule is that of Agrona. Kafka's default of 20 is refused."""
     with pytest.raises(ConfigError, match="expected wheel_size to be a power of two of at least 2, got: "):
         core(wheel_size=wheel_size)
 
@@ -37,13 +37,13 @@ def test_the_tick_must_be_a_positive_int(core: Core, tick_ms: Any) -> None:
 
 @pytest.mark.parametrize("now_ms", [-1, 0.0, True, "0", None])
 def test_the_start_must_be_an_int_from_zero(core: Core, now_ms: Any) -> None:
-    """Monotonic clocks start at 0."""
+    """A clock may start at 0, as monotonic clocks do."""
     with pytest.raises(ConfigError, match="expected now_ms to be an int of at least 0"):
         core(now_ms)
 
 
 def test_all_configuration_problems_are_told_at_once(core: Core) -> None:
-    """The user can fix all of them in one run."""
+    """One error lists all problems, so that the user can fix them in one run."""
     with pytest.raises(ConfigError) as caught:
         core(-1, tick_ms=0, wheel_size=3)
     assert len(caught.value.problems) == 3
@@ -51,7 +51,7 @@ def test_all_configuration_problems_are_told_at_once(core: Core) -> None:
 
 @pytest.mark.parametrize("deadline_ms", NOT_INTS, ids=repr)
 def test_a_deadline_must_be_an_int(core: Core, deadline_ms: Any) -> None:
-    """Every method refuses it and changes nothing."""
+    """Every method refuses another type and changes nothing."""
     wheel = core()
     entry = wheel.schedule("task", 100)
     for attempt in (lambda: wheel.schedule("x", deadline_ms), lambda: wheel.restore([(1, "x"), (deadline_ms, "y")])):
@@ -65,7 +65,7 @@ def test_a_deadline_must_be_an_int(core: Core, deadline_ms: Any) -> None:
 
 @pytest.mark.parametrize("now_ms", NOT_INTS, ids=repr)
 def test_now_must_be_an_int(core: Core, now_ms: Any) -> None:
-    """A float is refused and not rounded."""
+    """A float is refused, not rounded."""
     wheel = core()
     wheel.schedule("task", 0)
     with pytest.raises(Rejected, match="expected now_ms to be an int"):
@@ -75,7 +75,7 @@ def test_now_must_be_an_int(core: Core, now_ms: Any) -> None:
 
 @pytest.mark.parametrize("limit", [0, -1, 1.0, True, "1"])
 def test_a_limit_must_be_positive(core: Core, limit: Any) -> None:
-    """A limit of 0 would look like an idle wheel."""
+    """A limit of 0 would return nothing, as if no entry were due."""
     wheel = core()
     wheel.schedule("task", 0)
     with pytest.raises(Rejected, match="expected limit to be None or an int of at least 1"):

@@ -31,7 +31,7 @@ DELAYS_MS = st.one_of(
 
 @dataclass(eq=False)
 class Expected:
-    """An entry in the model: `tick` is when it must come out, `order` its rank inside the tick."""
+    """An entry of the model. `tick` is when it must come, `order` its rank inside the tick."""
 
     entry: TimerTaskEntry[int]
     wheel: TimingWheel[int]
@@ -43,7 +43,9 @@ class Expected:
 
 
 class WheelAgainstSortedList(RuleBasedStateMachine):
-    """Every task comes once, in order and never early; `len` and `next_expiry` are exact."""
+    """A state machine that calls a wheel and a model: tasks come once, in order and never early; `len` and
+    `next_expiry` are exact.
+    """
 
     core: type[TimingWheel[Any]]
     entries = Bundle("entries")
@@ -207,7 +209,7 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
 @pytest.mark.parametrize("name", sorted(CORES))
 @pytest.mark.timeout(300)
 def test_every_history_agrees_with_a_sorted_list(name: str, histories: int) -> None:
-    """Random histories of up to 60 calls each, shrunk to the shortest one that differs."""
+    """Random histories of up to 60 calls each. A history that differs is shrunk to the shortest one."""
     machine = type("Machine", (WheelAgainstSortedList,), {"core": CORES[name]})
     run_state_machine_as_test(
         machine,

@@ -1,4 +1,4 @@
-"""Compares each core with Kafka's structure. Both hand out the same timers. A core keeps order and is never early."""
+"""Compares each core with a copy of Kafka's structure: the same timers come, from a core in order and never early."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Core = type[TimingWheel[Any]]
 
 @pytest.mark.parametrize("tick_ms", [1, 20])
 def test_what_kafka_fires_we_fire_never_before_its_time(core: Core, tick_ms: int) -> None:
-    """With random timers, cancels and clock steps, both hand out the same timers by each tick, ours in order."""
+    """With random timers, cancels and clock steps, both hand out the same timers within a tick. Ours come in order."""
     rng = random.Random(tick_ms)
     theirs, ours = SystemTimer(tick_ms=tick_ms), core(tick_ms=tick_ms)
     pairs: dict[int, tuple[Any, Any, int]] = {}
@@ -61,7 +61,7 @@ def test_the_oracle_has_kafkas_faults() -> None:
 
 
 def test_all_cores_answer_alike() -> None:
-    """The same history of schedules, cancels, moves and looks gives the same tasks in the same order from each."""
+    """From a history of schedules, cancels, moves and looks, all cores hand out the same tasks in the same order."""
     for seed in range(150):
         rng = random.Random(seed)
         shape = rng.choice([{}, {"wheel_size": 4}, {"wheel_size": 64}, {"tick_ms": 7, "wheel_size": 16}])

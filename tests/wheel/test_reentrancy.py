@@ -1,7 +1,7 @@
-"""Finalizers, weak references and the garbage collector call a wheel in the middle of its work; it stays consistent.
+"""Finalizers, weak references and the garbage collector call a wheel in the middle of its work. It stays consistent.
 
-Anything that makes or lets go of an object may run Python code. For the compiled core that means in the middle of a C
-function; a fault here is a crash of the interpreter or an entry lost.
+Any code that makes or frees an object may run Python code. For the compiled core that means in the middle of a C
+function, where a fault crashes the interpreter or loses an entry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Core = type[TimingWheel[Any]]
 
 @pytest.fixture(autouse=True)
 def eager_collector() -> Iterator[None]:
-    """The collector runs at every second allocation, so that it runs at every possible place."""
+    """Makes the garbage collector run at every second allocation, so that it runs at every possible place."""
     before = gc.get_threshold()
     gc.set_threshold(1, 1, 1)
     yield
@@ -65,7 +65,7 @@ def test_tasks_are_held_and_nothing_else(core: Core) -> None:
 
 
 def test_a_finalizer_that_cancels_reschedules_and_schedules(core: Core) -> None:
-    """Cancelling drops a task whose finalizer calls every method of the same wheel."""
+    """Cancelling frees a task. Its finalizer calls every method of the same wheel."""
     wheel = core()
     siblings = [wheel.schedule(number, 100 + number % 7) for number in range(50)]
 
@@ -86,7 +86,7 @@ def test_a_finalizer_that_cancels_reschedules_and_schedules(core: Core) -> None:
 
 
 def test_a_finalizer_sees_its_entry_cancelled(core: Core) -> None:
-    """When a task is freed, its entry does not have it any more."""
+    """While a task's finalizer runs, its entry is cancelled and has no task."""
     wheel = core()
     seen: list[Any] = []
     entry = wheel.schedule(Calling(lambda: seen.append((entry.state, entry.task, len(wheel)))), 100)
@@ -108,7 +108,7 @@ def test_weak_references_call_back_into_the_wheel(core: Core) -> None:
 
 
 def test_a_collection_in_the_middle_of_anything_finds_the_wheel_whole(core: Core) -> None:
-    """Cyclic garbage appears all the time; its finalizers cancel and schedule while wheels allocate."""
+    """Each round makes cyclic garbage. Its finalizers cancel and schedule while wheels allocate."""
     rng = random.Random(8)
     wheel = core(wheel_size=16)
     alive: list[Any] = []
@@ -147,7 +147,7 @@ def test_a_collection_in_the_middle_of_anything_finds_the_wheel_whole(core: Core
 
 
 def test_a_forgotten_wheel_is_collected_with_all_that_waits_in_it(core: Core) -> None:
-    """Wheel, entries and tasks refer to each other. All are freed, in any order."""
+    """Wheel, entries and tasks refer to each other. The collector frees all of them, in any order."""
 
     class Task:
         pass
@@ -166,7 +166,7 @@ def test_a_forgotten_wheel_is_collected_with_all_that_waits_in_it(core: Core) ->
 
 
 def test_a_kept_entry_keeps_its_wheel_usable(core: Core) -> None:
-    """Only the entry refers to the wheel and its siblings. It can still be cancelled and moved."""
+    """Only the entry refers to the wheel. The entry can still be cancelled and moved."""
     first, second = (lambda wheel: [wheel.schedule(name, 100) for name in "ab"])(core())
     gc.collect()
     assert first.cancel() is EntryState.CANCELLED
@@ -175,7 +175,7 @@ def test_a_kept_entry_keeps_its_wheel_usable(core: Core) -> None:
 
 
 def test_long_lists_and_long_chains_are_let_go_of_without_recursion(core: Core) -> None:
-    """Many entries in one slot, and a chain of entries that are each the next one's task."""
+    """Many entries in one slot, and a chain of entries of which each is the task of the next, are freed."""
     gc.set_threshold(100_000, 50, 50)
     wheel = core()
     for number in range(100_000):
@@ -192,7 +192,7 @@ def test_long_lists_and_long_chains_are_let_go_of_without_recursion(core: Core) 
 
 
 def test_entries_are_made_by_a_wheel_only(core: Core) -> None:
-    """An entry made by its class is refused, or it is cancelled."""
+    """The entry class refuses a call, or makes an entry that is cancelled."""
     kind: Any = type(core().schedule("task", 1))
     if core.__module__.endswith("_wheel_c"):  # where a wrong pointer would end the interpreter
         entry = kind()
@@ -204,7 +204,7 @@ def test_entries_are_made_by_a_wheel_only(core: Core) -> None:
 
 @pytest.mark.slow
 def test_the_interpreter_ends_with_timers_pending(core: Core) -> None:
-    """At exit wheels, entries and finalizers are freed in any order. The exit code is 0 and stderr is empty."""
+    """At the end wheels, entries and finalizers are freed in any order. The exit code is 0, and stderr is empty."""
     name = core.__module__
     code = (
         f"from {name} import TimingWheel\n"

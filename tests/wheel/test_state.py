@@ -1,4 +1,4 @@
-"""The state that a wheel shows, and how it is saved, restored and cleared."""
+"""The state that a wheel shows: counters, snapshot, restore and clear."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Core = type[TimingWheel[Any]]
 
 
 def test_the_core_in_use_is_one_of_those_there_are() -> None:
-    """`CORE` names the exported class."""
+    """`CORE` names the core whose class is exported."""
     assert CORES[CORE] is TimingWheel
 
 
 def test_emptied_slots_cause_no_wake_up(make_wheel: MakeWheel) -> None:
-    """After a thousand cancels Kafka still wakes 36 times. Here `next_expiry` is None."""
+    """After a thousand cancels `next_expiry` is None. Kafka still wakes 36 times."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, number * 37) for number in range(1000)]
     keeper = wheel.schedule("keeper", 10**8)
@@ -34,7 +34,7 @@ def test_emptied_slots_cause_no_wake_up(make_wheel: MakeWheel) -> None:
 
 
 def test_cancelled_timers_leave_a_bounded_trace(core: Core) -> None:
-    """After any number of cancelled timers, a wheel keeps at most its slots."""
+    """However many timers are cancelled, the wheel's memory stays below a bound."""
     wheel = core(wheel_size=16)
     wheel.schedule("stays", 10**6)
     least, most = 10**9, 0
@@ -53,7 +53,7 @@ def test_cancelled_timers_leave_a_bounded_trace(core: Core) -> None:
 
 
 def test_driven_by_next_expiry_every_wake_up_is_productive(make_wheel: MakeWheel) -> None:
-    """Cascades and postponed entries cause no additional wake-up."""
+    """Entries that move between levels or are postponed cause no additional wake-up."""
     wheel = make_wheel()
     rng = random.Random(3)
     entries = [wheel.schedule(number, rng.randrange(10**6)) for number in range(500)]
@@ -66,7 +66,7 @@ def test_driven_by_next_expiry_every_wake_up_is_productive(make_wheel: MakeWheel
 
 
 def test_asking_for_the_next_expiry_changes_nothing(make_wheel: MakeWheel) -> None:
-    """With or without calls of `next_expiry` between the steps, entries come in the same order at the same time."""
+    """Entries come in the same order at the same time, with or without calls of `next_expiry` in between."""
     rng = random.Random(8)
     asked, silent = make_wheel(), make_wheel()
     for step in range(400):
@@ -80,7 +80,7 @@ def test_asking_for_the_next_expiry_changes_nothing(make_wheel: MakeWheel) -> No
 
 
 def test_counters_tell_what_was_done(core: Core) -> None:
-    """They count pending entries per level, moves between levels, and productive and empty wake-ups."""
+    """The counters have pending entries per level, moves between levels, and productive and empty wake-ups."""
     wheel = core(wheel_size=16)
     wheel.schedule("near", 5)
     wheel.schedule("mid", 100)
@@ -97,7 +97,7 @@ def test_counters_tell_what_was_done(core: Core) -> None:
 
 
 def test_a_snapshot_lists_what_would_be_handed_out_in_that_order(make_wheel: MakeWheel) -> None:
-    """It lists all levels, due entries first, with the given deadlines. `snapshot` changes nothing."""
+    """The snapshot has the entries of all levels with their deadlines, due entries first. The wheel does not change."""
     wheel = make_wheel(1000)
     rng = random.Random(4)
     for number in range(1000):
@@ -108,7 +108,7 @@ def test_a_snapshot_lists_what_would_be_handed_out_in_that_order(make_wheel: Mak
 
 
 def test_a_snapshot_knows_postponed_deadlines(make_wheel: MakeWheel) -> None:
-    """The current slot of a touched entry does not matter."""
+    """A snapshot has the new deadline of a touched entry, although the entry is still in its old slot."""
     wheel = make_wheel()
     wheel.schedule("a", 100).touch(9000)
     wheel.schedule("b", 5000)
@@ -129,7 +129,7 @@ def test_restore_continues_where_the_snapshot_was_taken(make_wheel: MakeWheel) -
 
 
 def test_clear_answers_what_was_pending_and_cancels_it(make_wheel: MakeWheel) -> None:
-    """Like Netty's stop it returns the waiting tasks. Entries are CANCELLED, and the wheel stays usable."""
+    """`clear` returns the waiting tasks, like Netty's stop. Their entries are CANCELLED, and the wheel stays usable."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, 10**number) for number in range(8)]
     wheel.next_expiry()

@@ -1,4 +1,4 @@
-"""Finds the first history that shows a switched-off safeguard, and keeps what was found in `found.json`.
+"""Finds the first history that breaks a promise without a safeguard, and keeps the findings in `found.json`.
 
 `python -m tests.simulation.find_safeguards` runs it.
 """
@@ -20,21 +20,21 @@ from wheel_sched.simulation.runner import Kind, Result, run_scenarios, run_seeds
 from wheel_sched.simulation.scenario import Fault, HandIn, Scenario, Step
 from wheel_sched.simulation.shrink import shrink
 
-SEEDS = 1_000  # within so many histories each safeguard has to be noticed
+SEEDS = 1_000  # the number of histories in which each safeguard must be noticed
 FOUND = Path(__file__).with_name("found.json")
 PAGE = Path(__file__).parents[3] / "docs" / "internals" / "simulator-safeguards.md"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The history that showed that a safeguard was switched off.
+    """What was found about a safeguard: the history that broke a promise when it was switched off, if any.
 
     Args:
         name: the safeguard.
         world: the kind of world.
-        seeds: how many histories were run until one broke a promise, from seed 0 on; None: none of them did.
+        seeds: how many histories were run, from seed 0 on, until one broke a promise; None: none of them did.
         invariant: the invariant that the history broke; "" if none.
-        steps: sends and faults of the shrunk scenario; None: it was not shrunk.
+        steps: the number of sends and faults in the shrunk scenario; None: it was not shrunk.
         scenario: the shrunk scenario; see `scenario_of`.
     """
 
@@ -47,27 +47,27 @@ class Finding:
 
     @property
     def seed(self) -> int | None:
-        """The seed of the history."""
+        """The seed of the history; None if no history broke a promise."""
         return None if self.seeds is None else self.seeds - 1
 
 
 def scenario_of(given: dict[str, Any]) -> Scenario:
-    """A scenario that was kept as JSON."""
+    """Read a scenario that was stored as JSON."""
     return Scenario(**{**given, "steps": tuple(_class_of(step)(**step) for step in given["steps"])})
 
 
 def _class_of(step: dict[str, Any]) -> type[Step]:
-    """The class of a step that was kept as JSON."""
+    """The class of a step that was stored as JSON."""
     return Fault if "target" in step else JobStep if "action" in step else HandIn
 
 
 def invariant_of(result: Result) -> str:
-    """The invariant that a history broke first."""
+    """The first invariant that a history broke."""
     return result.violations[0].partition(":")[0]
 
 
 def slices(kind: Kind, safeguard: Safeguard, seeds: int) -> Iterator[list[int]]:
-    """The seeds below `seeds` whose histories can show the safeguard, in slices that grow."""
+    """The seeds below `seeds` whose histories can show the safeguard, in lists of growing size."""
     wanted, needs, size = list(range(seeds)), set(safeguard.needs), 20
     if needs:
         wanted = [seed for seed in wanted if needs & {fault.kind for fault in kind.draw(seed).faults}]
@@ -89,7 +89,7 @@ def first_violation(kind: Kind, safeguard: Safeguard, seeds: int = SEEDS, *, cor
 
 
 def shows(kind: Kind, safeguard: Safeguard, scenario: Scenario) -> Result | None:
-    """The result of a history, if it breaks a promise without the safeguard."""
+    """Run a history without the safeguard. Returns the result if a promise was broken, and otherwise None."""
     with switched_off(safeguard):
         (result,) = run_scenarios(kind, [scenario])
     return result if result.violations else None
@@ -98,7 +98,14 @@ def shows(kind: Kind, safeguard: Safeguard, scenario: Scenario) -> Result | None
 def find(
     safeguard: Safeguard, seeds: int = SEEDS, *, seen: int | None = None, smaller: bool = False
 ) -> tuple[Finding, Result | None]:
-    """Look for a history that shows the safeguard, first with the seed `seen`. Make it smaller if wanted."""
+    """Look for a history that breaks a promise without the safeguard.
+
+    Args:
+        safeguard: is switched off.
+        seeds: how many seeds are tried, from 0 on.
+        seen: a seed that is tried before; it showed the safeguard in the past. Defaults to None: no such seed.
+        smaller: whether to shrink the history's scenario. Defaults to False.
+    """
     kind = kinds()[safeguard.world]
     result = None if seen is None else shows(kind, safeguard, kind.draw(seen))
     result = result or first_violation(kind, safeguard, seeds)
@@ -115,14 +122,14 @@ def find(
 
 
 def load() -> dict[str, Finding]:
-    """The findings that are kept, by safeguard."""
+    """Read the stored findings, by name of the safeguard."""
     if not FOUND.exists():
         return {}
     return {entry["name"]: Finding(**entry) for entry in json.loads(FOUND.read_text())}
 
 
 def save(findings: Sequence[Finding]) -> None:
-    """Save findings, one on each line, without the values that are defaults."""
+    """Store findings in the file, one on each line. Fields with their default value are left out."""
     ordered = sorted(findings, key=lambda finding: (finding.world, finding.name))
     lines = [json.dumps(_without_usual(asdict(finding))) for finding in ordered]
     FOUND.write_text("[\n" + ",\n".join(lines) + "\n]\n")
@@ -139,7 +146,7 @@ def _without_usual(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def page(findings: Sequence[Finding], hidden: Sequence[Safeguard]) -> str:
-    """The page of the documentation that lists the findings, and the safeguards that no history shows."""
+    """The text of the documentation page with the findings, and with the safeguards that no history shows."""
     shown = [finding for finding in findings if finding.seeds is not None]
     sizes = [finding.steps for finding in shown if finding.steps is not None]
     rows = [

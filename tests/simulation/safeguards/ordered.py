@@ -1,4 +1,4 @@
-"""Safeguards of the order of keys."""
+"""Safeguards of ordering keys."""
 
 from __future__ import annotations
 

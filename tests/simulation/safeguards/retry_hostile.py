@@ -1,4 +1,4 @@
-"""Safeguards of retry topics against hostile messages, and those of their liveness."""
+"""Safeguards of retry topics against hostile messages, and safeguards that keep retry topics from standing still."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a safeguard is, and how a test switches it off.
 
-A change names a function and a text in its source. If the text is not there any more, applying the change fails: then
-the safeguard has moved, and its line moves too.
+A change names a function and a text in its source. If the source does not have the text any more, applying the change
+fails: then the safeguard has moved, and its entry in the table must follow.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Safeguard:
 
     Args:
         name: what is switched off, in plain words.
-        where: "module:function" or "module:Class.method".
+        where: the function, as "module:function" or "module:Class.method".
         old: a text in the function's source.
-        new: what stands there instead.
+        new: the text that replaces it.
         world: the kind of world whose histories show it. Defaults to "retry".
-        also: further changes, for a safeguard that stands in several places. Defaults to none.
+        also: further changes, for a safeguard that is in several places. Defaults to none.
         hidden: why no history shows it, such as another safeguard that covers it. Defaults to "": a history shows it.
-        needs: kinds of faults; without one of them a history cannot show it, and is not run. Defaults to none: all are.
+        needs: kinds of faults; a history without any of them cannot show it, and is not run. Defaults to none: all run.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Safeguard:
 
 
 def source_at(where: str) -> tuple[Any, str, str]:
-    """The owner (a module or a class) of the function at this place, its name, and its source.
+    """The module or class that owns the function, the function's name, and its source.
 
     Raises:
-        AttributeError: nothing is there.
+        AttributeError: the owner has no such function.
     """
     module_name, _, path = where.partition(":")
     owner: Any = importlib.import_module(module_name)
@@ -93,6 +93,6 @@ def _changed(where: str, old: str, new: str) -> Iterator[None]:
 
 
 def _importers(function: Any) -> list[ModuleType]:
-    """The modules that have imported a function by its name."""
+    """The modules that have imported a function under its own name."""
     modules = [module for module in sys.modules.values() if isinstance(module, ModuleType)]
     return [module for module in modules if vars(module).get(function.__name__) is function]

@@ -1,4 +1,4 @@
-"""The table of safeguards of the product, each as a change of its source that switches it off.
+"""The table of the product's safeguards. Each is a change of the source that switches the safeguard off.
 
 Each module of this folder but `table`, `switching` and `finding` lists the safeguards of one part of the product, in
 `SAFEGUARDS`. `finding` records which histories show them.

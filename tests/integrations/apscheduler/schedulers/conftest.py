@@ -1,4 +1,4 @@
-"""Our schedulers over every job store that needs no server, and a witness of their events."""
+"""Fixtures: our schedulers over each jobstore that needs no server, and a recorder of a scheduler's events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_S = 30.0
 
 
 class Witness:
-    """Remembers events, and waits for them."""
+    """Records the events of a scheduler. `wait` returns when enough events have come."""
 
     def __init__(self, scheduler: Any, mask: int = EVENT_ALL) -> None:
         self.events: list[Any] = []
@@ -50,13 +50,13 @@ Make = Callable[..., WheelBackgroundScheduler]
 
 @pytest.fixture(params=["memory", "wheel"])
 def make_store(request: pytest.FixtureRequest) -> Callable[[], Any]:
-    """A memory job store of APScheduler, or ours. Both hold any callable."""
+    """The class of a jobstore in memory: APScheduler's or ours. Both hold any callable."""
     return {"memory": MemoryJobStore, "wheel": WheelJobStore}[request.param]
 
 
 @pytest.fixture
 def make(make_store: Callable[[], Any]) -> Iterator[Make]:
-    """Makes and starts background schedulers. They are shut down at the end of the test."""
+    """Makes background schedulers and starts them. Each is shut down at the end of the test."""
     made: list[WheelBackgroundScheduler] = []
 
     def factory(paused: bool = False, **options: Any) -> WheelBackgroundScheduler:
@@ -74,5 +74,5 @@ def make(make_store: Callable[[], Any]) -> Iterator[Make]:
 
 @pytest.fixture
 def witness_of() -> type[Witness]:
-    """`witness_of(scheduler, mask)` remembers its events."""
+    """`witness_of(scheduler, mask)` records the scheduler's events."""
     return Witness

@@ -1,4 +1,4 @@
-"""A wall clock shows an hour twice in autumn and skips one in spring. No run is late or dropped for that."""
+"""A wall clock shows an hour twice in autumn and skips one in spring. This makes no run late and drops none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ZONES = {  # each a moment at which its offset changes
 
 
 def do_nothing() -> None:
-    """A job."""
+    """A job function that does nothing."""
 
 
 def a_job(number: int, trigger: Any, next_run_time: datetime, **options: Any) -> Any:
@@ -49,7 +49,7 @@ def a_job(number: int, trigger: Any, next_run_time: datetime, **options: Any) ->
 
 
 def head_after(jobs: list[Any], now: datetime) -> float | None:
-    """When our scheduler makes its next pass after it has run these jobs."""
+    """The time of our scheduler's next pass after it has run these jobs; None if no job is left."""
     store = WheelJobStore()
     store.driven = True
     for job in jobs:
@@ -59,7 +59,7 @@ def head_after(jobs: list[Any], now: datetime) -> float | None:
 
 
 def head_of_stock(jobs: list[Any], now: datetime) -> float:
-    """The earliest next run time, if each trigger is asked as a stock scheduler does it."""
+    """The earliest next run time, computed from the triggers as a stock scheduler does."""
     heads = []
     for job in jobs:
         times = job._get_run_times(now)
@@ -68,7 +68,7 @@ def head_of_stock(jobs: list[Any], now: datetime) -> float:
 
 
 def test_the_doubled_hour_of_autumn_is_not_slept_through() -> None:
-    """Two jobs are due in one pass. One runs next at 02:35 summer time, the other at 02:30 winter time: later."""
+    """Two jobs are due in one pass. The next run at 02:35 summer time comes before the one at 02:30 winter time."""
     now = datetime(2025, 10, 26, 2, 30, tzinfo=BERLIN).astimezone(UTC)
     often = CronTrigger(minute="*/5", timezone=BERLIN)
     twice = CronTrigger(hour=2, minute=30, timezone=BERLIN)
@@ -78,7 +78,7 @@ def test_the_doubled_hour_of_autumn_is_not_slept_through() -> None:
 
 @given(data=st.data())
 def test_around_any_transition_the_next_pass_comes_when_stock_says(data: Any) -> None:
-    """This holds for triggers of every kind, in several zones, and in the order of their instants."""
+    """The next pass is at the earliest next run time, for all kinds of triggers in several zones."""
     name = data.draw(st.sampled_from(sorted(ZONES)))
     zone = ZoneInfo(name)
     change = data.draw(st.sampled_from(ZONES[name]))
@@ -103,7 +103,7 @@ def test_around_any_transition_the_next_pass_comes_when_stock_says(data: Any) ->
 
 
 def test_a_stock_scheduler_over_our_store_is_told_the_earliest_instant() -> None:
-    """The last call of a pass returns the time of the next pass."""
+    """At the end of a pass the store returns the time of the next pass. It compares instants, not wall clocks."""
     now = datetime(2025, 10, 26, 2, 30, tzinfo=BERLIN)
     store = WheelJobStore()
     store.start(None, "default")
@@ -122,7 +122,7 @@ def test_a_stock_scheduler_over_our_store_is_told_the_earliest_instant() -> None
 
 @pytest.mark.parametrize("misfire", ["claim", "lenient"])
 def test_a_grace_is_counted_in_time_that_has_passed(misfire: Any) -> None:
-    """A stock scheduler asks with the local clock, which shows 02:59 and then 02:00 again."""
+    """A stock scheduler passes the local time, which shows 02:59 and then 02:00 again."""
     run_time = datetime(2025, 10, 26, 2, 59, tzinfo=BERLIN)
     late = (run_time.astimezone(UTC) + timedelta(minutes=50)).astimezone(BERLIN)  # 02:49
     soon = (run_time.astimezone(UTC) + timedelta(minutes=2)).astimezone(BERLIN)
@@ -132,7 +132,7 @@ def test_a_grace_is_counted_in_time_that_has_passed(misfire: Any) -> None:
 
 
 def test_a_backlog_that_coalesces_starts_at_an_instant_after_the_first() -> None:
-    """02:50 summer time is earlier than 02:10 winter time."""
+    """In the order of instants, 02:50 summer time comes before 02:10 winter time."""
     first = datetime(2025, 10, 26, 2, 50, tzinfo=BERLIN)
     now = datetime(2025, 10, 26, 2, 10, 30, tzinfo=BERLIN, fold=1)
     job = a_job(1, CronTrigger(minute="*", timezone=BERLIN), first)
@@ -143,7 +143,7 @@ def test_a_backlog_that_coalesces_starts_at_an_instant_after_the_first() -> None
 
 
 def test_two_runs_of_one_wall_clock_are_told_apart() -> None:
-    """The end of the winter run must not end the summer run of the same hour, which still runs."""
+    """The end of the winter-time run must not end the summer-time run of the same wall clock, which still runs."""
     summer = datetime(2025, 10, 26, 2, 30, tzinfo=BERLIN)
     winter = summer.replace(fold=1)
     store = WheelJobStore()

@@ -1,4 +1,4 @@
-"""The asyncio scheduler: coroutines on the loop, stores off it, events where listeners expect them."""
+"""The asyncio scheduler runs coroutines on the loop, calls stores in other threads, and sends events on the loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PATIENCE_S = 30.0
 
 
 class Heard:
-    """Counts events on the event loop and lets coroutines wait for them. It fails in any other thread."""
+    """Records events, and lets coroutines wait for them. `elsewhere` counts events that came in other threads."""
 
     def __init__(self, scheduler: Any, mask: int = EVENT_ALL) -> None:
         self.events: list[Any] = []
@@ -84,12 +84,12 @@ def in_loop(test: Callable[[Any, Heard], Any], paused: bool = False, **options: 
 
 
 def test_it_is_what_it_replaces() -> None:
-    """Code that asks for APScheduler's class accepts ours."""
+    """Our scheduler is a subclass of APScheduler's, so `isinstance` checks accept it."""
     assert issubclass(WheelAsyncIOScheduler, AsyncIOScheduler)
 
 
 def test_coroutines_run_on_the_loop_and_functions_off_it() -> None:
-    """This is as in stock. Listeners get every event on the loop."""
+    """Stock does the same. Listeners get every event on the loop."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def coroutine() -> str:
@@ -108,7 +108,7 @@ def test_coroutines_run_on_the_loop_and_functions_off_it() -> None:
 
 
 def test_events_come_in_causal_order() -> None:
-    """Added, submitted, executed, for each of many coroutines."""
+    """The order is added, submitted, executed, for each of many coroutines."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def nothing() -> None:
@@ -126,7 +126,7 @@ def test_events_come_in_causal_order() -> None:
 
 
 def test_a_failing_coroutine_is_an_event() -> None:
-    """And the scheduler runs the next job."""
+    """The error of the coroutine is in the event, and the scheduler runs the next job."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def fail() -> None:
@@ -142,7 +142,7 @@ def test_a_failing_coroutine_is_an_event() -> None:
 
 
 def test_a_coroutine_that_runs_has_its_instance_counted() -> None:
-    """`max_instances` holds, and the refused run is an event."""
+    """`max_instances` holds for coroutines, and the refused run is an event."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         gate = asyncio.Event()
@@ -178,7 +178,7 @@ def test_a_slow_store_does_not_hold_up_the_event_loop() -> None:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while not store.asked.is_set():
-                    await asyncio.sleep(0.001)  # until the pass waits; it tells nobody on the loop
+                    await asyncio.sleep(0.001)  # until the pass waits; it sends no signal to the loop
                 for _ in range(50):
                     await asyncio.sleep(0)
                 assert heard.of(EVENT_JOB_SUBMITTED) == []
@@ -192,7 +192,7 @@ def test_a_slow_store_does_not_hold_up_the_event_loop() -> None:
 
 
 def test_a_loop_that_stands_still_holds_up_no_other_executor() -> None:
-    """Coroutines wait for the blocked loop, jobs in a pool of threads do not."""
+    """While a callback blocks the loop, coroutines wait, and jobs in a pool of threads run."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def coroutine() -> None:
@@ -210,7 +210,7 @@ def test_a_loop_that_stands_still_holds_up_no_other_executor() -> None:
 
 
 def test_draining_lets_coroutines_end() -> None:
-    """`drain_async` waits for them. `drain` on the loop would wait for itself, so it raises."""
+    """`drain_async` waits for coroutines. `drain` on the loop would wait for itself, so it raises."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         gate = asyncio.Event()
@@ -228,7 +228,7 @@ def test_draining_lets_coroutines_end() -> None:
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_the_end_cancels_coroutines_and_is_told(wait: bool) -> None:
-    """Stock does so too, because its shutdown cannot wait on the loop. A second shutdown raises."""
+    """`shutdown` cancels coroutines, because it cannot wait on the loop, and sends its event. A second one raises."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         cancelled = asyncio.Event()
@@ -255,7 +255,7 @@ def test_the_end_cancels_coroutines_and_is_told(wait: bool) -> None:
 
 
 def test_a_coroutine_may_shut_the_scheduler_down() -> None:
-    """Another thread may do so too."""
+    """A coroutine of the scheduler, or another thread, calls `shutdown`."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def end() -> None:
@@ -289,7 +289,7 @@ def test_a_pool_of_threads_beside_the_loop() -> None:
 
 
 def test_a_closed_loop_is_not_running() -> None:
-    """`asyncio.run` has ended without a shutdown. Stock still says that it runs. A shutdown ends the thread."""
+    """`asyncio.run` ends without a shutdown: `running` is False, in stock True. A later shutdown ends the thread."""
 
     async def main() -> WheelAsyncIOScheduler:
         scheduler = WheelAsyncIOScheduler(timezone=UTC)

@@ -1,4 +1,4 @@
-"""The order of a run's events: the end comes before the removal of the job; a refused run is not also missed."""
+"""Events of a run: the end comes before the removal of the job, and a refused run is not also reported as missed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_job_is_removed_after_its_last_run_has_ended(
 
 
 def test_a_job_that_adds_itself_again_is_not_the_one_that_is_removed(make: Make, witness_of: Make) -> None:
-    """A listener that counts jobs by these events counts one job in the end."""
+    """A listener that adds one for each new job and subtracts one for each removed job ends with one job."""
     scheduler = make()
     witness = witness_of(scheduler, ENDS | EVENT_JOB_REMOVED | EVENT_JOB_ADDED)
 
@@ -73,7 +73,7 @@ def test_a_job_that_adds_itself_again_is_not_the_one_that_is_removed(make: Make,
 def test_runs_that_are_refused_are_not_missed_besides(
     make: Make, witness_of: Make, executor: Any, all_late: bool
 ) -> None:
-    """This holds even if some or all of them came too late. Stock checks `max_instances` first."""
+    """A refused run is not reported as missed, even if it also came too late. Stock checks `max_instances` first."""
     scheduler = make(executors={"default": executor()}, paused=True)
     witness = witness_of(scheduler, ENDS | EVENT_JOB_MAX_INSTANCES)
     scheduler._executors["default"]._instances["slow"] = 1  # as if it ran
@@ -90,7 +90,7 @@ def test_runs_that_are_refused_are_not_missed_besides(
 def test_how_strict_a_store_is_about_a_grace_of_one_second_holds_here_too(
     witness_of: Make, misfire: Any, end: int
 ) -> None:
-    """One second is APScheduler's default, not the user's choice. Our schedulers follow the store's `misfire` too."""
+    """One second is APScheduler's default, not the user's choice. The store's `misfire` decides whether it counts."""
     scheduler = WheelBackgroundScheduler(timezone=UTC, jobstores={"default": WheelJobStore(misfire=misfire)})
     witness = witness_of(scheduler, ENDS)
     scheduler.start()

@@ -1,4 +1,4 @@
-"""Claiming waits for an executor that is full for a moment, and not for a slow one. No limit is exceeded."""
+"""A scheduler with a full executor stops claiming, for a slow executor only for a moment. No limit is exceeded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def filled(limits: InFlightLimits, executor: str, count: int) -> list[Occurrence
 
 
 def test_an_executor_alone_is_waited_for() -> None:
-    """The wait may take any time. The end that frees enough room wakes the claiming thread, once."""
+    """With one executor the wait has no limit. When enough jobs have ended, the claiming thread is woken once."""
     clock = Clock()
     limits = InFlightLimits(["one"], 64, clock)
     assert limits.room() == (64, None)
@@ -51,7 +51,7 @@ def test_what_is_claimed_fits_whichever_executor_it_is_for() -> None:
 
 
 def test_a_slow_executor_does_not_hold_up_the_others() -> None:
-    """After a moment claiming continues. Jobs for the slow executor are put back until it is half empty."""
+    """After a moment, claiming continues. Jobs for the slow executor are put back until it is half empty."""
     clock = Clock()
     limits = InFlightLimits(["slow", "other"], 64, clock)
     occurrences = filled(limits, "slow", 64)
@@ -75,7 +75,7 @@ def test_a_slow_executor_does_not_hold_up_the_others() -> None:
 
 
 def test_what_is_sent_back_stays_away_the_longer_the_more_there_is() -> None:
-    """So the rate is bounded, however long the backlog is."""
+    """Later jobs are put back for a longer time, so the rate of claims is bounded however long the backlog is."""
     clock = Clock()
     limits = InFlightLimits(["one", "two"], 64, clock)
     assert limits.put_back(200) == BACK_AFTER_S
@@ -85,7 +85,7 @@ def test_what_is_sent_back_stays_away_the_longer_the_more_there_is() -> None:
 
 
 def test_everybody_full_is_waited_for() -> None:
-    """If all executors are full, a claim could only put jobs back."""
+    """If all executors are full, claiming waits without limit, because each claimed job would have to be put back."""
     clock = Clock()
     limits = InFlightLimits(["one", "two"], 64, clock)
     occurrences = filled(limits, "one", 64) + filled(limits, "two", 64)

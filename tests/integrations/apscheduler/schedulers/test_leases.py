@@ -1,5 +1,4 @@
-"""Our schedulers over a store with leases: what is paused, refused or cut short comes again.
-
+"""Our schedulers over a store with leases: a paused, refused or interrupted run comes again.
 Jobs know their occurrence.
 """
 
@@ -52,7 +51,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     until = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until, f"waited in vain until {what}"
-        time.sleep(0.005)  # the store's own threads do it; there is nothing to wait on
+        time.sleep(0.005)  # the store's own threads make it true, without a signal
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
@@ -85,7 +84,7 @@ def start(open_store: Callable[..., RedisWheelJobStore]) -> Iterator[Make]:
 
 
 def test_a_burst_and_an_interval_run_and_are_settled(start: Make, witness_of: Make) -> None:
-    """Each runs once, and no run stays in flight."""
+    """Each of these jobs runs once, and no run stays in flight."""
     scheduler = start(paused=True)
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
     for number in range(200):
@@ -102,7 +101,7 @@ def test_a_burst_and_an_interval_run_and_are_settled(start: Make, witness_of: Ma
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 def test_what_was_claimed_when_a_pause_came_is_put_back(start: Make, witness_of: Make, delivery: str) -> None:
-    """Another scheduler runs it, long before any lease ends. Also with at-most-once delivery."""
+    """Another scheduler runs the jobs long before any lease ends, also with at-most-once delivery."""
     first, second = start(paused=True, delivery=delivery), start(paused=True, delivery=delivery)
     seen = witness_of(first), witness_of(second)
     first.add_job("time:time", "date", run_date=past(), id="one")
@@ -143,7 +142,7 @@ def test_the_last_run_of_a_job_with_too_many_instances_comes_again(
 
 
 def test_back_pressure_leaves_the_rest_in_the_store(start: Make, witness_of: Make) -> None:
-    """At most `max_in_flight` jobs are claimed. The rest follows when these have ended."""
+    """At most `max_in_flight` jobs are claimed. The other jobs are claimed when these have ended."""
     scheduler = start(paused=True, max_in_flight=40, executors={"default": ThreadPoolExecutor(4)})
     witness = witness_of(scheduler)
     for number in range(100):
@@ -168,7 +167,7 @@ def test_back_pressure_leaves_the_rest_in_the_store(start: Make, witness_of: Mak
 def test_a_stuck_executor_holds_up_no_other(
     open_store: Callable[..., RedisWheelJobStore], witness_of: Make, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Jobs of the other executor run although the stuck one's jobs are due first. Later each of those runs once."""
+    """The other executor's jobs run although the stuck one's are due first. Later each stuck job runs once."""
     monkeypatch.setattr("wheel_sched_apscheduler.schedulers.claiming_source.BACK_AFTER_S", 0.05)
     store: Any = WheelJobStore() if kind == "wheel" else open_store(lease_s=60, delivery=kind)
     executors = {"stuck": ThreadPoolExecutor(1), "default": ThreadPoolExecutor(1)}
@@ -197,7 +196,7 @@ def test_a_stuck_executor_holds_up_no_other(
 
 
 def test_a_run_that_came_too_late_is_reported_and_settled(start: Make, witness_of: Make) -> None:
-    """The grace of the stored job decides."""
+    """The grace time of the stored job decides."""
     scheduler = start()
     witness = witness_of(scheduler)
     scheduler.add_job("time:time", "date", run_date=past(60), misfire_grace_time=5, id="late")
@@ -208,7 +207,7 @@ def test_a_run_that_came_too_late_is_reported_and_settled(start: Make, witness_o
 
 
 def test_a_coroutine_cut_short_by_the_end_comes_again(open_store: Callable[..., RedisWheelJobStore]) -> None:
-    """This is no error of the job: the job is released, and another process runs it."""
+    """The interruption is no error of the job. The job is released, and another process runs it."""
     events: list[Any] = []
 
     async def main() -> None:
@@ -238,7 +237,7 @@ def test_a_coroutine_cut_short_by_the_end_comes_again(open_store: Callable[..., 
 
 @pytest.mark.parametrize("executor", [ThreadPoolExecutor(1), DebugExecutor()], ids=["threads", "unknown"])
 def test_a_job_knows_its_occurrence(witness_of: Make, executor: Any) -> None:
-    """It reads its stable id and a token, in a pool and in an executor that only has `submit_job`."""
+    """A job reads its stable id and a token, in a pool and in an executor that only has `submit_job`."""
     scheduler = WheelBackgroundScheduler(
         timezone=UTC, jobstores={"default": WheelJobStore()}, executors={"default": executor}
     )
@@ -276,7 +275,7 @@ def test_a_coroutine_knows_its_occurrence() -> None:
         scheduler.resume()
         async with asyncio.timeout(PATIENCE_S):
             while len(found) < 50:
-                await asyncio.sleep(0.005)  # the tasks tell nobody
+                await asyncio.sleep(0.005)  # the tasks send no signal
             scheduler.shutdown()
             await over.wait()
 

@@ -1,4 +1,4 @@
-"""Start, pause, drain and shutdown: no deadlock, a true `running`, no thread left over."""
+"""Start, pause, drain and shutdown: no deadlock, `running` is correct, no thread remains."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def soon(seconds: float = 0.02) -> datetime:
 
 
 def test_they_are_what_they_replace() -> None:
-    """Code that asks for APScheduler's classes accepts ours."""
+    """Our schedulers are subclasses of APScheduler's, so `isinstance` checks accept them."""
     assert issubclass(WheelBackgroundScheduler, BackgroundScheduler)
     assert issubclass(WheelBlockingScheduler, BlockingScheduler)
 
@@ -59,7 +59,7 @@ def test_configuration_is_read_as_in_stock() -> None:
 
 
 def test_jobs_added_before_the_start_run_after_it(witness_of: Make) -> None:
-    """As in stock, they are kept until the start."""
+    """The scheduler keeps such jobs until its start, as in stock."""
     scheduler = WheelBackgroundScheduler(timezone=UTC)
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: None, "date", run_date=soon(0), id="early")
@@ -73,7 +73,7 @@ def test_jobs_added_before_the_start_run_after_it(witness_of: Make) -> None:
 
 
 def test_what_is_not_allowed_in_a_state(make: Make) -> None:
-    """A second start raises. So do pause, resume and shutdown of a scheduler that does not run."""
+    """A second start raises. Pause, resume and shutdown raise while the scheduler does not run."""
     scheduler = make()
     with pytest.raises(SchedulerAlreadyRunningError):
         scheduler.start()
@@ -118,7 +118,7 @@ def test_shutdown_waits_for_jobs_that_use_the_scheduler(make: Make, witness_of: 
     ender = threading.Thread(target=scheduler.shutdown)
     ender.start()
     while not scheduler.closing:
-        time.sleep(0.001)  # until the other thread has begun the end; it tells nobody
+        time.sleep(0.001)  # until the other thread has begun the shutdown; it sends no signal
     gate.set()
     ender.join(PATIENCE_S)
     assert not ender.is_alive()
@@ -128,7 +128,7 @@ def test_shutdown_waits_for_jobs_that_use_the_scheduler(make: Make, witness_of: 
 
 
 def test_shutdown_runs_what_was_handed_over(make: Make, witness_of: Make) -> None:
-    """With `wait`, submitted jobs that have not begun run too, as in stock."""
+    """With `wait`, jobs that were submitted and have not begun run too, as in stock."""
     scheduler = make(paused=True, executors={"default": ThreadPoolExecutor(1)})
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -143,7 +143,7 @@ def test_shutdown_runs_what_was_handed_over(make: Make, witness_of: Make) -> Non
 
 
 def test_shutdown_without_waiting_returns_while_a_job_runs(make: Make, witness_of: Make) -> None:
-    """It still ends the loop."""
+    """The shutdown ends the scheduler's loop, and the job runs on."""
     scheduler = make()
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -157,7 +157,7 @@ def test_shutdown_without_waiting_returns_while_a_job_runs(make: Make, witness_o
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_job_may_shut_the_scheduler_down(make: Make, witness_of: Make, wait: bool) -> None:
-    """The job cannot wait for itself, so it continues, and the shutdown ends after it."""
+    """The job cannot wait for its own end. So it continues, and the shutdown completes when the job has ended."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: scheduler.shutdown(wait=wait), "date", run_date=soon())
@@ -168,7 +168,7 @@ def test_a_job_may_shut_the_scheduler_down(make: Make, witness_of: Make, wait: b
 
 
 def test_a_listener_may_shut_the_scheduler_down(make: Make, witness_of: Make) -> None:
-    """The listener runs in the loop's thread, which cannot wait for itself either."""
+    """The listener runs in the scheduler's own thread, which cannot wait for itself either."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_listener(lambda _: scheduler.shutdown(), EVENT_JOB_SUBMITTED)
@@ -178,7 +178,7 @@ def test_a_listener_may_shut_the_scheduler_down(make: Make, witness_of: Make) ->
 
 
 def test_draining_waits_for_what_runs_and_begins_nothing(make: Make, witness_of: Make) -> None:
-    """It returns whether all jobs ended in time. Then the scheduler is paused, and `resume` continues it."""
+    """`drain` returns whether all jobs ended in time. Afterwards the scheduler is paused, and `resume` continues it."""
     scheduler = make()
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -194,7 +194,7 @@ def test_draining_waits_for_what_runs_and_begins_nothing(make: Make, witness_of:
 
 
 def test_draining_from_inside_a_job_is_refused(make: Make, witness_of: Make) -> None:
-    """It would wait for itself. The error says so, and the scheduler keeps running."""
+    """The drain would wait for the job that calls it. The error says so, and the scheduler keeps running."""
     scheduler = make()
     witness = witness_of(scheduler)
     errors: list[BaseException] = []
@@ -211,7 +211,7 @@ def test_draining_from_inside_a_job_is_refused(make: Make, witness_of: Make) -> 
 
 
 def test_a_blocking_scheduler_returns_when_a_job_ends_it(witness_of: Make) -> None:
-    """`start` gives the caller's thread back."""
+    """`start` blocks the caller's thread until the job has shut the scheduler down."""
     scheduler = WheelBlockingScheduler(timezone=UTC)
     witness = witness_of(scheduler)
     alive: list[bool] = []
@@ -228,7 +228,7 @@ def test_a_blocking_scheduler_returns_when_a_job_ends_it(witness_of: Make) -> No
 
 
 def test_an_interrupted_loop_is_not_running() -> None:
-    """Ctrl-C in a blocking scheduler. Stock then says that it runs. `shutdown` still ends executors and stores."""
+    """After Ctrl-C `running` is False, in stock True. `shutdown` still ends executors and stores."""
     scheduler = WheelBlockingScheduler(timezone=UTC)
 
     def interrupt() -> None:
@@ -252,7 +252,7 @@ def test_an_interrupted_loop_is_not_running() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_knows_that_its_scheduler_does_not_run(make: Make) -> None:
-    """A fork does not copy threads. Prefork servers often meet this."""
+    """A fork does not copy threads, so `running` is False in the child. Servers that fork workers often meet this."""
     scheduler = make()
     child = os.fork()
     if child == 0:
@@ -302,7 +302,7 @@ def test_its_repr_shows_its_state(make: Make) -> None:
 
 
 def test_a_store_over_an_imitation_of_redis_shuts_down() -> None:
-    """A blocked read of the imitation cannot be interrupted, so it is short."""
+    """A blocked read of the imitation cannot be interrupted. It ends by itself after a short time."""
     with fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="valkey")) as client:
         store = RedisWheelJobStore(client=client)
         scheduler = WheelBackgroundScheduler(jobstores={"default": store}, timezone=UTC)

@@ -1,4 +1,4 @@
-"""Due jobs run once, in order, with stock's events. No error ends the loop."""
+"""Due jobs run once, in order, with the events of stock. No error ends the scheduler's loop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def soon(seconds: float = 0.02) -> datetime:
 
 
 def test_a_one_shot_runs_on_time_and_leaves_the_store(make: Make, witness_of: Make) -> None:
-    """It runs once, not early, and then it is gone."""
+    """The job runs once, not early, and is then no longer in the store."""
     scheduler = make()
     witness = witness_of(scheduler)
     ran: list[datetime] = []
@@ -49,7 +49,7 @@ def test_a_one_shot_runs_on_time_and_leaves_the_store(make: Make, witness_of: Ma
 
 
 def test_an_interval_keeps_its_beat(make: Make, witness_of: Make) -> None:
-    """Each run time is one interval after the last one, also if the loop is late."""
+    """Run times are multiples of the interval apart, even if the loop is late."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: None, "interval", seconds=0.02, id="beat")
@@ -59,7 +59,7 @@ def test_an_interval_keeps_its_beat(make: Make, witness_of: Make) -> None:
 
 
 def test_events_come_in_causal_order(make: Make, witness_of: Make) -> None:
-    """Added, submitted, executed. Stock announces the submission of a fast job after its end."""
+    """The order is added, submitted, executed. Stock can send "submitted" after the end of a fast job."""
     scheduler = make()
     witness = witness_of(scheduler, EVENT_JOB_ADDED | EVENT_JOB_SUBMITTED | EVENT_JOB_EXECUTED)
     for number in range(50):
@@ -87,7 +87,7 @@ def test_an_exception_of_a_job_is_an_event(make: Make, witness_of: Make) -> None
 
 
 def test_the_return_value_is_in_the_event(make: Make, witness_of: Make) -> None:
-    """The event has it in `retval`, as in stock."""
+    """The event has the return value in `retval`, as in stock."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: 42, "date", run_date=soon())
@@ -96,7 +96,7 @@ def test_the_return_value_is_in_the_event(make: Make, witness_of: Make) -> None:
 
 @pytest.mark.parametrize("code", [EVENT_JOB_ADDED, EVENT_JOB_SUBMITTED, EVENT_JOB_EXECUTED, EVENT_JOB_REMOVED])
 def test_a_listener_that_raises_ends_nothing(make: Make, witness_of: Make, code: int) -> None:
-    """It may raise at any event, and the next job still runs."""
+    """A listener raises at one kind of event, whichever it is. The next job still runs."""
     scheduler = make()
 
     def broken(_: Any) -> None:
@@ -123,7 +123,7 @@ def test_max_instances_is_kept_and_reported(make: Make, witness_of: Make) -> Non
 
 
 def test_two_instances_run_at_once_when_two_may(make: Make, witness_of: Make) -> None:
-    """With `max_instances=2` two run, not three."""
+    """With `max_instances=2`, two instances run at once, never three."""
     scheduler = make()
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -135,7 +135,7 @@ def test_two_instances_run_at_once_when_two_may(make: Make, witness_of: Make) ->
 
 
 def test_a_slow_job_holds_up_nobody_of_its_batch(make: Make, witness_of: Make) -> None:
-    """Each free worker takes the next job of a batch."""
+    """Each free worker thread takes the next job of a batch."""
     scheduler = make(paused=True, executors={"default": ThreadPoolExecutor(2)})
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -150,7 +150,7 @@ def test_a_slow_job_holds_up_nobody_of_its_batch(make: Make, witness_of: Make) -
 
 
 def test_slow_jobs_after_a_row_of_quick_ones_hold_up_nobody(make: Make, witness_of: Make) -> None:
-    """Few workers are enough for quick jobs. If slow jobs follow, more workers start, also between two passes."""
+    """Quick jobs need few worker threads. If slow jobs follow, more threads start, also between two passes."""
     scheduler = make(paused=True, executors={"default": ThreadPoolExecutor(6)})
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
     gate = threading.Event()
@@ -168,7 +168,7 @@ def test_slow_jobs_after_a_row_of_quick_ones_hold_up_nobody(make: Make, witness_
 
 
 def test_nothing_is_dropped_for_being_late_by_default(make: Make, witness_of: Make) -> None:
-    """With stock's default of one second, jobs that wait longer for a worker are lost."""
+    """Stock drops a job that waits more than a second for a worker, because its default grace time is one second."""
     scheduler = make()
     witness = witness_of(scheduler)
     for number in range(10):
@@ -187,13 +187,13 @@ def test_a_grace_counts_from_the_claim_not_from_the_worker(make: Make, witness_o
     witness.wait(EVENT_JOB_SUBMITTED)
     scheduler.add_job(lambda: None, "date", run_date=soon(), id="second", misfire_grace_time=1)
     witness.wait(EVENT_JOB_SUBMITTED, 2)
-    time.sleep(1.2)  # longer than the grace: the very thing under test
+    time.sleep(1.2)  # longer than the grace time, which is what is tested
     gate.set()
     assert witness.wait(EVENT_JOB_EXECUTED, 2)[1].job_id == "second"
 
 
 def test_every_run_that_came_too_late_is_reported(make: Make, witness_of: Make) -> None:
-    """Three of five missed runs are outside the grace: three events, two runs, and the job stays scheduled."""
+    """Three of five run times are outside the grace time: three events, two runs, and the job stays scheduled."""
     scheduler = make(paused=True)
     witness = witness_of(scheduler)
     start = datetime.now(UTC) - timedelta(seconds=45)
@@ -209,7 +209,7 @@ def test_every_run_that_came_too_late_is_reported(make: Make, witness_of: Make) 
 
 
 def test_a_coalesced_backlog_is_one_run(make: Make, witness_of: Make) -> None:
-    """A week of missed seconds is one run, at the last second. The search is short."""
+    """After a week of missed seconds the job runs once, for the last second. Finding that second takes little time."""
     scheduler = make(paused=True)
     witness = witness_of(scheduler)
     start = datetime.now(UTC).replace(microsecond=0) - timedelta(days=7)
@@ -245,7 +245,7 @@ def test_an_unknown_executor_loses_no_job(make: Make, witness_of: Make) -> None:
 
 
 def test_each_job_runs_in_its_own_executor(make: Make, witness_of: Make) -> None:
-    """Two pools, and an executor in the scheduler's thread. The name of the thread shows which one has run the job."""
+    """Two pools, and an executor in the scheduler's thread. The name of the thread shows which executor ran the job."""
     executors = {
         "default": ThreadPoolExecutor(2, {"thread_name_prefix": "first"}),
         "other": ThreadPoolExecutor(2, {"thread_name_prefix": "second"}),
@@ -265,7 +265,7 @@ def test_each_job_runs_in_its_own_executor(make: Make, witness_of: Make) -> None
 
 @pytest.mark.slow  # worker processes are spawned
 def test_a_pool_of_processes_works_and_its_breaking_is_reported(make: Make, witness_of: Make) -> None:
-    """A job runs in another process. A job that kills its worker process ends in an event, and the pool is replaced."""
+    """A job runs in another process. If a job kills its worker process, an event reports it, and a new pool starts."""
     scheduler = make(executors={"default": ProcessPoolExecutor(1)})
     witness = witness_of(scheduler)
     scheduler.add_job("os:getpid", "date", run_date=soon(), id="pid")
@@ -279,7 +279,7 @@ def test_a_pool_of_processes_works_and_its_breaking_is_reported(make: Make, witn
 
 @pytest.mark.slow  # worker processes are spawned
 def test_arguments_that_cannot_reach_a_process_are_reported(make: Make, witness_of: Make) -> None:
-    """Stock only logs this, and the job is gone without an event."""
+    """An event reports the error. Stock only logs it and removes the job."""
     scheduler = make(executors={"default": ProcessPoolExecutor(1)})
     witness = witness_of(scheduler)
     scheduler.add_job("builtins:repr", "date", args=[threading.Lock()], run_date=soon(), id="locked")
@@ -287,7 +287,7 @@ def test_arguments_that_cannot_reach_a_process_are_reported(make: Make, witness_
 
 
 def test_a_job_adds_changes_and_removes_jobs(make: Make, witness_of: Make) -> None:
-    """A job does so from inside, also with itself."""
+    """A running job changes other jobs and itself through its scheduler."""
     scheduler = make()
     witness = witness_of(scheduler)
 
@@ -306,7 +306,7 @@ def test_a_job_adds_changes_and_removes_jobs(make: Make, witness_of: Make) -> No
 
 
 def test_a_job_that_removes_itself_stays_removed(make: Make, witness_of: Make) -> None:
-    """An interval job removes itself while it runs."""
+    """An interval job that removes itself while it runs does not run again."""
     scheduler = make()
     witness = witness_of(scheduler)
     ran: list[int] = []
@@ -324,7 +324,7 @@ def test_a_job_that_removes_itself_stays_removed(make: Make, witness_of: Make) -
 
 
 def test_a_job_that_is_removed_before_its_time_does_not_run(make: Make, witness_of: Make) -> None:
-    """This holds even if it is due and waits in the next part of a batch."""
+    """A due job that waits in the next part of a batch can still be removed. Then it does not run."""
     scheduler = make(paused=True, batch=10)
     witness = witness_of(scheduler)
     for number in range(100):
@@ -345,7 +345,7 @@ def test_a_job_that_is_removed_before_its_time_does_not_run(make: Make, witness_
 
 
 def test_pausing_a_job_and_resuming_it(make: Make, witness_of: Make) -> None:
-    """A paused job does not run; a resumed one does."""
+    """A paused job does not run. A resumed job does."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: None, "interval", seconds=0.02, id="one", next_run_time=None)
@@ -357,7 +357,7 @@ def test_pausing_a_job_and_resuming_it(make: Make, witness_of: Make) -> None:
 
 
 def test_ids_that_clash_and_ids_that_are_unknown(make: Make, witness_of: Make) -> None:
-    """Both raise the errors of stock. The first job does not change."""
+    """To add an existing id or use an unknown one raises the error of stock. The existing job does not change."""
     scheduler = make()
     scheduler.add_job(lambda: None, "interval", hours=1, id="one", name="first")
     with pytest.raises(ConflictingIdError):
@@ -373,7 +373,7 @@ def test_ids_that_clash_and_ids_that_are_unknown(make: Make, witness_of: Make) -
 
 @pytest.mark.parametrize("executor", [ThreadPoolExecutor, DebugExecutor])
 def test_many_executions_leave_no_trace_in_the_executor(make: Make, witness_of: Make, executor: Any) -> None:
-    """The count of running instances becomes empty. Stock keeps a zero for each job of a debug executor."""
+    """The executor forgets a job that does not run. Stock keeps a count of zero for each job of a debug executor."""
     scheduler = make(paused=True, executors={"default": executor()})
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
     for _ in range(500):

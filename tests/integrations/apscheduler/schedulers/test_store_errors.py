@@ -1,4 +1,4 @@
-"""A job store that fails is paused for a while. The loop lives, the other stores work, and no job is lost."""
+"""A scheduler pauses a jobstore that fails. Its loop continues, the other stores work, and no job is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def make_store() -> type[MemoryJobStore]:
 
 
 class FailingStore(MemoryJobStore):  # type: ignore[misc]  # APScheduler is untyped
-    """Fails in the named methods, a given number of times."""
+    """Raises in the named methods, a given number of times."""
 
     def __init__(self, method: str, times: int, error: type[Exception] = ConnectionError) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ METHODS = ["get_due_jobs", "update_job", "remove_job", "get_next_run_time"]
 def test_the_loop_outlives_any_call_that_fails(
     make: Make, witness_of: Make, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Stock guards only `get_due_jobs`. An error of another method ends its thread, and `running` stays True."""
+    """Stock catches errors of `get_due_jobs` only. After other errors its thread ends, and `running` stays True."""
     store = FailingStore(method, 3)
     scheduler = make(paused=True, jobstores={"default": store}, jobstore_retry_interval=0.01)
     witness = witness_of(scheduler)
@@ -70,7 +70,7 @@ def test_the_loop_outlives_any_call_that_fails(
 
 
 def test_a_store_that_is_away_for_good_stops_no_other(make: Make, witness_of: Make) -> None:
-    """The scheduler asks it again once in each interval, not in a tight loop."""
+    """The scheduler asks the failing store once in each retry interval, not in a tight loop."""
     broken = FailingStore("get_due_jobs", 1 << 30)
     broken.arm()
     scheduler = make(jobstores={"broken": broken, "default": MemoryJobStore()}, jobstore_retry_interval=3600)
@@ -82,7 +82,7 @@ def test_a_store_that_is_away_for_good_stops_no_other(make: Make, witness_of: Ma
 
 
 def test_a_job_that_somebody_removed_from_the_store_does_not_run(make: Make, witness_of: Make) -> None:
-    """Of two stock schedulers on one store, the slower one ends with a lookup error. Ours skips the job."""
+    """When two stock schedulers share a store, the slower one ends with a lookup error. Ours skips the job."""
     store = FailingStore("remove_job", 1, JobLookupError)
     scheduler = make(paused=True, jobstores={"default": store})
     witness = witness_of(scheduler)
@@ -96,7 +96,7 @@ def test_a_job_that_somebody_removed_from_the_store_does_not_run(make: Make, wit
 
 
 def test_a_head_that_is_due_and_never_given_makes_no_busy_loop(make: Make, witness_of: Make) -> None:
-    """Stock's Redis store does this with dates before 1970, and its scheduler loops without a pause."""
+    """The store reports a due job and never returns it. Stock's Redis store does so for dates before 1970."""
     store = MemoryJobStore()
     scheduler = make(paused=True, jobstores={"default": store})
     witness = witness_of(scheduler)

@@ -1,4 +1,4 @@
-"""The loop sleeps until a job is due. Only a job that is due earlier wakes it, and it wakes for each one."""
+"""The loop sleeps until a job is due. Each job with an earlier due time wakes it, and other jobs do not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def soon(seconds: float) -> datetime:
 
 @contextmanager
 def counted_passes(scheduler: Any) -> Iterator[list[int]]:
-    """Gets one entry for each pass."""
+    """Yields a list that gets one entry for each pass of the scheduler."""
     passes: list[int] = []
     process = scheduler._process_jobs
 
@@ -46,11 +46,11 @@ def wait_asleep(scheduler: Any) -> None:
     until = time.monotonic() + PATIENCE_S
     while not asleep(scheduler):
         assert time.monotonic() < until
-        time.sleep(0.001)  # until the loop sleeps; it tells nobody
+        time.sleep(0.001)  # until the loop sleeps; it sends no signal
 
 
 def test_an_add_behind_the_head_makes_no_pass(make: Make) -> None:
-    """A stock scheduler makes a pass for each add."""
+    """A job that is due after the earliest job causes no pass. A stock scheduler makes a pass for each new job."""
     scheduler = make()
     scheduler.add_job(lambda: None, "date", run_date=soon(600), id="head")
     wait_asleep(scheduler)
@@ -63,7 +63,7 @@ def test_an_add_behind_the_head_makes_no_pass(make: Make) -> None:
 
 
 def test_an_add_before_the_head_is_not_overslept(make: Make, witness_of: Make) -> None:
-    """The same holds for a job that is moved to an earlier time."""
+    """A job that is due before the earliest job wakes the scheduler. So does a job that is moved to an earlier time."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: None, "date", run_date=soon(600), id="head")
@@ -77,7 +77,7 @@ def test_an_add_before_the_head_is_not_overslept(make: Make, witness_of: Make) -
 
 
 def test_a_store_added_later_is_visited(make: Make, make_store: Make, witness_of: Make) -> None:
-    """A store that is removed is not visited any more."""
+    """The scheduler runs the jobs of a store that is added later, and does not ask a store that was removed."""
     scheduler = make()
     witness = witness_of(scheduler)
     wait_asleep(scheduler)
@@ -90,7 +90,7 @@ def test_a_store_added_later_is_visited(make: Make, make_store: Make, witness_of
 
 
 def test_adds_from_many_threads_all_run(make: Make, witness_of: Make) -> None:
-    """A wake-up between a pass and the next sleep is not lost."""
+    """No wake-up is lost between a pass and the next sleep."""
     scheduler = make()
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
 
@@ -108,7 +108,7 @@ def test_adds_from_many_threads_all_run(make: Make, witness_of: Make) -> None:
 
 
 def test_an_alarm_never_ends_a_sleep_early() -> None:
-    """Twenty short sleeps, each checked against the same clock."""
+    """Each of twenty short sleeps lasts until its end time by the same clock."""
     alarm = Alarm()
     for step in range(20):
         until = time.time() + step / 4000
@@ -117,7 +117,7 @@ def test_an_alarm_never_ends_a_sleep_early() -> None:
 
 
 def test_a_ring_before_the_sleep_counts_for_it() -> None:
-    """A ring for a later moment counts too. Each ring counts only once."""
+    """The next `sleep` then returns at once, also after `ring_by` a later moment. Each ring counts only once."""
     alarm = Alarm()
     alarm.ring()
     alarm.sleep(float("inf"))
@@ -130,7 +130,7 @@ def test_a_ring_before_the_sleep_counts_for_it() -> None:
 
 @given(st.lists(st.floats(0, 100), max_size=6), st.floats(0, 100))
 def test_the_earliest_moment_anybody_named_ends_the_sleep(asked: list[float], until: float) -> None:
-    """This holds for any order of requests, on a clock that stands still at that moment."""
+    """The requests may come in any order. The clock stands still at the earliest of them."""
     moments: list[float] = []
     alarm = Alarm(now=lambda: min([until, *asked]) if not moments else moments[0])
     for moment in asked:

@@ -1,4 +1,4 @@
-"""The job stores in memory, over an imitation of Redis and over a server; and processes that share a store."""
+"""Fixtures: jobstores in memory, on an imitation of Redis and on a server, and processes that share a store."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _numbers = itertools.count()
 
 
 def do_nothing(*_: Any, **__: Any) -> None:
-    """A job."""
+    """A job function that does nothing."""
 
 
 @pytest.fixture
 def namespace() -> str:
-    """A namespace for this test only."""
+    """The name of a namespace that only this test uses."""
     return f"aps{next(_numbers)}"
 
 
 @pytest.fixture(scope="session")
 def shared_fake() -> Iterator[fakeredis.FakeRedis]:
-    """One imitation for all tests, because loading the library takes longer than a test."""
+    """One imitation of Redis for all tests, because loading its function library takes longer than a test."""
     with fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="valkey")) as client:
         yield client
 
@@ -53,7 +53,7 @@ Opener = Callable[..., Any]
 
 @pytest.fixture
 def open_fake(shared_fake: fakeredis.FakeRedis, namespace: str) -> Iterator[Opener]:
-    """Makes stores over the imitation, all in one namespace. A store that is not started has no threads."""
+    """Makes stores on the imitation, all in one namespace. A store that is not started has no threads."""
     made: list[RedisWheelJobStore] = []
 
     def make(**settings: Any) -> RedisWheelJobStore:
@@ -68,7 +68,7 @@ def open_fake(shared_fake: fakeredis.FakeRedis, namespace: str) -> Iterator[Open
 
 @pytest.fixture
 def open_real(real_server: TemporaryServer, namespace: str) -> Iterator[Opener]:
-    """Makes stores over the session's server, all in one namespace."""
+    """Makes stores on the session's server, all in one namespace."""
     made: list[RedisWheelJobStore] = []
 
     def make(**settings: Any) -> RedisWheelJobStore:
@@ -83,7 +83,7 @@ def open_real(real_server: TemporaryServer, namespace: str) -> Iterator[Opener]:
 
 @pytest.fixture(params=["memory", "fake", pytest.param("real", marks=pytest.mark.real)])
 def store(request: pytest.FixtureRequest) -> Any:
-    """A store without a scheduler."""
+    """A jobstore of each kind, without a scheduler."""
     if request.param == "memory":
         return WheelJobStore()
     return request.getfixturevalue(f"open_{request.param}")()
@@ -91,13 +91,13 @@ def store(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
 def shared_store(request: pytest.FixtureRequest) -> Any:
-    """A store that several processes can share."""
+    """A store that several processes can share, on the imitation or on the server."""
     return request.getfixturevalue(f"open_{request.param}")()
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
 def impatient_store(request: pytest.FixtureRequest) -> Any:
-    """The same, but the first refusal quarantines a job."""
+    """A shared store that quarantines a job at its first refusal."""
     opened = request.getfixturevalue(f"open_{request.param}")
     return opened(quarantine_refusals=1, quarantine_after_s=0)
 
@@ -107,7 +107,7 @@ Maker = Callable[..., Job]
 
 @pytest.fixture(scope="session")
 def make_job() -> Maker:
-    """Makes jobs as a scheduler does. A job without a run time is paused."""
+    """Makes jobs with the fields that a scheduler sets. A job without a run time is paused."""
     scheduler = BackgroundScheduler(timezone="UTC")
 
     def make(run_time: datetime | None = None, **options: Any) -> Job:
@@ -138,7 +138,7 @@ class Firing(NamedTuple):
 
 
 class Runner:
-    """A scheduler process."""
+    """A process that runs a scheduler."""
 
     def __init__(self, settings: dict[str, Any], judge_url: str) -> None:
         patched = ["-m", "gevent.monkey"] if settings["kind"] == "gevent" else []  # as its users do
@@ -166,7 +166,7 @@ class Runner:
         return found
 
     def kill(self) -> None:
-        """Kill it if it still runs. Idempotent."""
+        """Kill the process if it still runs. Idempotent."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdout is not None
@@ -221,7 +221,7 @@ class Fleet:
     def one_shots(
         self, count: int, *, in_s: float, apart_ms: float, func: str = JOB, args: Sequence[Any] = (), first: int = 0
     ) -> None:
-        """Add jobs `j<first>`, ..., the first of them due `in_s` from now."""
+        """Add `count` one-shot jobs with ids from `j<first>` on. The first is due in `in_s` seconds."""
         start = datetime.now(UTC) + timedelta(seconds=in_s)
         jobs = [
             self.producer.make(
@@ -239,14 +239,14 @@ class Fleet:
         return {firing.occurrence_id.partition(":")[0] for firing in self.fired()}
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait until a condition of the processes holds."""
+        """Wait until the processes have made the condition true."""
         until_s = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < until_s, f"waited in vain until {what}; {len(self.fired())} firings"
-            time.sleep(0.02)  # another process's doing; there is nothing to wait on
+            time.sleep(0.02)  # another process makes it true, without a signal
 
     def wait_empty(self) -> None:
-        """Wait until no job waits or is in flight. From then on no run can be doubled."""
+        """Wait until no job waits or is in flight. After that no job can run twice."""
         self.wait_until(lambda: self.store.count() == 0 and self.store.in_flight() == [], "the store was empty")
 
 
@@ -255,6 +255,6 @@ OpenFleet = Callable[[Sequence[str]], Fleet]
 
 @pytest.fixture
 def open_fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenFleet]:
-    """Makes fleets whose processes get these kinds of schedulers in turn."""
+    """`open_fleet(kinds)` makes a fleet. Its processes get these kinds of schedulers in turn."""
     with ExitStack() as stack:
         yield lambda kinds: Fleet(stack, monkeypatch, kinds)

@@ -1,4 +1,4 @@
-"""Jobs are changed, removed and added while they run, in this or another process. No schedulers, no threads."""
+"""Jobs are changed, removed and added while they run, by this or another process. No schedulers, no threads."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FAR = NOW + timedelta(days=1)
 
 
 def do_nothing(*_: Any) -> None:
-    """A job."""
+    """A job function that does nothing."""
 
 
 def claim(store: Any, now: datetime = NOW) -> list[Occurrence]:
-    """Make a scheduler's pass. Afterwards the executors have the occurrences."""
+    """Do what a scheduler does in one pass. Afterwards the returned occurrences count as submitted."""
     occurrences = store.claim_batch(now).occurrences
     for occurrence in occurrences:
         run_times, following = (
@@ -39,7 +39,7 @@ def claim(store: Any, now: datetime = NOW) -> list[Occurrence]:
 
 
 def settle(store: Any) -> None:
-    """Report everything to the store, also what follows from its answers."""
+    """Send all waiting reports to the store, and those that follow from its answers."""
     for _ in range(5):
         store.tracker.flush()
 
@@ -51,7 +51,7 @@ def end(store: Any, occurrence: Occurrence) -> None:
 
 
 def free(store: Any, occurrence: Occurrence) -> None:
-    """Split a long run: the job waits for its next run, and the run lies beside it."""
+    """Split the run off its job: the job waits for its next run, and the run gets an item of its own."""
     occurrence.handle.since -= 1
     settle(store)
 
@@ -68,7 +68,7 @@ def modify(store: Any, job_id: str, **changes: Any) -> None:
 
 @pytest.fixture
 def recurring(make_job: Any) -> Callable[..., Any]:
-    """Makes a job that is due now and then every minute."""
+    """Makes a job that is due now, and afterwards every minute."""
     return lambda **options: make_job(
         NOW, **{"id": "j", "trigger": IntervalTrigger(seconds=60, start_date=NOW, timezone="UTC"), **options}
     )
@@ -76,7 +76,7 @@ def recurring(make_job: Any) -> Callable[..., Any]:
 
 @pytest.fixture(params=["here", "elsewhere"])
 def pair(request: pytest.FixtureRequest, open_fake: Any) -> tuple[Any, Any]:
-    """The store whose process runs jobs, and the one from which they are changed."""
+    """Two stores over one namespace: one runs the jobs, and the other one changes them."""
     runner = open_fake()
     return runner, runner if request.param == "here" else open_fake()
 
@@ -88,7 +88,7 @@ def next_run(store: Any) -> datetime | None:
 
 @pytest.mark.parametrize("moment", ["before it ends", "after it ended", "after it was freed"])
 def test_a_change_leaves_the_next_run_where_it_is(pair: Any, recurring: Any, moment: str) -> None:
-    """A job that was looked up before its run was planned has an old run time. It must not run twice for that."""
+    """A job that was looked up before its next run was planned has an old run time. This must not run it twice."""
     runner, changer = pair
     runner.add_job(recurring())
     job = changer.lookup_job("j")
@@ -128,7 +128,7 @@ def test_a_change_of_the_run_time_holds_during_a_run(pair: Any, recurring: Any, 
 
 
 def test_a_change_during_a_run_survives_the_process(open_fake: Any, recurring: Any) -> None:
-    """After a crash the run comes again with the change. Only a changed run time replaces it."""
+    """After a crash the run comes again, with the changed job. A change of the run time replaces the run."""
     runner, other = open_fake(lease_s=0.1), open_fake()
     for job_id in ("args", "moved", "paused"):
         runner.add_job(recurring(id=job_id))
@@ -153,7 +153,7 @@ def test_a_change_during_a_run_survives_the_process(open_fake: Any, recurring: A
 
 
 def test_queries_change_running_jobs_without_waiting(open_fake: Any, recurring: Any) -> None:
-    """A process without the job's code can pause, tag and describe a job, and run it again."""
+    """A process without the job's code can pause, tag and describe a running job, and run it again."""
     runner, other = open_fake(), open_fake()
     runner.add_job(recurring())
     (occurrence,) = claim(runner)
@@ -166,7 +166,7 @@ def test_queries_change_running_jobs_without_waiting(open_fake: Any, recurring: 
 
 
 def test_the_id_of_a_running_one_shot_is_free(pair: Any, make_job: Any) -> None:
-    """The new job, as in stock, is stored and runs beside the old run, whose end does not remove it."""
+    """A new job may take the id and runs beside the old run, as in stock. The end of the old run does not remove it."""
     runner, changer = pair
     runner.add_job(make_job(NOW, id="j", args=["old"], max_instances=2))
     (old,) = claim(runner)
@@ -187,7 +187,7 @@ def test_the_id_of_a_running_one_shot_is_free(pair: Any, make_job: Any) -> None:
 
 
 def test_a_new_job_is_not_taken_for_the_run_under_way(pair: Any, make_job: Any) -> None:
-    """This holds even if it has the run time of the old job, which ends before the store is asked again."""
+    """The old job's end leaves the new job alone, even if both have the same run time."""
     runner, changer = pair
     runner.add_job(make_job(NOW, id="j", args=["old"]))
     (old,) = claim(runner)
@@ -200,7 +200,7 @@ def test_a_new_job_is_not_taken_for_the_run_under_way(pair: Any, make_job: Any) 
 
 
 def test_a_run_whose_id_was_taken_keeps_its_lease(open_fake: Any, make_job: Any) -> None:
-    """The lease is extended under the new id, and the run comes again when its process is lost."""
+    """The lease is extended under the run's new id. The run comes again when its process is lost."""
     runner, other = open_fake(lease_s=60), open_fake()
     runner.add_job(make_job(NOW, id="j", args=["old"]))
     claim(runner)
@@ -221,7 +221,7 @@ def test_a_run_whose_id_was_taken_keeps_its_lease(open_fake: Any, make_job: Any)
 
 @pytest.mark.parametrize("how", ["ended", "freed"])
 def test_a_job_removed_in_its_run_can_be_added_again(pair: Any, recurring: Any, how: str) -> None:
-    """The next run that the process had planned is dropped. The new job is complete."""
+    """The run that the process had planned next is dropped. The new job stays as it was added."""
     runner, changer = pair
     runner.add_job(recurring(args=["old"]))
     (old,) = claim(runner)
@@ -235,7 +235,7 @@ def test_a_job_removed_in_its_run_can_be_added_again(pair: Any, recurring: Any, 
 
 
 def test_replacing_works_at_any_moment(pair: Any, recurring: Any, make_job: Any) -> None:
-    """`replace_existing` during the run of a recurring job, of a one-shot, and of a job that was just removed."""
+    """`replace_existing` works during the run of a recurring job, of a one-shot, and of a job that was just removed."""
     runner, changer = pair
     producer = Producer(changer, timezone="UTC")
     for n, first in enumerate([recurring(), make_job(NOW, id="j"), recurring()]):
@@ -252,7 +252,7 @@ def test_replacing_works_at_any_moment(pair: Any, recurring: Any, make_job: Any)
 
 
 def test_a_memory_store_keeps_the_planned_run_as_well(recurring: Any) -> None:
-    """A change between claim and submission does not double the run, and keeps its own run time."""
+    """A change between claim and submission does not double the run, and its new run time holds."""
     store = WheelJobStore()
     store.add_job(recurring(id="same"))
     store.add_job(recurring(id="moved"))
@@ -268,7 +268,7 @@ def test_a_memory_store_keeps_the_planned_run_as_well(recurring: Any) -> None:
 
 
 def test_a_planned_run_does_not_undo_a_change_half_made(recurring: Any) -> None:
-    """`modify_job` changes the job first and calls the store afterwards."""
+    """`modify_job` changes the job object first and calls the store afterwards. The submission comes in between."""
     store = WheelJobStore()
     store.driven = True
     store.add_job(recurring())

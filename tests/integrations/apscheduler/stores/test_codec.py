@@ -1,4 +1,4 @@
-"""A job that is written can be read again. A job that may not be read is refused before any import."""
+"""A stored job can be read again. A job that must not be read is refused before any import."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SECRET = "a secret of some length"
 
 
 class EveryOther(BaseTrigger):
-    """A user's trigger whose state changes each time it is asked."""
+    """A user's trigger whose state changes at each call."""
 
     def __init__(self, asked: int = 0) -> None:
         self.asked = asked
@@ -73,7 +73,7 @@ plain = st.recursive(
 
 @given(value=plain)
 def test_plain_values_come_back_as_they_were(value: Any) -> None:
-    """They are equal and have the same type."""
+    """The values are equal and have the same type."""
     import json
 
     values = Values()
@@ -99,7 +99,7 @@ def test_plain_values_come_back_as_they_were(value: Any) -> None:
     ids=repr,
 )
 def test_awkward_values_come_back_as_they_were(value: Any) -> None:
-    """Data that looks like our own tags comes back too."""
+    """Data that looks like the codec's own tags comes back unchanged too."""
     import json
 
     values = Values()
@@ -146,7 +146,7 @@ def test_a_trigger_of_ones_own_must_be_named(make_job: Any) -> None:
 
 
 def test_a_trigger_that_changes_is_written_as_it_is(make_job: Any) -> None:
-    """The record of the next run has its new state. Other triggers are not written again."""
+    """The record of the next run has the trigger's new state. Triggers that do not change are not written again."""
     codec = JobCodec(triggers=[EveryOther])
     job = make_job(OLD, trigger=EveryOther())
     stored = codec.decode(job.id, codec.encode(job))
@@ -155,10 +155,10 @@ def test_a_trigger_that_changes_is_written_as_it_is(make_job: Any) -> None:
 
 
 class Service:
-    """Holds a method."""
+    """A user's class with a method."""
 
     def run(self) -> None:
-        """A job."""
+        """A method that jobs can call."""
 
 
 @pytest.mark.parametrize(
@@ -173,13 +173,13 @@ class Service:
     ids=["lambda", "partial", "bound method", "object", "keyword"],
 )
 def test_what_cannot_be_stored_is_refused_with_the_way_out(make_job: Any, options: dict[str, Any]) -> None:
-    """The error comes at `add_job`, not when the job is due. It says what to do."""
+    """The error comes from `add_job`, not when the job is due. It says what to do."""
     with pytest.raises(NotSerializable, match=r"[Nn]othing was stored"):
         JobCodec(allow=["builtins", __name__.partition(".")[0]]).encode(make_job(OLD, **options))
 
 
 def test_a_value_that_holds_itself_is_refused(make_job: Any) -> None:
-    """It does not reach the interpreter's recursion limit."""
+    """The codec raises its own error before the interpreter's recursion limit is reached."""
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(NotSerializable, match="holds itself"):
@@ -187,7 +187,7 @@ def test_a_value_that_holds_itself_is_refused(make_job: Any) -> None:
 
 
 def test_pickle_is_read_where_both_sides_asked_for_it(make_job: Any) -> None:
-    """A store without `allow_pickle` refuses it."""
+    """A codec without `allow_pickle` refuses to read a pickled value."""
     job = make_job(OLD, args=(Service(),))
     raw = JobCodec(allow_pickle=True).encode(job)
     assert type(JobCodec(allow_pickle=True).decode(job.id, raw).job.args[0]) is Service
@@ -200,7 +200,7 @@ def test_pickle_is_read_where_both_sides_asked_for_it(make_job: Any) -> None:
     ["os:system", "subprocess:run", "builtins:eval", "posix:system", "apscheduler.util:ref_to_obj", "pip:main"],
 )
 def test_the_standard_library_may_not_be_named(make_job: Any, ref: str) -> None:
-    """Neither a job that is added nor a stored one may name it."""
+    """The codec refuses a standard library function when a job is read, and when a job gets another function."""
     job = make_job(OLD)
     raw = JobCodec().encode(job).replace(job.func_ref.encode(), ref.encode())
     with pytest.raises(Forbidden, match="nothing was imported"):
@@ -210,7 +210,7 @@ def test_the_standard_library_may_not_be_named(make_job: Any, ref: str) -> None:
 
 
 def test_a_reference_cannot_lead_out_of_an_allowed_module(make_job: Any) -> None:
-    """This module has imported sys. A reference through this module does not reach sys."""
+    """This module imports `sys`. A reference that starts in this module does not reach `sys`."""
     job = make_job(OLD)
     raw = JobCodec().encode(job).replace(job.func_ref.encode(), f"{__name__}:sys.exit".encode())
     for codec in (JobCodec(), JobCodec(allow=[__name__])):
@@ -219,7 +219,7 @@ def test_a_reference_cannot_lead_out_of_an_allowed_module(make_job: Any) -> None
 
 
 def test_what_is_not_in_the_list_is_not_imported(make_job: Any) -> None:
-    """No code of the module runs."""
+    """The codec refuses the module before any of its code runs."""
     job = make_job(OLD)
     raw = JobCodec().encode(job).replace(job.func_ref.encode(), b"antigravity:geohash")
     with pytest.raises(Forbidden):
@@ -247,12 +247,12 @@ def test_what_is_not_in_the_list_is_not_imported(make_job: Any) -> None:
     ],
 )
 def test_the_allow_list(allow: list[str] | str | None, ref: str, permitted: bool) -> None:
-    """Prefixes end at a dot, functions have their full name, and a reference has only names and dots."""
+    """A prefix ends at a dot, a function is listed by its full name, and a reference has only names and dots."""
     assert JobCodec(allow=allow).allowed.permits(ref) is permitted
 
 
 def test_a_function_that_moved_is_found_by_its_alias(make_job: Any) -> None:
-    """The old reference in the store means the new function."""
+    """The alias maps the old reference in the store to the new function."""
     job = make_job(OLD)
     raw = JobCodec().encode(job).replace(job.func_ref.encode(), b"app.old:gone")
     with pytest.raises(LookupError):
@@ -287,7 +287,7 @@ def test_secrets_can_be_changed_one_after_the_other(make_job: Any) -> None:
 
 @given(raw=st.binary(max_size=80) | st.binary(max_size=60).map(lambda tail: b"1;5;utc+0;{" + tail))
 def test_any_bytes_are_a_job_or_an_error_of_ours(raw: bytes) -> None:
-    """No stored bytes raise any other error."""
+    """The codec reads any bytes as a job or raises `Unreadable`. No other error escapes."""
     with pytest.raises((Unreadable, Forbidden)):
         JobCodec().decode("a", raw)
     with pytest.raises(Unreadable):
@@ -324,7 +324,7 @@ def test_a_field_of_a_wrong_shape_is_refused(make_job: Any, key: str, value: Any
 
 
 def test_values_of_known_types_keep_their_type() -> None:
-    """A subclass would come back as its base, so it is refused."""
+    """The codec would read a value of a subclass back as its base class, so it refuses the value."""
 
     class Money(Decimal):
         pass
@@ -339,7 +339,7 @@ def test_values_of_known_types_keep_their_type() -> None:
 @pytest.mark.parametrize("field", ["id", "name", "executor"])
 @pytest.mark.parametrize("text", ["x\nforged", "x\x1b[31m", "x\x85", "x\u2028forged", "x\u202eforged"], ids=ascii)
 def test_text_that_forges_a_line_of_a_log_is_no_name(make_job: Any, field: str, text: str) -> None:
-    """APScheduler logs names, ids and aliases unescaped. `add_job` refuses such a text, and so does reading a job."""
+    """APScheduler logs names, ids and aliases unescaped. The codec refuses such text on writing and on reading."""
     codec = JobCodec()
     with pytest.raises(NotSerializable, match=f"{field}.*nothing was stored"):
         codec.encode(make_job(OLD, **{field: text}))
@@ -354,7 +354,7 @@ def test_text_that_forges_a_line_of_a_log_is_no_name(make_job: Any, field: str, 
 
 @pytest.mark.parametrize("text", ["zwölf Uhr", "日本語", "👩\u200d🔧 repairs", 'a "quoted" 100 % name'])
 def test_names_in_any_language_stay(make_job: Any, text: str) -> None:
-    """A joiner inside an emoji cannot forge a line."""
+    """A joiner inside an emoji cannot forge a log line, so it is allowed."""
     codec = JobCodec()
     job = make_job(OLD, id=text, name=text, executor=text)
     back = codec.decode(text, codec.encode(job)).job

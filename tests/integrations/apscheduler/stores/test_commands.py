@@ -1,4 +1,4 @@
-"""`wheel-sched aps` against a real server, and the migration of stock jobs in both directions."""
+"""`wheel-sched aps` on a real server, and the migration of jobs from and to stock jobstores."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FAR = datetime(2040, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def aps(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """The command line in this process."""
+    """Runs the command line in this process."""
     monkeypatch.chdir(tmp_path)
     for name in ("STORE", "NAMESPACE", "SHARDS", "DURABILITY", "CONFIG", "APS_SECRET"):
         monkeypatch.delenv(f"WHEEL_SCHED_{name}", raising=False)
@@ -58,7 +58,7 @@ def aps(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 
 @pytest.fixture
 def store(redis_url: str) -> Any:
-    """The store that the commands open."""
+    """The store that the commands open, for the test."""
     made = RedisWheelJobStore(redis_url, quarantine_refusals=1, quarantine_after_s=0)
     yield made
     made.shutdown()
@@ -66,7 +66,7 @@ def store(redis_url: str) -> Any:
 
 @pytest.fixture
 def trusting_store(redis_url: str, make_job: Any) -> Any:
-    """The same store with an allow-list: it may run unsigned jobs that another process has added."""
+    """The store that the commands open, with an allow-list: it may run unsigned jobs that another process added."""
     made = RedisWheelJobStore(redis_url, allow=[make_job(FAR).func.__module__])
     yield made
     made.shutdown()
@@ -85,7 +85,7 @@ def rename(store: Any, job_id: str, ref: str) -> None:
 
 
 def test_jobs_are_listed_and_shown(aps: Any, store: Any, make_job: Any) -> None:
-    """The output is a table or JSON, of all jobs, by state, or by tag."""
+    """The output is a table or JSON. It has all jobs, those of a state, or those with a tag."""
     hourly = IntervalTrigger(hours=1, start_date=FAR, timezone="UTC")
     store.add_jobs([make_job(FAR, id="hourly", trigger=hourly, args=(5,))], metadata={"m": 1}, tags=["t"])
     store.add_job(make_job(None, id="paused"))
@@ -108,14 +108,14 @@ def test_jobs_are_listed_and_shown(aps: Any, store: Any, make_job: Any) -> None:
 
 
 def test_an_absent_namespace_is_told_with_what_makes_a_job_store(aps: Any) -> None:
-    """The error says what makes a job store. `wheel-sched publish` and `serve` make none."""
+    """The error says what creates a jobstore. `wheel-sched publish` creates none, so the error does not name it."""
     error_text = aps("list", code=1).stderr
     assert "or create it with a scheduler with this job store, or run `wheel-sched aps migrate`" in error_text
     assert "wheel-sched publish" not in error_text
 
 
 def test_jobs_are_changed_by_id(aps: Any, store: Any, make_job: Any) -> None:
-    """There is one line for each job. An unknown id is an error."""
+    """The output has one line for each job. An unknown id is an error."""
     store.add_job(make_job(FAR, id="a", trigger=IntervalTrigger(hours=1, start_date=FAR, timezone="UTC")))
     assert "a: paused" in aps("pause", "a").stderr
     assert store.get_entry("a").state == "paused"
@@ -143,7 +143,7 @@ def test_jobs_are_changed_by_id(aps: Any, store: Any, make_job: Any) -> None:
 def test_what_changes_several_jobs_asks_first(
     aps: Any, store: Any, make_job: Any, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a terminal it names the number of jobs, demands --yes and changes nothing."""
+    """Without a terminal the command names the number of jobs, demands --yes and changes nothing."""
     for name in ("a", "b"):
         store.add_job(make_job(FAR, id=name))
 
@@ -161,7 +161,7 @@ def test_what_changes_several_jobs_asks_first(
 
 
 def test_quarantined_jobs_are_listed_released_and_repointed(aps: Any, store: Any, make_job: Any) -> None:
-    """The command line does not need the jobs' code."""
+    """The command line does not import the code of the jobs."""
     store.add_job(make_job(OLD, id="a"))
     good = store.get_entry("a").func
     rename(store, "a", "gone.away:f")
@@ -184,7 +184,7 @@ def test_quarantined_jobs_are_listed_released_and_repointed(aps: Any, store: Any
 
 
 def test_what_ran_and_what_runs_are_told(aps: Any, store: Any, make_job: Any) -> None:
-    """`history` shows runs that have ended, and `in-flight` shows runs that are under way."""
+    """`history` shows runs that have ended, and `in-flight` shows runs that have not."""
     assert aps("history", code=1).stderr  # no namespace yet: an error, not an empty list
     store.add_job(make_job(OLD, id="a"))
     assert "no runs are on record" in aps("history").stderr
@@ -205,7 +205,7 @@ def test_what_ran_and_what_runs_are_told(aps: Any, store: Any, make_job: Any) ->
 def test_a_signed_store_takes_the_secret_from_the_environment(
     aps: Any, redis_url: str, make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A listing needs no secret, a change of a job does."""
+    """A listing needs no secret. A command that changes a job needs the secret."""
     secret = "a secret of some length"
     store = RedisWheelJobStore(redis_url, secret=secret)
     store.add_job(make_job(FAR, id="a"))
@@ -229,7 +229,7 @@ def stock_jobs(stock: Any, make_job: Any) -> None:
 def test_jobs_of_a_stock_store_come_over_and_go_back(
     aps: Any, trusting_store: Any, make_job: Any, kind: str, redis_url: str, tmp_path: Path
 ) -> None:
-    """The test makes a dry run, copies, copies again, which changes nothing, and copies back."""
+    """The test makes a dry run, copies the jobs, copies them again without effect, and copies them back."""
     url, back_url = f"sqlite:///{tmp_path}/jobs.sqlite", f"sqlite:///{tmp_path}/back.sqlite"
     stock: Any = SQLAlchemyJobStore(url)
     if kind == "redis":
@@ -272,14 +272,14 @@ def test_jobs_of_a_stock_store_come_over_and_go_back(
 
 
 class Evil:
-    """An object that an attacker may have put into an old store."""
+    """An object that an attacker could put into an old jobstore."""
 
     def __reduce__(self) -> Any:
         return exec, ("raise SystemExit('ran')",)
 
 
 def test_a_pickle_that_would_run_code_is_refused(make_job: Any) -> None:
-    """It names an object that is neither a trigger nor plain data. The name is never imported."""
+    """The pickle names an object that is neither a trigger nor plain data. The name is never imported."""
     state = {**make_job(FAR, id="a").__getstate__(), "args": (Evil(),)}
     with pytest.raises(StoreError, match="builtins:exec"):
         read_stock("a", pickle.dumps(state))
@@ -290,7 +290,7 @@ def test_a_pickle_that_would_run_code_is_refused(make_job: Any) -> None:
 
 
 def test_a_job_that_cannot_come_over_is_named(aps: Any, redis_url: str, make_job: Any) -> None:
-    """The other jobs are copied, and the exit code is not 0."""
+    """The other jobs are copied, and the exit code is not 0. The output names the job."""
     client = redis.Redis.from_url(redis_url)
     state = {**make_job(FAR, id="evil").__getstate__(), "args": (Evil(),)}
     client.hset("apscheduler.jobs", "evil", pickle.dumps(state))
@@ -305,7 +305,7 @@ class Money:
 
 
 def test_what_the_refusal_of_a_class_advises_works(aps: Any, redis_url: str, make_job: Any) -> None:
-    """The error says that an argument's class also needs --allow-pickle. With both options the job is copied."""
+    """The error advises --allow-pickle for the class of an argument. With both options the job is copied."""
     client = redis.Redis.from_url(redis_url)
     job = make_job(FAR, id="a", args=(Money(),))
     client.hset("apscheduler.jobs", "a", pickle.dumps(job.__getstate__()))
@@ -324,7 +324,7 @@ def test_what_the_refusal_of_a_class_advises_works(aps: Any, redis_url: str, mak
 
 
 def test_a_zone_of_dateutil_comes_over(make_job: Any) -> None:
-    """Flask-APScheduler makes run dates with such zones from a POST."""
+    """Flask-APScheduler makes run dates with dateutil's zones when it gets a job by POST."""
     moment = FAR.astimezone(dateutil.tz.tzoffset(None, 5400))
     job = make_job(moment, id="a", trigger=DateTrigger(moment))
     back = read_stock("a", pickle.dumps(job.__getstate__()))
@@ -332,13 +332,13 @@ def test_a_zone_of_dateutil_comes_over(make_job: Any) -> None:
 
 
 def test_a_wrong_source_is_named() -> None:
-    """A URL that is neither Redis nor SQL is an error."""
+    """A source URL that is neither Redis nor SQL is an error."""
     with pytest.raises(ConfigError):
         open_stock("nonsense")
 
 
 def test_commands_on_a_damaged_record_say_what_to_do(aps: Any, store: Any, make_job: Any) -> None:
-    """One sentence says what to do, and the other jobs are changed."""
+    """One sentence says what to do. Commands still change the other jobs."""
     store.add_job(make_job(FAR, id="whole"))
     store.store.schedule([Item("torn job", None, b"no job", "job")])
     for command in ("pause", "run-now", "resume"):

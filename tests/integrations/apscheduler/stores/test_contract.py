@@ -1,4 +1,4 @@
-"""The contract of an APScheduler job store, method by method, as its own stores keep it."""
+"""The contract of an APScheduler jobstore, method by method, as stock stores keep it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ids(jobs: list[Any]) -> list[str]:
 
 
 def test_an_unknown_job_is_none(store: Any) -> None:
-    """A look-up of an unknown id is no error."""
+    """`lookup_job` of an unknown id returns None."""
     assert store.lookup_job("nobody") is None
 
 
@@ -50,7 +50,7 @@ def test_all_jobs_are_sorted_with_paused_ones_last(store: Any, make_job: Any) ->
 
 
 def test_due_jobs_are_sorted_and_end_at_now(store: Any, make_job: Any) -> None:
-    """Only jobs that are due at the scheduler's time. Jobs of one time are in order of id."""
+    """`get_due_jobs` returns only jobs that are due at the scheduler's time. Jobs of one time are in order of id."""
     for job_id, moment in [("c", at(2010, 1, 1)), ("b", OLD), ("a", OLD), ("later", OLD + timedelta(milliseconds=1))]:
         store.add_job(make_job(moment, id=job_id))
     assert ids(store.get_due_jobs(OLD - timedelta(days=1))) == ["c"]
@@ -59,7 +59,7 @@ def test_due_jobs_are_sorted_and_end_at_now(store: Any, make_job: Any) -> None:
 
 
 def test_nothing_is_due_before_its_time(store: Any, make_job: Any) -> None:
-    """A fraction of a millisecond counts: now rounds down, a due time rounds up."""
+    """A fraction of a millisecond counts, because now rounds down and a due time rounds up."""
     store.add_job(make_job(OLD + timedelta(microseconds=400), id="a"))
     assert store.get_due_jobs(OLD + timedelta(microseconds=399)) == []
     store.get_next_run_time()
@@ -67,7 +67,7 @@ def test_nothing_is_due_before_its_time(store: Any, make_job: Any) -> None:
 
 
 def test_a_paused_job_is_never_due(store: Any, make_job: Any) -> None:
-    """The store keeps it without a due time."""
+    """The store keeps a paused job without a due time."""
     store.add_job(make_job(None, id="p"))
     assert store.get_due_jobs(datetime.now(UTC)) == []
     store.get_next_run_time()
@@ -75,7 +75,7 @@ def test_a_paused_job_is_never_due(store: Any, make_job: Any) -> None:
 
 
 def test_the_next_run_time_is_the_earliest(store: Any, make_job: Any) -> None:
-    """The earliest of all jobs that are not paused; None when there are none."""
+    """The next run time is the earliest of all jobs that are not paused, or None if there is none."""
     assert store.get_next_run_time() is None
     store.add_job(make_job(None, id="p"))
     assert store.get_next_run_time() is None
@@ -95,7 +95,7 @@ def test_an_id_can_be_added_once(store: Any, make_job: Any) -> None:
 
 
 def test_an_update_replaces_all_of_a_job(store: Any, make_job: Any) -> None:
-    """It replaces arguments, trigger and run time too."""
+    """`update_job` replaces arguments, trigger and run time too."""
     store.add_job(make_job(OLD, id="a"))
     trigger = IntervalTrigger(seconds=5, start_date=OLD, timezone="UTC")
     store.update_job(make_job(at(2031, 1, 1), id="a", args=(5,), trigger=trigger, name="new"))
@@ -107,7 +107,7 @@ def test_an_update_replaces_all_of_a_job(store: Any, make_job: Any) -> None:
 
 @pytest.mark.parametrize("moved", ["a", "b", "c"])
 def test_an_update_that_clears_the_run_time_pauses(store: Any, make_job: Any, moved: str) -> None:
-    """Any job that is paused comes last and is not due."""
+    """A paused job comes last in lists and is not due."""
     for job_id in "abc":
         store.add_job(make_job(OLD, id=job_id))
     store.update_job(make_job(None, id=moved))
@@ -116,14 +116,14 @@ def test_an_update_that_clears_the_run_time_pauses(store: Any, make_job: Any, mo
 
 
 def test_a_paused_job_can_wait_again(store: Any, make_job: Any) -> None:
-    """A pause and a resume are updates."""
+    """The test pauses and resumes the job with `update_job`."""
     store.add_job(make_job(None, id="p"))
     store.update_job(make_job(OLD, id="p"))
     assert ids(store.get_due_jobs(OLD)) == ["p"]
 
 
 def test_what_is_not_there_cannot_be_updated_or_removed(store: Any, make_job: Any) -> None:
-    """Both raise, and add nothing."""
+    """`update_job` and `remove_job` raise for an unknown id, and add nothing."""
     with pytest.raises(JobLookupError):
         store.update_job(make_job(OLD, id="a"))
     with pytest.raises(JobLookupError):
@@ -132,7 +132,7 @@ def test_what_is_not_there_cannot_be_updated_or_removed(store: Any, make_job: An
 
 
 def test_a_removed_job_is_gone(store: Any, make_job: Any) -> None:
-    """It is gone from look-ups, lists and the next run time."""
+    """Look-ups, lists and the next run time no longer contain it."""
     store.add_job(make_job(OLD, id="a"))
     store.add_job(make_job(OLD, id="b"))
     store.remove_job("a")
@@ -154,7 +154,7 @@ def test_all_jobs_can_be_removed(store: Any, make_job: Any) -> None:
 
 
 def test_a_pass_advances_and_removes(store: Any, make_job: Any) -> None:
-    """Changes that a scheduler makes during a pass hold after it."""
+    """A scheduler updates and removes jobs in its pass. These changes hold after the pass."""
     store.add_job(make_job(OLD, id="once"))
     store.add_job(make_job(OLD, id="again", trigger=IntervalTrigger(seconds=60, start_date=OLD, timezone="UTC")))
     again, once = store.get_due_jobs(OLD)
@@ -171,7 +171,7 @@ def test_a_pass_advances_and_removes(store: Any, make_job: Any) -> None:
 
 
 def test_a_pass_that_leaves_a_job_alone_gives_it_back(store: Any, make_job: Any) -> None:
-    """A claimed job that is neither updated nor removed is due again."""
+    """A job that the pass neither updates nor removes is due again."""
     store.add_job(make_job(OLD, id="a"))
     for _ in range(3):
         assert ids(store.get_due_jobs(OLD)) == ["a"]
@@ -179,7 +179,7 @@ def test_a_pass_that_leaves_a_job_alone_gives_it_back(store: Any, make_job: Any)
 
 
 def test_a_pass_is_bounded(request: pytest.FixtureRequest, make_job: Any) -> None:
-    """If more than a batch is due, the pass returns one batch and asks for another pass at once."""
+    """If more than one batch is due, the pass returns one batch and the next pass is at once."""
     for store in (WheelJobStore(batch=3), request.getfixturevalue("open_fake")(batch=3)):
         for number in range(7):
             store.add_job(make_job(OLD, id=f"j{number}"))
@@ -197,7 +197,7 @@ def test_a_pass_is_bounded(request: pytest.FixtureRequest, make_job: Any) -> Non
 
 @pytest.mark.parametrize("zone", BERLIN, ids=["zoneinfo", "pytz"])
 def test_both_hours_of_a_fold_are_kept_apart(store: Any, make_job: Any, zone: tzinfo) -> None:
-    """02:30 comes twice when summer time ends. Each keeps its instant and its library."""
+    """02:30 comes twice when summer time ends. Each job keeps its instant and the library of its zone."""
     first = at(2026, 10, 25, 0, 30).astimezone(zone)
     second = at(2026, 10, 25, 1, 30).astimezone(zone)
     assert first.replace(tzinfo=None) == second.replace(tzinfo=None)
@@ -235,7 +235,7 @@ def test_a_cron_job_goes_over_a_gap_and_a_fold(store: Any, make_job: Any, zone: 
 
 
 def test_a_job_from_before_1970_is_due_at_once(store: Any, make_job: Any) -> None:
-    """It keeps its run time, it comes before all others, and the pass ends."""
+    """The job keeps its run time and comes before all others. After the pass no job is due."""
     old = datetime(1931, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
     store.add_job(make_job(at(1969, 12, 31, 23, 59), id="b"))
     store.add_job(make_job(old, id="a"))
@@ -254,7 +254,7 @@ def test_a_job_from_before_1970_is_due_at_once(store: Any, make_job: Any) -> Non
 
 @pytest.mark.real
 def test_a_start_without_a_scheduler_is_allowed(open_real: Any, make_job: Any) -> None:
-    """The tests of other stores start like this. A second stop is no error."""
+    """The test suites of other stores call `start` like this. A second `shutdown` is no error."""
     for store in (WheelJobStore(), open_real()):
         store.start(None, "alias")
         store.add_job(make_job(OLD, id="a"))
@@ -264,5 +264,5 @@ def test_a_start_without_a_scheduler_is_allowed(open_real: Any, make_job: Any) -
 
 
 def test_a_store_shows_its_state(store: Any) -> None:
-    """Its repr shows the number of jobs."""
+    """The repr of a store shows the number of jobs."""
     assert type(store).__name__ in repr(store)

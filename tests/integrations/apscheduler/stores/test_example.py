@@ -1,4 +1,4 @@
-"""The program in `examples/` does what it says, as a reader would run it."""
+"""The program in `examples/` does what it says. The test runs it as a reader does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "shared_jobs.py"
 @pytest.mark.real
 @pytest.mark.slow
 def test_shared_jobs(tmp_path: Path) -> None:
-    """One of two processes is killed, and no job is missing at the end."""
+    """One of two processes is killed, and every job has run at the end."""
     ended = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLE, str(tmp_path / "data")], capture_output=True, text=True, timeout=55
     )

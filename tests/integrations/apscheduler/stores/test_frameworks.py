@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(180)]
 
 KINDS = ["stock", "stock-blocking", "stock-asyncio", "gevent", "tornado", "twisted"]
 JOB = "firing:record"
-COROUTINE = "firing:record_later"  # these run them on their loop
+COROUTINE = "firing:record_later"  # these schedulers run coroutines on their loop
 
 
 def never_early(fleet: Any) -> bool:
@@ -21,7 +21,7 @@ def never_early(fleet: Any) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_runs_what_another_process_adds(open_fleet: Any, kind: str) -> None:
-    """A sleeping scheduler (for an hour) wakes, runs each job once and on time, and is alive at the end."""
+    """A scheduler that would sleep for an hour wakes, runs each job once and on time, and lives at the end."""
     fleet = open_fleet([kind])
     (runner,) = fleet.run(1, max_sleep_s=3600)
     for number in range(3):
@@ -40,7 +40,7 @@ def test_it_runs_what_another_process_adds(open_fleet: Any, kind: str) -> None:
 
 
 def test_six_kinds_share_a_store(open_fleet: Any) -> None:
-    """300 one-shots, 2 ms apart: 300 runs, and six schedulers alive."""
+    """300 one-shot jobs, 2 ms apart, run 300 times, and all six schedulers live at the end."""
     fleet = open_fleet(KINDS)
     runners = fleet.run(len(KINDS))
     fleet.one_shots(300, in_s=0.2, apart_ms=2)

@@ -50,7 +50,7 @@ def codes_of(job: Any, run_times: list[datetime]) -> list[int]:
 @pytest.mark.parametrize("pool", ["threads", "processes"])
 @pytest.mark.parametrize("kind", ["memory", "shared"])
 def test_a_run_time_that_was_in_time_at_the_claim_runs(kind: str, pool: str, open_fake: Any, every_15_s: Any) -> None:
-    """Nor does it matter how long it waits for a worker, or for earlier run times of its job."""
+    """The run time counts as in time, however long it waits for a worker or for earlier run times of its job."""
     ran.clear()
     store: Any = WheelJobStore() if kind == "memory" else open_fake()
     store.add_job(every_15_s())
@@ -66,7 +66,7 @@ def test_a_run_time_that_was_in_time_at_the_claim_runs(kind: str, pool: str, ope
 def test_a_store_that_works_as_stock_does_counts_until_the_run_begins(
     kind: str, open_fake: Any, every_15_s: Any
 ) -> None:
-    """All run times have come too late by then."""
+    """With `misfire="stock"` lateness counts until the run begins. All three run times are too late by then."""
     store: Any = WheelJobStore(misfire="stock") if kind == "memory" else open_fake(misfire="stock")
     store.add_job(every_15_s())
     (job,) = store.get_due_jobs(CLAIMED)
@@ -121,7 +121,7 @@ def test_a_lost_run_that_is_put_back_is_still_marked(open_fake: Any, make_job: A
 
 
 def test_two_lost_runs_of_one_job_both_run_in_a_stock_scheduler(open_fake: Any, make_job: Any) -> None:
-    """Its pass takes one run of a job and puts the other one back. The lost process had claimed both in time."""
+    """A stock scheduler takes one run of a job in a pass and puts the other one back. Both had been claimed in time."""
     last = FIRST + timedelta(seconds=60)
     lost, other = open_fake(lease_s=0.1), open_fake()
     trigger = IntervalTrigger(seconds=60, start_date=FIRST, end_date=last, timezone="UTC")

@@ -1,4 +1,4 @@
-"""`max_instances` over all processes of a store; no schedulers, no threads."""
+"""`max_instances` counts the runs of a job in all processes of a store. No schedulers, no threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tick(number: int) -> datetime:
 
 
 def run(store: Any, number: int) -> Occurrence | None:
-    """Make a pass as a scheduler and its executor do. Returns None if the occurrence is refused."""
+    """Do what a scheduler and its executor do in a pass. Returns None if the occurrence is refused."""
     (occurrence,) = store.claim_batch(tick(number)).occurrences
     run_times, following = missed_runs(occurrence.job, tick(number))
     occurrence.run_at(run_times)
@@ -52,14 +52,14 @@ def end(store: Any, occurrence: Occurrence | None) -> None:
 
 @pytest.fixture
 def every_minute(make_job: Any) -> Any:
-    """Makes a job that is due at each tick."""
+    """Makes a job that is due every minute."""
     trigger = IntervalTrigger(seconds=60, start_date=START, timezone="UTC")
     return lambda **options: make_job(START, **{"id": "j", "trigger": trigger, **options})
 
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 def test_a_run_anywhere_counts(open_fake: Any, every_minute: Any, delivery: str) -> None:
-    """At the limit every process refuses further occurrences, until a run has ended."""
+    """When the job's limit is reached, every process refuses further occurrences until a run has ended."""
     a, b = open_fake(delivery=delivery), open_fake(delivery=delivery)
     a.add_job(every_minute())
     first = run(a, 0)
@@ -91,7 +91,7 @@ def test_as_many_run_as_may(open_fake: Any, every_minute: Any, delivery: str) ->
 
 
 def test_a_lost_run_at_most_once_counts_until_its_lease_ends(open_fake: Any, every_minute: Any) -> None:
-    """Its mark is extended while it runs. After a crash the mark is dropped, and the run does not come again."""
+    """The store keeps a mark of the run and extends it. After a crash the mark is removed; the run does not repeat."""
     a, b = (open_fake(delivery="at_most_once", lease_s=10) for _ in range(2))
     a.add_job(every_minute())
     assert run(a, 0) is not None
@@ -109,7 +109,7 @@ def test_a_lost_run_at_most_once_counts_until_its_lease_ends(open_fake: Any, eve
 
 
 def test_a_run_at_most_once_that_is_put_back_does_not_count(open_fake: Any, every_minute: Any) -> None:
-    """After a pause or with a full executor, the run comes again."""
+    """A run is put back after a pause or when the executor is full. It comes again and does not count meanwhile."""
     a, b = (open_fake(delivery="at_most_once") for _ in range(2))
     a.add_job(every_minute())
     a.release(a.claim_batch(tick(0)).occurrences)
@@ -119,7 +119,7 @@ def test_a_run_at_most_once_that_is_put_back_does_not_count(open_fake: Any, ever
 
 
 def test_two_runs_that_were_put_back_do_not_wait_for_each_other(open_fake: Any, every_minute: Any) -> None:
-    """Neither of them runs while it waits. The one that is claimed first has room."""
+    """A run that was put back does not count while it waits. So whichever is claimed first may run."""
     a, b = (open_fake(delivery="at_most_once") for _ in range(2))
     a.add_job(every_minute())
     for number in range(2):
@@ -138,7 +138,7 @@ def test_two_runs_that_were_put_back_do_not_wait_for_each_other(open_fake: Any, 
 
 
 def test_each_process_counts_for_itself_when_told_to(open_fake: Any, every_minute: Any) -> None:
-    """This is the stock behaviour. The executor of each process still keeps the limit."""
+    """With `max_instances_scope="process"`, as in stock, the executor of each process still keeps the limit."""
     a, b = (open_fake(max_instances_scope="process") for _ in range(2))
     a.add_job(every_minute())
     assert run(a, 0) is not None
@@ -148,7 +148,7 @@ def test_each_process_counts_for_itself_when_told_to(open_fake: Any, every_minut
 
 
 def test_a_last_run_that_finds_no_room_waits(open_fake: Any, make_job: Any) -> None:
-    """A one-shot with the id of a job that runs elsewhere is refused, kept, and run when there is room."""
+    """A one-shot with the id of a job that runs in another process is refused, kept, and run when there is room."""
     a, b = open_fake(), open_fake()
     a.add_job(make_job(START, id="j"))
     first = run(a, 0)
@@ -161,7 +161,7 @@ def test_a_last_run_that_finds_no_room_waits(open_fake: Any, make_job: Any) -> N
 
 
 def test_a_job_that_was_removed_counts_while_it_runs(open_fake: Any, every_minute: Any) -> None:
-    """If a job with its id is added, the old run counts for the new job."""
+    """If a job with the same id is added, the run of the removed job counts for it."""
     a, b = open_fake(), open_fake()
     a.add_job(every_minute())
     first = run(a, 0)
@@ -178,7 +178,7 @@ def test_a_job_that_was_removed_counts_while_it_runs(open_fake: Any, every_minut
 def test_a_removed_job_that_is_added_among_others_counts_its_run(
     open_fake: Any, every_minute: Any, shards: int
 ) -> None:
-    """Its run counts as if the job were added alone."""
+    """`add_jobs` counts the run of a removed job in the same way as `add_job`."""
     a, b = open_fake(shards=shards), open_fake(shards=shards)
     a.add_job(every_minute())
     first = run(a, 0)
@@ -205,7 +205,7 @@ def test_a_run_that_is_quarantined_does_not_count(open_fake: Any, every_minute: 
 
 
 def test_short_runs_cost_no_round_trip_more(open_fake: Any, every_minute: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is only asked about jobs with a run beside them."""
+    """The store is asked only about jobs that have a long run in an item of its own."""
     a = open_fake()
     for n in range(5):
         a.add_job(every_minute(id=f"j{n}"))
@@ -217,7 +217,7 @@ def test_short_runs_cost_no_round_trip_more(open_fake: Any, every_minute: Any, m
 
 
 def test_what_cannot_be_counted_is_put_back(open_fake: Any, every_minute: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store stops answering between the claim and the count."""
+    """If the store stops answering between the claim and the count, the claimed occurrence is put back."""
     a, b = open_fake(), open_fake()
     a.add_job(every_minute())
     run(a, 0)

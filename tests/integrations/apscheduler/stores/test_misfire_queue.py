@@ -1,4 +1,4 @@
-"""Entries come in order of due and name, whatever is added and discarded meanwhile."""
+"""The queue of overdue jobs. Entries come in order of due time and name, whatever is added and discarded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ steps = st.lists(
 
 @given(steps, st.integers(1, 4))
 def test_it_is_a_sorted_list(steps: list[tuple[str, int, str]], limit: int) -> None:
-    """It is compared with a sorted list after each step."""
+    """The queue gives the same answers as a sorted list, after each step."""
     overdue: MisfireQueue[tuple[int, str]] = MisfireQueue()
     model: list[tuple[int, str]] = []
     for what, number, name in steps:
@@ -35,7 +35,7 @@ def test_it_is_a_sorted_list(steps: list[tuple[str, int, str]], limit: int) -> N
 
 
 def test_what_comes_and_goes_leaves_nothing() -> None:
-    """Late jobs can be added and removed any number of times."""
+    """Ten thousand entries that were added and discarded leave a short heap."""
     overdue: MisfireQueue[int] = MisfireQueue()
     overdue.add(-1, "head", 0)
     for due in range(10_000):

@@ -1,4 +1,4 @@
-"""One pass hands over a bounded number of run times, after any outage and at any interval."""
+"""A pass gives a bounded number of run times to an executor, after any outage and for any interval."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ US = timedelta(microseconds=1)
 
 
 def job_of(trigger: Any, since: datetime, *, coalesce: bool = False) -> Any:
-    """The fields of a job that `missed_runs` reads."""
+    """An object with the fields of a job that `missed_runs` reads."""
     return SimpleNamespace(id="j", trigger=trigger, next_run_time=since, coalesce=coalesce)
 
 
 def every(length: timedelta, since: datetime, **options: Any) -> IntervalTrigger:
-    """An interval."""
+    """An interval trigger."""
     seconds = length.total_seconds()
     return IntervalTrigger(seconds=seconds, start_date=since, timezone="UTC", **options)
 
 
 class Still(BaseTrigger):
-    """A trigger that gives one moment again and again."""
+    """A trigger that returns the same moment at each call."""
 
     def get_next_fire_time(self, previous: Any, _: datetime) -> datetime:
         return previous or NOW - timedelta(days=1)
@@ -39,13 +39,13 @@ class Still(BaseTrigger):
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Sets a small bound."""
+    """Sets a small limit for run times, and returns it."""
     monkeypatch.setattr(run_times, "RUN_TIMES_AT_MOST", 100)
     return 100
 
 
 def test_a_second_of_a_day_without_coalescing_is_bounded_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Each of the oldest runs, and one run stands for the rest, at the last run time. None comes again."""
+    """The oldest run times are kept, and the last one stands for all others. None comes again. The log says so."""
     since = NOW - timedelta(days=1)
     with caplog.at_level(logging.WARNING):
         times, following = missed_runs(job_of(every(timedelta(seconds=1), since), since), NOW)
@@ -58,7 +58,7 @@ def test_a_second_of_a_day_without_coalescing_is_bounded_and_said(caplog: pytest
 
 
 def test_within_the_bound_every_run_time_is_handed_over(few: int, caplog: pytest.LogCaptureFixture) -> None:
-    """As many run times as the bound are all handed over."""
+    """As many run times as the limit allows are all returned."""
     for count in (few - 1, few):
         since = NOW - timedelta(seconds=count - 1)
         times, following = missed_runs(job_of(every(timedelta(seconds=1), since), since), NOW)
@@ -72,7 +72,7 @@ def test_within_the_bound_every_run_time_is_handed_over(few: int, caplog: pytest
 @pytest.mark.parametrize("kind", ["interval", "no jitter", "or", "cron", "jitter"])
 @pytest.mark.usefixtures("few")
 def test_the_shortest_interval_after_any_time_ends(kind: str, since: datetime, coalesce: bool) -> None:
-    """An interval of a microsecond gives 10^12 run times, a jitter of zero disables the quick search."""
+    """An interval of a microsecond gives 10^12 run times. With a jitter, even of zero, there is no quick search."""
     triggers: dict[str, Any] = {
         "interval": every(US, since),
         "no jitter": every(US, since, jitter=0),
@@ -89,14 +89,14 @@ def test_the_shortest_interval_after_any_time_ends(kind: str, since: datetime, c
 
 @pytest.mark.usefixtures("few")
 def test_a_trigger_that_never_comes_past_now_is_a_failing_one() -> None:
-    """`missed_runs` raises an error, because the trigger would never give a later run time."""
+    """`missed_runs` raises an error, because the trigger would never give a time after now."""
     job = job_of(Still(), NOW - timedelta(days=1))
     with pytest.raises(ValueError, match="no run time after now"):
         missed_runs(job, NOW)
 
 
 def test_a_look_at_a_job_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Only a pass logs that run times are left out."""
+    """Only a pass logs that run times are left out. A read of the job's run times does not."""
     since = NOW - timedelta(days=1)
     missed_runs(job_of(every(timedelta(seconds=1), since), since), NOW, quiet=True)
     assert caplog.text == ""
@@ -104,7 +104,7 @@ def test_a_look_at_a_job_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_the_search_ends_at_the_first_day_of_the_calendar() -> None:
-    """A cron schedule without any day, for a job that was due when the calendar began."""
+    """A cron schedule has no date before the year 9998, and the job was due when the calendar began."""
     since = datetime(1, 1, 1, tzinfo=UTC)
     never = CronTrigger(year=9998, timezone="UTC")
     assert missed_runs(job_of(never, since, coalesce=True), NOW) == ([since], datetime(9998, 1, 1, tzinfo=UTC))

@@ -1,4 +1,4 @@
-"""A job that is stored while a scheduler makes its pass is not forgotten until the scheduler looks again."""
+"""A job that is stored during a scheduler's pass gets its own pass in time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def test_a_due_time_that_is_reported_during_a_pass_is_planned() -> None:
-    """The earliest report counts, if it is earlier than the plan. It wakes nobody: the scheduler has yet to sleep."""
+    """The earliest reported time becomes the next pass, if it is before the plan. No wake-up is sent during a pass."""
     next_pass = NextPass()
     with next_pass:
         assert [next_pass.earlier(due_ms) for due_ms in (500, 300, 900)] == [False] * 3
@@ -23,7 +23,7 @@ def test_a_due_time_that_is_reported_during_a_pass_is_planned() -> None:
 
 
 def test_a_due_time_that_is_reported_between_passes_wakes_the_scheduler_once() -> None:
-    """A due time after the planned pass wakes nobody."""
+    """A due time after the planned pass sends no wake-up."""
     next_pass = NextPass()
     assert not next_pass.earlier(5)  # no pass was made: the first one comes anyway
     with next_pass:
@@ -33,7 +33,7 @@ def test_a_due_time_that_is_reported_between_passes_wakes_the_scheduler_once() -
 
 
 def test_a_pass_that_fails_plans_nothing() -> None:
-    """The next report wakes the scheduler again."""
+    """After a failed pass, the next report wakes the scheduler again."""
     next_pass = NextPass()
     with next_pass:
         next_pass.plan(1_000)
@@ -45,7 +45,7 @@ def test_a_pass_that_fails_plans_nothing() -> None:
 def test_a_job_that_is_added_after_the_claim_of_a_pass_sets_the_alarm(
     open_fake: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pass claimed before the job was stored. A job that was due at once had woken the scheduler for this pass."""
+    """The pass had claimed its jobs before this job was stored. So the job's due time becomes the next pass."""
     store = open_fake()
     now = datetime.now(UTC)
     soon = now + timedelta(seconds=2)

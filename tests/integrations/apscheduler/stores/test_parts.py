@@ -39,7 +39,7 @@ SETTINGS = SharedStoreSettings(
 
 @pytest.fixture
 def connection(shared_fake: Any, namespace: str) -> Any:
-    """A connection to a namespace of this test."""
+    """A connection to a namespace that only this test uses."""
     made = StoreConnection(shared_fake, {"namespace": namespace, "shards": 1, "durability": "everysec", "replicas": 1})
     yield made
     made.close()
@@ -47,19 +47,19 @@ def connection(shared_fake: Any, namespace: str) -> Any:
 
 @pytest.fixture
 def codec(make_job: Any) -> JobCodec:
-    """A codec for jobs with the function of these tests."""
+    """A codec that allows the job function of these tests."""
     return JobCodec(allow=[make_job(OLD).func.__module__])
 
 
 @pytest.fixture
 def repository(connection: StoreConnection, codec: JobCodec) -> JobRepository:
-    """A repository in a process without claims."""
+    """A repository in a process that claims nothing."""
     return JobRepository(connection, codec, lambda *_: None, counts_runs=True)
 
 
 @pytest.fixture
 def tracker(connection: StoreConnection, codec: JobCodec) -> ClaimTracker:
-    """A tracker whose occurrences all run."""
+    """A tracker of claims. It takes every claimed occurrence for a running one."""
     return ClaimTracker(
         connection,
         codec,
@@ -77,7 +77,7 @@ def claim_one(tracker: ClaimTracker) -> Any:
 
 
 def test_a_repository_needs_only_a_store(repository: JobRepository, make_job: Any) -> None:
-    """It looks jobs up, adds, changes and removes them without a scheduler, a thread or a claim."""
+    """A repository looks jobs up, adds, changes and removes them without a scheduler, a thread or a claim."""
     assert repository.add_new([make_job(OLD, id="a"), make_job(None, id="paused")]) == []
     with pytest.raises(ConflictingIdError):
         repository.add(make_job(OLD, id="a"))
@@ -117,7 +117,7 @@ def test_a_tracker_keeps_a_claim_until_the_store_knows_its_end(
 def test_a_released_occurrence_is_claimed_again(
     repository: JobRepository, tracker: ClaimTracker, make_job: Any
 ) -> None:
-    """It is due at its old time."""
+    """The occurrence is due at its old run time."""
     repository.add(make_job(OLD, id="a"))
     first = claim_one(tracker)
     tracker.release(first)
@@ -132,7 +132,7 @@ def claimed(refs: tuple[str, ...] = ()) -> Claimed:
 
 
 def test_a_refusal_goes_from_round_to_round_into_quarantine(connection: StoreConnection) -> None:
-    """A refusal by another process begins no round. A second refusal by the same process does."""
+    """A refusal by another process does not begin a new round. A second refusal by the same process does."""
     here, there = RefusalPolicy(connection, 2, 0), RefusalPolicy(connection, 2, 0)
     first = here.settlement(claimed(), "no function")
     assert isinstance(first, Next)
@@ -150,7 +150,7 @@ def test_a_refusal_goes_from_round_to_round_into_quarantine(connection: StoreCon
 
 
 def test_a_process_that_refused_claims_later_for_a_minute(connection: StoreConnection) -> None:
-    """It leaves due jobs to the others."""
+    """A process that refused a job leaves due jobs to other processes first."""
     now_s = [time.monotonic()]
     policy = RefusalPolicy(connection, 10, 0, clock=lambda: now_s[0])
     assert policy.deferral_ms([]) == 0
@@ -163,7 +163,7 @@ def test_a_process_that_refused_claims_later_for_a_minute(connection: StoreConne
 def test_a_run_writer_says_what_follows_a_run(
     repository: JobRepository, tracker: ClaimTracker, codec: JobCodec, make_job: Any
 ) -> None:
-    """A job without a next run time is done, any other waits for it. A split item has the run times and the job."""
+    """A job without a next run time is done, any other waits again. An item of a long run has run times and job."""
     repository.add(make_job(OLD, id="a", trigger=IntervalTrigger(minutes=1, timezone="UTC")))
     occurrence = claim_one(tracker)
     writer = RunWriter(codec, shards=2)
@@ -181,7 +181,7 @@ def test_a_run_writer_says_what_follows_a_run(
 
 
 def test_commands_hold_no_more_than_a_batch() -> None:
-    """Each command has the entries that it is about."""
+    """Each command names the entries of its batch."""
     made = commands_of(
         {3: list(range(MAX_BATCH + 1)), 4: []}, lambda shard, batch: Call(shard, Find(str(len(batch)), 1))
     )
@@ -189,7 +189,7 @@ def test_commands_hold_no_more_than_a_batch() -> None:
 
 
 def test_a_connection_opens_on_first_use_and_estimates_the_time_of_the_server(connection: StoreConnection) -> None:
-    """It opens again after a close."""
+    """The connection opens again after `close`."""
     assert not connection.is_open
     before_ms = connection.store.now_ms()
     assert connection.is_open

@@ -1,4 +1,4 @@
-"""The promises of a shared store, with stock schedulers and ours, in real processes over a real server."""
+"""The promises of a shared store, tested with stock schedulers and ours in real processes on a real server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ours = pytest.mark.parametrize("fleet", ["ours"], indirect=True)
 
 @pytest.fixture(params=SCHEDULERS)
 def fleet(request: pytest.FixtureRequest, open_fleet: Any) -> Fleet:
-    """Its processes get these schedulers in turn."""
+    """A fleet whose processes get the schedulers of the parameter in turn."""
     return open_fleet(SCHEDULERS[request.param])
 
 
@@ -41,12 +41,12 @@ def test_four_processes_fire_each_job_once(fleet: Fleet) -> None:
 
 
 def test_a_race_of_four_is_run_by_all_four(fleet: Fleet) -> None:
-    """Each job waits for the slowest process. So all processes claim jobs, and no job runs twice."""
+    """A job waits while its process is far ahead of the slowest. So all processes claim jobs, and none runs twice."""
     count = 200
     one_at_a_time = {
         "batch": 1,
         "executors": {"default": {"type": "debug"}},
-    }  # stock asks its store, ours brings its own
+    }  # a stock scheduler uses its store's batch, ours has its own setting
     fleet.run(4, batch=1, scheduler=one_at_a_time)
     fleet.one_shots(count, in_s=0, apart_ms=0, func="firing:take_turn", args=(4, count))
     fleet.wait_until(lambda: len(fleet.fired()) >= count, "all had fired")
@@ -59,7 +59,7 @@ def test_a_race_of_four_is_run_by_all_four(fleet: Fleet) -> None:
 
 
 def test_two_processes_fire_each_tick_once(fleet: Fleet) -> None:
-    """50 jobs of one second, 5 ticks each: 250 runs."""
+    """50 jobs run every second, 5 times each: 250 runs."""
     fleet.run(2)
     start = datetime.now(UTC) + timedelta(seconds=1)
     jobs = [
@@ -85,7 +85,7 @@ def test_two_processes_fire_each_tick_once(fleet: Fleet) -> None:
 
 @stock
 def test_a_killed_replica_loses_nothing(fleet: Fleet) -> None:
-    """400 one-shots, 10 ms apart, and a killed process: all 400 run. Only runs of the killed process are doubled."""
+    """Of 400 one-shot jobs all run, although one process is killed. Only runs of the killed process can be doubled."""
     fleet.one_shots(400, in_s=1, apart_ms=10)
     runners = fleet.run(2, lease_s=10)
 
@@ -107,7 +107,7 @@ def test_a_killed_replica_loses_nothing(fleet: Fleet) -> None:
 
 @ours
 def test_a_kill_in_the_middle_and_a_restart_lose_nothing(fleet: Fleet) -> None:
-    """The test kills and restarts a scheduler with 1,000 due jobs. All have run, and each later token is greater."""
+    """A scheduler with 1,000 due jobs is killed and restarted. All jobs run, and a repeated run has a greater token."""
     fleet.one_shots(300, in_s=-5, apart_ms=1)
     fleet.one_shots(700, in_s=-3, apart_ms=1, func="firing:record_and_wait", first=300)
     (doomed,) = fleet.run(1, lease_s=6)
@@ -134,7 +134,7 @@ def test_nothing_is_dropped_at_default_settings(fleet: Fleet) -> None:
 
 
 def test_a_job_of_another_process_wakes_a_sleeping_scheduler(fleet: Fleet) -> None:
-    """A process without a scheduler adds a job due in 20 ms. Without the wake-up the pass would come in an hour."""
+    """A process without a scheduler adds a job that is due in 20 ms. Otherwise the next pass would come in an hour."""
     fleet.run(1, max_sleep_s=3600)
     for number in range(20):
         moment = datetime.now(UTC) + timedelta(milliseconds=20)
@@ -145,7 +145,7 @@ def test_a_job_of_another_process_wakes_a_sleeping_scheduler(fleet: Fleet) -> No
 
 
 def test_two_processes_never_both_add_an_id(open_fleet: Any) -> None:
-    """Two processes add the same 200 ids at once. Each id is added by one and refused to the other."""
+    """Two processes add the same 200 ids at once. For each id one succeeds and the other is refused."""
     fleet = open_fleet(["stock"])
     racers = [fleet.popen("add_jobs.py", fleet.server.url, "200") for _ in range(2)]
     fleet.wait_until(lambda: fleet.judge.llen("here") == 2, "both were ready")
@@ -157,7 +157,7 @@ def test_two_processes_never_both_add_an_id(open_fleet: Any) -> None:
 
 @ours
 def test_long_ticks_survive_their_process(fleet: Fleet) -> None:
-    """A long run of a recurring job is split off. After a kill it is handed out again."""
+    """A long run of a recurring job gets an item of its own. After a kill another process runs it again."""
     start = datetime.now(UTC)
     for number in range(3):
         fleet.producer.add_job(JOB, "interval", args=(60.0,), id=f"long{number}", hours=1, next_run_time=start)

@@ -27,7 +27,7 @@ def replace_ref(store: Any, job_id: str, new: str) -> None:
 
 
 def test_jobs_are_counted_and_listed_by_state(shared_store: Any, make_job: Any) -> None:
-    """Nothing is imported for a page, its cursor and its entries."""
+    """Listings read pages, cursors and entries without an import of the jobs' code."""
     store = shared_store
     store.add_jobs([make_job(FAR + timedelta(seconds=n), id=f"j{n:02d}", name=f"n{n}") for n in range(7)])
     store.add_job(make_job(None, id="paused"))
@@ -52,7 +52,7 @@ def test_jobs_are_counted_and_listed_by_state(shared_store: Any, make_job: Any) 
 
 
 def test_many_jobs_are_added_and_removed_in_few_calls(shared_store: Any, make_job: Any) -> None:
-    """Existing ids are returned and their jobs do not change."""
+    """The call returns existing ids, and their jobs do not change."""
     jobs = [make_job(FAR, id=f"j{n}") for n in range(601)]
     assert shared_store.add_jobs(jobs[:5]) == []
     assert shared_store.add_jobs(jobs) == [f"j{n}" for n in range(5)]
@@ -62,7 +62,7 @@ def test_many_jobs_are_added_and_removed_in_few_calls(shared_store: Any, make_jo
 
 
 def test_tags_and_metadata_survive_runs_and_changes(shared_store: Any, make_job: Any) -> None:
-    """They lie beside the job, because an APScheduler job has no field for them."""
+    """Tags and metadata are stored beside the job, because an APScheduler job has no field for them."""
     store = shared_store
     trigger = IntervalTrigger(seconds=60, start_date=OLD, timezone="UTC")
     store.add_jobs([make_job(OLD, id="a", trigger=trigger)], metadata={"owner": "ops"}, tags=["nightly", "x"])
@@ -87,7 +87,7 @@ def test_tags_and_metadata_survive_runs_and_changes(shared_store: Any, make_job:
 
 
 def test_a_job_is_paused_resumed_and_run_now_without_its_code(shared_store: Any, make_job: Any) -> None:
-    """This process need not be able to import its function."""
+    """The process that changes the job cannot import its function."""
     store = shared_store
     trigger = IntervalTrigger(hours=1, start_date=FAR, timezone="Europe/Berlin")
     store.add_job(make_job(FAR, id="a", trigger=trigger))
@@ -104,7 +104,7 @@ def test_a_job_is_paused_resumed_and_run_now_without_its_code(shared_store: Any,
 
 
 def test_a_trigger_that_has_ended_is_removed_when_resumed(shared_store: Any, make_job: Any) -> None:
-    """A scheduler does the same."""
+    """`resume` removes the job, as a scheduler does."""
     shared_store.add_job(make_job(FAR, id="a", trigger=IntervalTrigger(hours=1, end_date=OLD, timezone="UTC")))
     shared_store.pause("a")
     assert shared_store.resume("a") is None
@@ -112,7 +112,7 @@ def test_a_trigger_that_has_ended_is_removed_when_resumed(shared_store: Any, mak
 
 
 def test_what_cannot_be_loaded_is_kept_with_the_reason(impatient_store: Any, make_job: Any) -> None:
-    """It is quarantined, not deleted. It can be released, or given another function."""
+    """The job is quarantined, not deleted. It can be released, or be given another function."""
     store = impatient_store
     for job_id, ref in [("gone", "no.such.module:f"), ("evil", "os:system"), ("lost", "json.decoder:nothing")]:
         store.add_job(make_job(OLD, id=job_id))
@@ -142,7 +142,7 @@ def test_what_cannot_be_loaded_is_kept_with_the_reason(impatient_store: Any, mak
 
 
 def test_a_run_under_way_is_signed_with_its_times(request: pytest.FixtureRequest, make_job: Any) -> None:
-    """A long run of a recurring job lies beside it. A changed run time or id makes its signature wrong."""
+    """A long run of a recurring job has an item of its own. A changed run time or id makes its signature wrong."""
     from dataclasses import replace
 
     opened = request.getfixturevalue("open_fake")
@@ -173,7 +173,7 @@ def test_a_run_under_way_is_signed_with_its_times(request: pytest.FixtureRequest
 
 
 def test_a_job_whose_executor_is_unknown_is_kept(impatient_store: Any, make_job: Any) -> None:
-    """A stock scheduler removes the job before it asks for run times."""
+    """A stock scheduler removes such a job before it asks for the run times. The store quarantines it instead."""
     impatient_store.add_job(make_job(OLD, id="a", executor="elsewhere"))
     (job,) = impatient_store.get_due_jobs(OLD)
     impatient_store.remove_job(job.id)
@@ -184,7 +184,7 @@ def test_a_job_whose_executor_is_unknown_is_kept(impatient_store: Any, make_job:
 
 
 def test_history_holds_the_last_ends_in_any_order(shared_store: Any, make_job: Any) -> None:
-    """The run that ended last comes first, whenever it was claimed."""
+    """The history has the latest ends of runs, whatever the order of their claims."""
     store = shared_store
     for job_id in "abc":
         store.add_job(make_job(OLD, id=job_id))
@@ -213,7 +213,7 @@ def test_history_holds_the_last_ends_in_any_order(shared_store: Any, make_job: A
 
 
 def test_what_runs_is_listed_with_its_owner(shared_store: Any, make_job: Any) -> None:
-    """After half a second the listing has its process, its start and the end of its lease."""
+    """Once a run has lasted for a while, the listing has its process, its token and the end of its lease."""
     import os
     import time
 
@@ -239,7 +239,7 @@ def test_what_runs_is_listed_with_its_owner(shared_store: Any, make_job: Any) ->
 
 
 def test_a_producer_adds_jobs_without_a_scheduler(shared_store: Any) -> None:
-    """It has the arguments of a scheduler's `add_job`, also for existing ids."""
+    """A producer has the arguments of a scheduler's `add_job`, also those for existing ids."""
     with Producer(shared_store, timezone="Europe/Berlin", job_defaults={"misfire_grace_time": 9}) as producer:
         job_id = producer.add_job(sample, "cron", hour=3, id="a", args=[1], metadata={"m": 1}, tags=["t"])
         assert job_id == "a"
@@ -259,11 +259,11 @@ def test_a_producer_adds_jobs_without_a_scheduler(shared_store: Any) -> None:
 
 
 def sample(*_: Any) -> None:
-    """A job."""
+    """A function that the test adds as a job."""
 
 
 def test_a_memory_store_tells_the_same(make_job: Any) -> None:
-    """Counts, pages, spans of time, tags, metadata, runs in flight and history."""
+    """A memory store has the counts, pages, spans of time, tags, metadata, runs in flight and history too."""
     store = WheelJobStore(history=2)
     jobs = [make_job(FAR + timedelta(seconds=n), id=f"j{n}") for n in range(4)]
     assert store.add_jobs(jobs, metadata={"m": 1}, tags=["t"]) == []

@@ -1,4 +1,4 @@
-"""Jobs that one process cannot run are given back for other processes, and quarantined if no process can run them."""
+"""A process gives a job that it cannot run back to the store. A job that no process can run is quarantined."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def new_job(make_job: Any) -> Any:
 
 
 def name_elsewhere(store: Any) -> None:
-    """Let the job name a function that only some processes have."""
+    """Change the stored job: it names a function that only some processes have."""
     found = store.store.get(["j"])[0]
     ref = f"{send.__module__}:send"
     body = found.body.replace(ref.encode(), MOVED.encode())
@@ -41,12 +41,12 @@ def name_elsewhere(store: Any) -> None:
 
 
 def aliases() -> dict[str, str]:
-    """The aliases of a process of the new release."""
+    """The aliases in a process that runs the new release."""
     return {MOVED: f"{send.__module__}:send"}
 
 
 def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) -> None:
-    """It is given back with refs, which the next run removes. The wait does not count as lateness."""
+    """The job is given back with refs, which the next run removes. The wait does not count as lateness."""
     old, new = open_fake(), open_fake(aliases=aliases(), misfire="claim")
     old.add_job(new_job)
     old.set_tags("j", ["t"])
@@ -80,7 +80,7 @@ def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) ->
 def test_an_idle_process_tells_what_it_refuses_at_once(
     open_fake: Any, make_job: Any, new_job: Any, lacking: str
 ) -> None:
-    """It writes the refusal at once, not with its next heartbeat, because no other process can run the job before."""
+    """The refusal is stored at once and not with the next heartbeat. Until then no other process can run the job."""
     idle = open_fake()
     idle.start(None, "default")
     idle.add_job(new_job if lacking == "function" else make_job(NOW, id="j", executor="elsewhere"))
@@ -92,11 +92,11 @@ def test_an_idle_process_tells_what_it_refuses_at_once(
     until_s = time.monotonic() + 2
     while idle.get_entry("j").state != "scheduled":
         assert time.monotonic() < until_s, "it was not given back"
-        time.sleep(0.002)  # the settler's doing; there is nothing to wait on
+        time.sleep(0.002)  # the settler thread makes it true, without a signal
 
 
 def test_an_idle_process_reads_a_job_that_was_replaced_at_once(open_fake: Any, make_job: Any) -> None:
-    """The store refuses the settlement of a replaced job. The settler reads the job without another pass."""
+    """The store refuses the settlement of a replaced job. The settler thread reads the job without another pass."""
     idle, other = open_fake(), open_fake()
     idle.start(None, "default")
     idle._pass_until_s = time.monotonic() + 3600  # as if passes went on: the settler leaves it to them
@@ -114,11 +114,11 @@ def test_an_idle_process_reads_a_job_that_was_replaced_at_once(open_fake: Any, m
     until_s = time.monotonic() + 2
     while idle.get_entry("j").state != "scheduled":
         assert time.monotonic() < until_s, "it was not told"
-        time.sleep(0.002)  # as above
+        time.sleep(0.002)  # the same
 
 
 def test_an_executor_that_only_others_have(open_fake: Any, make_job: Any) -> None:
-    """A scheduler without the executor gives the job back."""
+    """A scheduler without the job's executor gives the job back."""
     store = open_fake()
     store.add_job(make_job(NOW, id="j", executor="elsewhere"))
     (job,) = store.get_due_jobs(NOW)
@@ -134,7 +134,7 @@ def test_an_executor_that_only_others_have(open_fake: Any, make_job: Any) -> Non
 def test_a_stock_scheduler_is_not_given_what_it_has_no_executor_for(
     open_fake: Any, make_job: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It would log that it removes the job. The jobstore gives the job back instead."""
+    """A stock scheduler would log that it removes the job. So the jobstore gives the job back instead."""
     store = open_fake()
     scheduler = BackgroundScheduler(timezone="UTC", executors={"default": ThreadPoolExecutor(1)})
     store.start(scheduler, "default")
@@ -148,7 +148,7 @@ def test_a_stock_scheduler_is_not_given_what_it_has_no_executor_for(
 
 
 def test_what_nobody_can_run_is_quarantined_after_a_while(open_fake: Any, new_job: Any) -> None:
-    """It is quarantined after enough rounds and enough time. It can be released from the quarantine."""
+    """The quarantine needs enough rounds of refusals and enough time. The job can be released from it."""
     store = open_fake(quarantine_refusals=3, quarantine_after_s=60)
     store.add_job(new_job)
     name_elsewhere(store)
@@ -169,7 +169,7 @@ def test_what_nobody_can_run_is_quarantined_after_a_while(open_fake: Any, new_jo
 
 
 def test_a_round_ends_with_a_process_that_has_refused_before(open_fake: Any, new_job: Any) -> None:
-    """Many processes that cannot run a job neither delay nor quarantine it, while another has not claimed it yet."""
+    """Each process may refuse the job once in a round. Until one of them refuses again, nothing delays the job."""
     olds = [open_fake(quarantine_refusals=2, quarantine_after_s=0) for _ in range(5)]
     olds[0].add_job(new_job)
     name_elsewhere(olds[0])
@@ -187,7 +187,7 @@ def test_a_round_ends_with_a_process_that_has_refused_before(open_fake: Any, new
 
 
 def test_processes_that_come_and_go_make_rounds_too(open_fake: Any, new_job: Any) -> None:
-    """The processes of a round may all be gone. So a round also ends after ten processes."""
+    """All processes of a round may have ended. So a round also ends after ten processes."""
     store = open_fake()
     store.add_job(new_job)
     name_elsewhere(store)
@@ -200,7 +200,7 @@ def test_processes_that_come_and_go_make_rounds_too(open_fake: Any, new_job: Any
 
 
 def test_who_has_refused_something_comes_later_than_the_others(open_fake: Any, new_job: Any) -> None:
-    """So it does not take the job from a process that can run it. After a minute it claims as early as the others."""
+    """A process that refused leaves the job to a process that can run it. After a minute it claims as early again."""
     old, new = open_fake(), open_fake(aliases=aliases())
     old.add_job(new_job)
     name_elsewhere(old)
@@ -216,7 +216,7 @@ def test_who_has_refused_something_comes_later_than_the_others(open_fake: Any, n
 
 
 def test_a_job_that_nobody_can_run_holds_up_no_other_for_long(open_fake: Any, new_job: Any) -> None:
-    """After three rounds probably no process can run the job, and waiting would only delay other jobs."""
+    """After three rounds probably no process can run the job. Then its refusal no longer delays other jobs."""
     store = open_fake()
     store.add_job(new_job)
     name_elsewhere(store)
@@ -229,7 +229,7 @@ def test_a_job_that_nobody_can_run_holds_up_no_other_for_long(open_fake: Any, ne
 
 
 def test_what_no_process_can_read_is_quarantined_at_once(open_fake: Any, new_job: Any) -> None:
-    """No other process could read it either."""
+    """A job that one process cannot read is unreadable for every process."""
     store = open_fake()
     store.add_job(new_job)
     found = store.store.get(["j"])[0]
@@ -240,7 +240,7 @@ def test_what_no_process_can_read_is_quarantined_at_once(open_fake: Any, new_job
 
 
 def test_a_wrong_limit_is_named(open_fake: Any) -> None:
-    """One error names both."""
+    """One error names all wrong limits."""
     from wheel_sched.errors import ConfigError
 
     with pytest.raises(ConfigError, match=r"(?s)quarantine_refusals.*quarantine_after_s"):
@@ -252,7 +252,7 @@ def test_a_wrong_limit_is_named(open_fake: Any) -> None:
 )
 @pytest.mark.parametrize("settings", [{"secret": "a" * 20}, {}])
 def test_a_forged_mark_stops_no_batch(open_fake: Any, make_job: Any, mark: str, settings: dict[str, Any]) -> None:
-    """Refs are not signed. With any number in a ref, the item is given back and the other items run."""
+    """Refs are not signed. A forged ref may hold any number: the item is given back, and the other items run."""
     store = open_fake(**settings)
     now_ms = store.store.now_ms()
     forged = Item("evil", 0, b"1;0;;{}" if settings else b"2;0;;{}", "job", ("refused", mark))
@@ -269,7 +269,7 @@ def test_a_forged_mark_stops_no_batch(open_fake: Any, make_job: Any, mark: str, 
 def test_an_item_that_cannot_even_be_refused_keeps_its_lease(
     open_fake: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is due again when its lease ends. The rest of the batch runs, and the log has the reason."""
+    """The item is due again when its lease ends. The other jobs of the batch run, and the log has the reason."""
     store = open_fake()
     store.store.schedule([Item("evil", 0, b"no job", "job")])
     store.add_job(make_job(NOW, id="good"))
@@ -284,7 +284,7 @@ def test_an_item_that_cannot_even_be_refused_keeps_its_lease(
 
 
 def test_a_reason_is_one_line_of_plain_text(open_fake: Any, make_job: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """It quotes stored data: half a character cannot be sent to the server, and a line break could forge a log line."""
+    """A reason quotes stored data. A server cannot take half a character, and a line break could forge a log line."""
     store = open_fake(quarantine_refusals=1, quarantine_after_s=0)
     store.start(None, "default")
     trigger = IntervalTrigger(seconds=1, start_date=NOW, timezone="UTC")

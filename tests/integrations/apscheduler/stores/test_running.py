@@ -1,4 +1,4 @@
-"""Stock schedulers of every kind run jobs over both stores. The jobs' code may change jobs meanwhile."""
+"""Stock schedulers of every kind run jobs of both jobstores. Some jobs change jobs while they run."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s, f"waited in vain until {what}"
-        time.sleep(0.002)  # another thread's doing; there is nothing to wait on
+        time.sleep(0.002)  # another thread makes it true, without a signal
 
 
 def stop(scheduler: Any, **options: Any) -> None:
-    """Stop a scheduler between two passes: within one, APScheduler's own `remove_job` fails in its thread."""
+    """Stop a scheduler between two passes. In a pass, APScheduler's own `remove_job` would fail in its thread."""
     scheduler.pause()
     with scheduler._jobstores_lock:
         pass
@@ -84,7 +84,7 @@ def raise_on_purpose() -> None:
 
 
 def add_again(job_id: str) -> None:
-    """A one-shot job that adds itself again, twice."""
+    """A one-shot job that adds itself again, two times."""
     ran.append((job_id, current_occurrence()))
     if len(ran) < 3:
         schedulers["it"].add_job(add_again, "date", args=[job_id], id=job_id)
@@ -134,7 +134,7 @@ def started() -> Iterator[Started]:
 
 
 def test_jobs_run_on_time_and_know_their_occurrence(opened: Any, started: Started) -> None:
-    """The id of the occurrence, the run time, and a token that grows."""
+    """A job can read its occurrence: the id, the run time, and a token that grows."""
     scheduler = started(opened())
     start = datetime.now(UTC) + timedelta(milliseconds=50)
     for number in range(20):
@@ -164,7 +164,7 @@ def test_recurring_jobs_go_on(opened: Any, started: Started) -> None:
 
 
 def test_an_error_of_a_job_is_its_own(opened: Any, started: Started) -> None:
-    """There is an event, and the job stays scheduled."""
+    """An event reports the error, and the job stays scheduled."""
     scheduler = started(opened())
     events: list[Any] = []
     scheduler.add_listener(events.append, EVENT_JOB_ERROR)
@@ -174,7 +174,7 @@ def test_an_error_of_a_job_is_its_own(opened: Any, started: Started) -> None:
 
 
 def test_a_job_may_add_itself_again_while_it_runs(opened: Any, started: Started) -> None:
-    """A one-shot leaves the schedule when it runs, so its id is free. Each run happens once."""
+    """A one-shot leaves the schedule when it begins, so its id is free. Each run happens once."""
     scheduler = started(opened())
     scheduler.add_job(add_again, "date", args=["a"], id="a")
     wait_until(lambda: len(ran) == 3, "it had followed itself twice")
@@ -183,7 +183,7 @@ def test_a_job_may_add_itself_again_while_it_runs(opened: Any, started: Started)
 
 
 def test_a_job_may_remove_itself_while_it_runs(opened: Any, started: Started) -> None:
-    """It does not come again."""
+    """The job does not come again."""
     scheduler = started(opened())
     scheduler.add_job(remove_self, "interval", seconds=0.05, args=["a"], id="a")
     scheduler.add_job(note, "interval", seconds=0.05, args=["b"])
@@ -194,7 +194,7 @@ def test_a_job_may_remove_itself_while_it_runs(opened: Any, started: Started) ->
 
 
 def test_a_job_may_reschedule_itself_while_it_runs(opened: Any, started: Started) -> None:
-    """The job's own change holds, not the next run that the scheduler has planned."""
+    """The job's own change holds. The next run that the scheduler has planned does not."""
     scheduler = started(opened())
     scheduler.add_job(move_self, "interval", seconds=0.05, args=["a"], id="a")
     scheduler.add_job(note, "interval", seconds=0.05, args=["b"])
@@ -207,7 +207,7 @@ def test_a_job_may_reschedule_itself_while_it_runs(opened: Any, started: Started
 
 
 def test_an_executor_inside_the_pass_may_do_the_same(opened: Any, started: Started) -> None:
-    """DebugExecutor runs a job in the middle of a pass, under the scheduler's lock."""
+    """DebugExecutor runs the job inside a pass, under the scheduler's lock. The job reschedules or removes itself."""
     scheduler = started(opened(), executors={"default": DebugExecutor()})
     scheduler.add_job(move_self, "interval", seconds=0.05, args=["move"], id="move")
     scheduler.add_job(remove_self, "interval", seconds=0.05, args=["remove"], id="remove")
@@ -221,7 +221,7 @@ def test_an_executor_inside_the_pass_may_do_the_same(opened: Any, started: Start
 
 @pytest.mark.slow
 def test_a_last_run_that_finds_no_room_is_not_lost(opened: Any, started: Started) -> None:
-    """Stock deletes a one-shot when `max_instances` of its id are running."""
+    """Stock deletes a one-shot job when `max_instances` runs of its id are in flight. Here the job runs later."""
     scheduler = started(opened())
     events: list[Any] = []
     scheduler.add_listener(events.append, EVENT_JOB_MAX_INSTANCES)
@@ -252,7 +252,7 @@ def test_lateness_counts_from_the_claim(opened: Any, started: Started) -> None:
 
 @pytest.mark.real
 def test_what_is_claimed_too_late_is_missed(open_real: Any, started: Started) -> None:
-    """A grace that the user chose holds, and the dropped run is an event."""
+    """A grace time that the user chose holds. The dropped run is an event."""
     store = open_real()
     scheduler = started(store)
     missed: list[Any] = []
@@ -265,7 +265,7 @@ def test_what_is_claimed_too_late_is_missed(open_real: Any, started: Started) ->
 
 @pytest.mark.real
 def test_at_most_once_leaves_the_store_before_it_runs(open_real: Any, started: Started) -> None:
-    """During the run the store has nothing to hand out again. A recurring job waits for its next run."""
+    """During the run the store does not have the run any more. A recurring job waits for its next run."""
     store = open_real(delivery="at_most_once")
     scheduler = started(store)
     scheduler.add_job(wait_at, "date", args=["once"], id="once")
@@ -300,7 +300,7 @@ def test_max_instances_holds_over_all_processes(open_real: Any, started: Started
 
 @pytest.mark.real
 def test_a_change_from_another_process_reaches_a_running_job(open_real: Any, started: Started) -> None:
-    """A long run is split off, so other processes can pause or remove its job."""
+    """A long run gets an item of its own, so other processes can pause or remove its job."""
     scheduler = started(open_real())
     other = open_real()
     scheduler.add_job(wait_at, "interval", seconds=0.2, args=["gate"], id="a", max_instances=1)
@@ -316,7 +316,7 @@ def test_a_change_from_another_process_reaches_a_running_job(open_real: Any, sta
 
 @pytest.mark.real
 def test_two_processes_never_both_add_an_id(open_real: Any, make_job: Any) -> None:
-    """Of two processes in a race one adds, and the other is refused."""
+    """Of two processes that add the same id at once, one succeeds and the other is refused."""
     stores = [open_real(), open_real()]
     for round_ in range(20):
         barrier = threading.Barrier(2)
@@ -342,7 +342,7 @@ def test_two_processes_never_both_add_an_id(open_real: Any, make_job: Any) -> No
 
 @pytest.mark.real
 def test_huge_arguments_are_stored_and_too_huge_ones_refused(open_real: Any, make_job: Any) -> None:
-    """A megabyte is stored. Above the store's limit there is an error, and nothing is stored."""
+    """A job of a megabyte is stored. A job above the store's limit is refused with an error."""
     store = open_real()
     store.add_job(make_job(datetime.now(UTC), id="big", args=("x" * 1_000_000,)))
     assert len(store.lookup_job("big").args[0]) == 1_000_000
@@ -353,7 +353,7 @@ def test_huge_arguments_are_stored_and_too_huge_ones_refused(open_real: Any, mak
 
 @pytest.mark.real
 def test_a_store_that_fails_ends_no_loop(open_real: Any, started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call fails for a while, also with unusual errors. Then the jobs run."""
+    """Every call fails for a while, also with unusual errors. Afterwards the jobs run."""
     store = open_real()
     scheduler = started(store)
     scheduler.add_job(note, "interval", seconds=0.05, args=["a"], id="a", misfire_grace_time=None)
@@ -379,7 +379,7 @@ def test_a_store_that_fails_ends_no_loop(open_real: Any, started: Started, monke
 def test_a_flushed_server_takes_the_jobs_and_not_the_scheduler(
     open_real: Any, started: Started, redis_client: Any, namespace: str
 ) -> None:
-    """Jobs that are added afterwards run. The first call that misses the namespace creates it again."""
+    """The server has lost the namespace. The first call that notices this creates it again, and later jobs run."""
     scheduler = started(open_real(max_sleep_s=0.05))
     scheduler.add_job(note, "date", run_date=datetime.now(UTC) + timedelta(hours=1), id="lost")
     redis_client.flushall()
@@ -394,7 +394,7 @@ def test_a_flushed_server_takes_the_jobs_and_not_the_scheduler(
 
 @pytest.mark.real
 def test_a_lease_that_ran_out_under_a_living_job_is_taken_up_again(open_real: Any, started: Started) -> None:
-    """Heartbeats fail for a while, and the job still runs here. It does not run twice."""
+    """Heartbeats fail until the lease ends, while the job still runs in its process. It does not run twice."""
     store = open_real(lease_s=1)
     store.tracker.extend_leases = lambda: None
     scheduler = started(store)
@@ -418,7 +418,7 @@ def test_a_lease_that_ran_out_under_a_living_job_is_taken_up_again(open_real: An
 
 @pytest.mark.real
 def test_a_shutdown_that_does_not_wait_leaves_the_lease_with_the_job(open_real: Any, started: Started) -> None:
-    """The lease of a running job is extended as before, and its end is reported."""
+    """A running job's lease is still extended after the shutdown, and its end is reported."""
     store, other = open_real(lease_s=9), open_real()
     scheduler = started(store)
     scheduler.add_job(wait_at, "date", args=["gate"], id="a")
@@ -458,7 +458,7 @@ def test_coroutines_run_in_an_event_loop(opened: Any) -> None:
 
 
 def test_a_blocking_scheduler_runs_them_too(opened: Any) -> None:
-    """The jobs are claimed in the thread that started it."""
+    """BlockingScheduler claims and runs the jobs in the thread that started it."""
     scheduler = BlockingScheduler(timezone="UTC")
     scheduler.add_jobstore(opened())
     scheduler.add_job(note, "interval", seconds=0.05, args=["a"])
@@ -473,7 +473,7 @@ def test_a_blocking_scheduler_runs_them_too(opened: Any) -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_process_pool_knows_the_occurrence_too(open_real: Any, started: Started) -> None:
-    """The occurrence travels with the job into the pool's process."""
+    """The pool's process gets the occurrence together with the job."""
     scheduler = started(open_real(), executors={"default": {"type": "processpool", "max_workers": 1}})
     values: list[Any] = []
     scheduler.add_listener(lambda event: values.append(event.retval), EVENT_JOB_EXECUTED)
@@ -483,7 +483,7 @@ def test_a_process_pool_knows_the_occurrence_too(open_real: Any, started: Starte
 
 
 def test_the_stores_are_plugins(redis_url: str) -> None:
-    """They can be named by alias in `add_jobstore` and in a configuration."""
+    """`add_jobstore` and a configuration can name the stores by their plugin alias."""
     scheduler = BackgroundScheduler(
         {
             "apscheduler.jobstores.default": {"type": "wheel-redis", "url": redis_url, "namespace": "conf"},
@@ -507,7 +507,7 @@ def test_the_stores_are_plugins(redis_url: str) -> None:
 def test_a_store_takes_any_client(
     redis_url: str, primary: TemporaryServer, sentinel_port: int, cluster: Any, started: Started
 ) -> None:
-    """A plain client, one of a Sentinel, one of a Cluster (with shards), or an open delay store."""
+    """The store takes a plain client, a client of a Sentinel or of a Cluster (with shards), or an open delay store."""
     import redis
     from redis.sentinel import Sentinel
 
@@ -542,7 +542,7 @@ def test_a_store_takes_any_client(
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_store_over_an_embedded_server_needs_no_other(tmp_path: Any, started: Started) -> None:
-    """It only needs a folder, and keeps the jobs over a restart."""
+    """The store only needs a folder. The jobs survive a restart."""
     url = f"embedded:{tmp_path / 'jobs'}"
     scheduler = started(RedisWheelJobStore(url))
     scheduler.add_job(note, "date", args=["now"])
@@ -575,7 +575,7 @@ class LosingExecutor(ThreadPoolExecutor):
 
 @pytest.mark.real
 def test_what_an_executor_loses_is_handed_out_again(open_real: Any, started: Started) -> None:
-    """A refused submission and a dead worker cause no event. The lease ends, and the job is handed out again."""
+    """An executor that refuses a submission, or whose worker dies, sends no event. The lease ends, and the job runs."""
     executor = LosingExecutor()
     store = open_real(lease_s=2)
     scheduler = started(store, executors={"default": executor})
@@ -589,13 +589,13 @@ def test_what_an_executor_loses_is_handed_out_again(open_real: Any, started: Sta
 
 @pytest.mark.real
 def test_a_job_whose_holder_died_is_not_too_late(open_real: Any, started: Started) -> None:
-    """It was claimed within its grace. The time until its lease ends does not count as lateness."""
+    """The job was claimed in time. The wait until the dead process's lease ends does not count as lateness."""
     gone = open_real(lease_s=1.5)
     scheduler = BackgroundScheduler(timezone="UTC")
     gone._scheduler, gone._alias = scheduler, "default"
     gone.add_job(scheduler_job("a", datetime.now(UTC), misfire_grace_time=1, func=note, args=("a",)))
     store = open_real(misfire="claim")
-    assert len(gone.get_due_jobs(datetime.now(UTC))) == 1  # and then nothing more is heard of it
+    assert len(gone.get_due_jobs(datetime.now(UTC))) == 1  # then its process does nothing more
     started(store)
     wait_until(lambda: len(ran) == 1, "it had run")
     assert ran[0][1].redelivered

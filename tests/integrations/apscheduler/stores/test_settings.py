@@ -1,4 +1,4 @@
-"""Settings may be text, as in an ini file or the environment. Wrong ones are named in an error."""
+"""Settings may be text, as in an ini file or the environment. An error names each wrong setting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TEXTS = {
 
 
 class Never:
-    """A user's trigger class."""
+    """A trigger class of a user. It gives no run time."""
 
     def get_next_fire_time(self, *_: Any) -> None: ...
 
@@ -49,7 +49,7 @@ def test_every_setting_of_a_shared_store_may_be_text() -> None:
 
 
 def test_they_come_so_from_a_configuration() -> None:
-    """APScheduler passes the settings in this form."""
+    """A configuration of APScheduler passes settings as text."""
     given = {"type": "wheel-redis", "url": "redis://localhost", **TEXTS}
     scheduler = BackgroundScheduler({f"apscheduler.jobstores.default.{name}": text for name, text in given.items()})
     assert scheduler._jobstores["default"].settings.lease_ms == 5000
@@ -80,14 +80,14 @@ def test_they_come_so_from_a_configuration() -> None:
     ],
 )
 def test_what_cannot_be_read_is_named(name: str, text: Any) -> None:
-    """The error says what was expected. Nothing is opened."""
+    """The error says what was expected. The store opens nothing."""
     with pytest.raises(ConfigError, match=name.removesuffix("s")):
         RedisWheelJobStore("redis://localhost", **{name: text})
 
 
 @pytest.mark.parametrize("name", ["batch", "max_in_flight"])
 def test_a_scheduler_names_what_it_cannot_read(name: str) -> None:
-    """The error names the setting. A batch of zero, for example, would never run a job."""
+    """A scheduler's error names the setting. A batch of zero, for example, would never run a job."""
     for text in ("0", "many"):
         with pytest.raises(ConfigError, match=name):
             WheelBackgroundScheduler({f"apscheduler.{name}": text})

@@ -1,4 +1,4 @@
-"""Schedulers that start while the store is away: they start, and their jobs run when it answers."""
+"""Schedulers start while their store is away, and run its jobs when the store answers."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     until_s = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < until_s, f"waited in vain until {what}"
-        time.sleep(0.002)  # another thread's doing; there is nothing to wait on
+        time.sleep(0.002)  # another thread makes it true, without a signal
 
 
 @pytest.fixture(params=[BackgroundScheduler, WheelBackgroundScheduler])
 def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """Makes and starts schedulers over stores. A function may change a scheduler before its start."""
+    """Makes schedulers over stores and starts them. A function may change a scheduler before its start."""
     ran.clear()
     with ExitStack() as stack:
 
@@ -58,7 +58,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 
 
 def test_a_scheduler_starts_without_its_store(start: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
-    """The scheduler logs one line, raises a clear error for jobs that are added later, and can be shut down."""
+    """The scheduler logs one line, and can be shut down. Jobs that are added meanwhile raise a clear error."""
     store = RedisWheelJobStore(NOBODY)
     with caplog.at_level(logging.WARNING):
         scheduler = start(store, lambda each: each.add_job(note, "date", args=["early"], id="early"))
@@ -69,7 +69,7 @@ def test_a_scheduler_starts_without_its_store(start: Callable[..., Any], caplog:
         scheduler.shutdown()
     assert sum("does not answer yet" in record.message for record in caplog.records) == 1
     assert any("these jobs were not stored: 'early'" in record.message for record in caplog.records)
-    scheduler.start()  # for the fixture to stop
+    scheduler.start()  # because the fixture shuts the scheduler down
 
 
 def test_a_pass_does_not_wait_for_a_connection(start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,11 +101,11 @@ def test_a_start_does_not_wait_for_a_server_that_hangs(
         scheduler.shutdown()
         assert time.monotonic() - before_s < 3
     assert "The store does not answer yet" in caplog.text
-    scheduler.start()  # for the fixture to stop
+    scheduler.start()  # because the fixture shuts the scheduler down
 
 
 def test_a_pass_that_comes_after_the_shutdown_claims_nothing(open_fake: Callable[..., Any]) -> None:
-    """A stock scheduler's thread may wait for the lock of `shutdown`. No thread would report what it claims then."""
+    """A stock scheduler's thread may still wait for a lock when `shutdown` ends. No thread would settle its claims."""
     store = open_fake()
     store.start(None, "default")
     Producer(store, timezone="UTC").add_job(note, "date", args=["late"])
@@ -118,7 +118,7 @@ def test_a_pass_that_comes_after_the_shutdown_claims_nothing(open_fake: Callable
 def test_a_shutdown_waits_for_a_store_that_is_away_for_a_moment(
     open_fake: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise the run that has ended would come again, although no process has died."""
+    """If the end of a run were not reported, the run would come again although no process has died."""
     store = open_fake()
     store.start(None, "default")
     Producer(store, timezone="UTC").add_job(note, "date", args=["once"])
@@ -140,7 +140,7 @@ def test_a_shutdown_waits_for_a_store_that_is_away_for_a_moment(
 
 @pytest.mark.parametrize("runs", [True, False])
 def test_a_settler_that_ends_does_not_run_in_circles(monkeypatch: pytest.MonkeyPatch, runs: bool) -> None:
-    """Also if something stays to be sent, and no send removes it."""
+    """At its end the settler thread pauses between attempts to send, even if something always stays unsent."""
     monkeypatch.setattr("wheel_sched_apscheduler.stores.connection.PATIENCE_S", 0.2)
     flushes: list[float] = []
     settler = OccurrenceSettler(
@@ -161,7 +161,7 @@ def test_a_settler_that_ends_does_not_run_in_circles(monkeypatch: pytest.MonkeyP
 
 
 def test_a_run_that_is_put_back_waits_by_both_clocks(open_fake: Callable[..., Any]) -> None:
-    """A job is due when both clocks have reached its time: the delay must not grow by their difference."""
+    """A job is due when the local clock and the store's clock have reached its time. Their difference adds no delay."""
     store = open_fake()
     Producer(store, timezone="UTC").add_job(note, "date", args=["once"], id="once")
     (occurrence,) = store.claim_batch(datetime.now(UTC)).occurrences
@@ -178,7 +178,7 @@ def test_a_run_that_is_put_back_waits_by_both_clocks(open_fake: Callable[..., An
 def test_a_store_that_answers_late_is_opened_late(
     start: Callable[..., Any], real_server: TemporaryServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs that were added before the start run then. None is lost between the start and the settler."""
+    """Jobs that were added before the start run when the store opens. None of them is lost."""
     monkeypatch.setattr("wheel_sched_apscheduler.stores.connection.OPEN_AT_ONCE_S", 0.01)
     answered = threading.Event()
 
@@ -195,7 +195,7 @@ def test_a_store_that_answers_late_is_opened_late(
 
 
 def test_what_can_never_be_stored_is_refused_at_the_start() -> None:
-    """Jobs that are kept for later are checked too."""
+    """The start also checks jobs that were added before it."""
     scheduler = BackgroundScheduler(timezone="UTC")
     scheduler.add_jobstore(RedisWheelJobStore(NOBODY))
     scheduler.add_job(lambda: None, "date", run_date=datetime.now(UTC) + timedelta(days=1))
@@ -216,7 +216,7 @@ def moody_server() -> Iterator[TemporaryServer]:
 def test_its_jobs_run_when_the_store_is_back(
     start: Callable[..., Any], moody_server: TemporaryServer, namespace: str
 ) -> None:
-    """This holds for stored jobs, and for jobs that were added before or after the scheduler's start."""
+    """Stored jobs run, and so do jobs that were added before or after the scheduler's start."""
     before = RedisWheelJobStore(moody_server.url, namespace=namespace)
     soon = datetime.now(UTC) + timedelta(seconds=0.1)
     scheduler = BackgroundScheduler(timezone="UTC")
@@ -241,7 +241,7 @@ def test_its_jobs_run_when_the_store_is_back(
 
 @pytest.mark.real
 def test_a_store_that_cannot_be_used_still_ends_the_start(real_server: TemporaryServer, namespace: str) -> None:
-    """Waiting does not help."""
+    """A store with another shard count never becomes usable, so the start raises and does not wait."""
     RedisWheelJobStore(real_server.url, namespace=namespace, shards=2).store.close()
     scheduler = BackgroundScheduler(timezone="UTC")
     scheduler.add_jobstore(RedisWheelJobStore(real_server.url, namespace=namespace))

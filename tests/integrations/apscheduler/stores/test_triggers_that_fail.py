@@ -1,4 +1,4 @@
-"""A trigger that raises affects only its own job. No scheduler's loop ends, and no other job waits."""
+"""A trigger that raises affects only its own job. No scheduler's loop ends, and no other job is delayed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 
 
 class Failing(BaseTrigger):
-    """A user's trigger with a defect."""
+    """A user's trigger that raises."""
 
     def get_next_fire_time(self, *_: Any) -> datetime:
         raise ZeroDivisionError("of the trigger")
@@ -32,7 +32,7 @@ class Failing(BaseTrigger):
         return {}
 
     def __setstate__(self, _: dict[str, int]) -> None:
-        """Nothing to set."""
+        """Does nothing, because the trigger has no state."""
 
 
 class Fickle(Failing):
@@ -66,12 +66,12 @@ def stock_pass(store: Any, now: datetime = NOW) -> dict[str, list[datetime]]:
 
 
 def too_long() -> IntervalTrigger:
-    """A valid interval that leads beyond the calendar."""
+    """A valid interval whose next run time is beyond the calendar."""
     return IntervalTrigger(days=999_999_999, start_date=NOW, timezone="UTC")
 
 
 def with_jitter(make_job: Any, kind: type, jitter: Any) -> bytes:
-    """A stored job with this jitter, as an attacker with access to the store writes it."""
+    """The record of a job with this jitter, as an attacker with access to the store could write it."""
     triggers: dict[type, Any] = {
         IntervalTrigger: IntervalTrigger(seconds=1, jitter=12345, timezone="UTC"),
         CalendarIntervalTrigger: CalendarIntervalTrigger(days=1, jitter=12345, timezone="UTC"),
@@ -85,13 +85,13 @@ def with_jitter(make_job: Any, kind: type, jitter: Any) -> bytes:
 @pytest.mark.parametrize("kind", [IntervalTrigger, CalendarIntervalTrigger, AndTrigger])
 @pytest.mark.parametrize("jitter", ["x", 1e300, -1, True, [1], 10**9])
 def test_a_stored_jitter_is_a_number_of_seconds_within_bounds(make_job: Any, kind: type, jitter: Any) -> None:
-    """`random.uniform` and the calendar would raise in the middle of a scheduler's loop."""
+    """A stored jitter is refused if `random.uniform` or the calendar would raise on it in a scheduler's loop."""
     with pytest.raises(Unreadable, match="jitter"):
         JobCodec().decode("j", with_jitter(make_job, kind, jitter))
 
 
 def test_a_jitter_in_floating_seconds_stays(make_job: Any) -> None:
-    """A jitter of None or zero stays too."""
+    """The codec keeps such a jitter, and a jitter of None or zero."""
     for jitter in (0, 0.25, None):
         trigger = IntervalTrigger(seconds=1, jitter=jitter, timezone="UTC")
         codec = JobCodec()
@@ -111,7 +111,7 @@ def test_a_jitter_in_floating_seconds_stays(make_job: Any) -> None:
     ids=["negative", "huge", "text", "years", "backwards", "no parts"],
 )
 def test_what_would_be_unreadable_is_refused_when_it_is_added(make_job: Any, trigger: Any) -> None:
-    """The store accepts no job that could not run later."""
+    """The codec refuses the job when it is added, because it could never be read again."""
     with pytest.raises(NotSerializable, match="nothing was stored"):
         JobCodec().encode(make_job(NOW, trigger=trigger))
 
@@ -121,7 +121,7 @@ def test_what_would_be_unreadable_is_refused_when_it_is_added(make_job: Any, tri
     [("interval", [9000, 0, 0, 0]), ("interval", [0, -1, 0, 0]), ("interval", ["1", 0, 0, 0]), ("start_date", None)],
 )
 def test_a_stored_calendar_interval_that_never_comes_is_unreadable(make_job: Any, field: str, wrong: Any) -> None:
-    """APScheduler would search its next date for ever, or raise."""
+    """APScheduler would search for the trigger's next date for ever, or raise."""
     trigger = CalendarIntervalTrigger(days=1, start_date=date(2026, 1, 1), timezone="UTC")
     codec = JobCodec()
     front, _, doc = codec.encode(make_job(NOW, id="j", trigger=trigger)).rpartition(b";")
@@ -132,7 +132,7 @@ def test_a_stored_calendar_interval_that_never_comes_is_unreadable(make_job: Any
 
 
 def test_an_interval_without_a_start_is_unreadable(make_job: Any) -> None:
-    """APScheduler compares the start with now."""
+    """APScheduler would compare the missing start with now."""
     codec = JobCodec()
     raw = codec.encode(make_job(NOW, id="j", trigger=IntervalTrigger(seconds=1, timezone="UTC")))
     front, _, doc = raw.rpartition(b";")
@@ -154,7 +154,7 @@ def test_a_pass_survives_a_trigger_that_no_calendar_satisfies(open_fake: Any, ma
 
 
 def test_a_trigger_of_ones_own_that_fails_is_given_back(open_fake: Any, make_job: Any) -> None:
-    """Another process may have a repaired release. After many rounds the job is quarantined."""
+    """Another process may have a corrected trigger class. After many rounds of refusals the job is quarantined."""
     store = open_fake(triggers=[Failing])
     store.add_job(make_job(NOW, id="bad", trigger=Failing()))
     store.add_job(make_job(NOW, id="good"))
@@ -167,7 +167,7 @@ def test_a_trigger_of_ones_own_that_fails_is_given_back(open_fake: Any, make_job
 
 
 def test_a_pass_asks_a_trigger_once_for_what_comes_next(open_fake: Any, make_job: Any) -> None:
-    """A second answer may differ, because jitter is random."""
+    """A second call could return another time, because jitter is random."""
     store = open_fake(triggers=[Fickle])
     store.add_job(make_job(NOW, id="j", trigger=Fickle()))
     assert stock_pass(store) == {"j": [NOW]}
@@ -176,7 +176,7 @@ def test_a_pass_asks_a_trigger_once_for_what_comes_next(open_fake: Any, make_job
 
 
 def test_in_memory_it_is_said_and_tried_again(make_job: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The memory store has no quarantine."""
+    """A memory store has no quarantine, so it keeps the job, logs the error and asks the trigger again later."""
     store = WheelJobStore()
     store.start(None, "default")
     store.add_job(make_job(NOW, id="bad", trigger=Failing()))
@@ -197,7 +197,7 @@ def test_in_memory_it_is_said_and_tried_again(make_job: Any, caplog: pytest.LogC
     ids=["cron", "intervals"],
 )
 def test_parts_that_never_agree_hold_nobody_up(open_fake: Any, make_job: Any, trigger: Any) -> None:
-    """APScheduler would ask them for ever and hold the scheduler's lock."""
+    """APScheduler would search for a common time for ever, under the scheduler's lock. The job is quarantined."""
     due = NOW.replace(hour=2, minute=0, second=0) - timedelta(days=1)
     store = open_fake()
     store.add_job(make_job(due, id="bad", trigger=trigger))
@@ -209,7 +209,7 @@ def test_parts_that_never_agree_hold_nobody_up(open_fake: Any, make_job: Any, tr
 
 
 def test_parts_that_agree_run_when_they_do(open_fake: Any, make_job: Any) -> None:
-    """They run at the time that APScheduler gives, with or without jitter."""
+    """The parts run at the time that APScheduler computes, with or without jitter."""
     hourly = IntervalTrigger(hours=1, start_date=NOW, timezone="UTC")
     ended = DateTrigger(NOW, "UTC")
     for trigger in (AndTrigger([hourly, hourly]), OrTrigger([hourly, ended]), AndTrigger([hourly, ended])):
@@ -222,7 +222,7 @@ def test_parts_that_agree_run_when_they_do(open_fake: Any, make_job: Any) -> Non
 
 
 def test_a_wheel_scheduler_does_the_same(open_fake: Any, make_job: Any) -> None:
-    """It does not try again for ever."""
+    """Our scheduler quarantines the job and runs the other one."""
     store = open_fake()
     store.driven = True
     store.add_job(make_job(NOW, id="bad", trigger=too_long()))

@@ -1,4 +1,4 @@
-"""A person who can write to a store cannot choose what runs: own functions of listed modules, and signed jobs."""
+"""A person who can write to a store cannot choose what runs. Only functions of listed modules and signed jobs run."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ HERE = __name__
 
 
 def send() -> None:
-    """A job."""
+    """A function that the tests add as a job."""
 
 
 def another() -> None:
-    """A function of this module that no added job names."""
+    """A function of this module that no added job calls."""
 
 
 @functools.lru_cache
@@ -53,15 +53,15 @@ class Base:
 
     @classmethod
     def make(cls) -> type:
-        """A job."""
+        """A class method that jobs can call."""
         return cls
 
     @staticmethod
     def help() -> None:
-        """A job."""
+        """A method that jobs can call."""
 
     def run(self) -> None:
-        """A job."""
+        """A method that jobs can call."""
 
 
 class Child(Base):
@@ -69,10 +69,10 @@ class Child(Base):
 
 
 class Callme:
-    """Its instances can be called."""
+    """A class whose instances can be called."""
 
     def __call__(self) -> None:
-        """A job."""
+        """A method that APScheduler would call for an instance."""
 
 
 callme = Callme()
@@ -121,7 +121,7 @@ def planted(make_job: Any) -> Callable[..., Any]:
     ],
 )
 def test_only_what_a_listed_module_has_defined_itself_can_be_reached(planted: Any, name: str) -> None:
-    """No built-in, no imported name, no instance, no special name; with a list or with a signature."""
+    """A job reaches no built-in, imported name, instance or special name, with a list, a signature or neither."""
     signed = JobCodec(secret=SECRET)
     for codec, signer in ((JobCodec(allow=[HERE]), None), (signed, signed), (JobCodec(), None)):
         with pytest.raises((Forbidden, NotHere)):
@@ -130,7 +130,7 @@ def test_only_what_a_listed_module_has_defined_itself_can_be_reached(planted: An
 
 @pytest.mark.parametrize("ref", ["click:edit", "click.termui:edit", "kombu.serialization:loads", "hypothesis:settings"])
 def test_a_job_that_is_not_signed_calls_no_library(planted: Any, ref: str) -> None:
-    """This process has added no job of the function, and has not listed its module."""
+    """The process has added no job with the function and has not listed its module. The module is not imported."""
     before = set(sys.modules)
     for codec in (JobCodec(), JobCodec(allow=[HERE])):
         with pytest.raises(Forbidden):
@@ -143,7 +143,7 @@ def test_a_job_that_is_not_signed_calls_no_library(planted: Any, ref: str) -> No
     [("send", send), ("Base", Base), ("Base.help", Base.help), ("Base.run", Base.run), ("Child.run", Base.run)],
 )
 def test_own_functions_classes_and_methods_are_found(planted: Any, name: str, expected: Any) -> None:
-    """They are in a listed module or below a listed package. For a signed job they may be in any module."""
+    """The functions are in a listed module or below a listed package. A signed job may name any module."""
     assert planted(f"{HERE}:{name}", JobCodec(allow=["tests"])) is expected
     signed = JobCodec(secret=SECRET)
     assert planted(f"{HERE}:{name}", signed, signer=signed) is expected
@@ -151,7 +151,7 @@ def test_own_functions_classes_and_methods_are_found(planted: Any, name: str, ex
 
 
 def test_without_a_list_and_a_signature_what_this_process_has_added_runs(make_job: Any, planted: Any) -> None:
-    """No other function runs. The error is `NotRegistered`, because another process may have added the function."""
+    """No other function runs. The error is `NotRegistered`, because another process may have added such a job."""
     codec = JobCodec()
     job = make_job(OLD, func=send)
     assert codec.decode(job.id, codec.encode(job)).job.func is send
@@ -161,7 +161,7 @@ def test_without_a_list_and_a_signature_what_this_process_has_added_runs(make_jo
 
 
 def test_what_is_allowed_and_not_there_is_another_matter(planted: Any) -> None:
-    """Another process may have the module or the function."""
+    """The error is `NotHere` and not `Forbidden`, because another process may have the module or the function."""
     for ref in ("nowhere_to_be_found:f", f"{HERE}:gone", f"{HERE}:Base.gone"):
         with pytest.raises(NotHere) as caught:
             planted(ref, JobCodec(allow=["nowhere_to_be_found", HERE]))
@@ -169,7 +169,7 @@ def test_what_is_allowed_and_not_there_is_another_matter(planted: Any) -> None:
 
 
 def test_a_function_named_in_so_many_words_may_be_of_any_kind(make_job: Any, planted: Any) -> None:
-    """Listed by its name, or as an object."""
+    """The list may contain the function's full name, or the function itself."""
     for allow in ([f"{HERE}:cached"], [another, f"{HERE}:cached"]):
         assert planted(f"{HERE}:cached", JobCodec(allow=allow)) is cached
     assert planted(f"{HERE}:another", JobCodec(allow=[another])) is another
@@ -183,14 +183,14 @@ def test_a_function_named_in_so_many_words_may_be_of_any_kind(make_job: Any, pla
 
 @pytest.mark.parametrize("func", [callme, cached, print])
 def test_what_no_process_would_run_is_refused_when_it_is_added(make_job: Any, func: Any) -> None:
-    """In the first two cases APScheduler would store the name of the class, and later call the class."""
+    """For the first two cases, APScheduler would store the name of the class and later call the class."""
     for codec in (JobCodec(), JobCodec(secret=SECRET), JobCodec(allow=[HERE])):
         with pytest.raises((Forbidden, NotSerializable), match=r"nothing was (stored|imported)"):
             codec.encode(make_job(OLD, func=func))
 
 
 def test_a_bound_method_is_stored_with_its_object(make_job: Any) -> None:
-    """It is stored as in APScheduler: the function of the class, with the object as first argument."""
+    """The method is stored as in APScheduler: the class's function, with the object as first argument."""
     codec = JobCodec(allow_pickle=True)
     job = make_job(OLD, func=Child().run)
     back = codec.decode(job.id, codec.encode(job)).job
@@ -200,7 +200,7 @@ def test_a_bound_method_is_stored_with_its_object(make_job: Any) -> None:
 
 @pytest.fixture
 def package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A package that imports a function of this module."""
+    """A module that has imported a function of this module."""
     made = ModuleType("handing_out")
     made.send = send  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "handing_out", made)
@@ -210,14 +210,14 @@ def package(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def test_a_function_named_by_a_module_that_has_imported_it_is_stored_under_its_own(
     make_job: Any, package: ModuleType
 ) -> None:
-    """Other processes find it where it is defined."""
+    """The function is stored under the module that defines it, where other processes find it."""
     codec = JobCodec(secret=SECRET)
     job = make_job(OLD, func="handing_out:send")
     assert codec.head(job.id, codec.encode(job)).func == f"{HERE}:send"
 
 
 def test_an_alias_allows_where_it_leads(planted: Any) -> None:
-    """The application has named it."""
+    """An alias allows its target, because the application has chosen the alias."""
     assert planted("old.place:f", JobCodec(aliases={"old.place:f": f"{HERE}:another"})) is another
 
 
@@ -225,7 +225,7 @@ def test_an_alias_allows_where_it_leads(planted: Any) -> None:
 
 
 def test_over_a_folder_a_secret_is_made_and_kept(tmp_path: Path, make_job: Any) -> None:
-    """It is made once, readable by its owner only. Every process of the folder reads the same secret."""
+    """The secret is made once, and only its owner can read it. All processes that use the folder read the same one."""
     folder = tmp_path / "jobs"
     store, other = (RedisWheelJobStore(f"embedded:{folder}") for _ in range(2))
     job = make_job(OLD, id="a", func=send)
@@ -238,7 +238,7 @@ def test_over_a_folder_a_secret_is_made_and_kept(tmp_path: Path, make_job: Any) 
 
 
 def test_of_several_that_make_a_secret_one_wins(tmp_path: Path) -> None:
-    """No process reads an incomplete secret."""
+    """All threads get the same secret, and none reads an incomplete one."""
     found: list[bytes] = []
     threads = [threading.Thread(target=lambda: found.append(kept_secret(tmp_path / "new"))) for _ in range(8)]
     for thread in threads:
@@ -250,7 +250,7 @@ def test_of_several_that_make_a_secret_one_wins(tmp_path: Path) -> None:
 
 
 def test_a_secret_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
-    """No job is stored without it."""
+    """An error names the problem, and no job is stored without a secret."""
     (tmp_path / FILE).write_text("short")
     with pytest.raises(ConfigError, match=re.escape(FILE)):
         kept_secret(tmp_path)
@@ -259,7 +259,7 @@ def test_a_secret_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
 
 
 def test_the_secret_of_the_environment_goes_before_a_kept_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store behind a URL has no kept secret. A given secret precedes both."""
+    """A given secret comes before the environment's, and this before the folder's. A store behind a URL keeps none."""
     assert secret_for("redis://localhost") is None
     monkeypatch.setenv(ENVIRONMENT, SECRET)
     assert secret_for("redis://localhost") == secret_for(f"embedded:{tmp_path}") == SECRET
@@ -270,7 +270,7 @@ def test_the_secret_of_the_environment_goes_before_a_kept_one(tmp_path: Path, mo
 
 
 def test_a_secret_given_as_text_can_be_rotated(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment and ini files have no lists: a comma separates the new secret from the old one."""
+    """In the environment and in ini files, a comma separates the new secret from the old one."""
     new = "another one of some length"
     old_body = JobCodec(secret=SECRET).encode(make_job(id="j"))
     monkeypatch.setenv(ENVIRONMENT, f"{new}, {SECRET}")
@@ -286,7 +286,7 @@ def test_a_secret_given_as_text_can_be_rotated(make_job: Any, monkeypatch: pytes
 def test_a_store_without_a_secret_says_so_once(
     open_fake: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The warning says how to sign jobs. A signed store does not warn."""
+    """The one warning says how to sign jobs. A signed store does not warn."""
     monkeypatch.setattr(signing, "_warned", threading.Event())
     for settings in ({"secret": SECRET}, {}, {}):
         store = open_fake(**settings)
@@ -299,7 +299,7 @@ def test_a_store_without_a_secret_says_so_once(
 def test_a_process_without_the_secret_leaves_signed_jobs_to_others(
     open_fake: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It gives them back and logs what it lacks. Commands show the same error and change nothing."""
+    """The process gives signed jobs back and logs what it lacks. Commands show the same error and change nothing."""
     signing, plain = open_fake(secret=SECRET), open_fake(allow=[HERE])
     now = datetime.now(UTC)
     signing.add_job(make_job(OLD, id="j", func=send))
@@ -315,7 +315,7 @@ def test_a_process_without_the_secret_leaves_signed_jobs_to_others(
 
 
 def test_a_signed_occurrence_is_left_to_others_too(make_job: Any) -> None:
-    """A split item is signed as a whole."""
+    """The item of a long run is signed as a whole."""
     signed = JobCodec(secret=SECRET)
     assert signed.seal("id", b"1|body") != b"1|body"
     with pytest.raises(NotHere, match="it is signed"):
@@ -323,7 +323,7 @@ def test_a_signed_occurrence_is_left_to_others_too(make_job: Any) -> None:
 
 
 def test_the_standard_librarys_tests_are_not_an_application(planted: Any) -> None:
-    """`test` is not in Python's list of the standard library, but lies in it, and can run any script."""
+    """Python's list of the standard library omits the package `test`, which can run any script. It is refused too."""
     before = set(sys.modules)
     signed = JobCodec(secret=SECRET)
     for ref in ("test.support.script_helper:run_python_until_end", "test:x"):
@@ -336,7 +336,7 @@ def test_the_standard_librarys_tests_are_not_an_application(planted: Any) -> Non
 
 @pytest.mark.parametrize("package", ["wheel_sched", "wheel_sched_apscheduler", "wheel_sched_celery", "retry_topic"])
 def test_this_project_is_not_an_application(planted: Any, package: str) -> None:
-    """A signed job may name its functions only if they are listed."""
+    """A signed job may name functions of this project only if they are listed."""
     signed = JobCodec(secret=SECRET)
     with pytest.raises(Forbidden):
         planted(f"{package}.anywhere:f", signed, signer=signed)
@@ -345,7 +345,7 @@ def test_this_project_is_not_an_application(planted: Any, package: str) -> None:
 def test_a_module_of_ones_own_named_test_is_an_application(
     planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python finds it before the one of the standard library."""
+    """Python finds the application's own module before the one of the standard library."""
     (tmp_path / "test.py").write_text("def nightly(): pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in [name for name in sys.modules if name.partition(".")[0] == "test"]:

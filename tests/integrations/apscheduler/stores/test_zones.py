@@ -33,7 +33,7 @@ def made_from(file: Path) -> ZoneInfo:
 
 
 class Odd(tzinfo):
-    """A user's zone whose offset changes."""
+    """A user's zone whose offset changes during the year."""
 
     def utcoffset(self, moment: datetime | None) -> timedelta:
         return timedelta(hours=1 if moment is None or moment.month < 7 else 2)
@@ -60,7 +60,7 @@ class Odd(tzinfo):
     ids=repr,
 )
 def test_offsets_and_named_zones_of_every_library_are_stored(zone: tzinfo, name: str) -> None:
-    """The zone that is read has the same offsets."""
+    """The zone that is read has the same offsets as the stored one."""
     assert zone_name(zone) == name
     for moment in (WINTER, SUMMER):
         assert moment.astimezone(zone_of(name)).utcoffset() == moment.astimezone(zone).utcoffset()
@@ -69,7 +69,7 @@ def test_offsets_and_named_zones_of_every_library_are_stored(zone: tzinfo, name:
 def test_a_local_zone_without_a_name_is_found_by_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_job: Any
 ) -> None:
-    """/etc/localtime is a copy of a file of the database, as in containers. The job comes back in that zone."""
+    """In containers /etc/localtime is a copy of a file of the zone database. The job is read back in that zone."""
     monkeypatch.delenv("TZ", raising=False)
     copied = tmp_path / "localtime"
     shutil.copy(database_file("Asia/Kathmandu"), copied)
@@ -84,7 +84,7 @@ def test_a_local_zone_without_a_name_is_found_by_its_file(
 
 
 def test_a_local_zone_is_found_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TZ has its name or its file."""
+    """The environment variable TZ holds the zone's name, or the path of its file."""
     monkeypatch.setattr(values, "LOCAL_FILES", (tmp_path / "nothing",))
     local = made_from(database_file("Europe/Berlin"))
     for value in (":Europe/Berlin", str(database_file("Europe/Berlin"))):
@@ -96,7 +96,7 @@ def test_a_local_zone_is_found_by_the_environment(tmp_path: Path, monkeypatch: p
 def test_a_zone_that_nobody_could_read_is_refused_when_the_job_is_added(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_job: Any
 ) -> None:
-    """It must not be quarantined later, when it is due."""
+    """Such a zone is refused at once and not only when the job is due."""
     monkeypatch.setenv("TZ", "America/New_York")  # of other offsets than what is asked for
     monkeypatch.setattr(values, "LOCAL_FILES", (tmp_path / "nothing",))
     with database_file("Europe/Berlin").open("rb") as data:
@@ -113,7 +113,7 @@ def test_a_zone_that_nobody_could_read_is_refused_when_the_job_is_added(
 
 @pytest.mark.parametrize("when", [10**30, -(10**30)])
 def test_a_time_that_no_calendar_has_is_an_unreadable_job(make_job: Any, when: int) -> None:
-    """Every method that reads it raises `Unreadable`."""
+    """Every method of the codec that reads the time raises `Unreadable`."""
     job = make_job(WINTER)
     codec = JobCodec()
     version, _, rest = codec.encode(job).split(b";", 2)
@@ -128,7 +128,7 @@ def test_a_time_that_no_calendar_has_is_an_unreadable_job(make_job: Any, when: i
 
 
 def test_an_item_of_such_a_time_is_listed_beside_the_others(open_fake: Any, make_job: Any) -> None:
-    """It is quarantined when it is due. Lists of the quarantine and of all jobs contain it and do not fail."""
+    """The item is quarantined when it is due. Lists of the quarantine and of all jobs contain it and raise no error."""
     store = open_fake()
     for job_id in ("bad", "good"):
         store.add_job(make_job(WINTER, id=job_id))

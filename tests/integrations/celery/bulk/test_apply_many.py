@@ -1,4 +1,4 @@
-"""`apply_many` compared with a loop over `apply_async`: the same messages, in the same store."""
+"""`apply_many` stores the same messages as a loop over `apply_async`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def app(redis_url: str) -> Iterator[Celery]:
 
 
 def shape(app: Celery, task_id: str) -> tuple[Any, ...]:
-    """A held task as it is stored, without its random parts: id and delivery tag."""
+    """The stored form of a held task, without its random parts: id and delivery tag."""
     (waiting,) = HeldTasks(app).get(task_id)
     form = decode_push(waiting.found.body)
     message = json.loads(form.pieces[0].replace(task_id.encode(), b"ID"))
@@ -90,7 +90,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options) or "none")
 def test_each_message_is_that_of_apply_async(app: Celery, options: dict[str, Any]) -> None:
-    """They are equal byte for byte, except for ids, for all arguments, with a template and without."""
+    """The messages are equal byte for byte except for ids, whatever the arguments, with a template and without."""
     add = app.tasks["bulk.add"]
     if "link" in options:
         options = {"link": add.si(7)}
@@ -105,7 +105,7 @@ def test_each_message_is_that_of_apply_async(app: Celery, options: dict[str, Any
 
 
 def test_a_loop_is_not_needed_for_thousands(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`apply_many` reads tuples from a generator. Celery makes the first message, and the template makes the rest."""
+    """`apply_many` reads tuples from a generator. Celery makes the first message, and a template makes the others."""
     filled = []
     fill = MessageTemplate.fill
 
@@ -123,7 +123,7 @@ def test_a_loop_is_not_needed_for_thousands(app: Celery, monkeypatch: pytest.Mon
 
 
 def test_each_call_may_have_its_own_eta_and_id(app: Celery) -> None:
-    """A task that is due within the horizon goes to its queue at once, as with apply_async."""
+    """A task that is due within the horizon is sent to its queue at once, as by `apply_async`."""
     soon, later = datetime.now(UTC), datetime.now(UTC) + timedelta(days=3)
     ids = apply_many(
         app.tasks["bulk.add"],
@@ -139,7 +139,7 @@ def test_each_call_may_have_its_own_eta_and_id(app: Celery) -> None:
 
 
 def test_handlers_of_before_task_publish_see_each_task(app: Celery) -> None:
-    """The store gets what they change."""
+    """The store gets the message as the handlers have changed it."""
     seen: list[str] = []
 
     def handler(headers: dict[str, Any], **_: Any) -> None:
@@ -156,7 +156,7 @@ def test_handlers_of_before_task_publish_see_each_task(app: Celery) -> None:
 
 
 def test_arguments_that_do_not_fit_are_refused(app: Celery) -> None:
-    """They are refused as by apply_async. Nothing of the batch is sent."""
+    """Wrong arguments raise the error of `apply_async`. No task of the batch is sent."""
     with pytest.raises(TypeError):
         apply_many(app.tasks["bulk.add"], [(1,), (1, 2, 3)], countdown=600)
     with pytest.raises(ValueError, match="needs countdown"):
@@ -165,7 +165,7 @@ def test_arguments_that_do_not_fit_are_refused(app: Celery) -> None:
 
 
 def test_an_app_without_the_integration_sends_one_by_one(redis_url: str) -> None:
-    """The same call works before and after an installation."""
+    """`apply_many` also works with an app on which the integration is not installed."""
     app = Celery("plain", broker=broker_of(redis_url), set_as_current=False)
 
     @app.task(name="bulk.add", shared=False)
@@ -178,7 +178,7 @@ def test_an_app_without_the_integration_sends_one_by_one(redis_url: str) -> None
 
 
 def test_a_mistake_in_a_later_batch_leaves_those_before_it_stored(app: Celery) -> None:
-    """The batch that was under way is stored too."""
+    """Earlier batches are stored, and so is the batch whose call had begun."""
     calls = [(number,) for number in range(1000)] + [(1, 2, 3)]
     with pytest.raises(TypeError):
         apply_many(app.tasks["bulk.add"], calls, countdown=600)
@@ -190,7 +190,7 @@ def test_a_mistake_in_a_later_batch_leaves_those_before_it_stored(app: Celery) -
 def test_a_store_that_goes_away_between_batches_loses_none(
     on_outage: str, when: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second batch fails after the first is stored. It goes the stock way with the third, or is refused."""
+    """The first batch is stored. The others go the stock way, or the error says how many tasks were sent."""
     app = make_app(redis_url, on_outage=on_outage)
     queue = app.conf.task_default_queue = f"between-{on_outage}-{when}"
     wheel, batches = app.wheel, itertools.count(1)
@@ -222,7 +222,7 @@ def test_a_store_that_goes_away_between_batches_loses_none(
 
 @pytest.mark.parametrize("on_outage", ["stock", "refuse"])
 def test_while_the_store_is_away_the_policy_of_the_app_holds(on_outage: str, redis_url: str) -> None:
-    """Tasks are sent the stock way, or are refused and nothing is sent."""
+    """Tasks are sent the stock way, or all are refused, as the app's setting says."""
     with temporary_server() as store:
         app = Celery("bulk", broker=broker_of(redis_url), set_as_current=False)
         install(app, store.url, namespace="away", on_outage=on_outage, timeout="1s")

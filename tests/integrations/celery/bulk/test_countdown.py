@@ -1,4 +1,4 @@
-"""A countdown is an amount of time, and does not depend on changes of the wall clock."""
+"""A countdown is a length of time. Changes of the wall clock do not change it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def test_a_countdown_over_the_end_of_summer_time_is_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two hours after 02:30 of summer time in Berlin it is 03:30 of winter time."""
+    """In Berlin, two hours after 02:30 summer time the clock shows 03:30 winter time."""
     now = datetime(2025, 10, 26, 0, 30, tzinfo=UTC)
 
     class Then(datetime):

@@ -1,7 +1,7 @@
-"""Real Celery workers in real processes, over servers of their own.
+"""Fixtures: real Celery workers in processes of their own, with servers of their own.
 
-Each task writes its own run to a Redis list, with its ETA and the time. So the tests count early, late, lost and
-doubled tasks without asking the code under test.
+Each task writes its run to a Redis list, with its ETA and the time. So a test counts early, late, lost and doubled
+tasks without a question to the code under test.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ PATIENCE_S = 60.0
 
 
 def wait_until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Wait for something that other processes do."""
+    """Wait until other processes have made the condition true."""
     until_s = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < until_s, f"waited in vain until {what}"
-        time.sleep(0.02)  # another process's doing; there is nothing to wait on
+        time.sleep(0.02)  # another process makes it true, without a signal
 
 
 class Run(NamedTuple):
@@ -77,38 +77,38 @@ class Worker:
         return self._log.read_text(errors="replace")
 
     def wait_ready(self) -> Worker:
-        """Wait until the worker consumes."""
+        """Wait until the worker consumes. Fails if it has ended."""
         wait_until(lambda: " ready." in self.log or self.process.poll() is not None, f"{self.name} was ready")
         assert self.process.poll() is None, self.log
         return self
 
     def send(self, number: signal.Signals) -> None:
-        """Signal the main process."""
+        """Send a signal to the main process."""
         self.process.send_signal(number)
 
     def send_all(self, number: signal.Signals) -> None:
-        """Signal the main process and the pool."""
+        """Send a signal to the main process and the processes of its pool."""
         os.killpg(self.process.pid, number)
 
     def wait_ended(self) -> int:
         return self.process.wait(PATIENCE_S)
 
     def kill(self) -> None:
-        """Kill the worker with its pool, as a crash would, and wait. Idempotent."""
+        """Kill the worker and its pool, as a crash does, and wait for its end. Idempotent."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE_S)
 
 
 class Stage:
-    """Servers, workers and a producing app of one test.
+    """The servers, workers and producing apps of one test.
 
     Args:
         folder: for logs.
-        broker_url: of the app. Defaults to the server's.
-        server: keeps results and runs, and the store unless another one is given.
-        store_url: of the delay store. Defaults to the server's.
-        store: given to the producing apps instead of `store_url`. Defaults to that URL.
+        server: keeps results and runs. Also broker and store, unless others are given.
+        broker_url: the apps' broker. Defaults to `server`.
+        store_url: the workers' delay store. Defaults to `server`.
+        store: the delay store of the producing apps, a URL or a client. Defaults to `store_url`.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Stage:
         return self._store
 
     def producer(self, *, installed: bool = True, **settings: Any) -> Celery:
-        """An app that sends."""
+        """Make an app that sends tasks."""
         app = Celery("producer", broker=self.broker_url, backend=self.server.tcp_url, set_as_current=False)
         app.conf.update(
             broker_connection_retry_on_startup=True,
@@ -155,7 +155,7 @@ class Stage:
         return app
 
     def worker(self, *arguments: str, installed: bool = True, pool: str = "threads", **env: str) -> Worker:
-        """Start a worker; `wait_ready` waits for it."""
+        """Start a worker without waiting for it; `wait_ready` waits."""
         name = f"w{len(self._workers)}-{uuid.uuid4().hex[:6]}"
         env = {
             "BROKER": self.broker_url,
@@ -187,42 +187,42 @@ class Stage:
         ]
 
     def wait_runs(self, count: int) -> list[Run]:
-        """Wait for this number of runs."""
+        """Wait until there are this many runs."""
         wait_until(lambda: self.client.llen(self.list) >= count, f"{count} tasks ran")
         return self.runs()
 
     def assert_once(self, names: list[Any]) -> list[Run]:
-        """Wait until each of the names has run. Each must run once, none early, and nothing else."""
+        """Wait until each of the names has run. Fails if one ran twice or early, or if another task ran."""
         runs = self.wait_runs(len(names))
         assert Counter(run.name for run in runs) == Counter(names)
         assert [run for run in runs if run.eta_s is not None and run.at_s < run.eta_s] == []
         return runs
 
     def held(self) -> int:
-        """How many tasks wait in the store."""
+        """The number of tasks that wait in the store."""
         return self.store.counts().total("due")
 
     def wait_held(self, count: int) -> None:
-        """Wait until so many tasks wait in the store."""
+        """Wait until this many tasks wait in the store."""
         wait_until(lambda: self.held() == count, f"{count} tasks were held")
 
     def bring_forward(self, seconds: float, queue: str | None = None) -> None:
         """Make all held tasks (of a queue) due in this number of seconds.
 
-        A test first holds tasks until a far time. So no task is due before the test, or a slow machine, is ready.
+        A test first holds tasks until a far time. So no task is due before the test is ready, even on a slow machine.
         """
         tasks = HeldTasks(self.app)
         changed = tasks.reschedule(list(tasks.select(TaskFilter(queue=queue))), tasks.now_ms() + int(seconds * 1000))
         assert changed.left == []
 
     def past(self, seconds: float) -> bool:
-        """Whether this time has passed since the first call, by the clock of the results' server."""
+        """Whether this many seconds have passed since the first call, by the clock of the results' server."""
         now_s, micros = self.client.time()
         start = self.client.set(f"{self.list}-start", now_s + micros / 1e6, nx=True, get=True)
         return start is not None and now_s + micros / 1e6 - float(start) >= seconds
 
     def restore_all(self) -> None:
-        """Put back all unacknowledged messages, as workers do now and then; here the visibility timeout is zero."""
+        """Put back all unacknowledged messages, as a worker does after the visibility timeout, which is zero here."""
         options = {"visibility_timeout": 0}
         with self.stock.connection_for_read(transport_options=options) as connection, connection.channel() as channel:
             channel.qos.restore_visible(num=None)
@@ -256,7 +256,7 @@ class Stage:
 
 
 def _forget_connections(app: Celery) -> None:
-    """Empty kombu's pools, which outlive the app: a later server may have the same port, and so the same URL."""
+    """Empty kombu's connection pools: a later server may have the same port and so the same URL."""
     key = eqhash(app.connection_for_write())
     for pools in (kombu.pools.producers, kombu.pools.connections):
         pool = pools.pop(key, None)
@@ -265,7 +265,7 @@ def _forget_connections(app: Celery) -> None:
 
 
 class Stages:
-    """Makes servers and stages for a test or a module. Closes the stages before the servers."""
+    """Makes servers and stages for a test or a module. At the end it closes the stages before the servers."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
@@ -283,7 +283,7 @@ class Stages:
         return server
 
     def stage(self, **options: Any) -> Stage:
-        """A stage with one server for everything."""
+        """Make a stage with one server for everything."""
         stage = Stage(self._folder, options.pop("server", None) or self.server(), **options)
         self._stages.append(stage)
         return stage
@@ -295,12 +295,12 @@ class Stages:
 
 @pytest.fixture
 def stages(tmp_path: Path) -> Iterator[Stages]:
-    """Servers and stages of this test."""
+    """Makes the servers and stages of one test."""
     with ExitStack() as stack:
         yield Stages(tmp_path, stack)
 
 
 @pytest.fixture
 def stage(stages: Stages) -> Stage:
-    """A stage with one server for everything."""
+    """A stage of one test, with one server for everything."""
     return stages.stage()

@@ -1,6 +1,6 @@
-"""Celery's user guide, with every ETA going through the store: calling, canvas, retries and remote control.
+"""Examples of Celery's user guide, with each ETA in the store: calling, canvas, retries and remote control.
 
-One worker gets all tasks at once. Its horizon is half a second, so that a countdown of one second is beyond it.
+One worker gets all tasks at once. Its horizon is half a second, so a task with a countdown of one second is held.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Check = Callable[[], None]
 
 
 def test_the_user_guide_holds_with_every_eta_in_the_store(stage: Stage) -> None:
-    """Send everything together, then check one after the other."""
+    """The test sends all tasks together, then checks one example after the other."""
     app = stage.producer(horizon="500ms")
     stage.worker("-c", "4", pool="prefork", SETTINGS=SETTINGS).wait_ready()
     tasks = stubs(app)
@@ -54,10 +54,10 @@ def consumed(inspect: Any) -> set[str]:
 
 
 def stubs(app: Any) -> SimpleNamespace:
-    """The worker's tasks by name, as a producer knows them."""
+    """The worker's tasks by name, as a producer without their code knows them."""
 
     def elsewhere(*_args: Any, **_kwargs: Any) -> None:
-        """The worker has the code."""
+        """Does nothing: only the worker has the code."""
 
     def stub(name: str) -> Any:
         return app.task(name=name, shared=False, typing=False)(elsewhere)
@@ -67,7 +67,7 @@ def stubs(app: Any) -> SimpleNamespace:
 
 
 def gives(result: Any, value: Any) -> Check:
-    """A check that a result has this value."""
+    """Makes a check that a result has this value."""
 
     def check() -> None:
         assert result.get(timeout=LONG_S) == value
@@ -76,7 +76,7 @@ def gives(result: Any, value: Any) -> Check:
 
 
 def ran(stage: Stage, name: str, times: int = 1) -> Check:
-    """A check that a task ran this number of times."""
+    """Makes a check that a task ran this number of times."""
 
     def count() -> int:
         return sum(run.name == name for run in stage.runs())
@@ -89,7 +89,7 @@ def ran(stage: Stage, name: str, times: int = 1) -> Check:
 
 
 def ended(result: Any, state: str) -> Check:
-    """A check that a result ends in this state."""
+    """Makes a check that a result ends in this state."""
 
     def check() -> None:
         result.get(timeout=LONG_S, propagate=False)
@@ -99,7 +99,7 @@ def ended(result: Any, state: str) -> Check:
 
 
 def calling(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
-    """Calling Tasks: ETA and countdown, links, errbacks, expiration, compression, routing, results, ids."""
+    """The guide's "Calling Tasks": ETA, countdown, links, errbacks, expiration, compression, routing, results, ids."""
     add, note = tasks.add, tasks.note
     odd = (datetime.now(UTC) + timedelta(seconds=1.2)).astimezone(timezone(timedelta(hours=5, minutes=45)))
     linked = add.apply_async((2, 2), link=add.s(16), **LATER)
@@ -144,7 +144,7 @@ def calling(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
 
 
 def requests_are_those_of_stock(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
-    """A task sees the same request whether it was held or sent by stock Celery, whose ETA is a moment ago."""
+    """A held task sees the same request as a task that stock Celery sends with an ETA of now."""
     eta = datetime.now(UTC)
     checks: list[Check] = []
     options: list[dict[str, Any]] = [
@@ -165,7 +165,7 @@ def requests_are_those_of_stock(stage: Stage, app: Any, tasks: SimpleNamespace) 
 
 
 def retrying(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
-    """Tasks: `retry`, `autoretry_for` with backoff (1 s, then 2 s), `max_retries`."""
+    """The guide's "Tasks": `retry`, `autoretry_for` with backoff (1 s, then 2 s), `max_retries`."""
     start = datetime.now(UTC)
     backed_off = tasks.flaky.apply_async((2,), **LATER)
 
@@ -187,7 +187,7 @@ def retrying(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
 
 
 def canvas(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
-    """Canvas: partials, immutability, chains, groups, chords, map, starmap, chunks."""
+    """The guide's "Canvas": partials, immutability, chains, groups, chords, map, starmap, chunks."""
     add, total = tasks.add, tasks.total
     chained = chain(add.s(4, 4).set(**LATER), add.s(8).set(**LATER), add.s(10)).apply_async()
     skewed = group(add.s(i, i) for i in range(3)).skew(start=1, stop=3).apply_async()
@@ -256,7 +256,7 @@ def larger_canvas(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]
 
 
 def controlling(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
-    """Workers: revoke (by id, many, groups, stamps, terminate), rate limits, queues, time limits, inspect."""
+    """The guide's "Workers": revoke (id, group, stamps, terminate), rate limits, queues, time limits, inspect."""
     note, control = tasks.note, app.control
     inspect = control.inspect(timeout=30, limit=1)
     far = {"countdown": 600}

@@ -1,4 +1,4 @@
-"""Processes that a worker forks beside the dispatcher's threads: embedded beat, and what the threads import."""
+"""Processes that a worker forks while the dispatcher's threads run: embedded beat, and children of the pool."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROGRAM = Path(__file__).parent / "processes" / "imports_of_threads.py"
 
 @pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
 def test_a_dispatchers_threads_import_nothing(stages: Stages, apart: bool) -> None:
-    """This holds from their start until they have sent a task. So a fork in between finds no lock of a module taken."""
+    """From their start until they have sent a task, the threads import no module. So a fork copies no import lock."""
     server = stages.server()
     store = stages.server() if apart else server
     done = subprocess.run(
@@ -43,12 +43,12 @@ def test_a_dispatchers_threads_import_nothing(stages: Stages, apart: bool) -> No
 
 
 def test_embedded_beat_is_forked_before_the_dispatcher_starts() -> None:
-    """Celery starts a step after those that the step requires."""
+    """The dispatcher's step requires the steps Pool and Beat, so Celery starts it after them."""
     assert {symbol_by_name(step) for step in DispatcherStep.requires} == {Pool, Beat}
 
 
 def test_embedded_beat_holds_its_tasks(stage: Stage, tmp_path: Path) -> None:
-    """`worker -B`. Its first ETA entry used to wait for an import lock that nobody released."""
+    """`worker -B` forks beat. An import lock that the fork had copied once blocked its first ETA task for ever."""
     entry = {"task": "note", "schedule": 0.5, "args": ["beat"], "options": {"countdown": 600}}
     settings = {"beat_schedule": {"entry": entry}, "beat_max_loop_interval": 0.2}
     worker = stage.worker("-B", "-s", str(tmp_path / "beat"), pool="prefork", SETTINGS=json.dumps(settings))

@@ -1,4 +1,4 @@
-"""The message published after a hold is the one that stock Celery sends, plus one header. Compared in Redis."""
+"""A held task's message, once published, equals the message of stock Celery plus one header. Redis holds both."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RICH: dict[str, Any] = {
 
 
 def raw(stage: Stage, queue: str, priority: int = 0) -> Any:
-    """The element at the head of a queue, without the random delivery tag."""
+    """The first element of a queue's list, without the random delivery tag."""
     element = stage.client.rpop(f"{queue}\x06\x16{priority}" if priority else queue)
     message = loads(element)
     message["properties"].pop("delivery_tag")
@@ -52,7 +52,7 @@ def send(app: Celery, protocol: int, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("options", [PLAIN, RICH], ids=["plain", "rich"])
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_held_and_published_it_is_what_stock_sends(stage: Stage, protocol: int, options: dict[str, Any]) -> None:
-    """Queue, priority, body, type, encoding, compression, headers and properties, in the same order; plus the mark."""
+    """Queue, priority, body, type, encoding, compression, headers and properties are equal and in the same order."""
     if protocol == 1:
         options = {name: options[name] for name in options if name not in ("root_id", "parent_id", "shadow")}
     priority = options.get("priority", 0)
@@ -78,7 +78,7 @@ def test_held_and_published_it_is_what_stock_sends(stage: Stage, protocol: int, 
 
 
 def test_the_ttl_of_the_broker_is_shortened_by_the_time_held(stage: Stage) -> None:
-    """`expires` keeps its instant. `expiration` counts from the publish."""
+    """`expires` keeps its instant. `expiration` is the time that is left when the message is published."""
     stage.app.send_task("note", countdown=100, expires=160)
     (found,) = stage.store.list_items("due").found
     message = loads(_element(found.body))

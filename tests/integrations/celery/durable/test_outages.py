@@ -1,4 +1,4 @@
-"""Store and broker are away before, while and after tasks are due."""
+"""The store, the broker or both are away before, while and after tasks are due."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _ran(stage: Stage) -> list[str]:
 
 
 def test_a_connection_that_died_meanwhile_costs_nothing(stages: Stages) -> None:
-    """The server has restarted since the last task. The next task is held as usual, also in another thread."""
+    """The server has restarted since the last task. The next task is held as usual, also from another thread."""
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     app = stage.producer(on_outage="refuse")
@@ -81,10 +81,10 @@ def test_an_app_that_refuses_says_so_and_sends_nothing(stages: Stages) -> None:
 
 
 def test_an_outage_over_the_due_times_loses_nothing(stages: Stages) -> None:
-    """Broker and store die before the tasks are due, and are back after that. Each task runs once, none early.
+    """Broker and store die before the tasks are due, and come back later. Each task runs once, none early.
 
     The servers had written everything to disk, so this does not test what `everysec` may lose. The simulated world
-    `celery` has the outage of one of them alone (invariants `lost` and `early`).
+    `celery` has outages of the store alone and of the broker alone (invariants `lost` and `early`).
     """
     broker, results = stages.server(fsync="always"), stages.server()
     store = stages.server(fsync="always")
@@ -94,7 +94,7 @@ def test_an_outage_over_the_due_times_loses_nothing(stages: Stages) -> None:
     for name in names:
         stage.app.send_task("note", (name,), countdown=600)
     assert stage.held() == len(names)
-    worker.send_all(signal.SIGSTOP)  # so that none is on its way before the broker is gone
+    worker.send_all(signal.SIGSTOP)  # so that no task is sent before the broker is gone
     stage.bring_forward(1)
     for server in (broker, store):
         server.sigkill()
@@ -106,7 +106,7 @@ def test_an_outage_over_the_due_times_loses_nothing(stages: Stages) -> None:
 
 
 def test_a_worker_that_starts_before_the_store_finds_it_later(stages: Stages) -> None:
-    """The worker consumes meanwhile, and releases held tasks once the store is there."""
+    """The worker consumes without the store, and releases held tasks once the store answers."""
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     stage.app.send_task("note", ("held",), countdown=2.5)
@@ -121,7 +121,7 @@ def test_a_worker_that_starts_before_the_store_finds_it_later(stages: Stages) ->
 
 
 def test_a_store_that_hangs_delays_no_immediate_task(stages: Stages) -> None:
-    """ETA messages keep arriving while the store hangs. The worker's loop still runs, and so do revoke and inspect."""
+    """ETA messages arrive while the store hangs. The worker's loop still runs, and so do revoke and inspect."""
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     stage.worker().wait_ready()
@@ -144,7 +144,7 @@ def test_a_store_that_hangs_delays_no_immediate_task(stages: Stages) -> None:
 
 
 def test_a_store_of_another_schema_is_left_alone_and_said(stages: Stages) -> None:
-    """A release that is too new or too old neither holds nor releases tasks there. Tasks run the stock way."""
+    """A store with another schema is neither read nor written, and a log line says so. Tasks go the stock way."""
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     stage.app.send_task("note", ("held",), countdown=600)

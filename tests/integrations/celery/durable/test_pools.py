@@ -1,6 +1,6 @@
-"""The usual life of an app, with every ETA going through the store, in each of Celery's pools.
+"""The usual life of an app, with each ETA in the store, in each of Celery's pools.
 
-One worker for each pool gets all tasks at once. The checks then look at the results.
+One worker for each pool gets all tasks at once. Then the checks read the results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONG_S = 100.0  # for results: generous, the machine is shared
 
 
 class Ended(NamedTuple):
-    """The end of a task. The result object itself would ask a server that is gone."""
+    """How a task ended. Unlike a result object it asks no server, so it can be read when the server is gone."""
 
     id: str
     state: str
@@ -111,7 +111,7 @@ def _state(result: Any) -> str:
 
 
 def every_task_ran_once_and_none_early(life: Life) -> None:
-    """Tasks of our producer and of a stock one, beyond the horizon and within."""
+    """The tasks come from our producer and from a stock one, and are due beyond the horizon or within it."""
     names = [run.name for run in life.runs]
     for name in [*HELD, *FOREIGN, "at once", "soon"]:
         assert names.count(name) == 1, name
@@ -119,7 +119,7 @@ def every_task_ran_once_and_none_early(life: Life) -> None:
 
 
 def retries_waited_in_the_store_and_kept_their_count(life: Life) -> None:
-    """`retry(countdown=)` by hand and `autoretry_for`, sent from the place where the pool runs tasks."""
+    """The pool sends the retries, by `retry(countdown=)` and by `autoretry_for`."""
     for name in ("again", "auto"):
         first, second = life.named(name)
         assert (first.retries, second.retries) == (0, 1)
@@ -157,7 +157,7 @@ def inspect_scheduled_showed_held_tasks_in_stock_shape(life: Life) -> None:
 
 
 def the_dispatcher_of_the_worker_reported_its_state(life: Life) -> None:
-    """On one server, the dispatcher lets the server push. Only the task that is due in ten minutes is left."""
+    """With broker and store on one server the dispatcher uses push. Only the task due in ten minutes is still held."""
     dispatcher = life.stats["dispatcher"]
     assert (dispatcher["state"], dispatcher["mode"], dispatcher["failed"]) == ("running", "push", 0)
     assert life.stats["held"] == {"celery": 1}

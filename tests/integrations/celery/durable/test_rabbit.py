@@ -1,4 +1,4 @@
-"""RabbitMQ is the broker, and the store lies elsewhere: claim, publish, confirm, settle."""
+"""RabbitMQ is the broker, and the store is another server. The dispatcher claims, publishes, confirms and settles."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rabbit() -> Iterator[TemporaryRabbit]:
 
 @pytest.fixture
 def stage(stages: Stages, rabbit: TemporaryRabbit) -> Stage:
-    """Celery over RabbitMQ. Store, results and runs lie on another server."""
+    """A stage with RabbitMQ as broker. Store, results and runs are on another server."""
     stage = stages.stage(broker_url=rabbit.url)
     with Connection(rabbit.url) as connection, connection.channel() as channel:
         for name in ("celery", "left", "right"):
@@ -63,7 +63,7 @@ def held(number: int, queue: str = "", declare: tuple[Any, ...] = (), **changes:
 
 
 def bodies(stage: Stage, queue: str) -> list[bytes]:
-    """All messages of a queue, taken out."""
+    """Takes all messages from a queue and returns their bodies."""
     with Connection(stage.broker_url) as connection, connection.channel() as channel:
         found = []
         while (message := channel.basic_get(queue, no_ack=True)) is not None:
@@ -73,7 +73,7 @@ def bodies(stage: Stage, queue: str) -> list[bytes]:
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
 def test_held_and_foreign_tasks_run_once_and_none_early(stage: Stage, pool: str) -> None:
-    """Our tasks wait in the store from the start. Workers take over those of a stock producer. Retries are held too."""
+    """Tasks of our producer and retries are held at once. Workers take over the tasks of a stock producer."""
     stage.worker(pool=pool).wait_ready()
     ours, theirs = [f"ours {i}" for i in range(50)], [f"theirs {i}" for i in range(50)]
     for i in range(50):
@@ -87,7 +87,7 @@ def test_held_and_foreign_tasks_run_once_and_none_early(stage: Stage, pool: str)
 
 
 def test_copies_of_a_topic_exchange_return_to_their_own_queues(stage: Stage) -> None:
-    """The consumer tag shows the queue of each copy. Each copy runs once."""
+    """The consumer tag of a copy shows its queue. Each copy runs once."""
     stage.worker("-Q", "left,right").wait_ready()
     stage.stock.send_task("note", ("wide",), queue="left", routing_key="a.b", countdown=600)
     stage.wait_held(2)
@@ -110,14 +110,14 @@ def test_a_killed_worker_takes_no_held_task_with_it(stage: Stage) -> None:
 
 
 def test_confirmed_messages_are_in_their_queues_in_order(stage: Stage, line: BrokerConnection) -> None:
-    """The connection sends a whole batch, and declares the queue first."""
+    """The connection declares the queue, sends a batch of 300 messages, and RabbitMQ confirms each of them."""
     queue = Queue("confirmed", Exchange("confirmed"), routing_key="confirmed")
     assert line.send([held(i, "confirmed", (queue,)) for i in range(300)]) == [None] * 300
     assert bodies(stage, "confirmed") == [f"body {i}".encode() for i in range(300)]
 
 
 def test_a_queue_that_was_deleted_meanwhile_is_made_again(stage: Stage, line: BrokerConnection) -> None:
-    """RabbitMQ returns the message. The task contains the declaration of its queue, so nothing is lost."""
+    """RabbitMQ returns the message as unroutable. The task holds the declaration of its queue, so nothing is lost."""
     queue = Queue("short-lived", Exchange("short-lived"), routing_key="short-lived")
     assert line.send([held(1, "short-lived", (queue,))]) == [None]
     with Connection(stage.broker_url) as connection, connection.channel() as channel:
@@ -127,7 +127,7 @@ def test_a_queue_that_was_deleted_meanwhile_is_made_again(stage: Stage, line: Br
 
 
 def test_an_unknown_queue_or_exchange_is_said_and_holds_up_nobody(stage: Stage, line: BrokerConnection) -> None:
-    """An unroutable message is not sent and not tried again. The other messages of the batch are sent."""
+    """An unroutable message is not tried again, and the answer says why. The other messages of the batch are sent."""
     queue = Queue("known", Exchange("known"), routing_key="known")
     answers = line.send([held(1, "known", (queue,)), held(2, "nowhere"), held(3, "known", (queue,))])
     assert (answers[0], answers[2]) == (None, None)
@@ -143,7 +143,7 @@ def test_an_unknown_queue_or_exchange_is_said_and_holds_up_nobody(stage: Stage, 
 
 
 def test_a_message_that_the_broker_refuses_stays_with_us(stage: Stage, line: BrokerConnection) -> None:
-    """A full queue rejects it (nack). It is tried again."""
+    """A full queue rejects the message (nack). The message is tried again."""
     full = Queue("full", queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     answers = [line.send([held(i, "full", (full,))])[0] for i in range(3)]
     assert answers[0] is None
@@ -152,7 +152,7 @@ def test_a_message_that_the_broker_refuses_stays_with_us(stage: Stage, line: Bro
 
 
 def test_what_waits_longer_than_its_ttl_still_reaches_a_worker(stage: Stage, line: BrokerConnection) -> None:
-    """It has no TTL then, so that a worker can mark it as revoked. If time is left, the TTL is the rest of it."""
+    """Such a message has no TTL, so that a worker can mark the task as revoked. Otherwise its TTL is the time left."""
     queue = Queue("ttl", Exchange("ttl"), routing_key="ttl")
     gone = held(1, "ttl", (queue,), properties={"expiration": "50"}, ttl_until_ms=1)
     left = held(2, "ttl", (queue,), properties={"expiration": "50"}, ttl_until_ms=4_000_000_000_000)
@@ -164,7 +164,7 @@ def test_what_waits_longer_than_its_ttl_still_reaches_a_worker(stage: Stage, lin
 
 
 def test_one_bad_message_of_a_batch_is_found_and_the_others_are_sent(stage: Stage, line: BrokerConnection) -> None:
-    """RabbitMQ closes the channel because of it, and does not say what became of the others."""
+    """RabbitMQ closes the channel because of one message, and does not say what became of the others."""
     queue = Queue("neighbours", Exchange("neighbours"), routing_key="neighbours")
     bad = held(2, "neighbours", (queue,), properties={"expiration": "no number", "correlation_id": "id-2"})
     answers = line.send([held(1, "neighbours", (queue,)), bad, held(3, "neighbours", (queue,))])
@@ -175,7 +175,7 @@ def test_one_bad_message_of_a_batch_is_found_and_the_others_are_sent(stage: Stag
 
 
 def test_a_broker_that_dies_over_the_due_times_loses_nothing(stage: Stage, rabbit: TemporaryRabbit) -> None:
-    """The test kills the node and starts it over the same folder. All tasks run at least once, none early."""
+    """The test kills the RabbitMQ node and starts it over the same folder. All tasks run at least once, none early."""
     stage.worker().wait_ready()
     names = [f"task {i}" for i in range(100)]
     for i, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""What monitors and brokers see: events, the worker that lists held tasks, and the visibility timeout."""
+"""What monitors and brokers see: events, `inspect scheduled`, and the visibility timeout."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Events:
 
 
 def test_events_tell_of_held_tasks_and_their_state_ends_as_in_stock(stage: Stage) -> None:
-    """`task-sent` comes at once, `task-received` when due, `task-scheduled` at a takeover, `task-revoked` at once."""
+    """`task-sent` and `task-revoked` come at once, `task-scheduled` at a takeover, `task-received` when due."""
     stage.app.conf.task_send_sent_event = stage.stock.conf.task_send_sent_event = True
     stage.worker("-E").wait_ready()
     events = Events(stage)
@@ -93,7 +93,7 @@ def test_events_tell_of_held_tasks_and_their_state_ends_as_in_stock(stage: Stage
 
 
 def test_one_of_several_workers_lists_what_is_held(stage: Stage) -> None:
-    """The first by name of those that know each other. All of them remove revoked tasks."""
+    """The first worker by name answers `inspect scheduled` for all. Each worker can remove a revoked task."""
     for worker in [stage.worker(), stage.worker()]:
         worker.wait_ready()
     task = stage.app.send_task("note", ("far",), countdown=600)
@@ -110,7 +110,7 @@ def _rows(stage: Stage) -> dict[str, int]:
 
 
 def test_a_visibility_timeout_finds_nothing_of_a_held_task_to_repeat(stage: Stage) -> None:
-    """Stock Celery would run the task again on each restore. The message of a held task is acknowledged."""
+    """The message of a held task is acknowledged, so no restore finds it. Stock would run it after each restore."""
     for worker in [stage.worker(), stage.worker()]:
         worker.wait_ready()
     names = [f"task {i}" for i in range(20)]
@@ -127,7 +127,7 @@ def test_a_visibility_timeout_finds_nothing_of_a_held_task_to_repeat(stage: Stag
 
 
 def test_a_copy_that_was_restored_before_the_acknowledgement_is_no_second_task(stage: Stage) -> None:
-    """A worker is slower than the visibility timeout, so the broker delivers the same messages again, to any worker."""
+    """The broker restores messages after the visibility timeout, and any worker may get such a copy."""
     names = [f"task {i}" for i in range(20)]
     for name in names:
         stage.stock.send_task("note", (name,), countdown=600)
@@ -145,7 +145,7 @@ def test_a_copy_that_was_restored_before_the_acknowledgement_is_no_second_task(s
 
 
 def _restored(raw: bytes) -> bytes:
-    """A message as kombu puts it back: marked as redelivered."""
+    """A message as kombu restores it: marked as redelivered."""
     message = json.loads(raw)
     message["headers"]["redelivered"] = message["properties"]["delivery_info"]["redelivered"] = True
     return json.dumps(message).encode()

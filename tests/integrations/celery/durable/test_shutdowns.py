@@ -1,4 +1,4 @@
-"""Warm, soft and cold shutdown with held tasks and tasks within the horizon. The next worker runs each of them once."""
+"""Warm, soft and cold shutdown of a worker. The next worker runs each task once, held or within the horizon."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CASES += [(pool, "warm") for pool in ("solo", "gevent", "eventlet")]
 
 @pytest.mark.parametrize(("pool", "way"), CASES)
 def test_nothing_is_lost_or_doubled(stage: Stage, pool: str, way: str) -> None:
-    """When the worker gets the signal, tasks within the horizon are in its timer, and the others in the store."""
+    """At the shutdown, tasks within the horizon are in the worker's timer, and all others in the store."""
     number, settings = WAYS[way]
     worker = stage.worker(pool=pool, SETTINGS=json.dumps({**settings, "wheel_horizon": HORIZON})).wait_ready()
     app = stage.producer(horizon=HORIZON)

@@ -1,4 +1,4 @@
-"""Stock and installed producers and workers in one system, and the removal of the integration."""
+"""Producers and workers with and without the integration in one system, and the removal of the integration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(150)]
 
 @pytest.mark.parametrize("workers", [("installed",), ("installed", "stock"), ("stock",)], ids="+".join)
 def test_every_pairing_runs_each_task_once(stage: Stage, workers: tuple[str, ...]) -> None:
-    """Producers are installed or stock. With stock workers only, held tasks wait for the first installed one."""
+    """Some producers and workers are stock. With stock workers only, held tasks wait for the first installed worker."""
     for kind in workers:
         stage.worker(installed=kind == "installed").wait_ready()
     ours, theirs = [f"ours {i}" for i in range(30)], [f"theirs {i}" for i in range(30)]
@@ -32,8 +32,9 @@ def test_every_pairing_runs_each_task_once(stage: Stage, workers: tuple[str, ...
 
 @pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
 def test_a_worker_with_a_shorter_horizon_takes_nothing_back(stages: Stages, apart: bool) -> None:
-    """A task held with the defaults reaches this worker a second before it is due, twice the worker's horizon. Its item
-    is mostly still in flight then."""
+    """A held task reaches this worker a second before it is due, which is twice the worker's horizon.
+    Its item is mostly still in flight then, so the worker must not take the task over.
+    """
     stage = stages.stage(store_url=stages.server().tcp_url if apart else None)
     stage.worker(SETTINGS='{"wheel_horizon": "500ms"}').wait_ready()
     names = [f"task {i}" for i in range(60)]
@@ -45,7 +46,7 @@ def test_a_worker_with_a_shorter_horizon_takes_nothing_back(stages: Stages, apar
 
 
 def test_a_message_of_a_topic_exchange_returns_to_its_own_queue_alone(stage: Stage) -> None:
-    """Two queues are bound to it. The copy in each queue runs once, so the message runs twice and not four times."""
+    """Two queues are bound to the exchange. Each queue's copy runs once, so the task runs twice and not four times."""
     stage.worker("-Q", "left").wait_ready()
     stage.worker("-Q", "right").wait_ready()
     stage.stock.send_task("note", ("wide",), queue="left", routing_key="a.b", countdown=600)
@@ -57,7 +58,7 @@ def test_a_message_of_a_topic_exchange_returns_to_its_own_queue_alone(stage: Sta
 
 
 def test_a_broadcast_reaches_every_worker_once_and_is_never_held(stage: Stage) -> None:
-    """Each worker has its own copy, which stays in its timer."""
+    """Each worker has its own copy, which stays in the worker's timer."""
     for worker in [stage.worker(), stage.worker()]:
         worker.wait_ready()
     everybody = Exchange("everybody", type="fanout")
@@ -78,7 +79,7 @@ def test_a_broadcast_reaches_every_worker_once_and_is_never_held(stage: Stage) -
 
 
 def test_without_a_horizon_everything_is_stock(stages: Stages) -> None:
-    """`horizon=None`: no task is held. Tasks that are held already are still released."""
+    """With `horizon=None` no task is held. Tasks that were held before are still released."""
     stage = stages.stage()
     stage.app.send_task("note", ("held before",), countdown=2.5)
     plain = stage.producer(horizon=None)
@@ -89,7 +90,7 @@ def test_without_a_horizon_everything_is_stock(stages: Stages) -> None:
 
 
 def test_a_drain_leaves_everything_to_stock_workers(stage: Stage) -> None:
-    """All held tasks go to the broker with their ETA, also those that are far from due."""
+    """All held tasks are sent to the broker with their ETA, even if they are due much later."""
     names = [f"task {i}" for i in range(250)]
     for name in names[:-1]:
         stage.app.send_task("note", (name,), countdown=5)
@@ -106,8 +107,7 @@ def test_a_drain_leaves_everything_to_stock_workers(stage: Stage) -> None:
 
 @pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
 def test_a_drain_beside_installed_workers_loses_nothing(stages: Stages, apart: bool) -> None:
-    """Installed workers do not take over drained tasks, however early they arrive. The tasks wait in the workers'
-    memory."""
+    """Installed workers do not take over drained tasks, even early ones. The tasks wait in the workers' memory."""
     stage = stages.stage(store_url=stages.server().tcp_url if apart else None)
     stage.worker().wait_ready()
     ids = {stage.app.send_task("note", countdown=600).id for _ in range(60)}

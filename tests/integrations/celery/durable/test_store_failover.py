@@ -1,4 +1,4 @@
-"""The store's primary dies, and a replica is promoted. All acknowledged tasks are there, and run once, on time."""
+"""The store's primary dies, and a replica is promoted. No acknowledged task is lost, and all run once, on time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def test_a_promoted_replica_has_all_and_every_task_runs_once(stages: Stages, pair: Pair) -> None:
-    """Producer and worker find the new primary by themselves. Each hold has waited for the replica."""
+    """Producer and worker find the new primary by themselves. The replica had confirmed each hold."""
     watcher = Sentinel([("127.0.0.1", pair.sentinel)])
     place: Any = watcher.master_for("main", socket_timeout=5, socket_connect_timeout=5)
     stage = stages.stage(store=place)

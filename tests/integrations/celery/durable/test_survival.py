@@ -25,7 +25,7 @@ POOLS = ["prefork", "gevent"]
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_what_waits_survives_and_runs_once(stages: Stages, pool: str) -> None:
-    """Tasks of our producer and of a stock one: none is lost, early or doubled, and no prefetch count grows."""
+    """Tasks of our producer and a stock one: none is lost, early or doubled, and no worker's prefetch count grows."""
     broker, results = stages.server(fsync="always"), stages.server()
     stage = stages.stage(server=results, broker_url=broker.tcp_url, store_url=broker.tcp_url)
     doomed, other = stage.worker(pool=pool), stage.worker(pool=pool)
@@ -49,7 +49,7 @@ def test_what_waits_survives_and_runs_once(stages: Stages, pool: str) -> None:
 
 
 def _hold(stage: Stage, queue: redis.Redis, what: str) -> list[str]:
-    """Tasks of both producers. All are in the store, and none in a worker."""
+    """Send tasks from both producers, and wait until all are held and none is in a worker."""
     ours, theirs = [f"{what} {i}" for i in range(20)], [f"{what} {i} of stock" for i in range(20)]
     for name in ours:
         stage.app.send_task("note", (name,), countdown=600)
@@ -61,7 +61,7 @@ def _hold(stage: Stage, queue: redis.Redis, what: str) -> list[str]:
 
 
 def _prefetch(stage: Stage, workers: int) -> dict[str, int]:
-    """The prefetch count of each worker, once all have answered."""
+    """The prefetch count of each worker, once this many workers have answered."""
     counts: dict[str, int] = {}
 
     def answered() -> bool:
@@ -75,7 +75,7 @@ def _prefetch(stage: Stage, workers: int) -> dict[str, int]:
 
 def _be_away_while_due(stage: Stage, broker: TemporaryServer, worker: Worker) -> None:
     """Broker and store die before the tasks are due, and are back three seconds after that."""
-    worker.send_all(signal.SIGSTOP)  # so that none is on its way before the broker is gone
+    worker.send_all(signal.SIGSTOP)  # so that no task is sent before the broker is gone
     stage.bring_forward(1)
     broker.sigkill()
     worker.send_all(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Workers are killed or stopped, and race each other. Each held task runs once, in any worker that is alive."""
+"""Workers are killed or stopped, or compete. Each held task runs once, in any worker that is alive."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(150)]
 
 
 def test_a_killed_worker_takes_no_held_task_with_it(stage: Stage) -> None:
-    """One of two workers, with its pool, gets SIGKILL while all tasks are held."""
+    """All tasks are held when one of two workers gets SIGKILL, with its pool."""
     first, second = stage.worker(pool="prefork"), stage.worker(pool="prefork")
     first.wait_ready()
     second.wait_ready()
@@ -58,7 +58,7 @@ def test_what_a_killed_worker_had_in_its_timer_is_left_to_the_broker(stage: Stag
 
 
 def test_a_stopped_worker_neither_keeps_nor_doubles_what_is_held(stage: Stage) -> None:
-    """SIGSTOP over the due times, then SIGCONT. The other worker did everything."""
+    """A worker gets SIGSTOP before the tasks are due, and SIGCONT after another worker has run all of them."""
     stopped = stage.worker("-Q", "elsewhere").wait_ready()  # it dispatches and consumes nothing that matters here
     names = [f"task {i}" for i in range(100)]
     for name in names:
@@ -73,7 +73,7 @@ def test_a_stopped_worker_neither_keeps_nor_doubles_what_is_held(stage: Stage) -
 
 
 def test_dispatchers_racing_hand_over_each_task_once(stage: Stage) -> None:
-    """20,000 tasks are due at once for two workers. The queue gets each once, and both workers do their share."""
+    """20,000 tasks are due at once for two workers. The queue gets each once, and the workers' counters agree."""
     count = 20_000
     _park(stage, count, stage.store.now_ms() + 6_000)
     for worker in [stage.worker(), stage.worker()]:
@@ -87,8 +87,7 @@ def test_dispatchers_racing_hand_over_each_task_once(stage: Stage) -> None:
 
 
 def test_a_worker_stopped_beyond_its_lease_while_it_publishes_loses_nothing(stages: Stages) -> None:
-    """Broker and store are two servers. The other worker takes over the claimed tasks, and only those can be sent
-    twice."""
+    """Broker and store are two servers. Another worker takes over the claimed tasks. Only these can be sent twice."""
     broker, rest = stages.server(), stages.server()
     stage = stages.stage(server=rest, broker_url=broker.tcp_url)
     count = 10_000
@@ -115,8 +114,9 @@ def test_a_worker_stopped_beyond_its_lease_while_it_publishes_loses_nothing(stag
 
 @pytest.mark.parametrize("together", [True, False], ids=["one server", "two servers"])
 def test_servers_killed_while_it_publishes_lose_nothing(stages: Stages, together: bool) -> None:
-    """Broker and store die after a part of the tasks was sent. On one server each task is sent once. On two servers,
-    the tasks of the batch under way can be sent twice."""
+    """Broker and store die after some of the tasks were sent. On one server each task is sent once. On two servers,
+    tasks of the batch that was being sent can be sent twice.
+    """
     broker, rest = stages.server(fsync="always"), stages.server()
     store = broker if together else stages.server(fsync="always")
     stage = stages.stage(server=rest, broker_url=broker.tcp_url, store_url=store.tcp_url)
@@ -137,7 +137,7 @@ def test_servers_killed_while_it_publishes_lose_nothing(stages: Stages, together
 
 
 def _stop_in_the_middle(stage: Stage, worker: Worker, queue: Any, count: int) -> None:
-    """Stop a worker that has sent a part of the tasks. If it was too quick, try again with other tasks."""
+    """Stop a worker that has sent some of the tasks. If it has already sent all, try again with other tasks."""
     while True:
         queue.delete("parked")
         worker.send_all(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""An app whose broker and store live in this process."""
+"""Fixtures: an app whose broker and store are in memory, in this process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wheel_sched.store.core.delay_store import DelayStore
 
 
 class InstalledApp:
-    """An app with the integration, its broker's queues and its store."""
+    """An app with the integration, with access to its broker's queues and its store."""
 
     def __init__(self, settings: dict[str, Any], conf: dict[str, Any]) -> None:
         self.app = Celery("installed", broker="memory://", backend="cache+memory://", set_as_current=False)
@@ -32,7 +32,7 @@ class InstalledApp:
         return [decode(found.body) for found in self.store.list_items("due").found]
 
     def published(self, queue: str = "celery") -> list[Any]:
-        """The messages that the broker got, taken out."""
+        """Take all messages out of the broker's queues and return them."""
         with self.app.connection_for_read() as connection, connection.channel() as channel:
             found = []
             while (message := channel.basic_get(queue, no_ack=True)) is not None:
@@ -46,7 +46,7 @@ class InstalledApp:
         return self.store.claim()
 
     def dispatch(self, claim: Claim) -> list[Any]:
-        """Publish the claimed tasks without settling them; the broker's messages."""
+        """Publish the claimed tasks without settling them. Returns the broker's messages."""
         batch = Batch(claim, claim.items)
         publisher = TaskPublisher(self.app, None)
         publisher.publish(batch)
@@ -59,7 +59,7 @@ class InstalledApp:
 
 @pytest.fixture
 def make_installed() -> Iterator[Callable[..., InstalledApp]]:
-    """Makes such an app: settings of `install` as keywords, `conf` for the app's own settings."""
+    """Makes apps with the integration. Keywords are settings of `install`, `conf` has the app's own settings."""
     made: list[InstalledApp] = []
     memory.Transport.global_state.clear()
     memory.Channel.queues.clear()

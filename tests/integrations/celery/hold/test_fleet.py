@@ -1,4 +1,4 @@
-"""The answers of workers to `wheel_stats`, as `doctor` reads them."""
+"""How `doctor` reads the answers of workers to `wheel_stats`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from wheel_sched_celery.settings import WheelSettings
     ids=["ours", "another namespace", "dispatch=False", "waiting", "url=None", "not installed", "silent"],
 )
 def test_a_worker_sends_what_its_namespace_holds_while_its_dispatcher_runs(answer: Any, why: str) -> None:
-    """If its dispatcher does not run, the answer says why the worker sends nothing."""
+    """`why_idle` returns "" if the worker's dispatcher releases tasks of this namespace, and otherwise the reason."""
     assert why_idle("ours", answer and {"installed": True, **answer}) == why
 
 
 def test_settings_that_differ_on_one_namespace_are_named() -> None:
-    """Workers of other namespaces and stock workers do not count."""
+    """Workers of other namespaces and stock workers are not compared."""
     mine = WheelSettings()
     same, short = {"settings": reported(mine)}, {"settings": reported(WheelSettings(horizon=500, lead=1000))}
     other = {"settings": reported(WheelSettings(namespace="other", horizon=1, lead=0))}

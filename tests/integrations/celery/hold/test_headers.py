@@ -1,4 +1,4 @@
-"""The texts of arguments, compared with Celery's own."""
+"""The texts of arguments in message headers are those that Celery writes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _arguments = st.lists(_parts, max_size=12).flatmap(
 
 @given(_arguments, st.sampled_from([10, 40, 1024]))
 def test_it_says_what_celery_says_or_nothing(arguments: Any, longest: int) -> None:
-    """This holds for any texts, and for any limit of length."""
+    """`plain_repr` returns Celery's text or None, for any arguments and any limit of length."""
     assert plain_repr(arguments, longest) in (None, saferepr(arguments, longest))
 
 
@@ -26,12 +26,12 @@ def test_it_says_what_celery_says_or_nothing(arguments: Any, longest: int) -> No
     "arguments", [(), (1,), (1, 2.5, None, True), [1, "a b@c/d"], {}, {"user": "grüße", "n": -1}, {1: "x"}], ids=repr
 )
 def test_it_knows_what_most_tasks_have(arguments: Any) -> None:
-    """Numbers and short texts, as positional and as keyword arguments."""
+    """`plain_repr` writes numbers and short texts, as positional and as keyword arguments."""
     assert plain_repr(arguments, 1024) == saferepr(arguments, 1024)
 
 
 class Number(int):
-    """An int with another text."""
+    """An int subclass with its own repr."""
 
     def __repr__(self) -> str:
         return "hidden"
@@ -43,5 +43,5 @@ class Number(int):
     ids=ascii,
 )
 def test_it_leaves_the_rest_to_celery(arguments: Any) -> None:
-    """Arguments whose text could differ."""
+    """`plain_repr` returns None for arguments whose text could differ from Celery's."""
     assert plain_repr(arguments, 1024) is None

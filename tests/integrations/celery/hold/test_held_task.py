@@ -1,4 +1,4 @@
-"""A held task, and its two stored forms."""
+"""A held task and its two stored forms: the neutral form and the push form."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def task(**changes: Any) -> HeldTask:
     st.text(min_size=1, max_size=20) | st.just("é" * 600),
 )
 def test_the_neutral_form_gives_back_what_went_in(body: bytes | str, headers: dict[str, Any], task_id: str) -> None:
-    """This holds for bodies of any bytes, headers of any type that a broker carries, and ids of any length."""
+    """A task is read as it was stored, for bodies of any bytes, headers of every type, and ids of any length."""
     before = task(body=body, headers=headers, task_id=task_id, ttl_until_ms=5, declare=({"kind": "exchange"},))
     assert decode(encode_neutral(before)) == before
     before.item(b"", 50).check()
 
 
 def test_the_push_form_is_read_like_the_neutral_one() -> None:
-    """It is read to list, show or publish the task. The declaration of the queue is not in the push form."""
+    """A reader gets the same task from both forms. The push form does not have the declaration of the queue."""
     queue = RedisQueue(Connection("redis://"))
     before = task(priority=6)
     form = queue.push_form(before, 0)
@@ -85,12 +85,12 @@ def test_the_push_form_is_read_like_the_neutral_one() -> None:
     ids=["exchange", "protocol 1", "naive eta", "queue with a lifetime"],
 )
 def test_what_a_list_cannot_carry_has_no_push_form(changes: dict[str, Any]) -> None:
-    """A list cannot carry such a task, so it has no push form and a publisher sends it."""
+    """An element of a Redis list cannot hold such a task, so a publisher sends it."""
     assert RedisQueue(Connection("redis://")).push_form(task(**changes), 0) is None
 
 
 def test_an_id_tells_different_messages_apart() -> None:
-    """A task id and ETA may be sent several times: with other arguments, to other queues, for another retry."""
+    """Messages with one task id and ETA get different ids if arguments, queue, retry count or other parts differ."""
     one = task()
     others = [
         one,
@@ -120,13 +120,13 @@ def test_an_id_tells_different_messages_apart() -> None:
     ids=str,
 )
 def test_odd_headers_of_foreign_producers_make_an_item_all_the_same(headers: dict[str, Any]) -> None:
-    """A worker that receives such a message must not die of it."""
+    """A message with such headers becomes an item. A worker that receives it must not fail."""
     odd = task(headers={**task().headers, **headers}, body="not compressed")
     odd.item(b"", 50).check()
 
 
 def test_an_id_is_the_same_each_time_a_message_is_seen() -> None:
-    """Its producer and the worker that takes it from a queue see one id, for compressed bodies, text and bytes."""
+    """The producer and a worker that takes the message over compute one id, with compressed and text bodies too."""
     one = task()
     body, headers = compress(one.body, "zlib")[0], {**one.headers, "compression": compress(one.body, "zlib")[1]}
     seen = [
@@ -142,7 +142,7 @@ def test_an_id_is_the_same_each_time_a_message_is_seen() -> None:
 @settings(max_examples=50)
 @given(st.integers(0, 2**48), st.integers(0, 5_000))
 def test_tasks_leave_the_store_within_the_lead_and_together(eta_ms: int, lead_ms: int) -> None:
-    """They leave at most the lead before they are due, at least seven eighths of it, and only a few times a second."""
+    """Tasks are released at most the lead before their ETA, at least 7/8 of it, and at few different times a second."""
     release = release_ms(eta_ms, lead_ms)
     assert max(0, eta_ms - lead_ms) <= release <= max(0, eta_ms - lead_ms) + lead_ms // 8
     later = [release_ms(eta_ms + i, lead_ms) for i in range(0, max(lead_ms, 1), max(1, lead_ms // 50))]
@@ -151,7 +151,7 @@ def test_tasks_leave_the_store_within_the_lead_and_together(eta_ms: int, lead_ms
 
 
 def test_another_eta_stands_in_the_message_too() -> None:
-    """It is in the header, or in a JSON body of protocol 1. Other bodies are not changed, and the error says so."""
+    """The new ETA is in the header, or in a JSON body of protocol 1. For other bodies the error says so."""
     later = task().with_eta(ETA_MS + 60_000)
     assert instant_ms(later.headers["eta"], None) == later.eta_ms == ETA_MS + 60_000
     old = task(headers={}, body='{"task": "note", "eta": null}').with_eta(ETA_MS)
@@ -183,14 +183,14 @@ def test_a_body_of_something_else_is_refused(body: bytes, why: str) -> None:
 
 
 def test_names_that_the_store_could_not_take_become_digests() -> None:
-    """Short names stay as they are."""
+    """A name that is too long for the store is replaced by its digest. Short names do not change."""
     assert bounded("plain") == "plain"
     assert bounded("x" * 500) != bounded("x" * 501)
     assert bounded("two\nlines").startswith("sha256-")
 
 
 def test_queues_and_exchanges_are_declared_as_they_were() -> None:
-    """Except exclusive queues, which belong to one connection."""
+    """Queues and exchanges keep their declarations, except exclusive queues: those belong to one connection."""
     queue = Queue("q", Exchange("e", type="topic"), routing_key="a.*", queue_arguments={"x-queue-type": "quorum"})
     mine = Queue("mine", exclusive=True)
     values = values_of([queue, Exchange("alone", type="fanout"), mine])

@@ -1,4 +1,4 @@
-"""Which tasks a producer holds, which it sends the stock way, and bad input."""
+"""Which tasks a producer holds and which it sends the stock way; and invalid input."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_is_due_beyond_the_horizon_is_held_and_the_rest_is_sent(installed: 
 def test_an_eta_means_what_a_worker_makes_of_it(
     make_installed: Callable[..., InstalledApp], eta: Any, zone: str, due: datetime
 ) -> None:
-    """The store gets the instant, and the header does not change."""
+    """The store gets the instant that a worker would read from the ETA. The header does not change."""
     installed = make_installed(conf={"timezone": zone})
     installed.send(eta=eta)
     (task,) = installed.held()
@@ -62,7 +62,7 @@ def test_an_eta_means_what_a_worker_makes_of_it(
 
 
 def test_an_eta_that_nobody_can_read_goes_the_stock_way(installed: InstalledApp) -> None:
-    """A worker reports the error."""
+    """The worker that gets the task reports the error."""
     installed.send(eta="the day after tomorrow")
     assert (len(installed.held()), len(installed.published())) == (0, 1)
 
@@ -76,7 +76,7 @@ def test_protocol_1_is_held_too(make_installed: Callable[..., InstalledApp]) -> 
 
 
 def test_a_task_can_be_found_by_its_id_and_is_counted_under_its_queue(installed: InstalledApp) -> None:
-    """The store finds it and counts it."""
+    """The store finds the task by its id and counts it under its queue."""
     result = installed.send(countdown=60, queue="slow")
     (found,) = installed.store.get(installed.store.find(f"task:{result.id}"), route=result.id)
     assert found is not None
@@ -86,7 +86,7 @@ def test_a_task_can_be_found_by_its_id_and_is_counted_under_its_queue(installed:
 def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_their_own(
     installed: InstalledApp,
 ) -> None:
-    """Stock Celery runs all of them. The same message sent again, after a lost reply, is the same task."""
+    """Stock Celery runs all of them. A message that is sent again after a lost reply is the same task."""
     for number, queue in [(1, "a"), (2, "a"), (1, "b"), (1, "a"), (2, "a")]:
         installed.send("note", number, task_id="chosen", eta=FAR, queue=queue)
     held = sorted((task.queue, json.loads(task.body)[0][0]) for task in installed.held())
@@ -110,7 +110,7 @@ def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_t
 def test_one_id_and_eta_with_other_headers_are_tasks_of_their_own(
     installed: InstalledApp, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    """Stock Celery runs both. If only one ran, the tenant of the other would never know. A repeat is no third task."""
+    """Stock Celery runs both, for example for two tenants. A message that is sent again is the same task."""
     for options in (one, other, one, other):
         installed.send("note", 1, task_id="chosen", eta=FAR, **options)
     assert len(installed.held()) == 2
@@ -131,21 +131,21 @@ def test_one_id_and_eta_with_other_headers_are_tasks_of_their_own(
 def test_what_another_attempt_to_send_changes_makes_no_other_task(
     installed: InstalledApp, options: dict[str, Any]
 ) -> None:
-    """If it did, a call that is repeated after a lost reply would run twice."""
+    """A repeated call after a lost reply must not make a second task."""
     installed.send("note", 1, task_id="chosen", eta=FAR)
     installed.send("note", 1, task_id="chosen", eta=FAR, **options)
     assert len(installed.held()) == 1
 
 
 def test_the_order_of_stamps_makes_no_other_task(installed: InstalledApp) -> None:
-    """Celery makes sets of them, without order."""
+    """Celery makes sets of stamps, which have no order."""
     for names, values in ((["x", "y"], ["1", "2"]), (["y", "x"], ["2", "1"])):
         installed.send("note", 1, task_id="chosen", eta=FAR, stamped_headers=names, x=values, y="3")
     assert len(installed.held()) == 1
 
 
 def test_signals_are_sent_as_ever_and_what_they_change_is_held(installed: InstalledApp) -> None:
-    """`before_task_publish` may change headers. `after_task_publish` comes after the hold."""
+    """A change by `before_task_publish` is held with the task. `after_task_publish` is sent after the hold."""
     seen: list[int] = []
 
     def before(headers: dict[str, Any], **_: Any) -> None:
@@ -166,14 +166,14 @@ def test_signals_are_sent_as_ever_and_what_they_change_is_held(installed: Instal
 
 
 def test_a_message_over_the_limit_goes_the_stock_way(installed: InstalledApp, caplog: pytest.LogCaptureFixture) -> None:
-    """A warning names the task."""
+    """A warning names the task that is too large."""
     result = installed.send("large", "x" * (17 * 1024 * 1024), countdown=60)
     assert (installed.held(), len(installed.published())) == ([], 1)
     assert result.id in caplog.text
 
 
 def test_broadcasts_are_never_held(make_installed: Callable[..., InstalledApp]) -> None:
-    """A held broadcast would have to become many messages when it is due."""
+    """If a broadcast were held, it would have to become a message for each worker when it is due."""
     installed = make_installed(conf={"task_queues": [Queue("celery"), Broadcast("all")]})
     installed.send(exchange="all", exchange_type="fanout", routing_key="celery", countdown=60)
     installed.send(
@@ -185,7 +185,7 @@ def test_broadcasts_are_never_held(make_installed: Callable[..., InstalledApp]) 
 def test_native_delayed_delivery_is_undone(
     installed: InstalledApp, make_installed: Callable[..., InstalledApp]
 ) -> None:
-    """For quorum queues, Celery puts the delay into the routing key. A held message goes to its own exchange."""
+    """For quorum queues, Celery writes the delay into the routing key. A held message goes to its original exchange."""
     installed = make_installed(conf={"task_queues": [Queue("q", Exchange("e", type="topic"), routing_key="a.b")]})
     key = ".".join("0" * 25 + "111") + ".a.b"
     installed.send(exchange=Exchange("celery_delayed_27", type="topic"), routing_key=key, countdown=60)
@@ -206,7 +206,7 @@ _away = _raising(StoreUnavailable("gone"))
 def test_with_the_store_away_a_task_is_sent_the_stock_way(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next task is sent at once: for a while nobody asks the store."""
+    """The next task is sent at once, because the producer does not ask the store again for a while."""
     asked: list[int] = []
     monkeypatch.setattr(installed.wheel, "_begin", lambda _: asked.append(1) or _away())
     installed.send(countdown=60)
@@ -227,7 +227,7 @@ def test_with_the_store_away_a_task_is_sent_the_stock_way(
 def test_an_app_may_refuse_instead(
     make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch, error: StoreError, in_doubt: bool
 ) -> None:
-    """The error says whether the task was not sent, or may be held nevertheless. The broker gets nothing."""
+    """The error says whether the task was not sent, or the store may hold it nevertheless. The broker gets nothing."""
     installed = make_installed(on_outage="refuse")
     monkeypatch.setattr(installed.wheel, "_begin", _raising(error))
     with pytest.raises(HoldRefused, match=r": in doubt, " if in_doubt else r": not sent: ") as refused:
@@ -247,8 +247,9 @@ def write(_number: int) -> None: ...
 def test_what_the_store_holds_unconfirmed_is_taken_out_before_it_is_sent(
     make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch, on_outage: str
 ) -> None:
-    """The store has it, as the error says. If it stayed there, it would run twice; if it were not sent, it could be
-    lost."""
+    """The store has the item, but no replica confirms it. If the item stayed and the message were sent, the task would
+    run twice. If neither, it could be lost.
+    """
     installed = make_installed(on_outage=on_outage)
     begin = installed.wheel._begin
 
@@ -277,7 +278,7 @@ def test_what_the_store_holds_unconfirmed_is_taken_out_before_it_is_sent(
 def test_what_has_left_the_store_unconfirmed_is_not_sent_as_well(
     make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It became due while the producer waited for a confirm, and a dispatcher sent it."""
+    """The task became due while the producer waited for a confirmation, and a dispatcher sent it."""
     installed = make_installed(on_outage="stock")
     begin = installed.wheel._begin
 
@@ -295,7 +296,7 @@ def test_what_has_left_the_store_unconfirmed_is_not_sent_as_well(
 
 
 def test_a_first_try_without_an_answer_stays_in_doubt(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds whatever the second attempt reports: the server may have died after the first one."""
+    """The call stays in doubt whatever the second attempt reports, because the server may have executed the first."""
     begun = SimpleNamespace(answers=_raising(StoreUnavailable("no answer: it may have been executed", in_doubt=True)))
     monkeypatch.setattr(installed.store, "begin", lambda *_: begun)
     monkeypatch.setattr(installed.store, "schedule", _raising(StoreUnavailable("no connection: nothing was sent")))
@@ -304,14 +305,14 @@ def test_a_first_try_without_an_answer_stays_in_doubt(installed: InstalledApp, m
 
 
 def test_holding_needs_no_broker(make_installed: Callable[..., InstalledApp]) -> None:
-    """A retry sent while the broker is away is not lost."""
+    """The broker is away while a retry is held. The retry is not lost."""
     installed = make_installed(conf={"broker_url": "redis://127.0.0.1:1/0"})
     installed.app.send_task("note", countdown=60, ignore_result=True)
     assert [task.name for task in installed.held()] == ["note"]
 
 
 def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(installed: InstalledApp) -> None:
-    """Celery's event dispatcher buffers it. The task is held, and the producer gets no error."""
+    """Celery's event dispatcher keeps the event in its buffer. The task is held, and the producer gets no error."""
 
     class Broken:
         """A producer whose broker is away."""
@@ -330,8 +331,7 @@ def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(installed: In
 
 
 def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This holds for the first task of a process too, which asks where the broker is.
-
+    """A process's first task, which first asks where the broker is, also asks the store only once.
     A store that hangs costs one timeout.
     """
     asked: list[Any] = []
@@ -351,7 +351,7 @@ def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.Monke
 def test_a_broker_that_hangs_is_asked_by_one_sender_and_then_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The pause counts from the end of the attempt, because the attempt may take longer than the pause."""
+    """Only one sender asks at a time. The pause after each attempt counts from its end and doubles up to a minute."""
     app = Celery("hanging", broker="redis://127.0.0.1:1/0", set_as_current=False)
     now_s, asked = [1000.0], list[float]()
 

@@ -1,4 +1,4 @@
-"""Revokes that reach a worker while the store does not answer."""
+"""Revokes reach a worker while the store does not answer."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def test_only_the_first_revoke_waits_for_a_store_that_hangs(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If all revokes waited, each would wait for a timeout.
+    """If each revoke asked the store, each would wait for a timeout.
 
-    When the store is back, the next revoke reaches held tasks.
+    When the store is back, the next revoke removes the held task.
     """
     asked: list[str] = []
     find = installed.store.find
@@ -56,7 +56,7 @@ def test_only_the_first_revoke_waits_for_a_store_that_hangs(
 def test_a_worker_that_stops_does_not_wait_for_a_queue_of_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Revokes that have not begun in time are dropped, and the log says so."""
+    """Revokes that have not begun in time are dropped, and the log names them."""
     monkeypatch.setattr(commands, "STOP_S", 0.01)
     begun, over = threading.Event(), threading.Event()
 

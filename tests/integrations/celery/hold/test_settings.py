@@ -15,7 +15,7 @@ from wheel_sched.errors import ConfigError
 
 
 def test_the_store_is_the_broker_when_that_is_a_redis() -> None:
-    """So two lines are the whole set-up."""
+    """With Redis as the broker, the integration needs no setting."""
     settings = load_settings({}, {}, "redis://host:6380/2")
     assert (settings.url, settings.horizon, settings.namespace) == ("redis://host:6380/2", 2_000, "celery")
     assert settings.holds
@@ -32,12 +32,12 @@ def test_the_store_is_the_broker_when_that_is_a_redis() -> None:
     ],
 )
 def test_a_store_is_derived_from_plain_redis_urls_alone(broker: str | None, store: str | None) -> None:
-    """For every other broker the app must name the store."""
+    """With any other broker, the app must name the store."""
     assert url_of_broker(broker) == store
 
 
 def test_an_argument_wins_over_the_configuration() -> None:
-    """None is a value too: no store, no horizon."""
+    """None as an argument counts too: it means no store or no horizon."""
     conf = {"wheel_url": "redis://conf", "wheel_horizon": 5, "wheel_lead": "20ms"}
     assert load_settings({"horizon": "1m"}, conf, None).horizon == 60_000
     assert load_settings({}, conf, None).lead == 20
@@ -57,20 +57,20 @@ def test_an_argument_wins_over_the_configuration() -> None:
     ],
 )
 def test_nothing_waits_in_a_worker_until_the_broker_takes_it_back(options: Any, horizon: int, lead: int) -> None:
-    """By default, the horizon is at most half of the visibility timeout, and the lead at most a quarter."""
+    """By default, the horizon is at most half of the visibility timeout, and the lead at most a quarter of it."""
     settings = load_settings({}, {"broker_transport_options": options}, "redis://x")
     assert (settings.horizon, settings.lead) == (horizon, lead)
 
 
 def test_a_horizon_that_is_given_stays_and_held_tasks_are_fetched_in_time_all_the_same() -> None:
-    """The setting is not changed. `celery wheel doctor` reports that this horizon is too short."""
+    """The given horizon does not change. `celery wheel doctor` reports that it exceeds the visibility timeout."""
     conf = {"broker_transport_options": {"visibility_timeout": 1}}
     settings = load_settings({"horizon": 10}, conf, "redis://x")
     assert (settings.horizon, settings.lead) == (10_000, 250)
 
 
 def test_one_error_names_every_wrong_setting() -> None:
-    """The error suggests the right name."""
+    """The error suggests the right name for a misspelled setting."""
     given: dict[str, Any] = {"horizon": "soon", "on_outage": "hope", "dispatch": "yes"}
     with pytest.raises(ConfigError) as caught:
         load_settings(given, {"wheel_horizn": 1}, "amqp://x")
@@ -86,7 +86,7 @@ def test_one_error_names_every_wrong_setting() -> None:
 
 
 def test_as_many_replicas_confirm_as_the_app_says() -> None:
-    """`doctor` recommends this where several replicas could be promoted."""
+    """The setting `replicas` reaches the store and `doctor`. A value below 1 or of another type is refused."""
     app = Celery("replicated", broker="redis://h/1", set_as_current=False)
     wheel = install(app, durability="replicated", replicas=2)
     given: dict[str, Any] = {}
@@ -109,7 +109,7 @@ def test_as_many_replicas_confirm_as_the_app_says() -> None:
 
 @pytest.mark.parametrize(("horizon", "lead_ms"), [("2s", 1_000), ("1m", 1_000), ("50ms", 25), (None, 1_000)])
 def test_the_lead_follows_a_short_horizon(horizon: str | None, lead_ms: int) -> None:
-    """It is half of the horizon, at most a second. So a short horizon needs no lead of its own."""
+    """The lead is half of the horizon, at most a second. With a short horizon no setting for the lead is needed."""
     assert load_settings({"url": "redis://x", "horizon": horizon}, {}, None).lead == lead_ms
 
 
@@ -118,12 +118,12 @@ def test_the_lead_follows_a_short_horizon(horizon: str | None, lead_ms: int) -> 
     [("2s", 2_000), (1.5, 1_500), (timedelta(minutes=1), 60_000), (True, None), (-1, None), ("x", None)],
 )
 def test_durations_are_texts_seconds_or_timedeltas(value: Any, ms: int | None) -> None:
-    """Rounded up to whole milliseconds."""
+    """A duration is rounded up to whole milliseconds."""
     assert duration_ms(value) == ms
 
 
 def test_settings_are_read_late_and_with_the_apps_own_prefix() -> None:
-    """An app may be configured after `install`."""
+    """Settings may be made after `install`, and have the prefix of the app's configuration."""
     app = Celery("late", set_as_current=False)
     wheel = install(app)
     app.config_from_object({"CELERY_BROKER_URL": "redis://h/1", "CELERY_WHEEL_HORIZON": "10s"}, namespace="CELERY")
@@ -131,7 +131,7 @@ def test_settings_are_read_late_and_with_the_apps_own_prefix() -> None:
 
 
 def test_install_refuses_what_would_go_past_it() -> None:
-    """`install` refuses to run twice or after the first send, and refuses unknown settings."""
+    """`install` refuses a second call, a call after the first send, and unknown settings."""
     app = Celery("twice", broker="memory://", set_as_current=False)
     with pytest.raises(ConfigError, match="unknown settings horizont"):
         install(app, None, horizont=1)

@@ -1,4 +1,4 @@
-"""The thread that calls the store for a worker's loop."""
+"""The thread that calls the store, so that a worker's event loop does not wait for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wheel_sched.errors import StoreUnavailable
 
 
 def test_the_asker_gets_the_answer_or_the_error() -> None:
-    """The job runs in another thread, and the asker gets its answer or its error."""
+    """The job runs in the store thread. `ask` returns its answer or raises its error."""
     thread = StoreThread()
     assert thread.ask(threading.get_ident) != threading.get_ident()
     with pytest.raises(KeyError, match="odd"):
@@ -23,7 +23,7 @@ def test_the_asker_gets_the_answer_or_the_error() -> None:
 
 
 def test_an_asker_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that has begun may still be done, one that has not begun is not sent. While a call hangs, nobody waits."""
+    """A job that has begun may still be done, any other is not sent. While a call hangs, `ask` fails at once."""
     thread, over, later, done = StoreThread(), threading.Event(), threading.Event(), list[int]()
     with pytest.raises(StoreUnavailable, match="may still be done"):
         thread.ask(over.wait, 0.01)
@@ -40,7 +40,7 @@ def test_an_asker_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPa
 
 
 def test_finish_waits_for_jobs_in_time_and_drops_the_others() -> None:
-    """Jobs that have not begun are dropped and counted. The thread does not keep its process alive."""
+    """`finish` drops jobs that have not begun and returns their number. The thread does not keep its process alive."""
     thread, begun, over, done = StoreThread(), threading.Event(), threading.Event(), list[int]()
     thread.submit(lambda: done.append(1))
     assert (thread.finish(60), done) == (0, [1])
@@ -61,14 +61,14 @@ def test_finish_waits_for_jobs_in_time_and_drops_the_others() -> None:
 
 
 class Stepped(StoreThread):
-    """Starts no thread: the test runs each job."""
+    """A store thread without a thread: the test runs each job."""
 
     def start(self) -> None:
         """Does nothing."""
 
 
 def test_a_simulation_runs_the_jobs_one_by_one_in_its_own_thread(caplog: pytest.LogCaptureFixture) -> None:
-    """The jobs run in their order. A job that fails is logged, and the next job runs."""
+    """A simulation runs the jobs in order, in its own thread. A job that fails is logged, and the next job runs."""
     thread, ran_in = Stepped(), list[int]()
     assert thread.step(wait=False) is False
     thread.submit(lambda: {}["odd"])

@@ -1,4 +1,4 @@
-"""What a takeover decides: by which clock, for which queue, and which messages stay with stock Celery."""
+"""Which messages a takeover stores and which it leaves to stock Celery, by which clock and for which queue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUEUES = [
 
 
 class Consumer:
-    """The parts of Celery's and kombu's consumer that a takeover uses."""
+    """Stands in for Celery's and kombu's consumer, with the parts that a takeover uses."""
 
     def __init__(self, queues: list[Any] = QUEUES) -> None:
         self.hub: Any = SimpleNamespace(call_soon=self._call_soon, call_later=self._call_later)
@@ -66,7 +66,7 @@ class Consumer:
 
 
 class Inline(StoreThread):
-    """Runs every job at once; or, while it hangs, when the test says so."""
+    """Runs every job at once. While `hangs` is set, it keeps the jobs until `go_on`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Inline(StoreThread):
 
 
 class Scene:
-    """One worker's takeover, with a clock of its own."""
+    """The takeover of one worker, with a clock that the test can set."""
 
     def __init__(self, installed: InstalledApp, wall_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
         self.installed = installed
@@ -119,7 +119,7 @@ class Scene:
         self.strategy(message, None, lambda *_: self.acked.append(task_id), None, [])
 
     def pass_on(self, message: Any) -> None:
-        """Deliver a broker's message."""
+        """Give the worker a message of the broker, and end the turn of its event loop."""
         task_id = message.headers["id"] if "id" in message.headers else message.decode()["id"]
         self.strategy(message, message.decode(), lambda *_: self.acked.append(task_id), None, [])
         self.consumer.turn()
@@ -132,7 +132,7 @@ class Scene:
 def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(
     installed: InstalledApp, monkeypatch: Any
 ) -> None:
-    """They are not acknowledged before: until then the broker is responsible for them."""
+    """The messages are acknowledged only afterwards, so that the broker keeps them until they are stored."""
     scene = Scene(installed)
     calls: list[int] = []
     schedule = installed.store.schedule
@@ -150,8 +150,7 @@ def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(
 
 @pytest.mark.parametrize("offset_us", [-HOUR_US, 0, HOUR_US], ids=["behind", "right", "ahead"])
 def test_a_workers_wrong_clock_moves_nothing(installed: InstalledApp, offset_us: int) -> None:
-    """A message that is due soon by the store's clock goes to stock Celery, with a corrected time. It is not taken over
-    again."""
+    """A message that is due soon by the store's clock goes to stock Celery, with its time converted to this clock."""
     scene = Scene(installed, lambda: time.time_ns() // 1000 + offset_us)
     scene.receive("due", -0.01)
     scene.receive("soon", 1.5)
@@ -165,7 +164,7 @@ def test_a_workers_wrong_clock_moves_nothing(installed: InstalledApp, offset_us:
 def test_the_stores_clock_never_goes_back_for_a_worker(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If it went back, a worker would take dispatched messages over again."""
+    """If the clock went back, a worker could take over messages that the dispatcher has just sent."""
     now_us = [1_000_000]
     clock = StoreClock(installed.wheel, lambda: now_us[0] * 1000)
     times = iter([5_000_000, 1_000])
@@ -177,7 +176,7 @@ def test_the_stores_clock_never_goes_back_for_a_worker(
 
 
 def test_a_clock_that_runs_fast_makes_no_task_early(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine's clock gains 0.1 ms a second on the store's. Neither the estimate nor a wait runs ahead of it."""
+    """This machine's clock runs 0.1 ms a second faster than the store's. Neither the estimate nor a wait is early."""
     local_s = [1_000.0]
     monkeypatch.setattr(installed.wheel, "store_now_us", lambda: 5_000_000_000)
     clock = StoreClock(installed.wheel, lambda: round(local_s[0] * 1e9))
@@ -198,7 +197,7 @@ def test_a_clock_that_runs_fast_makes_no_task_early(installed: InstalledApp, mon
     ids=["no eta", "no date", "a number", "expired", "no id"],
 )
 def test_what_is_odd_stays_with_stock(installed: InstalledApp, headers: dict[str, Any]) -> None:
-    """Celery reports the error, or accepts the message."""
+    """Stock Celery reports the error or accepts the message."""
     scene = Scene(installed)
     scene.receive("odd", 60, **headers)
     scene.consumer.turn()
@@ -206,7 +205,7 @@ def test_what_is_odd_stays_with_stock(installed: InstalledApp, headers: dict[str
 
 
 def test_revoked_and_undecodable_ones_stay_with_stock(installed: InstalledApp) -> None:
-    """Stock Celery drops the first and reports the second."""
+    """Stock Celery drops revoked messages and reports undecodable ones."""
     scene = Scene(installed)
     worker_state.revoked.add("revoked")
     worker_state.revoked_stamps["tenant"] = "gone"
@@ -223,7 +222,7 @@ def test_revoked_and_undecodable_ones_stay_with_stock(installed: InstalledApp) -
 
 
 def test_messages_that_wait_for_the_store_do_not_count_as_prefetched(installed: InstalledApp) -> None:
-    """If they counted, a worker whose store hangs would be full of such messages and fetch no due task."""
+    """If they counted, a worker whose store hangs would hold only such messages and fetch no due task."""
     scene = Scene(installed)
     for task_id in "abc":
         scene.receive(task_id, 60)
@@ -233,7 +232,7 @@ def test_messages_that_wait_for_the_store_do_not_count_as_prefetched(installed: 
 
 
 def test_with_the_store_away_they_stay_in_the_worker(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker keeps the tasks unacknowledged in its timer, as stock Celery does."""
+    """The worker keeps the tasks in its timer, unacknowledged, as stock Celery does."""
     scene = Scene(installed)
 
     def away(_: Any, **_more: Any) -> Any:
@@ -246,7 +245,7 @@ def test_with_the_store_away_they_stay_in_the_worker(installed: InstalledApp, mo
 
 
 def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(installed: InstalledApp) -> None:
-    """Far from its due time the copy is stored under the same id. Near it, the worker asks the store for the item."""
+    """If the task is due much later, the copy is stored under the same id. Otherwise the worker asks for the item."""
     first, second = Scene(installed), Scene(installed)
     eta = iso_of(installed.store.now_ms() + 60_000)
     first.receive("slow", 0, due=eta)
@@ -280,8 +279,9 @@ def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(i
 def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
     make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    """The producer got no answer. The worker that takes the message over makes the same item. Other arguments make
-    another."""
+    """The producer got no answer and sent the task the stock way. A worker that takes it over makes the same item.
+    Other arguments make another item.
+    """
     installed = make_installed(conf={"task_protocol": options.pop("task_protocol", 2), "task_queues": QUEUES})
     begin = installed.wheel._begin
 
@@ -306,7 +306,7 @@ def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
 
 
 def test_a_copy_of_what_has_left_the_store_runs(installed: InstalledApp) -> None:
-    """The copy may be the message that the store sent to a worker that has died since, so it must run."""
+    """The store may have sent this very message to a worker that has died since, so the worker must run it."""
     scene = Scene(installed)
     scene.receive("sent", 1, again=True)
     scene.consumer.turn()
@@ -314,7 +314,7 @@ def test_a_copy_of_what_has_left_the_store_runs(installed: InstalledApp) -> None
 
 
 def test_a_copy_runs_when_the_store_cannot_be_asked(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice is better than never."""
+    """A task that runs twice is better than a task that is lost."""
     scene = Scene(installed)
     scene.receive("far", 60)
     scene.consumer.turn()
@@ -333,8 +333,7 @@ def test_a_copy_runs_when_the_store_cannot_be_asked(installed: InstalledApp, mon
 def test_what_the_store_has_sent_is_never_taken_over_again(
     make_installed: Callable[..., InstalledApp], protocol: int, again: bool
 ) -> None:
-    """It arrives long before it is due, while its item is in flight. If the worker acknowledged it, the task would be
-    lost."""
+    """The message arrives before it is due, while its item is in flight. An acknowledgement would lose the task."""
     installed = make_installed(conf={"task_protocol": protocol})
     task_id = installed.send(countdown=60).id
     claim = installed.claim()
@@ -349,7 +348,7 @@ def test_what_the_store_has_sent_is_never_taken_over_again(
 
 
 def test_a_rescheduled_task_is_not_taken_over_either(installed: InstalledApp) -> None:
-    """Its item keeps the id of its first ETA, and its message has the new one."""
+    """The item keeps the id from its first ETA, and the message has the new ETA. The worker still knows the message."""
     installed.send(countdown=60)
     tasks = HeldTasks(installed.app)
     tasks.reschedule(tasks.select(), installed.store.now_ms() + 600_000)
@@ -363,7 +362,7 @@ def test_a_rescheduled_task_is_not_taken_over_either(installed: InstalledApp) ->
 def test_a_mark_that_was_copied_into_another_message_means_nothing(
     installed: InstalledApp, changed: dict[str, Any]
 ) -> None:
-    """Celery copies the headers of a task into its retries, and stock workers send those."""
+    """Celery copies the headers of a task into its retries. A retry that a stock worker sends is taken over."""
     installed.send(countdown=60)
     (message,) = installed.dispatch(installed.claim())
     message.headers.update(changed)
@@ -375,7 +374,7 @@ def test_a_mark_that_was_copied_into_another_message_means_nothing(
 @pytest.mark.parametrize("again", [False, True], ids=["far", "near and redelivered"])
 @pytest.mark.parametrize("state", ["leased", "dead", "held"])
 def test_only_what_waits_in_the_store_is_acknowledged(installed: InstalledApp, state: str, again: bool) -> None:
-    """This is about messages without the mark. If the item is in flight or dead, the worker must keep the message."""
+    """If a copy's item is in flight or dead, the worker must keep the copy: nobody else may run the task."""
     eta = iso_of(installed.store.now_ms() + 60_000)
     scene = Scene(installed)
     scene.receive("copy", 0, due=eta)
@@ -393,7 +392,7 @@ def test_only_what_waits_in_the_store_is_acknowledged(installed: InstalledApp, s
 
 
 def test_the_loop_never_waits_for_a_store_that_hangs(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message stays unacknowledged. When it has waited long enough, it goes to the worker's own timer, once."""
+    """The message stays unacknowledged. When it has waited long enough, it goes to the worker's timer, once."""
     scene = Scene(installed)
     scene.thread.hangs = True
     scene.receive("far", 60)
@@ -410,7 +409,7 @@ def test_the_loop_never_waits_for_a_store_that_hangs(installed: InstalledApp, mo
 
 
 class Slow:
-    """A store that executes its calls, and answers too late."""
+    """A store that executes each call and answers too late."""
 
     def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         self._scene, self._monkeypatch = scene, monkeypatch
@@ -429,7 +428,7 @@ class Slow:
 
 
 def let_it_look(scene: Scene) -> None:
-    """Run all calls that wait for a later turn."""
+    """Run the calls that the consumer has planned for a later turn of the event loop."""
     later, scene.consumer.later = scene.consumer.later, []
     for call in later:
         call()
@@ -438,7 +437,7 @@ def let_it_look(scene: Scene) -> None:
 def test_an_item_stored_without_an_answer_is_withdrawn_when_the_store_is_back(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By then the messages are in the worker's timer, so each would run twice. An item with an answer stays."""
+    """By then the messages are in the worker's timer, so each task would run twice. An item with an answer stays."""
     scene = Scene(installed)
     scene.receive("heard", 60)
     scene.consumer.turn()
@@ -455,7 +454,7 @@ def test_an_item_stored_without_an_answer_is_withdrawn_when_the_store_is_back(
 def test_an_answer_that_comes_after_the_message_was_given_up_is_undone(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call succeeds after the message has gone to the worker's timer."""
+    """The call succeeds after its message has gone to the worker's timer. The item is withdrawn."""
     scene = Scene(installed)
     schedule = installed.store.schedule
     now_s = time.monotonic()
@@ -481,7 +480,7 @@ def test_an_answer_that_comes_after_the_message_was_given_up_is_undone(
 def test_what_another_worker_has_acknowledged_a_copy_of_is_not_withdrawn(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker has delivered it to that worker meanwhile, so only the item in the store is sure to run."""
+    """The other worker stored and acknowledged the copy, so only the item in the store is sure to run."""
     first, second = Scene(installed), Scene(installed)
     eta = iso_of(installed.store.now_ms() + 60_000)
     with Slow(first, monkeypatch):
@@ -502,7 +501,7 @@ def test_what_another_worker_has_acknowledged_a_copy_of_is_not_withdrawn(
 def test_what_is_not_this_workers_any_more_is_not_withdrawn(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """This worker has acknowledged a copy, or the broker has all messages back."""
+    """This worker has acknowledged a copy, or its connection is lost. Then only the item can run the task."""
     scene = Scene(installed)
     eta = iso_of(installed.store.now_ms() + 60_000)
     with Slow(scene, monkeypatch):
@@ -521,7 +520,7 @@ def test_what_is_not_this_workers_any_more_is_not_withdrawn(
 def test_a_store_that_has_not_executed_the_call_yet_is_asked_twice(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resumed store may answer this look before it executes the call that hung. The worker looks twice."""
+    """The store may answer the worker's first look before it executes the call that hung. So the worker looks twice."""
     scene = Scene(installed)
     schedule, sent = installed.store.schedule, list[Any]()
 
@@ -544,7 +543,7 @@ def test_a_store_that_has_not_executed_the_call_yet_is_asked_twice(
 def test_a_message_waits_for_the_store_no_longer_than_it_can(
     installed: InstalledApp, left_s: float, patience_s: float
 ) -> None:
-    """Half of the time that is left, at most a timeout."""
+    """The wait is half of the time that is left, at most a timeout and at least a quarter of a second."""
     scene = Scene(installed)
     scene.thread.hangs = True
     scene.receive("one", left_s)
@@ -555,7 +554,7 @@ def test_a_message_waits_for_the_store_no_longer_than_it_can(
 def test_while_a_call_hangs_nothing_more_is_handed_over(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So for these messages it is clear that the store does not have them."""
+    """The messages go to stock Celery at once, so the store certainly does not have them."""
     scene = Scene(installed)
     monkeypatch.setattr(Inline, "stuck", property(lambda _: True))
     scene.receive("far", 60)
@@ -563,8 +562,7 @@ def test_while_a_call_hangs_nothing_more_is_handed_over(
 
 
 def test_without_an_event_loop_the_wait_is_short(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With gevent, eventlet and transports that only block, the strategy stores the message or leaves it to stock
-    Celery."""
+    """With gevent, eventlet and blocking transports, a message is stored at once or left to stock Celery."""
     monkeypatch.setattr("wheel_sched_celery.takeover.takeover.BLOCKING_S", 0.0)
     scene = Scene(installed)
     scene.consumer.hub = None
@@ -575,7 +573,7 @@ def test_without_an_event_loop_the_wait_is_short(installed: InstalledApp, monkey
 
 
 def test_after_a_lost_connection_nothing_of_it_is_stored(installed: InstalledApp) -> None:
-    """The broker delivers those messages again."""
+    """The broker delivers the messages of the lost connection again."""
     scene = Scene(installed)
     scene.receive("lost", 60)
     scene.takeover.end()
@@ -601,14 +599,14 @@ def test_after_a_lost_connection_nothing_of_it_is_stored(installed: InstalledApp
 def test_a_message_goes_back_to_the_queue_it_came_from(
     exchange: str, key: str, tag: str | None, queue: str | None
 ) -> None:
-    """If that is not certain, or if it was a broadcast, it stays with stock Celery."""
+    """A message whose queue is not certain, or a broadcast, stays with stock Celery."""
     delivery = {"exchange": exchange, "routing_key": key, "consumer_tag": tag}
     found = own_queue(SimpleNamespace(delivery_info=delivery), Consumer())
     assert (None if found is None else found.name) == queue
 
 
 def test_two_queues_that_match_are_no_certainty() -> None:
-    """The delivery has no consumer tag."""
+    """Two queues match the delivery, and it has no consumer tag. The message stays with stock Celery."""
     both = [Queue("one", Exchange("w", type="topic"), "#"), Queue("two", Exchange("w", type="topic"), "a")]
     message = SimpleNamespace(delivery_info={"exchange": "w", "routing_key": "a"})
     assert own_queue(message, Consumer(both)) is None

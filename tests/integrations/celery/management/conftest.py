@@ -1,4 +1,4 @@
-"""An app with held tasks, and no worker."""
+"""Fixtures: an app with held tasks, without a worker."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _numbers = itertools.count()
 
 
 def broker_of(url: str) -> str:
-    """Kombu's name for a Redis server's socket."""
+    """The URL by which kombu reaches a Redis server at its Unix socket."""
     return url.replace("unix://", "redis+socket://").replace("?db=", "?virtual_host=")
 
 
 def make_app(url: str, namespace: str, **settings: Any) -> Celery:
-    """An app whose broker, results and store lie in one server."""
+    """Makes an app whose broker, results and store are on one server."""
     app = Celery("managed", broker=broker_of(url), backend=broker_of(url), set_as_current=False)
     install(app, url, namespace=namespace, **settings)
     app.conf.result_backend_thread_safe = True
@@ -57,7 +57,7 @@ def tasks(app: Celery) -> HeldTasks:
 
 @pytest.fixture
 def ids(app: Celery) -> dict[str, str]:
-    """Four held tasks: mail in one and two hours, one for another queue in three hours, a bill in a day."""
+    """The ids of four held tasks: mail in one and two hours, one for another queue in three hours, a bill in a day."""
     mail, bill = app.tasks["mail.send"], app.tasks["bill.write"]
     return {
         "one": mail.apply_async((1,), countdown=3600).id,

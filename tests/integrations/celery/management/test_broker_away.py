@@ -1,4 +1,4 @@
-"""The broker is away, and the store is up. Work that needs only the store succeeds; the rest fails with one line."""
+"""The broker is away, and the store answers. Work that needs only the store succeeds; other work fails in one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOWHERE = "redis://127.0.0.1:1/0"
 
 @pytest.fixture
 def app(redis_url: str) -> Iterator[Celery]:
-    """An app that has sent nothing yet, so that its first task is sent now."""
+    """An app that has not sent a task yet."""
     app = Celery("away", broker=NOWHERE, backend="cache+memory://", set_as_current=False)
     app.conf.broker_transport_options = {"max_retries": 0}  # else Celery itself asks for seconds
     install(app, redis_url, namespace=f"away{next(_numbers)}")
@@ -41,14 +41,14 @@ def run(app: Celery, *arguments: str, code: int = 0) -> click.testing.Result:
 
 
 def test_a_process_first_task_is_held(app: Celery) -> None:
-    """A first task that is a retry is held too: Celery gives a retry up when its publish fails."""
+    """A retry as the first task is held too. Celery gives up a retry whose publish fails."""
     app.send_task("note", countdown=60)
     assert len(list(HeldTasks(app).select())) == 1
 
 
 @pytest.mark.parametrize("command", [("reschedule", "--in", "2h"), ("run-now",)], ids=lambda command: command[0])
 def test_a_task_can_be_moved(app: Celery, command: tuple[str, ...]) -> None:
-    """A process that has not asked the broker before can move it."""
+    """A process that has never asked the broker can reschedule a held task."""
     app.send_task("note", countdown=60)
     app.wheel.close()
     app.wheel._forget()  # as in another process
@@ -57,7 +57,7 @@ def test_a_task_can_be_moved(app: Celery, command: tuple[str, ...]) -> None:
 
 
 def test_doctor_says_that_the_broker_is_away(app: Celery) -> None:
-    """The other checks read the store."""
+    """The other checks still read the store."""
     app.send_task("note", countdown=60)
     (row,) = run(app, "doctor", "--json", "--timeout", "0.2", code=1).stdout.splitlines()
     findings = {finding["check"]: finding for finding in json.loads(row)["findings"]}
@@ -69,7 +69,7 @@ def test_doctor_says_that_the_broker_is_away(app: Celery) -> None:
 def test_doctor_waits_for_a_broker_that_hangs_no_longer_than_it_has_to(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker accepts connections and never answers. Celery's own connection has no time limit."""
+    """The broker accepts connections and never answers. Celery's own connection would wait without limit."""
     monkeypatch.setattr("wheel_sched_celery.release.broker_connection.CONNECT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         app = Celery("mute", broker=f"redis://127.0.0.1:{mute.getsockname()[1]}/0", set_as_current=False)
@@ -82,7 +82,7 @@ def test_doctor_waits_for_a_broker_that_hangs_no_longer_than_it_has_to(
 
 
 def test_a_drain_ends_with_one_line_and_leaves_everything(app: Celery) -> None:
-    """The command exits with 69, as for a store that is away."""
+    """The command exits with 69, the same code as for a store that is away."""
     app.send_task("note", countdown=60)
     (line,) = run(app, "drain", "--yes", code=69).stderr.splitlines()[-1:]
     assert line.startswith("celery wheel: the broker is away: ")
@@ -90,7 +90,7 @@ def test_a_drain_ends_with_one_line_and_leaves_everything(app: Celery) -> None:
 
 
 class ThirdTime(threading.Event):
-    """Becomes set after three waits, and keeps the dispatcher's state."""
+    """An event that becomes set at the third wait. It records the dispatcher's state."""
 
     def __init__(self, embedded: EmbeddedDispatcher) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class ThirdTime(threading.Event):
 
 
 def test_a_dispatcher_waits_for_the_broker(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
-    """It logs the reason once, and tries again."""
+    """The dispatcher logs the reason once, and tries again."""
     embedded = EmbeddedDispatcher(app.wheel)
     embedded._stopping = turns = ThirdTime(embedded)
     embedded._run()
@@ -116,7 +116,7 @@ def test_a_dispatcher_waits_for_the_broker(app: Celery, caplog: pytest.LogCaptur
 def test_a_dispatcher_survives_whatever_a_client_raises(
     app: Celery, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its thread no task would be released, and no one would notice."""
+    """If the dispatcher's thread ended, no task would be released, and nobody would notice."""
 
     def odd() -> bool:
         raise KeyError("odd")

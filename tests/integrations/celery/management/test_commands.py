@@ -1,4 +1,4 @@
-"""`celery wheel`: every command over a real store, with no worker up; and once through the real `celery` program."""
+"""`celery wheel`: every command on a real store without a worker, and one test through the real `celery` program."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_list_shows_a_table_and_json_a_line_each(run: Run, ids: dict[str, str]) 
 
 
 def test_list_narrows_by_every_option(run: Run, ids: dict[str, str]) -> None:
-    """Ids, names, queues and times."""
+    """The options select by ids, names, queues and times."""
     assert [row["id"] for row in rows(run("list", ids["two"], "--json"))] == [ids["two"]]
     assert [row["id"] for row in rows(run("list", "--task", "bill.*", "--json"))] == [ids["bill"]]
     assert [row["id"] for row in rows(run("list", "-Q", "other", "--json"))] == [ids["three"]]
@@ -69,7 +69,7 @@ def test_list_narrows_by_every_option(run: Run, ids: dict[str, str]) -> None:
 
 
 def test_show_tells_all_of_one_task(run: Run, ids: dict[str, str]) -> None:
-    """It shows the task as text or as JSON, or the body alone."""
+    """`show` prints the task as text or JSON, or its body alone."""
     text = run("show", ids["three"]).stdout
     for part in (ids["three"], "mail.send", "other", "(3,)", "in 2h59m"):
         assert part in text
@@ -83,7 +83,7 @@ def test_show_tells_all_of_one_task(run: Run, ids: dict[str, str]) -> None:
 def test_cancel_imports_what_a_worker_imports(
     run: Run, ids: dict[str, str], app: Celery, module: str, error_text: str
 ) -> None:
-    """It imports handlers of `task_revoked` and errbacks too. A missing module is named, and the command continues."""
+    """`cancel` imports handlers of `task_revoked` and errbacks too. It names a missing module and continues."""
     app.conf.include = [module]
     sys.modules.pop("colorsys", None)
     result = run("cancel", ids["one"])
@@ -95,7 +95,7 @@ def test_cancel_imports_what_a_worker_imports(
 def test_one_task_named_by_its_id_is_removed_without_a_question(
     run: Run, ids: dict[str, str], tasks: HeldTasks, app: Celery, command: str
 ) -> None:
-    """Several tasks with one id need a question, and so does a task that a filter finds."""
+    """For several tasks with one id, or for a filter, the command asks first."""
     run(command, ids["one"])
     assert [each.id for each in tasks.select()] == [ids["two"], ids["three"], ids["bill"]]
     assert "--yes" in run(command, "--task", "bill.*", code=2).stderr
@@ -107,7 +107,7 @@ def test_one_task_named_by_its_id_is_removed_without_a_question(
 
 
 def test_cancel_asks_where_somebody_can_answer(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """Without a terminal it needs --yes. A dry run changes nothing."""
+    """Without a terminal `cancel` needs --yes. A dry run changes nothing."""
     assert "--yes" in run("cancel", ids["one"], ids["two"], code=2).stderr
     assert "would cancel 3 tasks" in run("cancel", "--task", "mail.*", "--dry-run").stdout
     assert len(list(tasks.select())) == 4
@@ -116,7 +116,7 @@ def test_cancel_asks_where_somebody_can_answer(run: Run, ids: dict[str, str], ta
 
 
 def test_without_a_selection_nothing_is_changed(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """Without ids, filter and --all it is wrong usage. With an unknown id, nothing is changed."""
+    """A command without ids, filter and --all is wrong usage. With an unknown id it changes nothing."""
     for command in ("cancel", "purge", "run-now"):
         assert "Which tasks?" in run(command, "--yes", code=2).stderr
     assert "nothing was changed" in run("purge", ids["one"], "unknown", "--yes", code=1).stderr
@@ -125,7 +125,7 @@ def test_without_a_selection_nothing_is_changed(run: Run, ids: dict[str, str], t
 
 
 def test_reschedule_takes_a_moment_or_a_length_of_time(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """It takes exactly one of the two."""
+    """`reschedule` takes either an ETA or a delay, not both."""
     run("reschedule", ids["one"], "--at", "2033-05-18T03:33:20Z")
     assert tasks.get(ids["one"])[0].eta_ms == 2_000_000_000_000
     before_ms = tasks.now_ms()
@@ -136,13 +136,13 @@ def test_reschedule_takes_a_moment_or_a_length_of_time(run: Run, ids: dict[str, 
 
 
 def test_run_now_makes_tasks_due(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """The next dispatcher sends them."""
+    """The next dispatcher sends these tasks."""
     assert run("run-now", "--all", "--yes").stdout == "4 tasks to run now\n"
     assert all((each.eta_ms or 0) <= tasks.now_ms() for each in tasks.select())
 
 
 def test_purge_removes_the_selected_tasks(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """It removes the tasks of a queue, or all tasks."""
+    """`purge` removes the tasks of a queue, or all tasks."""
     run("purge", "--queue", "other", "--yes")
     assert len(list(tasks.select())) == 3
     (answer,) = rows(run("purge", "--all", "--yes", "--json"))
@@ -150,7 +150,7 @@ def test_purge_removes_the_selected_tasks(run: Run, ids: dict[str, str], tasks: 
 
 
 def test_stats_counts_by_queue(run: Run, ids: dict[str, str], app: Celery) -> None:
-    """It also shows what is due next."""
+    """`stats` also shows which task is due next."""
     text = run("stats").stdout
     assert "other" in text
     assert "4 accepted" in text
@@ -160,7 +160,7 @@ def test_stats_counts_by_queue(run: Run, ids: dict[str, str], app: Celery) -> No
 
 
 def test_drain_sends_everything_with_its_eta(run: Run, ids: dict[str, str], tasks: HeldTasks, app: Celery) -> None:
-    """Stock workers find the messages that stock producers would have sent."""
+    """`drain` sends the same messages that stock producers would have sent, so stock workers can run them."""
     assert "would send 4 tasks" in run("drain", "--dry-run").stdout
     result = run("drain", "--yes", "--json")
     assert rows(result) == [{"done": 4, "left": {}, "back": 0}]
@@ -176,7 +176,7 @@ def test_drain_sends_everything_with_its_eta(run: Run, ids: dict[str, str], task
 def test_drain_says_what_producers_put_on_hold_meanwhile(
     run: Run, ids: dict[str, str], tasks: HeldTasks, app: Celery, monkeypatch: Any
 ) -> None:
-    """The store is not empty then, and the command fails."""
+    """If producers have held tasks during the drain, the store is not empty, and the command fails."""
     send = BrokerConnection.send
 
     def held_again(connection: BrokerConnection, sent: Any) -> Any:
@@ -191,7 +191,7 @@ def test_drain_says_what_producers_put_on_hold_meanwhile(
 
 
 def test_what_is_in_flight_is_named_and_the_exit_code_is_1(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """`cancel` names the tasks in flight, which it cannot change, and exits with 1. `revoke` reaches such tasks."""
+    """`cancel` names the tasks in flight, which it cannot change, and exits with 1. `revoke` can revoke such tasks."""
     tasks.run_now(tasks.get(ids["one"]))
     for shard in range(tasks.store.shards):
         tasks.store.claim(10, shard=shard)
@@ -201,7 +201,7 @@ def test_what_is_in_flight_is_named_and_the_exit_code_is_1(run: Run, ids: dict[s
 
 
 def test_doctor_names_stock_senders_and_says_that_nobody_is_up(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """It reads the store alone. Nothing is wrong, so it exits with 0."""
+    """`doctor` finds stock senders in the store alone. It warns of them and of missing workers, and exits with 0."""
     (waiting,) = tasks.get(ids["bill"])
     task = waiting.task
     assert task is not None
@@ -217,12 +217,12 @@ def test_doctor_names_stock_senders_and_says_that_nobody_is_up(run: Run, ids: di
     assert "exactly once" in findings["horizon"]["evidence"]
     assert "the longest ETA held is 23h" in findings["visibility"]["evidence"]
     assert {"server", "eviction", "backlog"} < set(findings)  # the server's own checks are among them
-    assert {"hand-over", "retries"}.isdisjoint(findings)  # but not those of topics: an app has none
+    assert {"hand-over", "retries"}.isdisjoint(findings)  # but not the checks of topics, because an app has no topics
     assert "0 problems" in run("doctor", "--timeout", "0.2").stdout
 
 
 def test_doctor_counts_task_ids_that_were_sent_more_than_once(run: Run, app: Celery, tasks: HeldTasks) -> None:
-    """Each of these tasks waits, is found by the id, and is cancelled with it."""
+    """All tasks with such an id wait in the store, and are found and cancelled together by the id."""
     eta = datetime.now(UTC) + timedelta(hours=1)
     for number in (1, 2, 2, 3):
         app.tasks["mail.send"].apply_async((number,), eta=eta, task_id="chosen")
@@ -243,7 +243,7 @@ def test_doctor_counts_task_ids_that_were_sent_more_than_once(run: Run, app: Cel
 def test_doctor_finds_a_visibility_timeout_below_the_horizon(
     run: Run, app: Celery, ids: dict[str, str], options: dict[str, int]
 ) -> None:
-    """`doctor` exits with 1, because tasks beyond the visibility timeout run more than once."""
+    """`doctor` exits with 1, because tasks beyond the visibility timeout would run more than once."""
     app.conf.broker_transport_options = options
     (report,) = rows(run("doctor", "--json", "--timeout", "0.2", code=1))
     (finding,) = [finding for finding in report["findings"] if finding["level"] == "problem"]
@@ -252,14 +252,14 @@ def test_doctor_finds_a_visibility_timeout_below_the_horizon(
 
 
 def test_doctor_finds_due_tasks_that_nobody_sends(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """The first task has been due for seconds, and no worker is up."""
+    """The first task has been due for seconds, and no worker runs."""
     tasks.store.schedule([Item("late", tasks.now_ms() - 60_000, b"-", "queue")])
     (report,) = rows(run("doctor", "--json", "--timeout", "0.2", code=1))
     assert "overdue" in next(each["evidence"] for each in report["findings"] if each["check"] == "dispatch")
 
 
 def test_the_celery_program_offers_it(app: Celery, ids: dict[str, str], tmp_path: Path, redis_url: str) -> None:
-    """The test runs `celery -A proj wheel list` in a process, for one app with the integration and one without it."""
+    """`celery -A proj wheel list` runs as a process, for one app with the integration and for one without it."""
     module = (
         "from celery import Celery\nfrom wheel_sched_celery import install\n"
         f"app = Celery('proj', broker={app.conf.broker_url!r})\n"
@@ -291,7 +291,7 @@ def test_the_celery_program_offers_it(app: Celery, ids: dict[str, str], tmp_path
 
 
 def test_a_reader_that_is_gone_is_no_failure(app: Celery, ids: dict[str, str], tmp_path: Path, redis_url: str) -> None:
-    """With `| true` and `| head -1` the command exits with 0, although celery itself would fail at its end."""
+    """With `| true` and `| head -1` the command exits with 0. Celery itself would fail at its end."""
     module = (
         "from celery import Celery\nfrom wheel_sched_celery import install\n"
         f"app = Celery('proj', broker={app.conf.broker_url!r})\n"
@@ -312,24 +312,24 @@ def test_a_reader_that_is_gone_is_no_failure(app: Celery, ids: dict[str, str], t
 
 @pytest.mark.parametrize("times", [(), ("--in", "1h", "--at", "now")], ids=["none", "two"])
 def test_reschedule_needs_exactly_one_new_eta(run: Run, ids: dict[str, str], times: tuple[str, ...]) -> None:
-    """Without an ETA, and with two, the error says what is wrong."""
+    """With no ETA or with two, the error says what is wrong."""
     error_text = run("reschedule", ids["one"], *times, code=2).stderr
     assert ("Give --in or --at, not both." if times else "When? Give --in or --at.") in error_text
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_with_examples(run: Run, command: str) -> None:
-    """The help needs no store."""
+    """`--help` needs no store."""
     assert "Examples:" in run(command, "--help").stdout
 
 
 def test_selection_is_the_same_from_python(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """The options of the command line become a `TaskFilter`."""
+    """The options of the command line give the same `TaskFilter` as Python code."""
     assert [each.id for each in tasks.select(TaskFilter(ids=(ids["bill"], ids["one"])))] == [ids["bill"], ids["one"]]
 
 
 def test_the_plugin_costs_other_commands_no_client() -> None:
-    """Every `celery` command loads the plugin. It imports click and the table of commands only."""
+    """Every `celery` command loads the plugin. So the plugin imports only click and the table of commands."""
     program = (
         "import sys, wheel_sched_celery.cli\n"
         "assert not {'redis', 'celery', 'kombu', 'wheel_sched.store'} & set(sys.modules), sorted(sys.modules)\n"

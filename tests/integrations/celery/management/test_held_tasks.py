@@ -1,4 +1,4 @@
-"""The Python API over a real store, with no worker up."""
+"""The Python API for held tasks, on a real store without a worker."""
 
 from __future__ import annotations
 
@@ -64,8 +64,7 @@ def test_each_condition_of_a_selection_narrows_it(tasks: HeldTasks, ids: dict[st
 
 
 def test_the_bounds_of_a_time_range_are_those_of_the_eta(tasks: HeldTasks, app: Celery) -> None:
-    """The time of release, which is earlier by the lead, does not count.
-
+    """The time of release, which is earlier than the ETA by the lead, does not matter.
     The first bound is included, the last is not.
     """
     (waiting,) = [tasks.get(app.tasks["mail.send"].apply_async((1,), countdown=100).id)[0]]
@@ -77,7 +76,7 @@ def test_the_bounds_of_a_time_range_are_those_of_the_eta(tasks: HeldTasks, app: 
 
 
 def test_a_task_is_found_by_its_id_and_by_its_items(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """An unknown id is no error."""
+    """A look-up of an unknown id returns nothing and raises no error."""
     (waiting,) = tasks.get(ids["one"])
     assert tasks.get(waiting.found.id) == [waiting]
     assert tasks.get("unknown") == []
@@ -85,7 +84,7 @@ def test_a_task_is_found_by_its_id_and_by_its_items(tasks: HeldTasks, ids: dict[
 
 
 def test_cancel_removes_tasks_and_marks_them_revoked(tasks: HeldTasks, app: Celery, ids: dict[str, str]) -> None:
-    """`AsyncResult` says so too."""
+    """`AsyncResult` shows the state REVOKED."""
     changed = tasks.cancel(tasks.select(TaskFilter(name="mail.*")))
     assert sorted(each.id for each in changed.done) == sorted([ids["one"], ids["two"], ids["three"]])
     assert changed.left == []
@@ -95,14 +94,14 @@ def test_cancel_removes_tasks_and_marks_them_revoked(tasks: HeldTasks, app: Cele
 
 
 def test_purge_removes_tasks_and_leaves_their_results(tasks: HeldTasks, app: Celery, ids: dict[str, str]) -> None:
-    """`celery purge` does the same."""
+    """Purged tasks are not marked as revoked. `celery purge` leaves results alone too."""
     assert len(tasks.purge(tasks.select()).done) == 4
     assert selected(tasks) == []
     assert app.AsyncResult(ids["one"]).state == "PENDING"
 
 
 def test_reschedule_moves_the_task_and_the_eta_in_its_message(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """Everything else of the message stays."""
+    """All other parts of the message stay as they are."""
     (before,) = tasks.get(ids["three"])
     eta_ms = tasks.now_ms() + 10 * HOUR_MS
     assert [each.id for each in tasks.reschedule([before], eta_ms).done] == [ids["three"]]
@@ -119,7 +118,7 @@ def test_reschedule_moves_the_task_and_the_eta_in_its_message(tasks: HeldTasks, 
 
 
 def test_run_now_makes_a_task_due(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """The next dispatcher sends it."""
+    """The next dispatcher sends the task."""
     tasks.run_now(tasks.get(ids["bill"]))
     (waiting,) = tasks.get(ids["bill"])
     assert waiting.found.score_ms <= tasks.now_ms()
@@ -131,7 +130,7 @@ def test_run_now_makes_a_task_due(tasks: HeldTasks, ids: dict[str, str]) -> None
 
 
 def test_what_somebody_changed_meanwhile_is_left_alone(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """A change applies only to the version that was read."""
+    """A change applies only to the version of the task that was read."""
     (stale,) = tasks.get(ids["one"])
     tasks.reschedule([stale], tasks.now_ms() + 5 * HOUR_MS)
     changed = tasks.reschedule([stale], tasks.now_ms() + 6 * HOUR_MS)
@@ -140,7 +139,7 @@ def test_what_somebody_changed_meanwhile_is_left_alone(tasks: HeldTasks, ids: di
 
 
 def test_a_task_in_flight_is_left_to_revoke(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """A dispatcher has claimed it. It does not change, and the caller learns why."""
+    """A dispatcher has claimed the task. The task does not change, and the caller gets the reason."""
     tasks.run_now(tasks.get(ids["one"]))
     (waiting,) = tasks.get(ids["one"])
     tasks.store.claim(10, shard=shard_of(waiting.route, tasks.store.shards))
@@ -152,7 +151,7 @@ def test_a_task_in_flight_is_left_to_revoke(tasks: HeldTasks, ids: dict[str, str
 
 
 def test_thousands_are_changed_in_batches(tasks: HeldTasks, app: Celery) -> None:
-    """More tasks than one call takes."""
+    """The test changes more tasks than one call can."""
     mail = app.tasks["mail.send"]
     with app.producer_or_acquire() as producer:
         for number in range(1100):
@@ -171,7 +170,7 @@ def test_an_eta_out_of_range_changes_nothing(tasks: HeldTasks, ids: dict[str, st
 
 
 def test_what_cannot_be_read_is_listed_and_can_be_removed(tasks: HeldTasks) -> None:
-    """A foreign body has no name and no ETA. `reschedule` says why it does not change it."""
+    """A body in an unknown form has no name and no ETA. `reschedule` says why it does not change such a task."""
     tasks.store.schedule([Item("odd", tasks.now_ms() + HOUR_MS, b"\x00nonsense", "somewhere")])
     (waiting,) = tasks.select()
     assert (waiting.id, waiting.name, waiting.eta_ms, waiting.queue) == ("odd", "", None, "somewhere")

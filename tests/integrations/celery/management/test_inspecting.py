@@ -1,4 +1,4 @@
-"""Held tasks in `celery inspect`, beside Celery's own entries."""
+"""`celery inspect` lists held tasks beside Celery's own entries."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def worker_of(app: Celery) -> Any:
-    """A worker's state, with the parts of its consumer that Celery's strategy needs."""
+    """The state of a worker, with the parts of its consumer that Celery's strategy needs."""
     consumer = SimpleNamespace(
         hostname="w@test",
         connection_errors=(),
@@ -55,7 +55,7 @@ def worker_of(app: Celery) -> Any:
 @pytest.mark.parametrize("protocol", [2, 1])
 @pytest.mark.parametrize("options", OPTIONS, ids=["plain", "options", "exchange"])
 def test_a_held_task_looks_like_one_in_a_workers_timer(app: Celery, options: dict[str, Any], protocol: int) -> None:
-    """A worker's timer has a message, and the store holds an equal one. `inspect` shows equal entries for both."""
+    """A message in a worker's timer and an equal one in the store have equal entries in `inspect scheduled`."""
     if protocol == 1:
         options = {name: value for name, value in options.items() if name not in ("shadow", "headers")}
     app.conf.task_protocol = protocol
@@ -86,7 +86,7 @@ def test_a_held_task_looks_like_one_in_a_workers_timer(app: Celery, options: dic
 def test_what_a_reply_has_no_room_for_is_left_out_and_said(
     app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A reply is one message, and arguments are not shortened."""
+    """A reply is one message of bounded size. The log says how to list the tasks that do not fit."""
     monkeypatch.setattr(commands, "LIMIT_BYTES", 10_000)
     for hours, size in enumerate((10, 9_000, 10), 1):
         app.send_task("mail.send", ("x" * size,), countdown=3600 * hours)
@@ -97,7 +97,7 @@ def test_what_a_reply_has_no_room_for_is_left_out_and_said(
 
 
 def test_the_celery_program_knows_wheel_stats(tmp_path: Path) -> None:
-    """It asks the workers of an app with the integration, and does not refuse the command."""
+    """`celery inspect wheel_stats` asks the workers of an app with the integration."""
     (tmp_path / "proj.py").write_text(
         "from celery import Celery\nfrom wheel_sched_celery import install\n"
         "app = Celery('proj', broker='memory://')\ninstall(app, 'redis://nowhere.invalid')\n"
@@ -142,13 +142,13 @@ def findings(app: Celery, monkeypatch: pytest.MonkeyPatch, workers: Workers) -> 
 
 
 def answer_of(app: Celery, **more: Any) -> dict[str, Any]:
-    """The answer of a worker whose dispatcher runs."""
+    """The answer of a worker with a running dispatcher."""
     settings, dispatcher = reported(app.wheel.settings), {"state": "running"}
     return {"installed": True, "settings": settings, "dispatcher": dispatcher, **more}
 
 
 def test_doctor_counts_as_installed_only_who_says_so(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stock workers, which answer with an error, silent workers and workers without a store do not count."""
+    """Stock workers answer with an error. These, silent workers and workers without a store do not count."""
     stats = {
         "new@a": answer_of(app),
         "stock@b": {"error": "KeyError('wheel_stats')"},
@@ -166,7 +166,7 @@ def test_doctor_counts_as_installed_only_who_says_so(app: Celery, monkeypatch: p
 
 
 def test_doctor_says_that_nobody_sends_what_is_held(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One worker serves another namespace, the other runs no dispatcher. That is a problem once a task is held."""
+    """One worker serves another namespace, and the other runs no dispatcher. This is a problem once a task is held."""
     other = {**reported(app.wheel.settings), "namespace": "other"}
     workers = Workers({"a@t": answer_of(app, settings=other), "b@t": answer_of(app, dispatcher=None)}, {})
     assert findings(app, monkeypatch, workers)["workers"].level == "warn"
@@ -178,7 +178,7 @@ def test_doctor_says_that_nobody_sends_what_is_held(app: Celery, monkeypatch: py
 
 
 def test_doctor_tells_held_tasks_from_those_in_a_workers_memory(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`inspect scheduled` lists both kinds of tasks, and they look alike."""
+    """`inspect scheduled` lists both in the same form. `doctor` reports only the tasks in memory as a problem."""
     app.send_task("held", countdown=3 * 3600)
     rows = Panel.data["scheduled"](worker_of(app))
     workers = {"w@test": answer_of(app)}

@@ -1,4 +1,4 @@
-"""A held task is revoked in each possible way: tests of results, chords, events and signals."""
+"""Held tasks are revoked in every possible way: effects on results, chords, events and signals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def state_of(app: Celery) -> Any:
 
 
 def command(app: Celery, name: str, *arguments: Any, **options: Any) -> None:
-    """A command of remote control, as a worker runs it."""
+    """Run a command of remote control as a worker does."""
     Panel.data[name](state_of(app), *arguments, **options)
     assert commands.revoking_thread.finish(60) == 0
 
@@ -49,7 +49,7 @@ def by_cancel(app: Celery, ids: list[str]) -> None:
 
 @pytest.mark.parametrize("revoke", [by_revoke, by_terminate, by_cancel])
 def test_a_chord_fails_when_parts_of_its_header_are_revoked(app: Celery, revoke: Revoke) -> None:
-    """It fails with the same ChordError as in stock Celery, and calls its errback."""
+    """The chord fails with the same ChordError as in stock Celery, and calls its errback."""
     send, write = app.tasks["mail.send"], app.tasks["bill.write"]
     body = write.s().on_error(app.signature("report", queue="errors", immutable=True))
     parts = chord([send.s(1).set(**FAR), send.s(2).set(**FAR)], body, app=app).apply_async()
@@ -66,7 +66,7 @@ def test_a_chord_fails_when_parts_of_its_header_are_revoked(app: Celery, revoke:
 
 @pytest.mark.parametrize("revoke", [by_revoke, by_cancel])
 def test_each_part_of_a_group_is_revoked_and_announced_once(app: Celery, revoke: Revoke) -> None:
-    """The signal carries a worker's request. Monitors get the event."""
+    """The signal carries the request as a worker has it. Monitors get the event."""
     send = app.tasks["mail.send"]
     parts = group(send.s(number).set(**FAR) for number in (1, 2)).apply_async()
     heard: list[Any] = []
@@ -86,7 +86,7 @@ def test_each_part_of_a_group_is_revoked_and_announced_once(app: Celery, revoke:
 
 
 def test_stamps_find_what_is_held_and_nothing_else(app: Celery) -> None:
-    """A worker that starts later would not know the revoked stamps."""
+    """A revoke by stamps removes held tasks at once. A worker that starts later would not know the revoked stamps."""
     send, tasks = app.tasks["mail.send"], HeldTasks(app)
     stamped = {}
     for tenant in ("gone", ["here", "gone"], "here", 7):
@@ -103,7 +103,7 @@ def test_stamps_find_what_is_held_and_nothing_else(app: Celery) -> None:
 
 
 def test_a_revoked_task_waits_for_its_result_backend(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The revoked task never runs. The failure is logged, `doctor` names the task, and a second cancel removes it."""
+    """The task never runs. The failure is logged, `doctor` names the task, and a second cancel removes it."""
     tasks, result = HeldTasks(app), app.tasks["mail.send"].apply_async((1,), **FAR)
 
     def away(*_: Any, **__: Any) -> None:
@@ -120,14 +120,14 @@ def test_a_revoked_task_waits_for_its_result_backend(app: Celery, monkeypatch: p
 
 
 def test_a_task_that_this_process_does_not_know_is_revoked_all_the_same(app: Celery) -> None:
-    """The command line often has imported none of the tasks."""
+    """The process of the command line has often imported none of the tasks."""
     tasks, result = HeldTasks(app), app.send_task("elsewhere", (1,), **FAR)
     assert len(tasks.cancel(tasks.get(result.id)).done) == 1
     assert app.AsyncResult(result.id).state == "REVOKED"
 
 
 def test_an_ignored_result_stays_ignored(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that drops a revoked task does the same."""
+    """A worker that drops a revoked task stores no such result either."""
     monkeypatch.setattr(app.tasks["mail.send"], "ignore_result", True)
     tasks, result = HeldTasks(app), app.tasks["mail.send"].apply_async((1,), **FAR)
     assert len(tasks.cancel(tasks.get(result.id)).done) == 1

@@ -1,4 +1,4 @@
-"""`celery wheel` shows its errors as `wheel-sched` does."""
+"""`celery wheel` shows errors in the same way as `wheel-sched`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wheel_sched.errors import StoreUnavailable
     "error", [StoreUnavailable("a\nb \x1b[2J redis://u:pw@h"), click.UsageError("a\nb redis://u:pw@h")]
 )
 def test_the_commands_of_celery_show_errors_as_ours_do(error: Exception) -> None:
-    """They are in another click group, which uses the same error lines."""
+    """`celery wheel` is another click group, and uses the same error lines."""
 
     @click.command()
     def fail() -> None:

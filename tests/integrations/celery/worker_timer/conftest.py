@@ -1,4 +1,4 @@
-"""Celery workers in processes of their own, over the session's server."""
+"""Fixtures: Celery workers in processes of their own, on the session's server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 
 class TimedWorker:
-    """A worker of `processes/timed.py`, with its own queue and records."""
+    """A worker of the app in `processes/timed.py`, with its own queue and records."""
 
     def __init__(self, url: str, log: Path, pool: str, *arguments: str, folder: Path | None = None) -> None:
         self.queue = f"timed-{os.getpid()}-{next(_numbers)}"
@@ -47,7 +47,7 @@ class TimedWorker:
             )
 
     def wait_for(self, what: str, condition: Callable[[], Any]) -> Any:
-        """Wait for the condition's first true answer and return it. Fails with the worker's log."""
+        """Wait until the condition returns something true, and return it. Fails with the worker's log."""
         until = time.monotonic() + DEADLINE_S
         while not (found := condition()):
             if self._process.poll() is not None or time.monotonic() > until:
@@ -56,7 +56,7 @@ class TimedWorker:
         return found
 
     def timers(self) -> set[str]:
-        """The class names of the timers, once the worker is ready."""
+        """The class names of the worker's timers, once the worker is ready."""
         found = self.wait_for("ready", lambda: self.client.lrange(f"ready:{self.queue}", 0, -1))
         return {name.decode() for name in found}
 
@@ -71,7 +71,7 @@ class TimedWorker:
                 self.app.send_task("note", (number, eta.timestamp()), eta=eta, producer=producer)
 
     def ran(self) -> list[tuple[int, float]]:
-        """(number, lateness in seconds) of each run so far."""
+        """The number and the lateness in seconds of each run so far."""
         found = [line.decode().split() for line in self.client.lrange(f"ran:{self.queue}", 0, -1)]
         return [(int(number), float(at) - float(due)) for number, due, at in found]
 
@@ -89,7 +89,7 @@ class TimedWorker:
 
 @pytest.fixture
 def timed_worker(real_server: Any, tmp_path: Path) -> Iterator[Callable[..., TimedWorker]]:
-    """Starts workers, and stops them at the end."""
+    """Starts workers with the app in `processes/timed.py`, and stops them at the end."""
     with contextlib.ExitStack() as stack:
 
         def start(pool: str, *arguments: str, **options: Any) -> TimedWorker:

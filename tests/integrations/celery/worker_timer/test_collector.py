@@ -1,4 +1,4 @@
-"""The garbage collector does not look at the worker's own objects."""
+"""The worker freezes its own long-lived objects, so that the garbage collector skips them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from wheel_sched_celery.worker_timer import CollectorStep
 
 
 class Circle:
-    """Refers to itself."""
+    """An object that refers to itself, so that only the garbage collector frees it."""
 
     me: Circle
 
 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
-    """Unfreeze the objects that a test has frozen, collect, and freeze the rest as before the test."""
+    """After the test, unfreeze all objects, collect garbage, and freeze the rest."""
     yield
     gc.unfreeze()
     gc.collect()
@@ -40,7 +40,7 @@ def worker(app: Any) -> Any:
 
 
 def test_old_objects_are_frozen_and_garbage_is_not(app: Celery) -> None:
-    """Frozen garbage would stay for ever."""
+    """The worker collects garbage before it freezes. Frozen garbage would never be freed."""
     install(app, None)
     step = CollectorStep(worker(app))
     circle = Circle()
@@ -56,6 +56,6 @@ def test_old_objects_are_frozen_and_garbage_is_not(app: Celery) -> None:
 
 @pytest.mark.parametrize(("horizon", "included"), [("2s", True), (None, False)])
 def test_without_a_horizon_it_does_not_run(app: Celery, horizon: str | None, included: bool) -> None:
-    """With `horizon=None` the step does not run, like the timer."""
+    """With `horizon=None` the worker's step for the collector does not run, like its timer."""
     install(app, "redis://nowhere.invalid", horizon=horizon)
     assert CollectorStep(worker(app)).include_if(worker(app)) is included

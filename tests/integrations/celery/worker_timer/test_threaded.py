@@ -1,4 +1,4 @@
-"""ThreadedWheelTimer: celery's timer for workers without an event loop."""
+"""ThreadedWheelTimer: the timer for Celery workers without an event loop."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_an_error_is_reported_and_the_timer_continues() -> None:
 
 
 def test_all_methods_of_timer2_are_there(timer: ThreadedWheelTimer) -> None:
-    """All that celery and its plugins call."""
+    """The timer has all methods that Celery and its plugins call."""
     assert bool(timer)
     entry = timer.Entry(print)
     timer.enter(entry, monotonic() + 100, priority=None)
@@ -103,7 +103,7 @@ def test_on_tick_gets_the_wait() -> None:
 
 
 def test_stop_before_start_and_twice_is_quiet() -> None:
-    """Nothing runs afterwards."""
+    """No entry runs after `stop`."""
     never = ThreadedWheelTimer()
     never.stop()
     never.stop()
@@ -115,7 +115,7 @@ def test_stop_before_start_and_twice_is_quiet() -> None:
 
 
 def test_a_callback_may_stop_its_own_timer() -> None:
-    """A worker that shuts down from a timer must not wait for itself."""
+    """A worker that is shut down by an entry of its timer must not wait for itself."""
     timer = ThreadedWheelTimer()
     timer.call_after(0, timer.stop)
     timer.join(DEADLINE_S)
@@ -123,7 +123,7 @@ def test_a_callback_may_stop_its_own_timer() -> None:
 
 
 def test_ten_threads_start_and_stop_fifty_timers_each() -> None:
-    """No timer is left, and no thread waits for ever."""
+    """All timers have ended, and no thread waits for ever."""
 
     def life() -> None:
         for _ in range(50):
@@ -142,7 +142,7 @@ def test_ten_threads_start_and_stop_fifty_timers_each() -> None:
 
 
 def test_with_spawn_a_blocked_entry_blocks_nobody_else() -> None:
-    """A full green pool blocks the caller that gives it a task, but heartbeats must still be sent."""
+    """A full pool of greenlets blocks the caller that adds a task. With `spawn`, heartbeats are still sent."""
 
     def spawn(fun: Any, *args: Any) -> None:
         threading.Thread(target=fun, args=args, daemon=True).start()

@@ -1,4 +1,4 @@
-"""WheelTimer beside kombu's Timer. The documented behaviour holds for both; a test says where ours differs."""
+"""WheelTimer and kombu's Timer pass the same tests. A test says where they differ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wheel_sched_celery.worker_timer import WheelEntry, WheelTimer
 
 
 class FakeClock:
-    """A clock in seconds. It moves only when a test moves it."""
+    """A clock in seconds that only the test moves."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -31,7 +31,7 @@ class FakeClock:
 
 
 def due_now(timer: Any, clock: Callable[[], float] | None = None) -> list[Any]:
-    """Run all due entries, like a hub without sockets. Returns the waits that the iterator asked for."""
+    """Run all due entries, as a hub without sockets does. Returns the waits that the iterator asked for."""
     turns = timer.__iter__(nowfun=clock) if clock is not None and type(timer) is Timer else iter(timer)
     waits: list[Any] = []
     while True:
@@ -60,14 +60,14 @@ def test_entries_run_by_eta_and_then_by_priority(timer: Any) -> None:
 
 
 def test_an_empty_timer_asks_for_no_wait(timer: Any) -> None:
-    """(None, None): the hub may poll as long as it wants."""
+    """The iterator yields (None, None): the hub may poll as long as it wants."""
     assert next(iter(timer)) == (None, None)
     assert len(timer) == 0
     assert not timer._queue
 
 
 def test_a_wait_is_as_long_as_the_next_eta_is_away_and_at_most_max_interval(timer: Any) -> None:
-    """For a far eta the hub asks again after max_interval."""
+    """For an eta that is further away, the hub asks again after max_interval."""
     timer.call_after(3600, print)
     assert next(iter(timer)) == (10.0, None)
     timer.call_after(2, print)
@@ -77,7 +77,7 @@ def test_a_wait_is_as_long_as_the_next_eta_is_away_and_at_most_max_interval(time
 
 
 def test_a_cancelled_entry_does_not_run(timer: Any) -> None:
-    """It may be cancelled by its handle or by the timer, before or after it fell due."""
+    """An entry can be cancelled by its handle or by the timer, before or after it became due."""
     ran: list[int] = []
     by_handle = timer.call_at(1.0, ran.append, (1,))
     by_timer = timer.call_at(1.0, ran.append, (2,))
@@ -92,7 +92,7 @@ def test_a_cancelled_entry_does_not_run(timer: Any) -> None:
 
 
 def test_an_entry_may_cancel_another_of_the_same_instant(timer: Any) -> None:
-    """This holds even if the timer has already taken both to run them."""
+    """The cancelled entry does not run, even if the timer has already taken both entries out to run them."""
     ran: list[str] = []
     second: list[Any] = []
     timer.call_at(1.0, lambda: second.pop().cancel())
@@ -103,14 +103,14 @@ def test_an_entry_may_cancel_another_of_the_same_instant(timer: Any) -> None:
 
 
 def test_a_flag_set_by_hand_counts_as_cancelled(timer: Any) -> None:
-    """Some callers write `canceled` and do not call `cancel`."""
+    """Some callers set `canceled` on the entry and do not call `cancel`."""
     entry = timer.call_at(1.0, pytest.fail)
     entry.canceled = True
     due_now(timer)
 
 
 def test_clear_forgets_everything_and_keeps_the_queue_object(timer: Any) -> None:
-    """The hub keeps its reference to `_queue` for ever."""
+    """The hub keeps its reference to `_queue` for ever, so `clear` keeps the object."""
     queue = timer._queue
     timer.call_at(1.0, pytest.fail)
     timer.call_after(100, pytest.fail)
@@ -123,7 +123,7 @@ def test_clear_forgets_everything_and_keeps_the_queue_object(timer: Any) -> None
 
 
 def test_the_queue_shows_what_waits_in_order(timer: Any) -> None:
-    """`inspect scheduled` reads eta, priority and entry.args from it."""
+    """`inspect scheduled` reads eta, priority and entry.args from the queue."""
     timer.call_at(5e9, print, ("late",), priority=6)
     timer.call_at(4e9, print, ("soon",), priority=2)
     shown = [(each.eta, each.priority, each.entry.args[0]) for each in timer.schedule.queue]
@@ -132,14 +132,14 @@ def test_the_queue_shows_what_waits_in_order(timer: Any) -> None:
 
 
 def test_datetimes_are_taken_as_moments(timer: Any) -> None:
-    """They may have a zone. A datetime without a zone is in UTC."""
+    """A datetime may have a zone. Without a zone it is in UTC."""
     for eta in (datetime.now(UTC) + timedelta(hours=1), datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=1)):
         timer.call_at(eta, print)
     assert [each.eta for each in timer.queue] == pytest.approx([monotonic() + 3600] * 2, abs=30)
 
 
 def test_an_eta_that_cannot_be_read_goes_to_on_error(timer: Any) -> None:
-    """No entry is made."""
+    """The timer makes no entry for such an eta."""
     errors: list[Exception] = []
     timer.on_error = errors.append
 
@@ -154,7 +154,7 @@ def test_an_eta_that_cannot_be_read_goes_to_on_error(timer: Any) -> None:
 
 
 def test_none_is_now(timer: Any) -> None:
-    """`enter_at` without an eta."""
+    """`enter_at` without an eta makes an entry that is due now."""
     ran: list[int] = []
     timer.enter_at(timer.Entry(ran.append, (1,)))
     due_now(timer)
@@ -162,7 +162,7 @@ def test_none_is_now(timer: Any) -> None:
 
 
 def test_odd_etas_are_due_at_once_or_never(timer: Any) -> None:
-    """The past is due at once, infinity and the year 9999 never. None of them breaks the timer."""
+    """An eta in the past is due at once; infinity and the year 9999 are never due. None of them breaks the timer."""
     ran: list[str] = []
     for name, eta in [("negative", -1e18), ("minus inf", -math.inf), ("zero", 0), ("inf", math.inf), ("9999", 2.5e11)]:
         timer.call_at(eta, ran.append, (name,))
@@ -183,7 +183,7 @@ def test_apply_entry_hands_errors_to_on_error_or_the_log(timer: Any, caplog: pyt
 
 
 def test_call_repeatedly_runs_again_until_it_is_cancelled(timer: Any) -> None:
-    """Each run enters the same entry again."""
+    """Each run puts the same entry back into the timer."""
     ran: list[int] = []
     entry = timer.call_repeatedly(0.001, ran.append, (1,))
     turns = iter(timer)
@@ -198,7 +198,7 @@ def test_call_repeatedly_runs_again_until_it_is_cancelled(timer: Any) -> None:
 
 
 def test_entries_of_kombu_itself_are_taken(timer: Any) -> None:
-    """A caller that makes kombu's own Entry gets it back, and can cancel it."""
+    """The timer takes kombu's own Entry, returns it, and can cancel it."""
     ran: list[int] = []
     entry = Entry(ran.append, (1,))
     assert timer.enter_after(0, entry) is entry
@@ -210,7 +210,7 @@ def test_entries_of_kombu_itself_are_taken(timer: Any) -> None:
 
 
 def test_the_timer_is_a_context(timer: Any) -> None:
-    """`with` stops it at the end."""
+    """`with` stops the timer at the end of its block."""
     with timer as same:
         assert same is timer
 
@@ -230,8 +230,7 @@ STEPS = st.lists(
 def test_the_same_steps_run_the_same_entries_at_the_same_time(steps: list[tuple[str, int, int]]) -> None:
     """For any sequence of calls, kombu's heap and the wheel run the same (eta, priority) pairs in the same order.
 
-    The etas are whole milliseconds and the floats next to them. An eta between two milliseconds is due with the second;
-    the next test covers it.
+    The etas are whole milliseconds and the floats next to them. The next test covers etas between two milliseconds.
     """
     now_ms = 1_000_000
     clock = FakeClock(now_ms / 1000)
@@ -259,7 +258,7 @@ def test_the_same_steps_run_the_same_entries_at_the_same_time(steps: list[tuple[
 
 @given(st.floats(0, 1e6), st.floats(0, 10))
 def test_nothing_runs_before_its_eta(start: float, delay: float) -> None:
-    """An eta may be a float between two milliseconds: its entry runs at the next millisecond, never earlier."""
+    """An eta may be a float between two milliseconds. Its entry runs at the next millisecond, never earlier."""
     clock = FakeClock(start)
     timer = WheelTimer(clock=clock)
     timer.call_at(start + delay, int)
@@ -270,7 +269,7 @@ def test_nothing_runs_before_its_eta(start: float, delay: float) -> None:
 
 
 def test_a_cancelled_entry_is_freed_at_once() -> None:
-    """Its place and its arguments go when it is cancelled. kombu keeps them until it is due."""
+    """The entry and its arguments are freed by the cancel. kombu keeps them until the entry is due."""
 
     class Request:
         pass
@@ -289,7 +288,7 @@ def test_a_cancelled_entry_is_freed_at_once() -> None:
 
 
 def test_what_has_run_is_freed_at_once() -> None:
-    """Its reference count frees it, even if a request keeps its entry. No garbage collection is necessary."""
+    """The entry's reference count frees it, even if a request refers to it. No garbage collection is necessary."""
 
     class Request:
         entry: Any
@@ -311,7 +310,7 @@ def test_what_has_run_is_freed_at_once() -> None:
 
 
 def test_all_that_is_due_comes_as_one_entry() -> None:
-    """The hub calls ten entries a turn, so a thousand due entries must be one of them."""
+    """The hub calls ten entries a turn, so the timer gives it a thousand due entries as one entry."""
     timer = WheelTimer(slice_s=60)
     ran: list[int] = []
     for number in range(1500):
@@ -325,7 +324,7 @@ def test_all_that_is_due_comes_as_one_entry() -> None:
 
 
 def test_a_single_due_entry_comes_as_itself() -> None:
-    """A caller of the iterator gets the entry that was entered."""
+    """The iterator yields the entry itself, not a batch."""
     timer = WheelTimer()
     entry = timer.call_at(1.0, print)
     assert next(iter(timer)) == (None, entry)
@@ -333,7 +332,7 @@ def test_a_single_due_entry_comes_as_itself() -> None:
 
 
 def test_a_batch_ends_with_its_slice_and_goes_on_after_the_sockets() -> None:
-    """The hub gets control after `slice_s`, and is asked to come back at once."""
+    """The batch stops after `slice_s`, so that the hub can serve sockets. The hub comes back at once for the rest."""
     clock = FakeClock()
     timer = WheelTimer(clock=clock, slice_s=0.005)
 
@@ -361,7 +360,7 @@ def test_a_batch_ends_with_its_slice_and_goes_on_after_the_sockets() -> None:
 
 
 def test_ten_single_entries_in_a_row_do_not_send_the_hub_to_sleep() -> None:
-    """After its tenth call the hub ignores the wait, and would poll for a second."""
+    """After ten calls the hub ignores the requested wait and would poll for a second, so the timer prevents this."""
     clock = FakeClock()
     timer = WheelTimer(clock=clock)
     hub = Hub(timer)
@@ -381,7 +380,7 @@ def test_ten_single_entries_in_a_row_do_not_send_the_hub_to_sleep() -> None:
 
 
 def test_an_error_in_a_batch_stops_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
-    """The hub logs it as for a single entry, and the other entries run."""
+    """The hub logs the error as for a single entry, and the other entries of the batch run."""
     timer = WheelTimer()
     hub = Hub(timer)
     ran: list[int] = []
@@ -396,7 +395,7 @@ def test_an_error_in_a_batch_stops_nobody_else(caplog: pytest.LogCaptureFixture)
 
 
 def test_an_error_the_hub_must_see_reaches_it_and_the_rest_waits() -> None:
-    """Connection errors restart the consumer. The other due entries are not lost."""
+    """Connection errors restart the consumer. The other due entries run later."""
     timer = WheelTimer()
     hub = Hub(timer)
     ran: list[int] = []
@@ -415,7 +414,7 @@ def test_an_error_the_hub_must_see_reaches_it_and_the_rest_waits() -> None:
 
 
 def turns_of(hub: Hub, timer: Any) -> int:
-    """The number of turns of the hub until nothing waits, counted by its polls."""
+    """The number of turns that the hub makes until nothing waits, counted by its polls."""
     turns = 0
     while timer._queue:
         hub.fire_timers()
@@ -424,7 +423,7 @@ def turns_of(hub: Hub, timer: Any) -> int:
 
 
 def test_a_thousand_due_tasks_take_the_hub_a_few_turns_and_kombus_timer_a_hundred() -> None:
-    """This slows the solo pool: with kombu's timer each turn ends in a poll of up to a second."""
+    """With kombu's timer each turn can end in a poll of up to a second, which slows the solo pool."""
     turns = {}
     for kind in (Timer, WheelTimer):
         timer = kind()
@@ -438,7 +437,7 @@ def test_a_thousand_due_tasks_take_the_hub_a_few_turns_and_kombus_timer_a_hundre
 
 
 def test_adopt_takes_over_what_waits_elsewhere() -> None:
-    """Others may have used a worker's timer before it is replaced."""
+    """`adopt` takes over entries of a timer that is replaced."""
     old, timer = Timer(), WheelTimer()
     kept = old.call_at(7e9, print, ("kept",), priority=3)
     old.call_at(1.0, pytest.fail).cancel()
@@ -483,7 +482,7 @@ def test_threads_may_enter_and_cancel_while_the_hub_iterates() -> None:
 
 
 def test_the_repr_says_what_waits() -> None:
-    """The repr is for a look into a running worker."""
+    """The repr shows how many entries wait and when the next one is due, for a look into a running worker."""
     timer = WheelTimer()
     timer.call_after(100, print)
     assert repr(timer).startswith("<WheelTimer pending=1 ready=0 <DeadlineQueue pending=1 ")

@@ -1,4 +1,4 @@
-"""The wheel in real workers of every pool, without a store."""
+"""The timers on the wheel in real workers of every pool, without a store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMERS = {
 
 @pytest.mark.parametrize("pool", TIMERS)
 def test_eta_tasks_run_once_and_never_early_in_every_pool(pool: str, timed_worker: Callable[..., Any]) -> None:
-    """Fifty tasks are due at one instant, fifty are spread out. All reach the worker before they are due."""
+    """Fifty tasks are due at one instant and fifty at different ones. All reach the worker before they are due."""
     worker = timed_worker(pool)
     assert worker.timers() == {TIMERS[pool]}
     start_s = time.time() + 1.5
@@ -34,8 +34,7 @@ def test_eta_tasks_run_once_and_never_early_in_every_pool(pool: str, timed_worke
 
 
 def test_a_burst_does_not_put_the_solo_pool_to_sleep(timed_worker: Callable[..., Any]) -> None:
-    """Kombu's timer runs ten entries and then polls for a second, so 400 would take 20 s or more.
-
+    """With kombu's timer a worker runs ten entries and then polls for a second, so 400 would take 20 s or more.
     `test_timer` counts the turns of the loop. Here the tasks only have to run.
     """
     worker = timed_worker("solo")
@@ -49,7 +48,7 @@ def test_a_burst_does_not_put_the_solo_pool_to_sleep(timed_worker: Callable[...,
 def test_a_transport_without_an_event_loop_gets_the_threaded_timer(
     timed_worker: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Filesystem queues only block. ETA tasks are on time there too."""
+    """A filesystem transport can only block. ETA tasks are on time with it too."""
     folder = tmp_path / "queues"
     folder.mkdir()
     worker = timed_worker("solo", folder=folder)
@@ -63,7 +62,7 @@ def test_a_transport_without_an_event_loop_gets_the_threaded_timer(
 
 
 def test_inspect_scheduled_shows_what_waits_in_the_wheel(timed_worker: Callable[..., Any]) -> None:
-    """`inspect scheduled` shows the tasks in the form of stock Celery, which reads the timer's queue."""
+    """`inspect scheduled` shows these tasks in the form of stock Celery, because it reads the timer's queue."""
     worker = timed_worker("threads")
     worker.timers()
     worker.send(1, time.time() + 3600)

@@ -1,6 +1,6 @@
-"""A process that adds jobs one by one when the test gives the signal, and reports how many of them it was first to add.
+"""A process that adds jobs one by one when the test gives the signal. It reports how many ids it was the first to add.
 
-argv: the store's URL, the number of jobs. Every process of a race is given the same ids.
+argv: the store's URL, the number of jobs. All processes of a race add the same ids.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Jobs that report each run to a server: which occurrence, in which process, when. The test reads these reports."""
+"""Jobs that report each run to a server: the occurrence, the process, the time. The test reads these reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def judge() -> redis.Redis:
 
 
 def record(work_s: float = 0.0) -> None:
-    """Tell it, then work."""
+    """Record the run at the server that the test reads, then sleep for `work_s`."""
     occurrence = current_occurrence()
     assert occurrence is not None
     judge().rpush(FIRED, f"{occurrence.id} {os.getpid()} {occurrence.token} {time.time_ns() // 1_000_000}")
@@ -32,21 +32,21 @@ def record(work_s: float = 0.0) -> None:
 
 
 async def record_later() -> None:
-    """The same as a coroutine."""
+    """Does what `record` does, as a coroutine."""
     record()
 
 
 def record_and_wait() -> None:
-    """Record the run, and work until the judge, a server that the test controls, has the key `OPEN`."""
+    """Record the run, and work until the server that the test reads has the key `OPEN`."""
     record()
     while not judge().exists(OPEN):
-        time.sleep(0.02)  # the judge tells nobody
+        time.sleep(0.02)  # the server sends no signal
 
 
 def take_turn(processes: int, jobs: int) -> None:
-    """Record the run, and wait while this process has more runs than the slowest one, so no process gets far ahead.
+    """Record the run. Wait while this process is far ahead of the process with the fewest runs.
 
-    The slowest one never waits, so the jobs come to an end.
+    The process with the fewest runs never waits, so all jobs end.
     """
     record()
     client = judge()
@@ -56,9 +56,9 @@ def take_turn(processes: int, jobs: int) -> None:
         slowest = min(turns) if len(turns) == processes else 0
         if mine <= slowest + AHEAD or sum(turns) >= jobs:
             break
-        time.sleep(0.01)  # another process's doing
+        time.sleep(0.01)  # another process makes it true, without a signal
 
 
 def fail() -> None:
-    """Raise."""
+    """A job that raises."""
     raise RuntimeError("on purpose")

@@ -1,4 +1,4 @@
-"""A process with a scheduler over a shared store; says "ready", and on SIGTERM how it is, as JSON.
+"""A process with a scheduler over a shared store. It prints "ready", and on SIGTERM its state as JSON.
 
 argv[1] is JSON: `url`, `store` and `scheduler` (their settings) and `kind`, one of KINDS: a stock scheduler, or one of
 ours.
@@ -36,13 +36,13 @@ def say(what: str) -> None:
 
 
 def alive(scheduler: Any) -> bool:
-    """Stock's own `running` stays True when its thread is dead."""
+    """Whether the scheduler's thread lives. Stock's own `running` stays True when its thread has died."""
     thread = getattr(scheduler, "_thread", None)
     return bool(scheduler.running if thread is None else thread.is_alive())
 
 
 def between_passes(scheduler: Any) -> None:
-    """Pause it, and wait for the pass under way: within one, stock's own `remove_job` fails at a shutdown."""
+    """Pause the scheduler, and wait for the end of its pass. In a pass, a shutdown makes stock's `remove_job` fail."""
     scheduler.pause()
     with scheduler._jobstores_lock:
         pass
@@ -77,7 +77,7 @@ def in_this_thread(scheduler: Any) -> bool:
 
 
 async def on_the_loop(scheduler: Any) -> bool:
-    """The schedulers of asyncio and of Tornado, which uses the same loop."""
+    """Run a scheduler of asyncio or of Tornado; both use the same event loop."""
     ended, over = asyncio.Event(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     scheduler.start()

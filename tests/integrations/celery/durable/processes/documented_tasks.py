@@ -1,4 +1,4 @@
-"""More tasks of the test workers, after the examples of Celery's user guide. The setting `include` names them."""
+"""Tasks of the test workers, after the examples of Celery's user guide. The setting `include` names this module."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def fail(text: str) -> None:
 
 @app.task(name="report")
 def report(request: Any, error: Any, traceback: Any) -> None:
-    """An error callback that writes the error."""
+    """An error callback that records the error."""
     _wrote(f"report {error}")
 
 
 @app.task(bind=True, name="facts")
 def facts(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """The request as a task sees it, without ids and times."""
+    """Returns the task's own request, without ids and times."""
     request = self.request
     return {
         "args": args,

@@ -1,6 +1,6 @@
 """Runs a worker's dispatcher over BROKER and STORE. Prints the modules that its threads import, and the tasks it sent.
 
-If a process forks while a thread imports a module, the child can never import it: the lock stays taken.
+If a process forks while a thread imports a module, the child can never import it, because its import lock stays taken.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ while time.monotonic() < until_s:
     info = step.info(worker)["wheel_dispatcher"]
     if info.get("published"):
         break
-    time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+    time.sleep(0.02)  # other threads make it true, without a signal
 step.stop(worker)
 sys.stdout.write(json.dumps({"imported": imported, "info": info}))
 sys.stdout.flush()

@@ -34,7 +34,7 @@ app.conf.update(
 
 
 def store_of(address: str) -> Any:
-    """The URL, or a client that asks a Sentinel."""
+    """The store's URL, or a client that asks a Sentinel for the store's primary."""
     if not address.startswith("sentinel:"):
         return address
     _, port, name = address.split(":")

@@ -1,6 +1,6 @@
-"""A Celery app whose tasks write down when they ran. Environment variables set it up.
+"""A Celery app whose tasks record when they ran. Environment variables set it up.
 
-BROKER and RECORDS are addresses of the same Redis server, WHEEL=1 puts the wheel into the worker.
+BROKER and RECORDS are addresses of the same Redis server. WHEEL=1 gives the worker a timer on the wheel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _clients: dict[int, Any] = {}
 
 
 def records() -> Any:
-    """A client of this process: a forked child must not share its parent's."""
+    """A client that this process opens itself, because a forked child must not share its parent's."""
     if os.getpid() not in _clients:
         _clients[os.getpid()] = redis.Redis.from_url(os.environ["RECORDS"])
     return _clients[os.getpid()]
