@@ -17,7 +17,7 @@ BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 # The folders that need Java are left out, because each worker takes a second to load them.
 pytest = $(PY) -m pytest --ignore=tests/kafka --ignore=tests/spark $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real proofs spec simulate rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
+.PHONY: help demo test test-unit test-real proofs spec simulate rabbit-test kafka-test test-celery spark-test spark-kafka-test spark-all-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -71,6 +71,10 @@ spark-kafka-test: venv-spark ## Spark with a real Kafka broker: needs Java 17 an
 	@printf '==> Spark and Kafka\n'
 	@java -version >/dev/null 2>&1 || { printf 'error: Spark and Kafka need Java 17: apt-get install openjdk-17-jre-headless; nothing was run\n' >&2; exit 1; }
 	@$(PY) -m pytest -m "spark and kafka" tests/spark/kafka -n 2 $(ONE_BY_ONE) $(ARGS)
+
+spark-all-test: venv-spark ## both Spark layers over the same sessions
+	@printf '==> Spark, with and without Kafka\n'
+	@$(PY) -m pytest -m spark tests/spark -n 3 $(ONE_BY_ONE) $(ARGS) # its processes wait a third of the time
 
 check: lint types imports built-wheel ## linter, types, direction of imports, the built wheel
 	@printf '==> all checks passed\n'

@@ -2,8 +2,8 @@
 
 A benchmark is a module of this package with `FIGURES`, `QUICK`, `FULL` and `run(sizes)`. It may also have
 `sections(result)` (more tables for docs/benchmarks.md, by name), `write_plots(result, folder)`, and, when it also
-measures on the JVM, `JVM_FIGURES` and `run(sizes, jvm=True)`. The exit code is 0, or 1 with `--check` when a figure
-misses its gate.
+measures on the JVM, `JVM_FIGURES` and `run(sizes, jvm=True)`. With `--check` the exit code is 1 when a figure misses
+its gate, and 3 when the machine was not fit to measure. Otherwise it is 0.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from benchmarks import fitness
 from benchmarks.figures import Figure, missed
-from benchmarks.report import markdown, table, write_section
+from benchmarks.report import markdown, reasons, table, write_section
 
 # Imported by name: a benchmark needs only its own packages.
 BENCHMARKS = ("store", "dispatch", "wheel", "purgatory", "apscheduler", "celery", "spark", "kafka", "simulator")
+
+OK, MISSED, UNFIT = 0, 1, 3
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -35,9 +38,10 @@ def main(argv: list[str] | None = None) -> int:
         figures += benchmark.JVM_FIGURES
     if options.plots is not None and not hasattr(benchmark, "write_plots"):
         parser.error(f"{options.benchmark} has no plots")
+    before = fitness.measure()
     result: dict[str, Any] = benchmark.run(sizes, jvm=True) if options.jvm else benchmark.run(sizes)
     problems = missed(figures, result)
-    result |= {"quick": options.quick, "missed": problems}
+    result |= {"quick": options.quick, "missed": problems, "fitness": fitness.judged(before, fitness.measure())}
     if options.json:
         print(json.dumps(result))
     elif options.markdown is None:
@@ -54,10 +58,17 @@ def main(argv: list[str] | None = None) -> int:
     if options.plots is not None:
         for path in benchmark.write_plots(result, Path(options.plots)):
             print(f"wrote {path}", file=sys.stderr)
-    if options.check:
-        for problem in problems:
-            print(f"gate missed: {problem}", file=sys.stderr)
-    return 1 if options.check and problems else 0
+    unfit = reasons(result)
+    for reason in unfit:
+        print(f"this machine is not fit to measure: {reason}", file=sys.stderr)
+    if not options.check:
+        return OK
+    if unfit:
+        print("no gate was judged: measure again when nothing else runs here", file=sys.stderr)
+        return UNFIT
+    for problem in problems:
+        print(f"gate missed: {problem}", file=sys.stderr)
+    return MISSED if problems else OK
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,7 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--plots", nargs="?", const=".", metavar="DIR", help="write SVG files into DIR, by default into this folder"
     )
-    parser.add_argument("--check", action="store_true", help="exit 1 when a gate is missed, and name it")
+    parser.add_argument(
+        "--check", action="store_true", help="exit 1 when a gate is missed, and name it; 3 when the machine is unfit"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--markdown", nargs="?", const="-", metavar="PAGE", help="print a Markdown table, or write it into PAGE"

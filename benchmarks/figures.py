@@ -23,6 +23,10 @@ class Figure:
         meaning: one line that explains the figure.
         at_least: the gate as a lower bound. Defaults to None: no bound.
         at_most: the gate as an upper bound. Defaults to None: no bound.
+        baseline: the key of the figure that this one is compared with, measured in the same run. Defaults to "": this
+            figure is a count, or its gate needs no baseline.
+        in_baselines: whether the gate is a multiple of the baseline's value. Defaults to False: the figure itself is a
+            ratio to the baseline, or a count.
     """
 
     key: str
@@ -30,30 +34,48 @@ class Figure:
     meaning: str
     at_least: float | None = None
     at_most: float | None = None
+    baseline: str = ""
+    in_baselines: bool = False
 
     def value(self, result: Result) -> float | None:
         """The value of the figure in `result`; None if it is absent or not a number."""
-        found: Any = result
-        for step in self.key.split("."):
-            found = found.get(step) if isinstance(found, Mapping) else None
-        return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+        return _number(result, self.key)
+
+    def baseline_value(self, result: Result) -> float | None:
+        """The value of its baseline in `result`; None if it is absent or not a number."""
+        return _number(result, self.baseline) if self.baseline else None
+
+    def spread(self, result: Result) -> Mapping[str, float] | None:
+        """Its least, middle and greatest value over the rounds (`min`, `median`, `max`); None if it has one value."""
+        found: Mapping[str, float] | None = result.get("spread", {}).get(self.key)
+        return found
 
     @property
     def bound(self) -> str:
         """The gate as text; "" for a figure without a gate."""
+        unit = f" x {self.baseline}" if self.in_baselines else ""
         if self.at_least is not None:
-            return f">= {self.at_least:,}"
-        return "" if self.at_most is None else f"<= {self.at_most:,}"
+            return f">= {self.at_least:,}{unit}"
+        return "" if self.at_most is None else f"<= {self.at_most:,}{unit}"
 
     def met(self, result: Result) -> bool:
-        """Whether the figure keeps its gate; True for a figure without a gate."""
+        """Whether the figure keeps its gate. A figure without a gate always does."""
         if not self.bound:
             return True
-        value = self.value(result)
-        if value is None:
+        value, scale = self.value(result), self.baseline_value(result) if self.in_baselines else 1
+        if value is None or scale is None:
             return False
         # NaN fails both comparisons, so it misses
-        return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
+        return (self.at_least is None or value >= self.at_least * scale) and (
+            self.at_most is None or value <= self.at_most * scale
+        )
+
+
+def _number(result: Result, key: str) -> float | None:
+    found: Any = result
+    for step in key.split("."):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found if isinstance(found, int | float) and not isinstance(found, bool) else None
 
 
 def missed(figures: Sequence[Figure], result: Result) -> list[str]:

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.messages import push_items
+from benchmarks.messages import message, push_items
 from benchmarks.processor import Processor
 from benchmarks.server import NAMESPACE
+from retry_topic.message.encoding import to_fields
 from wheel_sched.store import open_store
 from wheel_sched.store.redis.backend import client_for
 from wheel_sched.store.redis.deferred import DeferredConnection
@@ -101,19 +102,24 @@ def receive(pipe: Connection, url: str, stream: str, count: int) -> None:
     pipe.send(arrivals)
 
 
-def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple[int, int]) -> None:
-    """Task: again and again schedule a message that is due now, wait for it, and pause.
+def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple[int, int], bare: bool) -> None:
+    """Task: again and again schedule a message that is due now, wait for it, and pause. `bare`: add it to the stream.
 
     The result is a list of `Arrival`.
     """
-    store, client = open_store(url, namespace=NAMESPACE), client_for(url)
+    client = client_for(url)
+    store = None if bare else open_store(url, namespace=NAMESPACE)
     arrivals: list[Arrival] = []
     pauses = random.Random(7)
     last: bytes = b"0"
     pipe.send("ready")
     for number in range(samples):
         time.sleep(pauses.uniform(*pause_ms) / 1000)  # the dispatcher sleeps again; the pause varies
-        store.schedule(push_items([f"visit.{number}"], [time.time_ns() // _NS_PER_MS], stream, number))
+        due_ms = time.time_ns() // _NS_PER_MS
+        if store is None:
+            add_bare(client, stream, due_ms, number)
+        else:
+            store.schedule(push_items([f"visit.{number}"], [due_ms], stream, number))
         entries = _next_entries(client, stream, last, _SILENCE_MS)
         now_ns = time.time_ns()
         if not entries:
@@ -121,6 +127,11 @@ def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple
         last = entries[-1][0]
         arrivals.append(_arrival(entries[-1], now_ns))
     pipe.send(arrivals)
+
+
+def add_bare(client: redis.Redis, stream: str, due_ms: int, number: int) -> None:
+    """The baseline of a hand-over: add the entry that the dispatcher would add, and do nothing else."""
+    client.execute_command("XADD", stream, "*", *to_fields(message(due_ms, number, stream)))
 
 
 def ask_the_time(pipe: Connection, url: str, pid: int, idle_url: str) -> None:

@@ -11,15 +11,31 @@ from benchmarks.figures import Figure, Result, shown
 def table(figures: Sequence[Figure], result: Result) -> str:
     """The result as aligned columns for a terminal."""
     rows = [
-        (figure.key, shown(figure.value(result)), figure.unit, figure.bound, _verdict(figure, result))
+        (
+            figure.key,
+            shown(figure.value(result)),
+            figure.unit,
+            figure.bound,
+            _rounds(figure, result),
+            _baseline(figure, result),
+            _verdict(figure, result),
+        )
         for figure in figures
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(5)]
-    lines = [
-        f"{key:<{widths[0]}}  {value:>{widths[1]}} {unit:<{widths[2]}}  {bound:<{widths[3]}}  {verdict}".rstrip()
-        for key, value, unit, bound, verdict in rows
-    ]
-    return "\n".join([*lines, "", _surroundings(result)])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for key, value, unit, *others in rows:
+        first = f"{key:<{widths[0]}}  {value:>{widths[1]}} {unit:<{widths[2]}}"
+        padded = (f"{text:<{width}}" for text, width in zip(others, widths[3:], strict=True))
+        lines.append("  ".join([first, *padded]).rstrip())
+    unfit = [f"this machine was not fit to measure: {reason}" for reason in reasons(result)]
+    return "\n".join([*lines, "", _surroundings(result), *unfit])
+
+
+def reasons(result: Result) -> Sequence[str]:
+    """Why the machine was not fit to measure. Empty: it was fit, or nobody looked."""
+    found: Sequence[str] = result.get("fitness", {}).get("unfit", ())
+    return found
 
 
 def markdown(figures: Sequence[Figure], result: Result | None) -> str:
@@ -28,7 +44,10 @@ def markdown(figures: Sequence[Figure], result: Result | None) -> str:
     for figure in figures:
         value = "–" if result is None else f"{shown(figure.value(result))} {figure.unit}"  # noqa: RUF001 - a dash
         lines.append(f"| `{figure.key}` | {value} | {figure.bound} | {figure.meaning} |")
-    return "\n".join([*lines, "", "Not measured yet." if result is None else f"Measured on {_surroundings(result)}."])
+    if result is None:
+        return "\n".join([*lines, "", "Not measured yet."])
+    unfit = [f"The machine was not fit to measure: {reason}." for reason in reasons(result)]
+    return "\n".join([*lines, "", f"Measured on {_surroundings(result)}.", *unfit])
 
 
 def write_section(page: Path, name: str, text: str) -> None:
@@ -49,6 +68,15 @@ def _verdict(figure: Figure, result: Result) -> str:
     if not figure.bound:
         return ""
     return "ok" if figure.met(result) else "MISSED"
+
+
+def _rounds(figure: Figure, result: Result) -> str:
+    spread = figure.spread(result)
+    return "" if spread is None else f"rounds {shown(spread['min'])} to {shown(spread['max'])}"
+
+
+def _baseline(figure: Figure, result: Result) -> str:
+    return f"of {figure.baseline} {shown(figure.baseline_value(result))}" if figure.baseline else ""
 
 
 def _surroundings(result: Result) -> str:

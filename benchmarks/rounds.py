@@ -23,6 +23,20 @@ def interleaved(rounds: int, runs: Mapping[str, Callable[[], T]], narration: Nar
     return values
 
 
+def ratios(ours: Sequence[float], baseline: Sequence[float]) -> list[float]:
+    """Ours divided by the baseline, round by round: both ran in the same round, so a slow moment affects both."""
+    return [mine / other for mine, other in zip(ours, baseline, strict=True)]
+
+
+def over_rounds(values: Sequence[float], digits: int = 3) -> dict[str, float]:
+    """The least, the middle and the greatest of the values that the rounds gave."""
+    return {
+        "min": round(min(values), digits),
+        "median": round(median(values), digits),
+        "max": round(max(values), digits),
+    }
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """The nearest-rank percentile: always a value that was measured."""
     ordered = sorted(values)

@@ -82,7 +82,9 @@ class BenchServer:
         self.client.config_set("latency-monitor-threshold", 0)
         entries: Any = self.client.slowlog_get(_SLOWLOG_LENGTH)
         self.client.slowlog_reset()
-        scripts_us = [entry["duration"] for entry in entries if entry["command"].upper().startswith(b"FCALL")]
+        scripts_us = [
+            entry["duration"] for entry in entries if entry["command"].upper().startswith((b"FCALL", b"EVAL"))
+        ]
         events = {name.decode(): longest_ms for name, _, _, longest_ms, *_ in latest}
         return Stalls(turn_us / 1000, max(scripts_us) / 1000, events, preemptions)
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.figures import Figure
 from benchmarks.narration import Narration
-from benchmarks.rounds import interleaved
+from benchmarks.rounds import interleaved, over_rounds, ratios
 from benchmarks.server import NAMESPACE, BenchServer, bench_server, surroundings
 from wheel_sched.store import Fence, WriterFences, open_store
 
@@ -32,8 +32,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FIGURES = (
-    Figure("writer_vs_plain", "x", "rate of the stream writer divided by that of a plain loop", at_least=0.9),
-    Figure("reader_vs_plain_write", "x", "rate of the reader divided by that of the plain write loop", at_least=2.5),
+    Figure(
+        "writer_vs_plain",
+        "x",
+        "rate of the stream writer divided by that of a plain loop",
+        at_least=0.9,
+        baseline="baseline.plain_rows_per_s",
+    ),
+    Figure(
+        "reader_vs_plain_write",
+        "x",
+        "rate of the reader divided by that of the plain write loop",
+        at_least=2.5,
+        baseline="baseline.plain_rows_per_s",
+    ),
     Figure("backtest_s", "s", "backtest of the history of attempts", at_most=60),
     Figure("slo_s", "s", "lateness report of the same history", at_most=20),
     Figure("dlq_s", "s", "triage of as many dead letters, from Parquet", at_most=20),
@@ -89,11 +101,13 @@ def run(sizes: Sizes) -> dict[str, Any]:
         seconds = job_seconds(spark, folder, sizes.attempts, narration)
         around = surroundings(server, sizes.rounds)
     narration.close()
-    pairs = zip(rates["stream"], rates["read"], rates["plain"], strict=True)
-    ratios = [(stream / plain, read / plain) for stream, read, plain in pairs]
+    spread = {
+        "writer_vs_plain": over_rounds(ratios(rates["stream"], rates["plain"])),
+        "reader_vs_plain_write": over_rounds(ratios(rates["read"], rates["plain"])),
+    }
     return {
-        "writer_vs_plain": round(median(stream for stream, _ in ratios), 3),
-        "reader_vs_plain_write": round(median(read for _, read in ratios), 3),
+        **{name: found["median"] for name, found in spread.items()},
+        "spread": spread,
         **seconds,
         "writer_rows_per_s": round(median(rates["stream"])),
         "reader_rows_per_s": round(median(rates["read"])),

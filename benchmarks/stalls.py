@@ -25,7 +25,9 @@ The result also has raw values, which show how busy the machine was:
 - `withheld`, `preemptions`: the longest time without a processor in one wait, and how often in a drain another process
   took a processor from the server.
 
-The drain is measured with claim and settle, and with the one-script push; the slower one counts.
+The drain is measured with claim and settle, and with the one-script push; the slower one counts. `stall_vs_script` is
+the stall divided by its baseline of the same round: the stall while another client runs scripts of 1 ms, one after the
+other. A client that asks at a random moment waits for up to one such script, whatever the machine.
 """
 
 from __future__ import annotations
@@ -40,12 +42,15 @@ from typing import Any, NamedTuple
 from benchmarks.messages import NullPublisher, ids, in_batches, push_items
 from benchmarks.narration import Narration
 from benchmarks.outside import Outside, Waits, ask_the_time
-from benchmarks.rounds import interleaved
+from benchmarks.processor import Processor
+from benchmarks.rounds import interleaved, over_rounds, ratios
 from benchmarks.server import BenchServer, Stalls, bench_server
 from wheel_sched.dispatcher import Dispatcher, PushTarget
 
 _PUSH_TO = PushTarget(create=True)
 _GIVE_UP_S = 120.0
+_SPIN = "for _ = 1, tonumber(ARGV[1]) do end return 1"  # a script that only takes time
+_SCRIPT_MS, _SCRIPTS_S = 1.0, 2.0
 
 
 class Stall(NamedTuple):
@@ -68,8 +73,14 @@ def measure_stalls(
         runs: dict[str, Callable[[], Stall]] = {
             "claim drain": partial(drain, server, idle, names, None),
             "push drain": partial(drain, server, idle, names, _PUSH_TO),
+            "scripts of 1 ms": partial(scripts, server, idle),
         }
         ways = interleaved(rounds, runs, narration)
+    bare = [stall.asker.stall for stall in ways.pop("scripts of 1 ms")]
+    over_bare = {
+        name: over_rounds(ratios([stall.asker.stall for stall in stalls], bare)) for name, stalls in ways.items()
+    }
+    spread = max(over_bare.values(), key=lambda found: found["median"])
     medians = {name.removesuffix(" drain"): _medians(stalls) for name, stalls in ways.items()}
     drains = list(chain.from_iterable(ways.values()))
     events = {event for stall in drains for event in stall.server.events}
@@ -78,13 +89,18 @@ def measure_stalls(
         return max(way[figure] for way in medians.values())
 
     return {
+        "stall_vs_script": spread["median"],
+        "spread": {"stall_vs_script": spread},
         **{f"max_{figure}_ms": slower(figure) for figure in ("stall", "wait", "turn", "script")},
         "worst_stall_ms": round(max(stall.asker.stall for stall in drains), 3),
         "stall_events": {event: max(stall.server.events.get(event, 0) for stall in drains) for event in sorted(events)},
         "stall_messages": count,
         "stall_rounds": rounds,
         "stalls": medians,
-    }, {f"{figure}_ms": slower(figure) for figure in ("idle_wait", "oversleep")}
+    }, {
+        "script_stall_ms": round(median(bare), 3),
+        **{f"{figure}_ms": slower(figure) for figure in ("idle_wait", "oversleep")},
+    }
 
 
 def _medians(stalls: Sequence[Stall]) -> dict[str, float]:
@@ -119,3 +135,29 @@ def drain(server: BenchServer, idle: BenchServer, names: Sequence[str], push: Pu
     asker.stop()
     waits = asker.result()
     return Stall(server.stalls(), waits)
+
+
+def scripts(server: BenchServer, idle: BenchServer) -> Stall:
+    """Measure the stalls while a client runs scripts of 1 ms, one after the other."""
+    server.client.flushall()
+    turns = _turns_per_script(server)
+    asker = Outside(ask_the_time, server.url, server.pid, idle.url)
+    server.watch_stalls()
+    until_s = time.monotonic() + _SCRIPTS_S
+    while time.monotonic() < until_s:
+        server.client.eval(_SPIN, 0, turns)
+    asker.stop()
+    waits = asker.result()
+    return Stall(server.stalls(), waits)
+
+
+def _turns_per_script(server: BenchServer) -> int:
+    """How many turns of its loop the script makes in 1 ms of the server's processor time."""
+    turns = 1_000_000
+    processor = Processor(server.pid)
+    took_ns = []
+    for _ in range(5):
+        before_ns = processor.worked_ns()
+        server.client.eval(_SPIN, 0, turns)
+        took_ns.append(processor.worked_ns() - before_ns)
+    return max(1, round(turns * _SCRIPT_MS * 1_000_000 / median(took_ns)))

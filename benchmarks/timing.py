@@ -16,12 +16,11 @@ another has 1,000 messages that are due in an hour, on a second server.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from typing import NamedTuple
 
 from benchmarks.messages import NullPublisher, ids, in_batches, plain_items, push_items
-from benchmarks.outside import Arrival, Outside, receive, visit
+from benchmarks.outside import Arrival, Outside, add_bare, receive, visit
 from benchmarks.rounds import spread
 from benchmarks.server import BenchServer, bench_server
 from wheel_sched.dispatcher import Dispatcher, PushTarget
@@ -29,6 +28,7 @@ from wheel_sched.dispatcher import Dispatcher, PushTarget
 _STREAM = "arrivals"
 _PUSH_TO = PushTarget(create=True)
 _HOUR_MS = 3_600_000
+_BARE_LEAD_MS = 100
 _LEAD_MS = 1_000  # time for storing the messages
 _SETTLE_S = 1.0  # the dispatcher reads the next due times and sleeps
 _IDLE_MESSAGES = 1_000
@@ -55,12 +55,34 @@ def lateness(server: BenchServer, count: int, over_s: float) -> Timed:
         return _timed(receiver.result(), count)
 
 
+def bare_lateness(server: BenchServer, count: int, over_s: float) -> Timed:
+    """The baseline of `lateness`: a thread sleeps until each message is due and adds it to the stream itself."""
+    server.client.flushall()
+    receiver = Outside(receive, server.url, _STREAM, count)
+    start_ms = time.time_ns() // 1_000_000 + _BARE_LEAD_MS
+    for number in range(count):
+        due_ms = start_ms + int(number * over_s * 1000 / count)
+        left_s = due_ms / 1000 - time.time()
+        if left_s > 0:
+            time.sleep(left_s)  # until it is due
+        while time.time_ns() < due_ms * 1_000_000:  # a sleep may end early by the wall clock
+            pass
+        add_bare(server.client, _STREAM, due_ms, number)
+    return _timed(receiver.result(), count)
+
+
 def wake_up(server: BenchServer, samples: int, pause_ms: tuple[int, int] = (20, 100)) -> Timed:
     """Measure the wake-up: another process stores due messages, one at a time, while the dispatcher sleeps."""
     store = server.empty_store()
     store.schedule(push_items(["later"], [time.time_ns() // 1_000_000 + _HOUR_MS], _STREAM))
     with Dispatcher(store, NullPublisher(), push=_PUSH_TO):
-        return _timed(Outside(visit, server.url, _STREAM, samples, pause_ms).result(), samples)
+        return _timed(Outside(visit, server.url, _STREAM, samples, pause_ms, False).result(), samples)
+
+
+def bare_wake_up(server: BenchServer, samples: int, pause_ms: tuple[int, int] = (20, 100)) -> Timed:
+    """The baseline of `wake_up`: the other process adds its messages to the stream itself; there is no dispatcher."""
+    server.client.flushall()
+    return _timed(Outside(visit, server.url, _STREAM, samples, pause_ms, True).result(), samples)
 
 
 def idle_commands(seconds: float) -> dict[str, int]:
@@ -78,18 +100,6 @@ def idle_commands(seconds: float) -> dict[str, int]:
         time.sleep(seconds)  # the measurement: no command may be sent
         after = {name: server.commands() for name, server in servers.items()}
     return {name: sum(after[name].values()) - sum(before[name].values()) for name in servers}
-
-
-def sleeping_thread(samples: int, sleep_ms: int = 5) -> dict[str, float]:
-    """The baseline: how late, in ms, a thread wakes that waits on a condition with a timeout."""
-    late_ms = []
-    condition = threading.Condition()
-    for _ in range(samples):
-        deadline_ns = time.monotonic_ns() + sleep_ms * 1_000_000
-        with condition:
-            condition.wait(sleep_ms / 1000)
-        late_ms.append((time.monotonic_ns() - deadline_ns) / 1_000_000)
-    return spread(late_ms)
 
 
 def _timed(arrivals: list[Arrival], count: int) -> Timed:

@@ -6,9 +6,11 @@ import io
 import random
 from functools import partial
 
+from benchmarks.figures import Figure
 from benchmarks.narration import Narration
 from benchmarks.outside import Arrival
-from benchmarks.rounds import interleaved, median_spread, percentile
+from benchmarks.report import table
+from benchmarks.rounds import interleaved, median_spread, over_rounds, percentile, ratios
 
 
 def test_rounds_are_interleaved_in_alternating_order() -> None:
@@ -31,6 +33,22 @@ def test_the_maximum_of_rounds_is_never_averaged_away() -> None:
     """Percentiles are medians over rounds; `max` is the largest of all rounds."""
     rounds = [{"p50": 1.0, "max": 3.0}, {"p50": 2.0, "max": 90.0}, {"p50": 5.0, "max": 4.0}]
     assert median_spread(rounds) == {"p50": 2.0, "max": 90.0}
+
+
+def test_a_ratio_is_taken_within_its_round() -> None:
+    """A moment that halves both ours and the baseline changes no ratio. The spread names the worst and best rounds."""
+    found = ratios([100.0, 50.0, 90.0], [200.0, 100.0, 100.0])
+    assert found == [0.5, 0.5, 0.9]
+    assert over_rounds(found) == {"min": 0.5, "median": 0.5, "max": 0.9}
+
+
+def test_the_table_shows_rounds_and_baseline_of_a_ratio() -> None:
+    """A ratio comes with its least and greatest round, and with the value of its baseline."""
+    figure = Figure("ours_vs_bare", "x", "a ratio", at_least=0.7, baseline="baseline.bare")
+    spread = {"ours_vs_bare": {"min": 0.61, "median": 0.8, "max": 1.25}}
+    around = {"python": "3", "server": "valkey", "cpus": 2, "rounds": 3}
+    row = table([figure], {"ours_vs_bare": 0.8, "spread": spread, "baseline": {"bare": 5_000}, **around})
+    assert "rounds 0.61 to 1.25  of baseline.bare 5,000" in row.splitlines()[0]
 
 
 def test_a_message_is_early_when_either_clock_says_so() -> None:

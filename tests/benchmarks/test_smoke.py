@@ -39,7 +39,6 @@ def test_the_dispatch_benchmark_measures_every_figure() -> None:
         lateness_messages=100,
         lateness_s=0.3,
         wakeups=5,
-        sleeps=10,
         idle_s=0.5,
     )
     result = dispatch.run(sizes)
