@@ -17,7 +17,7 @@ BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 # The folders that need Java are left out, because each worker takes a second to load them.
 pytest = $(PY) -m pytest --ignore=tests/kafka --ignore=tests/spark $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real proofs spec simulate rabbit-test kafka-test test-celery spark-test spark-kafka-test spark-all-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
+.PHONY: help demo test test-unit test-real proofs spec simulate rabbit-test kafka-test test-celery spark-test spark-kafka-test spark-all-test test-pythons check lint types mypy pyright imports built-wheel bench bench-compare clean distclean venv-demo venv-test venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -104,6 +104,10 @@ built-wheel: venv-dev ## build sdist and wheel, and test the wheel in an empty e
 
 bench: venv-dev ## all benchmarks, one after another
 	@for name in $(BENCHMARKS); do printf '==> benchmark: %s\n' $$name >&2; $(PY) -m benchmarks $$name $(ARGS) || exit; done
+
+bench-compare: venv-dev ## what this tree changed since BASE=<commit>: BENCHMARK=store, ARGS="--rounds 5 --json --check"
+	@[ -n "$(BASE)" ] || { printf 'error: expected a commit: make bench-compare BASE=HEAD~1; nothing was run\n' >&2; exit 2; }
+	@$(PY) -m benchmarks.compare $(BASE) --benchmark $(or $(BENCHMARK),store) $(ARGS)
 
 clean: ## remove caches and build results
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .wheel-sched
