@@ -61,6 +61,45 @@ async def _on_asyncio(count: int, over_s: float) -> Late:
     return _judged(asked, fired)
 
 
+def on_a_bare_thread(count: int, over_s: float) -> Late:
+    """The baseline of `on_threads`: a thread that waits on a condition until each deadline, without a timer."""
+    wanted_ns = _wanted_ns(count, over_s)
+    fired: dict[int, int] = {}
+    condition = threading.Condition()
+    for number, due_ns in enumerate(wanted_ns):
+        with condition:
+            while (left_ns := due_ns - time.monotonic_ns()) > 0:
+                condition.wait(left_ns / 1e9)
+        fired[number] = time.monotonic_ns()
+    return _judged([(due_ns, due_ns) for due_ns in wanted_ns], fired)
+
+
+def on_a_bare_loop(count: int, over_s: float) -> Late:
+    """The baseline of `on_asyncio`: the event loop's own `call_later`."""
+    return asyncio.run(_on_a_bare_loop(count, over_s))
+
+
+async def _on_a_bare_loop(count: int, over_s: float) -> Late:
+    wanted_ns = _wanted_ns(count, over_s)
+    fired: dict[int, int] = {}
+    done = asyncio.Event()
+
+    def fire(number: int) -> None:
+        fired[number] = time.monotonic_ns()
+        if len(fired) == count:
+            done.set()
+
+    for number, due_ns in enumerate(wanted_ns):
+        asyncio.get_running_loop().call_later((due_ns - time.monotonic_ns()) / 1e9, fire, number)
+    await asyncio.wait_for(done.wait(), over_s + 60)
+    return _judged([(due_ns, due_ns) for due_ns in wanted_ns], fired)
+
+
+def _wanted_ns(count: int, over_s: float) -> list[int]:
+    start_ns = time.monotonic_ns() + _LEAD_MS * 1_000_000
+    return [start_ns + int(number * over_s * 1e9 / count) for number in range(count)]
+
+
 def _ask(
     timer: SystemTimer | AsyncTimer, fire: Callable[[int], None], count: int, over_s: float
 ) -> list[tuple[int, int]]:
