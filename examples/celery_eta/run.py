@@ -7,6 +7,7 @@ All tasks are due in an hour. One of the two workers is killed. Then the tasks a
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -42,6 +43,7 @@ def main(folder: str) -> None:
             moved = held.reschedule(list(held.select()), held.now_ms() + 2_000)
             print(f"{len(moved.done)} tasks are due in two seconds instead")  # noqa: T201
             reports = [AsyncResult(task_id, app=app).get(timeout=60) for task_id in ids]
+            gc.collect()  # in Celery 5.6 a result asks the server once more when it is freed: not after the server's end
             early = sum(report["late_ms"] < 0 for report in reports)
             print(f"{len({report['who'] for report in reports})} reports sent, {early} of them early")  # noqa: T201
         finally:
