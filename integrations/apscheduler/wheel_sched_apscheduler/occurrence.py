@@ -1,7 +1,7 @@
 """An occurrence: one claimed run of a job, on its way from the store through an executor to its end.
 
-    claimed ──► planned ──► finished ──► settled          planned: the scheduler has decided the next run time
-                   └──────► released                      of the job, or that there is none
+    claimed ──► planned ──► finished ──► settled    planned: the scheduler has set the job's next run time, or none
+                   └──────► put back                put back: it did not run here, and becomes due again
 
 Several missed run times of one job that run together are one occurrence. Its id, `job:run_time_ms`, stays the same
 however often it is handed out. `token` grows each time the same job is handed out. So an outside system that remembers

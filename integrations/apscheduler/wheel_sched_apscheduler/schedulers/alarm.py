@@ -16,7 +16,7 @@ _NEVER = float("inf")
 
 
 class Alarm:
-    """An alarm for one owner, which calls `sleep`. Any thread may ring it.
+    """Wakes one owner, the thread that calls `sleep`. Any thread may call `ring` and `ring_by`, which end the sleep.
 
     Args:
         now: wall clock in seconds. Defaults to `time.time`.

@@ -33,11 +33,11 @@ _JOB_ID = re.compile(r"job(\d+)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandedOut:
-    """A job, or a run stored beside its job, that a claim has handed out. All times are true time in ms.
+    """A job, or the split item of a run, that a claim has handed out. All times are true time in ms.
 
     Args:
         number: the job's number in the history.
-        item_id: the id of the claimed item: of the job, or of the run beside it.
+        item_id: the id of the claimed item: of the job, or of the split item.
         run_ms: the first run time that was handed out. The claim also handed out all later run times that were due.
         token: the number of the claim.
         process: the name of the process that claimed it.
