@@ -16,7 +16,7 @@ _NEVER = float("inf")
 
 
 class Alarm:
-    """Wakes one owner, the thread that calls `sleep`. Any thread may call `ring` and `ring_by`, which end the sleep.
+    """Wakes its owner, the thread that calls `sleep`. Any thread may call `ring` or `ring_by`, which shorten a sleep.
 
     Args:
         now: wall clock in seconds. Defaults to `time.time`.

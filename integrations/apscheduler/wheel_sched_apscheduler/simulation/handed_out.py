@@ -105,7 +105,7 @@ class JobServer(StoreServer):
         elif isinstance(operation, Extend):
             pairs = zip(operation.ids, answer.outcomes, strict=True)
             ends = [(item_id, None) for item_id, outcome in pairs if outcome is Outcome.DONE]
-        elif isinstance(operation, Schedule):  # a run that is now stored beside its job is due when the lease ends
+        elif isinstance(operation, Schedule):  # a split item is due when the lease of its run ends
             ends = [(item.id, item.due_ms) for item in operation.items]
         elif isinstance(operation, Change):
             changes = zip(operation.alterations, answer, strict=True)
