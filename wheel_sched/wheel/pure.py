@@ -100,13 +100,13 @@ class TimingWheel(Generic[T]):
         # the slot of `_far_head`: for that slot `schedule` calls `_far_slot`, which notices an earlier entry.
         self._common: dict[int, TimerTaskList[T]] = {}
         self._common_shift = common.shift
-        self._far_start = math.inf  # no slot of a far level begins before this tick
+        self._far_start = math.inf  # no slot above level 0 begins before this tick
         # The run maps each entry to its tick. The next entry to hand out is the last, so `popitem` takes it in O(1); a
-        # walk from the front would step over all entries taken before. The run holds the entries of sorted far slots,
+        # walk from the front would step over all entries taken before. The run holds entries of slots above level 0,
         # and the entries of a slot of level 0 that `advance` left because of its limit.
         self._run: TimerTaskList[T] = {}
         self._run_tick = 0  # no entry in the run has an earlier tick
-        # The earliest entry of the far levels and its tick; -1 = unknown. Both are stale once that entry has left or
+        # The earliest entry above level 0 and its tick; -1 = unknown. Both are stale once that entry has left or
         # `touch` has postponed it.
         self._far_head: TimerTaskEntry[T] | None = None
         self._far_tick = -1
@@ -397,8 +397,8 @@ class TimingWheel(Generic[T]):
     def _refill(self, target: int) -> bool:
         """Sort the earliest slot above level 0 into the run (`_run`) if the slot begins at or before `target`.
 
-        Otherwise set `_far_start` to its beginning. Level 0 must be empty. Returns whether anything changed. A new
-        `_far_start` is a change too: while a slot above level 0 may hold earlier entries, the entries of the run wait.
+        If the slot begins later, set `_far_start` to its beginning. Level 0 must be empty. Returns whether anything
+        changed. A new `_far_start` is a change: entries of the run from that tick on wait, as the slot may come first.
         """
         before = self._far_start
         for level in self._far:
@@ -451,7 +451,7 @@ class TimingWheel(Generic[T]):
         self._relocations += len(touched)
 
     def _holds_due(self, slot: TimerTaskList[T], tick: int) -> bool:
-        """Whether `slot` has an entry due at `tick`. Moves postponed entries that it finds first to their new slots."""
+        """Whether `slot` has an entry due at `tick`. Until it finds one, moves postponed entries to their new slots."""
         slot_ms, touched = tick * self._tick_ms, []
         for entry in slot:
             if entry._deadline_ms <= slot_ms:
@@ -468,7 +468,7 @@ class TimingWheel(Generic[T]):
         self._relocations += len(touched)
 
     def _far_expiry(self) -> int | None:
-        """The earliest tick of the entries above level 0. It is kept until its entry leaves or is postponed."""
+        """The earliest tick of an entry above level 0; None: no entry. The wheel remembers the tick and the entry."""
         tick_ms, head = self._tick_ms, self._far_head
         if head is not None and type(head._slot) is dict and -(-head._deadline_ms // tick_ms) == self._far_tick:
             return self._far_tick
