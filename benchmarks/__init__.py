@@ -1,6 +1,6 @@
 """Benchmarks that compare each part of the project with similar software: `python -m benchmarks NAME`.
 
-Each benchmark starts the servers that it needs, and measures a baseline in the same run. What it compares takes turns
-in several rounds, and a figure is a median over the rounds. A gate is a bound in the code that a figure must keep.
-docs/benchmarks.md says what each figure means.
+Each benchmark starts the servers that it needs, and measures a baseline in the same run. The compared programs take
+turns in several rounds, and a figure is a median over the rounds. A gate is a bound in the code that a figure must
+keep. docs/benchmarks.md says what each figure means.
 """

@@ -42,11 +42,11 @@ class Figure:
         return _number(result, self.key)
 
     def baseline_value(self, result: Result) -> float | None:
-        """The value of its baseline in `result`; None if it is absent or not a number."""
+        """The value of the figure's baseline in `result`; None if it is absent or not a number."""
         return _number(result, self.baseline) if self.baseline else None
 
     def spread(self, result: Result) -> Mapping[str, float] | None:
-        """Its least, middle and greatest value over the rounds (`min`, `median`, `max`); None if it has one value."""
+        """The least, middle and greatest value over the rounds (`min`, `median`, `max`); None if it has one value."""
         found: Mapping[str, float] | None = result.get("spread", {}).get(self.key)
         return found
 

@@ -103,9 +103,9 @@ def receive(pipe: Connection, url: str, stream: str, count: int) -> None:
 
 
 def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple[int, int], bare: bool) -> None:
-    """Task: again and again schedule a message that is due now, wait for it, and pause. `bare`: add it to the stream.
+    """Task: again and again schedule a message that is due now, wait until it is in the stream, and pause.
 
-    The result is a list of `Arrival`.
+    `bare`: add each message to the stream without a store. The result is a list of `Arrival`.
     """
     client = client_for(url)
     store = None if bare else open_store(url, namespace=NAMESPACE)
@@ -130,7 +130,7 @@ def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple
 
 
 def add_bare(client: redis.Redis, stream: str, due_ms: int, number: int) -> None:
-    """The baseline of a hand-over: add the entry that the dispatcher would add, and do nothing else."""
+    """For the baselines: add the stream entry that the dispatcher would add for a message, and do nothing else."""
     client.execute_command("XADD", stream, "*", *to_fields(message(due_ms, number, stream)))
 
 

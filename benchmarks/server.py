@@ -110,7 +110,7 @@ def bench_server() -> Iterator[BenchServer]:
 
 
 def surroundings(server: BenchServer, rounds: int) -> dict[str, Any]:
-    """On what the figures depend: the versions of Python and server, and the numbers of processors and rounds."""
+    """What the figures depend on: the versions of Python and server, and the numbers of processors and rounds."""
     return {
         "python": platform.python_version(),
         "server": server.label(),

@@ -1,7 +1,7 @@
 """Waiting: how late jobs are at a steady rate, how long `add_job` takes beside a burst, how long an event loop stalls.
 
-The code that waits takes the time: a job when it runs, the caller of `add_job` when the call returns, and a coroutine
-when the event loop runs it again.
+The code that waits reads the clock itself: a job when it runs, the caller of `add_job` when the call returns, and a
+coroutine when the event loop runs it again.
 """
 
 from __future__ import annotations

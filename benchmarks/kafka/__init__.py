@@ -2,8 +2,8 @@
 
 The broker and the store's server run on this machine. The benchmark needs Java 17 and Maven. It compares
 
-- intake with a bare confluent-kafka loop that writes the same rows with the same script, without policies, headers and
-  positions;
+- intake with a bare confluent-kafka loop that stores an item for each message with `schedule`, without policies,
+  headers and positions;
 - redelivery and lateness with bare loops over transactional producers, without a store;
 - lateness of mixed delays with consumers that pause and seek: over one topic for each level of delay, as in Spring
   Kafka, and over a single topic for all delays.

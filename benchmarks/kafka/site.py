@@ -113,7 +113,7 @@ def _once(call: Callable[[], T]) -> T:
 
 
 def plain_loop(where: Site, count: int) -> float:
-    """How many messages per second a bare loop consumes, stores as the same rows by the same script, and commits."""
+    """How many messages per second a bare loop consumes, stores as items with `schedule`, and commits."""
     group = f"g{uuid4().hex[:8]}"
     with where.connection() as connection:
         failed(connection, group, count)

@@ -1,4 +1,4 @@
-"""The subjects: our cores and the timers that Python programs use, on virtual time where possible.
+"""The subjects, which the benchmark compares: our cores and other timers for Python, on virtual time if possible.
 
 Each subject gets deadlines in whole milliseconds and converts them inside its own loop, so no adapter adds to its time.
 Where a timer can hand out tasks without calling them, they are not called, because a call costs the same everywhere.
@@ -17,7 +17,7 @@ from wheel_sched.wheel import CORES
 
 
 class Task:
-    """The callback of every timer. It is not None, because some timers use None for a cancelled entry."""
+    """The callback of every entry. It is not None, because some timers use None for a cancelled entry."""
 
     def __call__(self) -> None:
         """Do nothing."""
@@ -27,13 +27,13 @@ TASK = Task()
 
 
 class Filled:
-    """A subject whose timer has `schedule(task, deadline_ms)`. It can be filled; its timers never expire."""
+    """A subject that can only be filled: its `timer` has `schedule(task, deadline_ms)`, and entries never expire."""
 
     def __init__(self, timer: Any) -> None:
         self.timer = timer
 
     def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
-        """Schedule a timer for each deadline. Returns the handles."""
+        """Schedule an entry for each deadline. Returns the handles of the entries."""
         schedule = self.timer.schedule
         return [schedule(TASK, deadline_ms) for deadline_ms in deadlines_ms]
 
@@ -42,10 +42,10 @@ class Filled:
 
 
 class Handed(Filled):
-    """A subject whose timer also has `advance(now_ms)`."""
+    """A subject whose `timer` also has `advance(now_ms)`, which returns the expired entries."""
 
     def drain(self, moments_ms: Sequence[int]) -> int:
-        """Advance to each of the times. Returns how many timers expired."""
+        """Advance the timer to each of the times. Returns how many entries expired."""
         advance = self.timer.advance
         return sum([len(advance(now_ms)) for now_ms in moments_ms])
 
@@ -124,7 +124,7 @@ class HandleOnly:
         return handle
 
     def advance(self, now_ms: int) -> tuple[()]:
-        """Return no entries, because no timer waits."""
+        """Return no entries, because this timer keeps none."""
         return ()
 
 

@@ -42,7 +42,7 @@ def stats(session: Session, as_json: bool) -> None:
 
 
 class _Answers(NamedTuple):
-    """The answers of the store and of the extensions."""
+    """What `wheel-sched stats` shows: the numbers that the store and the installed extensions returned."""
 
     counts: Counts
     shards: int
@@ -145,7 +145,7 @@ def _flow_line(flow: Flow, now_ms: int) -> str:
 
 
 def as_dict(counts: Counts, shards: int, namespace: str) -> dict[str, Any]:
-    """The counters as data for JSON."""
+    """The counts of the store as data for JSON."""
     now_ms = counts.now_us // 1000
     head_ms = counts.due_head_ms
     return {

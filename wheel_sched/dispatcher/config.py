@@ -23,9 +23,9 @@ class DispatcherConfig:
         workers: threads that publish, each one batch at a time. When this process is killed, at most this many batches
             can be published twice. Defaults to 1.
         max_in_flight: claimed and unsettled items at which claiming stops (back-pressure). Defaults to 2,000.
-        sweep_ms: while items wait, how often the dispatcher looks at a shard without a signal. Defaults to 60 s.
-        publish_timeout_ms: after this time a batch is settled with the answers it has. Items without an answer are in
-            doubt and released. Defaults to 60 s.
+        sweep_ms: how often the dispatcher looks at a shard with waiting items if no marker arrives. Defaults to 60 s.
+        publish_timeout_ms: after this time a batch is settled with the answers it has. An item without an answer is
+            in doubt: it becomes due again after a delay, so it may be published twice. Defaults to 60 s.
         backoff_ms: first delay of an item whose publishing failed, doubled each time. Defaults to 200 ms.
         backoff_max_ms: greatest delay of an item, and of a reconnect to the store. Defaults to 30 s.
         lapse_cap: how often the lease of an item may run out before the item becomes a dead letter, 0 = any number.

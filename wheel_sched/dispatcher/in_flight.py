@@ -126,7 +126,7 @@ class InFlightBatches:
         self._held: dict[Batch, TimerTaskEntry[Callable[[], object]]] = {}  # with the alarm that extends the lease
         self._unanswered: dict[Batch, BatchAnswers] = {}
         self._settled_again: set[Batch] = set()  # batches that were settled a second time after a failed step
-        self._more_due: set[int] = set()  # shards with more due items than their last claim brought
+        self._more_due: set[int] = set()  # shards whose last claim was full, so more items may be due
         self._drain: DelayedJoin[Batch] | None = None
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class InFlightBatches:
     # -- claimed
 
     def claimed(self, claim: Claim, limit: int) -> None:
-        """Remember whether this claim has `limit` items, so that its shard may have more due items."""
+        """Note whether a claim is full (has `limit` items). After a full claim, the shard may have more due items."""
         (self._more_due.discard if len(claim.items) < limit else self._more_due.add)(claim.shard)
 
     def admits(self, shard: int) -> bool:

@@ -264,7 +264,7 @@ class OwnerLoop:
         return self.shards.claim_calls(most, self._claim_limit, room, self.in_flight.admits, failures)
 
     def _claim_ahead(self) -> None:
-        """Send the claim of the next batch while this one is being published."""
+        """Send the claim of the next batch. The server performs it while the publisher publishes the present batch."""
         failures: list[Exception] = []
         for call in self._claim_calls(1, failures):
             self._ahead = send(self._store, [(call, None)], self._local_us(), ahead=True)

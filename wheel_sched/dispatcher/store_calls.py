@@ -34,8 +34,8 @@ class Reply(NamedTuple):
 class PendingCalls(NamedTuple):
     """Calls that were sent to the store.
 
-    `sent_us`: when they were sent, in local time. `ahead`: they were sent in an earlier step. A marker may have come
-    since then, and the answer must not delay the look that the marker asked for.
+    `sent_us`: when they were sent, in local time. `ahead`: they were sent in an earlier step. A marker may have
+    arrived since then. So the answers must not replace the shard's alarm by a later one.
     """
 
     requests: Sequence[Request]

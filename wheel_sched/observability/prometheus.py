@@ -173,7 +173,7 @@ def _of_purgatories(purgatories: Mapping[str, PurgatoryStats]) -> Iterator[Metri
 
 
 class _StoreAnswers(NamedTuple):
-    """The answers of the store for one scrape."""
+    """The numbers that one scrape reads from the store."""
 
     counts: Counts
     locked: int

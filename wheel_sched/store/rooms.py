@@ -1,4 +1,4 @@
-"""The rooms of the store: the core, and one room for each capability beside it. This table is the only list of them.
+"""The rooms of the store: the core, and one room for each capability beside it. `ROOMS` is the only list of them.
 
 A room is a folder of this package that holds everything one capability needs: its Lua scripts (`*.lua`), the Lua code
 that these scripts share (`prelude.lua`), and in Python the class that users call, the operations that call the scripts
@@ -25,9 +25,13 @@ from wheel_sched.store.writer_fence import WriterFencesInMemory
 
 
 class Room(NamedTuple):
-    """A folder of the store. `in_memory` is the state of the room in each shard of a store in memory.
+    """A room of the store: the folder that holds everything one capability needs.
 
-    The preludes are loaded in the order of the table, so a room can use the definitions of an earlier one.
+    Preludes (shared Lua code) are loaded in the order of `ROOMS`, so a room can use the definitions of earlier rooms.
+
+    Args:
+        folder: the name of the folder.
+        in_memory: the class of the room's state in each shard of a store in memory. Defaults to None: no such class.
     """
 
     folder: str

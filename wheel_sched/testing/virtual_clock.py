@@ -121,8 +121,9 @@ class VirtualClock:
     def wait(self, condition: threading.Condition, timeout_ms: float | None) -> bool:
         """Wait on `condition`, which the caller holds, for up to `timeout_ms` virtual milliseconds.
 
-        Returns whether the condition was notified. When several threads wait on one condition and one of them is due,
-        all wake, and the others return True too. So check in a loop what you wait for.
+        Returns False when the timeout has passed, and True when the condition was notified before that. `advance`
+        notifies each condition of which one waiter has reached its timeout. This wakes all threads that wait on the
+        condition: a thread whose timeout has not passed returns True. So check in a loop what you wait for.
         """
         waiter = _Waiter(condition, None)
         with self._lock:

@@ -25,7 +25,7 @@ Cost. A slot is Kafka's `TimerTaskList`: an insertion-ordered `dict[entry, None]
 level keeps an int heap of its slots. Schedule and cancel are O(1), plus a heap push for a new slot. An entry is sorted
 once; before that, an entry of a crowded slot above level 2 moves to a finer slot. A slot that cancels have emptied
 costs some 200 bytes until the clock passes it; a level has at most `wheel_size` of them. `next_expiry` may scan one
-slot of a far level (any level above level 0), and remembers the result.
+slot of a far level (each level above level 0 is far), and remembers the result.
 
 Threads. Nothing here is thread-safe: one owner makes all calls, `repr` included.
 """
@@ -100,13 +100,13 @@ class TimingWheel(Generic[T]):
         # the slot of `_far_head`: for that slot `schedule` calls `_far_slot`, which notices an earlier entry.
         self._common: dict[int, TimerTaskList[T]] = {}
         self._common_shift = common.shift
-        self._far_start = math.inf  # no slot of a far level begins before this tick
+        self._far_start = math.inf  # no slot above level 0 begins before this tick
         # The run maps each entry to its tick. The next entry to hand out is the last, so `popitem` takes it in O(1); a
-        # walk from the front would step over all entries taken before. The run holds the entries of sorted far slots,
+        # walk from the front would step over all entries taken before. The run holds entries of slots above level 0,
         # and the entries of a slot of level 0 that `advance` left because of its limit.
         self._run: TimerTaskList[T] = {}
         self._run_tick = 0  # no entry in the run has an earlier tick
-        # The earliest entry of the far levels and its tick; -1 = unknown. Both are stale once that entry has left or
+        # The earliest entry above level 0 and its tick; -1 = unknown. Both are stale once that entry has left or
         # `touch` has postponed it.
         self._far_head: TimerTaskEntry[T] | None = None
         self._far_tick = -1
@@ -305,7 +305,7 @@ class TimingWheel(Generic[T]):
         entry._slot = slot
 
     def _far_slot(self, entry: TimerTaskEntry[T], tick: int) -> TimerTaskList[T]:
-        """Return the far slot of `tick`, and make the slot if it is missing. The caller puts `entry` there."""
+        """Return the slot of `tick` above level 0, or a new slot for it. The caller puts `entry` there."""
         for level in self._far:
             if tick < level.end:
                 break
@@ -324,7 +324,7 @@ class TimingWheel(Generic[T]):
             self._common.pop(number, None)  # so that `schedule` notices an earlier entry
 
     def _add(self, level: _Level[T], number: int) -> TimerTaskList[T]:
-        """Add a new slot to a level."""
+        """Add a new slot with this absolute number to a level, and return the slot."""
         slot = level.slots[number] = {}
         heappush(level.heap, number)
         if level.shift == self._common_shift and self._tick_ms == 1:
@@ -334,7 +334,7 @@ class TimingWheel(Generic[T]):
         return slot
 
     def _remove(self, level: _Level[T]) -> TimerTaskList[T]:
-        """Take the first slot from a far level."""
+        """Remove the earliest slot from a level above level 0, and return the slot."""
         number = heappop(level.heap)
         if level.shift == self._common_shift:
             self._common.pop(number, None)
@@ -369,7 +369,7 @@ class TimingWheel(Generic[T]):
         self._far_start = math.inf
 
     def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
-        """Hand out entries of the run up to tick `last`, or up to a postponed one. Returns False if it has none."""
+        """Hand out the entries of `_run` up to tick `last`, or to a postponed one. Returns False if there are none."""
         run, tick_ms = self._run, self._tick_ms
         taken = -1
         touched: TimerTaskEntry[T] | None = None
@@ -395,10 +395,10 @@ class TimingWheel(Generic[T]):
         return True
 
     def _refill(self, target: int) -> bool:
-        """Sort the first far slot into the run if it begins by `target`. Otherwise set `_far_start` to its beginning.
+        """Sort the earliest slot above level 0 into the run (`_run`) if the slot begins at or before `target`.
 
-        Level 0 must be empty. Returns whether anything changed. A new `_far_start` is a change too: the entries of the
-        run wait while a far slot may hold earlier entries, even if cancels have emptied that slot.
+        If the slot begins later, set `_far_start` to its beginning. Level 0 must be empty. Returns whether anything
+        changed. A new `_far_start` is a change: entries of the run from that tick on wait, as the slot may come first.
         """
         before = self._far_start
         for level in self._far:
@@ -424,7 +424,7 @@ class TimingWheel(Generic[T]):
         return before != math.inf
 
     def _sort_in(self, slot: TimerTaskList[T], last: int) -> None:
-        """Sort a slot's entries into the run, among the run's entries up to `last`, which is the slot's last tick."""
+        """Merge the entries of `slot` into the sorted dict `_run`. `last`: the last tick of the slot."""
         run, tick_ms, last_ms = self._run, self._tick_ms, last * self._tick_ms
         entries = []
         while run:
@@ -451,7 +451,7 @@ class TimingWheel(Generic[T]):
         self._relocations += len(touched)
 
     def _holds_due(self, slot: TimerTaskList[T], tick: int) -> bool:
-        """Whether `slot` has an entry that is due at the slot's `tick`. Moves the postponed entries in front of it."""
+        """Whether `slot` has an entry due at `tick`. Until it finds one, moves postponed entries to their new slots."""
         slot_ms, touched = tick * self._tick_ms, []
         for entry in slot:
             if entry._deadline_ms <= slot_ms:
@@ -468,7 +468,7 @@ class TimingWheel(Generic[T]):
         self._relocations += len(touched)
 
     def _far_expiry(self) -> int | None:
-        """The earliest tick in the far levels. The wheel remembers it until its entry leaves or is postponed."""
+        """The earliest tick of an entry above level 0; None: no entry. The wheel remembers the tick and the entry."""
         tick_ms, head = self._tick_ms, self._far_head
         if head is not None and type(head._slot) is dict and -(-head._deadline_ms // tick_ms) == self._far_tick:
             return self._far_tick

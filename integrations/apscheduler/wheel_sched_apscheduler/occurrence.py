@@ -1,7 +1,7 @@
 """An occurrence: one claimed run of a job, on its way from the store through an executor to its end.
 
-    claimed ──► planned ──► finished ──► settled          planned: the scheduler has decided the next run time
-                   └──────► released                      of the job, or that there is none
+    claimed ──► planned ──► finished ──► settled    planned: the scheduler has set the job's next run time, or none
+                   └──────► put back                put back: it did not run here, and becomes due again
 
 Several missed run times of one job that run together are one occurrence. Its id, `job:run_time_ms`, stays the same
 however often it is handed out. `token` grows each time the same job is handed out. So an outside system that remembers
@@ -9,7 +9,7 @@ the greatest token it has seen can refuse a process that has lost its lease (Kle
 
 A stock scheduler gets a `ClaimedJob`, a subclass of `Job` that also has the occurrence: a `Job` has slots, so it cannot
 have further attributes. Jobs that are stored, listed or looked up are plain `Job` objects. A `ClaimedJob`
-- notes the run times that the scheduler takes, so that the event of an end can be matched with its occurrence;
+- notes the run times that the scheduler takes, so that an event about the end of a run leads to its occurrence;
 - if the job is coalesced, gives only the last missed run time, without asking the trigger for each;
 - compares the lateness of its run times with the grace once, at the claim;
 - asks the trigger once a pass, and repeats the answer when the scheduler asks again. If the trigger raises, the
@@ -200,7 +200,7 @@ _STATE = (
 
 
 class Answered:
-    """A trigger that repeats the answer of another one, which may give another answer, or raise, when asked again."""
+    """Repeats the run time that `trigger` has given. Asked again, `trigger` might give another one, or raise."""
 
     __slots__ = ("_following", "trigger")
 

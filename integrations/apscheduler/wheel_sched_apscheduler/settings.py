@@ -23,7 +23,7 @@ _NO = ("0", "false", "no", "off", "f", "n")
 
 @dataclass(frozen=True, slots=True)
 class SharedStoreSettings:
-    """The checked settings of a `RedisWheelJobStore`. See there for their meaning and their defaults."""
+    """The checked settings of a `RedisWheelJobStore`. Its docstring explains them."""
 
     lease_ms: int
     delivery: Delivery

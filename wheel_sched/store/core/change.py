@@ -26,8 +26,9 @@ class Alteration:
 class Change(Operation[list[Outcome]]):
     """Reschedule, replace, cancel, hold, release, requeue or delete items.
 
-    Each `Alteration` names its change by a verb of change.lua. For items in flight, `i` and `m` change the record, and
-    `c` notes that the item is cancelled. Other verbs do not change an item in flight.
+    Each `Alteration` names its change by a verb of change.lua. Three verbs change an item in flight: `i` replaces its
+    record, `m` gives it another id and a new record, and `c` sets its cancel mark, with which it does not become due
+    again.
     """
 
     script = "change"
@@ -107,7 +108,10 @@ def _change_waiting(shard: MemoryShard, item: MemoryItem, change: Alteration, ve
 
 
 def _change_claimed(shard: MemoryShard, item: MemoryItem, change: Alteration, versions: Iterator[int]) -> Outcome:
-    """Replace the record of an id in flight, or give it another id. Claim, lease and cancel mark do not change."""
+    """Give an item in flight a new record (verb `i`), or another id and a new record (verb `m`).
+
+    The item keeps its claim, its lease and its cancel mark.
+    """
     if change.verb == "i":
         if item.cancelled:
             return Outcome.ABSENT

@@ -33,10 +33,10 @@ def check_level(level: str, replicas: int, *, server: bool = True) -> None:
 
 @contextlib.contextmanager
 def opening() -> Iterator[None]:
-    """Replace an error in doubt, while a namespace is opened, by one that says that no message is in doubt.
+    """In this block, which opens a namespace, turn an error that is in doubt into one that is not.
 
     Raises:
-        StoreUnavailable: in place of the error in doubt; its `in_doubt` is false.
+        StoreUnavailable: the store was not opened. No message was sent yet, so no message is in doubt.
     """
     try:
         yield

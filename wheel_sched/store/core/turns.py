@@ -24,7 +24,7 @@ class TopicAndBody(Protocol):
 
 
 class Turn(NamedTuple):
-    """Where the last search for other topics ended, and whether it left an item of another topic (`left`)."""
+    """Where the last search for other topics ended. `left`: it found an item that got no place in the claim."""
 
     left: bool
     score_ms: int

@@ -87,7 +87,7 @@ class ServerSettings:
         return "\n".join(lines) + "\n"
 
     def at_least(self, fsync: str, port: int | None) -> ServerSettings:
-        """A copy with the `fsync` of the replaced server if it is stronger, and with its `port` if these have none."""
+        """A copy with the replaced server's `fsync` if that is stronger, and its `port` if `self.port` is None."""
         stronger: Fsync = self.fsync
         for name in get_args(Fsync):
             if name == fsync and _STRENGTH[name] > _STRENGTH[stronger]:

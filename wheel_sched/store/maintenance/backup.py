@@ -210,7 +210,7 @@ def all_attempt_counts(store: DelayStore, shard: int) -> Iterator[AttemptCount]:
 
 
 def claimed_due_ms(found: Found) -> int | None:
-    """The due of an item in flight; None when the item was cancelled and will not wait again."""
+    """The due time of an item in flight; None when the item was cancelled and will not wait again."""
     claim = _CLAIM.match(found.reason)
     if claim is None:
         return found.score_ms

@@ -148,7 +148,7 @@ class Bench:
                 return found
 
     def check(self) -> None:
-        """Check that every id is in one place, counters equal sizes, and every accepted item is accounted for."""
+        """Check that every id is in one place, counters equal sizes, and each accepted item is here or has left."""
         if self.unreadable:
             return
         counts = self.store.counts()

@@ -35,7 +35,7 @@ class ChangingCases:
         assert [found.score_ms for found in bench.everything("due")] == [then, then]
 
     def test_cancel_removes_waiting_and_held_items(self, bench: Bench) -> None:
-        """Waiting and held items leave. An item in flight gets a mark, and a second cancel gives the same answer."""
+        """Waiting and held items leave. An item in flight gets a cancel mark, also by a second call."""
         ids = self._one_of_each(bench)
         assert bench.store.cancel(ids) == [DONE, Outcome.CANCELLED, DONE, WRONG_STATE, ABSENT]
         assert bench.states(*ids) == [None, "leased", None, "dead", None]
@@ -65,7 +65,7 @@ class ChangingCases:
         assert bench.store.release(["a"]) == [DONE]
 
     def test_replace_gives_a_new_record_and_due(self, bench: Bench) -> None:
-        """Replace gives a waiting or held item a new record and due time. Others are not changed."""
+        """`replace` gives waiting and held items a new record and due time. Other states stay unchanged."""
         ids = self._one_of_each(bench)
         version = bench.one("due").version
         outcomes = [bench.store.replace(Item(i, bench.now_ms + 5, b"new", "u", ("r",))) for i in ids]
@@ -225,7 +225,7 @@ class ChangingCases:
         assert bench.states("b") == [None]
 
     def test_an_item_in_flight_can_get_another_id(self, bench: Bench) -> None:
-        """The old id of an item in flight is free at once. Claim, lease and cancel mark belong to its new id."""
+        """An item in flight that gets another id keeps claim, lease and cancel mark. Its old id is free at once."""
         bench.put("a", "b", "c", refs=("r",))
         bench.put("d", in_ms=1000)
         claim = bench.claim()

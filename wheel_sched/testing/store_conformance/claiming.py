@@ -16,7 +16,7 @@ class ClaimingCases:
     """Tests of claims, leases and their fencing."""
 
     def test_nothing_is_claimed_before_its_due(self, bench: Bench) -> None:
-        """One millisecond before the due nothing is claimed; at the due the item is claimed."""
+        """One millisecond before its due time an item is not claimed; at its due time it is."""
         bench.put("a", in_ms=1000)
         bench.clock.advance(999)
         assert bench.claim().items == []
@@ -45,7 +45,7 @@ class ClaimingCases:
         assert burst == [f"b{n:04d}" for n in range(len(burst))]
 
     def test_topics_behind_a_burst_share_its_turns(self, bench: Bench) -> None:
-        """Behind a burst, the one item of a topic is claimed before all 150 earlier items of another topic are."""
+        """Behind a burst, the only item of a topic need not wait until all 150 earlier items of another are claimed."""
         bench.put(*(f"b{n:03d}" for n in range(500)), topic="burst")
         bench.put(*(f"m{n:03d}" for n in range(150)), in_ms=1, topic="many")
         bench.put("single", in_ms=2, topic="one")

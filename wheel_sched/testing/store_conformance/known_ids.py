@@ -15,7 +15,7 @@ class KnownIdCases:
     """Tests of known ids: repeats, lookups, and ids that are free again."""
 
     def test_a_given_id_stays_known_for_a_time_after_its_due(self, bench: Bench) -> None:
-        """A known id stores nothing until its time is over, also after its item has left. Topics have separate ids."""
+        """While an id is known, no item is stored under it, also after its item has left. Topics have separate ids."""
         item, other = Item("a", bench.now_ms + 50, b"", "mail"), Item("b", bench.now_ms, b"", "mail")
         assert not bench.known_ids.known("a", "mail")
         assert bench.known_ids.schedule([item, other], 1_000).outcomes == [Outcome.STORED] * 2

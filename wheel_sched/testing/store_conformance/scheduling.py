@@ -87,7 +87,7 @@ class SchedulingCases:
         assert [bench.one(i).body for i in ids] == [i.encode() for i in ids]
 
     def test_one_item_without_a_token_is_stored_like_any_other(self, bench: Bench) -> None:
-        """An item without a token is found by its refs, counted, stored once, and held while its topic is paused."""
+        """`schedule` with one item and no token indexes its refs, counts it, stores it once, and obeys a pause."""
         bench.bury("dead")
         item = Item("a", bench.now_ms + 5, ALL_BYTES, "mail", ("tag:x", "tag:y"), "route-1")
         outcomes = [bench.store.schedule([each], token="").outcomes for each in (item, item)]
@@ -104,7 +104,7 @@ class SchedulingCases:
         assert bench.store.schedule([Item("d", None, b"")], token="").outcomes == [Outcome.HELD]
 
     def test_one_item_without_a_token_raises_the_marker_when_it_is_the_first(self, bench: Bench) -> None:
-        """An item without a token writes the marker only if it is due before all others."""
+        """A call of `schedule` without a token writes the marker only if its item is due before all others."""
         marks = []
         for item_id, in_ms in (("first", 500), ("later", 900), ("as early", 500), ("earlier", 100)):
             bench.store.schedule([Item(item_id, bench.now_ms + in_ms, b"")], token="")

@@ -21,9 +21,9 @@ class ShardOwnershipCases:
     """Tests of owned shards, for brokers that record which claims they have published."""
 
     def test_a_shard_has_one_owner_at_a_time(self, bench: Bench) -> None:
-        """A shard belongs to its owner until its time is over or it gives up the shard. A new owner raises the epoch.
+        """A shard belongs to its owner until the lease ends or the owner gives it up. A new owner raises the epoch.
 
-        An owner that acquires its shard again does not raise it. How much a new owner raises it depends on the owner's
+        An owner that acquires its shard again keeps the epoch. How much a new owner raises it depends on the owner's
         name, so that two owners do not get the same epoch.
         """
         first = bench.shard_ownership.acquire(0, "one", 1_000)

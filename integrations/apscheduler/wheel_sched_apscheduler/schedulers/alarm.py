@@ -16,7 +16,7 @@ _NEVER = float("inf")
 
 
 class Alarm:
-    """An alarm for one owner, which calls `sleep`. Any thread may ring it.
+    """Wakes its owner, the thread that calls `sleep`. Any thread may call `ring` or `ring_by`, which shorten a sleep.
 
     Args:
         now: wall clock in seconds. Defaults to `time.time`.

@@ -64,7 +64,7 @@ class Reports(Protocol):
         """Hand events to the listeners, in order."""
 
     def last_run_ended(self, submission: Submission, gone: bool = True) -> None:
-        """Report, after its events, that a job's last run ended. If `gone` is False, the job is handed out again."""
+        """After the events of a job's last run: report its end. If `gone` is False, the job is handed out again."""
 
     def finished(self) -> None:
         """Report that a submission has ended, in any way."""

@@ -181,7 +181,7 @@ class _JobJudge:
         return None
 
     def _counts_unbegun_until(self, handed_out: HandedOut) -> int:
-        """Until when a run counts as under way if its process died before the run began; -1 = it began or lived."""
+        """Until when a claimed run counts as under way, if its process died before it began the run; otherwise -1."""
         if any((run.process, run.token) == (handed_out.process, handed_out.token) for run in self._runs):
             return -1
         died = self._troubles.death_of(handed_out.process, handed_out.at_ms)
@@ -238,16 +238,16 @@ class _JobJudge:
     def _claims_lost(self, at: int) -> int:
         """How many claims of this run time the server has lost. After each loss it hands the run time out again.
 
-        The process that had the lost claim may have stored the run beside its job. Then the store hands the run time
-        out again when that process has died, which may be long after the loss.
+        The process that had the lost claim may have stored the run as a split item. Then the store hands the run time
+        out again after the death of that process, perhaps long after the loss.
         """
         return sum(one.covers(at) for one in self._lost_claims)
 
     def _named_again(self, at: int, runs: list[JobRun]) -> int:
         """How many calls have scheduled this run time again, although it had run.
 
-        A resume counts from the clock of its caller. A scheduler whose clock is ahead may have run later times already,
-        and so may any scheduler until the call takes effect.
+        A resume schedules the times after its caller's clock. A scheduler whose clock is ahead may have run some of
+        them already, and so may any scheduler until the call takes effect.
         """
         return sum(
             period.began_ms < at <= max(period.began_ms + self._troubles.ahead_ms, period.answered_ms)
@@ -259,8 +259,9 @@ class _JobJudge:
     def _wrote_late(self, before: list[JobRun], run: JobRun) -> bool:
         """Whether a process that ran this occurrence before has stood still for longer than its lease.
 
-        When such a process goes on, it may store its run beside the job, although another process has claimed the
-        occurrence. Then a process runs the occurrence once more. docs/apscheduler.md calls this the remaining trap.
+        When such a process continues, it may still store a split item for its run, although another process has claimed
+        the occurrence. Whoever claims the split item runs the occurrence once more: see the traps in
+        docs/apscheduler.md.
         """
         until = run.began_ns // MS
         return not self._at_most_once and any(
@@ -274,7 +275,7 @@ class _JobJudge:
         return max((one.at_ms for one in claims if one.run_ms <= run.run_ms and one.at_ms <= began), default=began)
 
     def _lost_lease(self, before: JobRun, run: JobRun) -> bool:
-        """Whether faults kept a process from the store until its lease ended, and another claim got what it ran."""
+        """Whether faults kept the process of `before` from the store until another claim handed out the same run."""
         claimed, until = self._claimed_ms(before), run.began_ns // MS
         for one in self._handed_out:
             ours = (one.process, one.token) == (before.process, before.token)
@@ -307,7 +308,7 @@ class _JobJudge:
     # -- changes
 
     def _changed(self) -> list[str]:
-        """Check that removed, paused and moved run times do not run once the producer has the answer to the change."""
+        """Check that no removed, paused or moved run time runs after the producer got the answer to that change."""
         found = []
         ahead_ms = self._troubles.ahead_ms
         seen: set[int] = set()
@@ -367,12 +368,12 @@ class _JobJudge:
         )
 
     def _was_written_late(self, run: JobRun) -> bool:
-        """Whether a process that stood still stored this run late, see `_wrote_late`. Earlier counts lack the run."""
+        """Whether a process that stood still stored this run late (see `_wrote_late`), so that a count lacked it."""
         before = [one for one in self._runs if one.run_ms == run.run_ms and one.began_ns < run.began_ns]
         return self._wrote_late(before, run)
 
     def _is_under_way(self, one: JobRun, run: JobRun) -> bool:
-        """Whether a run was under way when another began."""
+        """Whether the run `one` was under way when `run` began."""
         if one.began_ns > run.began_ns:
             return False
         if one.outcome != "running":

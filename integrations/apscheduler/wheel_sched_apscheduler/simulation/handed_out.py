@@ -33,11 +33,11 @@ _JOB_ID = re.compile(r"job(\d+)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandedOut:
-    """A job, or a run stored beside its job, that a claim has handed out. All times are true time in ms.
+    """A job, or the split item of a run, that a claim has handed out. All times are true time in ms.
 
     Args:
         number: the job's number in the history.
-        item_id: the id of the claimed item: of the job, or of the run beside it.
+        item_id: the id of the claimed item: of the job, or of the split item.
         run_ms: the first run time that was handed out. The claim also handed out all later run times that were due.
         token: the number of the claim.
         process: the name of the process that claimed it.
@@ -105,7 +105,7 @@ class JobServer(StoreServer):
         elif isinstance(operation, Extend):
             pairs = zip(operation.ids, answer.outcomes, strict=True)
             ends = [(item_id, None) for item_id, outcome in pairs if outcome is Outcome.DONE]
-        elif isinstance(operation, Schedule):  # a run that is now stored beside its job is due when the lease ends
+        elif isinstance(operation, Schedule):  # a split item is due when the lease of its run ends
             ends = [(item.id, item.due_ms) for item in operation.items]
         elif isinstance(operation, Change):
             changes = zip(operation.alterations, answer, strict=True)

@@ -13,7 +13,7 @@ class Runner(Protocol):
 
 
 class Current:
-    """Has the present history. An interpreter runs one history at a time."""
+    """Holds the history that runs now. An interpreter runs one history at a time."""
 
     history: Runner
 

@@ -9,7 +9,7 @@ claim if possible.
     ended, the job runs again  settle the job as Next: the job waits for its next run time
     runs, the job runs again   *split*: store a split item `<run time>\\0<job id>`, due when the lease would end, and
                                settle the job as Next. When the run ends, delete the split item
-    released                   settle the job as Next at its old due time, or later
+    put back (`release`)       settle the job as Next at its old due time, or later
     cannot be run here         settle the job as Next after a while, or as Held: see `loading`
 
 So an occurrence is in the store until it has ended. While the run is short, the job's own record represents it. If the

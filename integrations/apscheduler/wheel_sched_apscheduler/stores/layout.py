@@ -259,7 +259,7 @@ class PendingSettlement(NamedTuple):
     Args:
         shard, claim_number: name the claim of the item.
         settlement: what becomes of the item.
-        occurrence: the run that has ended, was released or was split. Defaults to None: the item did not become a run.
+        occurrence: the run that has ended, was put back or was split. Defaults to None: the item did not become a run.
         split: whether the run continues as a split item. Defaults to False.
     """
 

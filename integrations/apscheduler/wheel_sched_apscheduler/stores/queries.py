@@ -170,7 +170,7 @@ class JobQueries:
         return runs
 
     def workers(self) -> list[dict[str, Any]]:
-        """The processes that have announced runs. A process announces runs of more than half a second."""
+        """The processes that have announced runs. A process lists its runs of more than half a second in an item."""
         store = self.store
         records = []
         for found in store.get(store.find(WORKERS)):

@@ -14,7 +14,7 @@ that the process of the run has died, and drops the mark.
 *History.* One item of the store holds up to fifty records of ended runs, so history adds almost no cost to a burst. The
 record is made from the occurrence when it has ended, so the order of a scheduler's events does not matter.
 
-*Announcements.* A process writes an item that lists its runs of more than half a second, so that others can show them.
+*Announcements.* A process lists its runs of more than half a second in an item, which other processes read and show.
 
 Threads: any thread calls `RunMarks.end` and `RunHistory.note`; callers of the other methods hold the tracker's lock.
 """
@@ -183,7 +183,7 @@ def load_records(body: bytes) -> list[RunRecord]:
 
 
 class RunHistory:
-    """Writes how runs ended to the store, and announces long runs.
+    """Writes to the store how runs ended, and an announcement: the item that lists the long runs of this process.
 
     Args:
         keep: how many items of run records are kept; 0 = history is off.
@@ -240,7 +240,7 @@ class RunHistory:
         return [PendingCommand(Call(shard, Sweep(dead_cap=self._keep))) for shard in range(shards)]
 
     def announcement(self, in_flight: Iterable[Occurrence], now_ms: int) -> Item | None:
-        """The item that announces this process's long runs; None when there is nothing new to write."""
+        """The item that lists this process's long runs; None when there is nothing new to write."""
         now_s = self.clock()
         if now_s < self._announce_at:
             return None

@@ -10,7 +10,7 @@ This is the contract. The *driver* is the code that calls these methods, in the 
         occurrence.plan(following)              the next run time of the job; None = there is none
     store.mark_submitted(batch.occurrences)     after planning, before or while executors take them; no I/O
     store.finish(occurrence, Finish.EXECUTED)   when all run times of the occurrence have ended; no I/O
-    store.release([occurrence], delay_ms)       the occurrence must not run now; no I/O
+    store.release([occurrence], delay_ms)       put back an occurrence that must not run now; no I/O
     sleep until batch.wake_at, or until the store calls scheduler.wakeup()
 
 Rules of the contract:
@@ -23,7 +23,7 @@ Rules of the contract:
 - `claim_batch` never raises when the store does not answer. It returns an empty batch whose `wake_at` is a moment
   later, and logs once. The jobstore keeps finished occurrences, and settles them when the store answers again.
 - A job that cannot be loaded is in no batch: the jobstore gives it back for other processes, or quarantines it.
-- A released occurrence is handed out again unchanged.
+- An occurrence that was put back (`release`) is handed out again unchanged.
 
 *Our schedulers* call these methods; their class has `drives_batches = True`. A jobstore that such a scheduler starts
 listens to no events, because the scheduler itself calls `finish`. The occurrences hold plain `Job` objects. If the run

@@ -108,8 +108,8 @@ class ClaimTracker:
     def settle_before_run(self, occurrences: Sequence[Occurrence]) -> tuple[list[Occurrence], StoreError | None]:
         """For at-most-once delivery: settle planned occurrences now, so that a crash loses them and repeats none.
 
-        A mark in the store counts each occurrence for `max_instances` while it runs. If an occurrence is released
-        later, because of a pause or a full executor, it is stored again as a split item.
+        A mark in the store counts each occurrence for `max_instances` while it runs. If an occurrence is put
+        back later, because of a pause or a full executor, it is stored again as a split item.
 
         Returns:
             The occurrences that have left the store and may run, and the error that stopped the others.
@@ -281,7 +281,7 @@ class ClaimTracker:
                 self._send(commands, [], keep=False)
 
     def withdraw(self) -> None:
-        """Delete the announcement of this process.
+        """Delete the announcement: the item in which this process lists its long runs for other processes.
 
         Raises:
             StoreError: the store does not answer.

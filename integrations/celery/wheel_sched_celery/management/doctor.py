@@ -99,7 +99,7 @@ def _longest_ms(examined: Examined) -> int | None:
 def _senders(tasks: HeldTasks) -> Counter[str]:
     """The number of taken-over tasks of each producer, in a sample. Names a producer by the header `origin`.
 
-    A task without this header counts for the unknown senders of its name.
+    Tasks without this header count under the text "unknown senders of <task name>".
     """
     senders: Counter[str] = Counter()
     for item_id in tasks.store.find(TAKEN_OVER, limit=_SAMPLE):

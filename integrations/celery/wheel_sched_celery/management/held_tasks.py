@@ -6,8 +6,8 @@
     tasks.cancel(tasks.get(task_id))
 
 It needs the store only: workers and broker may be down. It does not change a task in flight; `Changed.left` names such
-tasks. If somebody else has changed a task since it was read, this does not change it either, so that two administrators
-do not undo each other's work.
+tasks. If somebody else has changed a task since it was read, the call does not change the task either, so that two
+administrators do not undo each other's work.
 
 Threads: any thread may call any method, and threads may share one instance.
 """

@@ -77,8 +77,8 @@ def _outlasts_visibility(run: CeleryWorld) -> bool:
     """Whether a task may wait longer in a worker than the broker waits for its acknowledgement.
 
     While the store is away, a task waits in a worker until its ETA by the store's clock. If that clock is set back, the
-    task waits as much longer. If the visibility timeout ends first, the broker delivers the task again, as with stock
-    Celery (docs/celery.md).
+    task waits longer by the size of this step. If the visibility timeout ends first, the broker delivers the task
+    again, as with stock Celery (docs/celery.md).
     """
     visibility_ms = run.options["visibility_ms"]
     longest_ms = max([COUNTDOWN_MS, *(send.delay for send in run.sends.values())])

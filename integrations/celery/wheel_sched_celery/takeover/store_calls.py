@@ -41,7 +41,7 @@ DRIFT: Final = 1e-4  # a clock runs at most this much faster than another
 
 
 class TakenItems:
-    """Stores the messages that a worker takes over.
+    """Stores the messages that a worker takes over as items, and withdraws such items.
 
     Args:
         wheel: the integration of the app, whose store is used.
@@ -119,17 +119,17 @@ class TakenItems:
         return all(ref == self._taker for ref in found.refs if ref.startswith(_TAKER))
 
     def _named(self, item: Item | None) -> Item | None:
-        """The item with the id of this process instead of that of any other."""
+        """The item with the ref of this process (`taker:...`), and without that of any other process."""
         if item is None:
             return None
         return replace(item, refs=(*(ref for ref in item.refs if not ref.startswith(_TAKER)), self._taker))
 
 
 class Withdrawals:
-    """Items to withdraw: the store answered too late, so this worker keeps their messages.
+    """Remembers which items this worker must withdraw, because the store answered too late and it keeps the messages.
 
     Args:
-        items: withdraws them.
+        items: makes the calls that remove items from the store.
         wheel: the integration of the app whose store is used.
     """
 

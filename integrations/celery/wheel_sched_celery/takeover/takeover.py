@@ -77,7 +77,7 @@ class _Arrival:
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Messages about which the store's thread decides in one call."""
+    """Messages about which the store's thread decides together: store a message, or leave it to stock Celery."""
 
     arrived: list[_Arrival]
     since_s: float
@@ -180,7 +180,10 @@ class Takeover:
         self._look(batch)
 
     def _look(self, batch: _Batch) -> None:
-        """Carry out the decisions. Hands a message that cannot wait longer for its decision to stock Celery."""
+        """Carry out the decisions of the store's thread about the messages of a batch.
+
+        If a message has waited too long without a decision, stock Celery gets it.
+        """
         if self._over:
             return
         waited_s = time.monotonic() - batch.since_s
