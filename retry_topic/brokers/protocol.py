@@ -262,7 +262,7 @@ class ClaimSender(Protocol):
         ...
 
     def stale(self, shard: int) -> bool:
-        """Whether the shard's last number must be sent again soon, because the broker would forget it."""
+        """Whether the last sent claim number is so old that the broker may soon delete it. If so, send it again."""
         ...
 
     def close(self) -> None:

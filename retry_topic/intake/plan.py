@@ -216,10 +216,10 @@ def _next_number(state: RetryState, key: str, count: int, shared: dict[str, int]
 
 
 def is_copy(state: RetryState, replays: int, count: int) -> bool:
-    """Whether a failure is that of a second copy: the store has counted its attempt, or the message has ended.
+    """Whether a second copy of a delivery has failed: the store has counted its attempt, or the message has ended.
 
-    Some consumers forward a failed message without raising its attempt number. So only the number of a consumer that
-    counts is used: such a consumer says when the attempt started, or that the message is dead.
+    Some consumers forward a failed message without raising its attempt number. Consumers that raise it also write a
+    header: when the attempt started, or that the message is dead. Without such a header the number is not used.
 
     Args:
         state: the state in the headers.
