@@ -1,4 +1,4 @@
-"""The checks of `wheel-sched kafka doctor`. They change nothing; one begins an empty transaction under a new id."""
+"""The checks of `wheel-sched kafka doctor`. They change nothing; one check begins an empty transaction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CheckedGroups:
     """The groups to check.
 
     Args:
-        topics: the topics of each group, by purpose.
+        topics: the topics of each group, by purpose ("retry", "redelivery", "dead").
         settings: settings of the command line, which name the store and its namespace.
         shards: shard count of the namespace.
         lease_ms: lease of the groups' dispatchers.
@@ -163,7 +163,7 @@ def timeouts(broker: KafkaBroker, lease_ms: int) -> Finding:
 def retention(settings: Mapping[str, str]) -> Finding:
     """Check that the cluster keeps committed offsets for two days or more.
 
-    Claim numbers are committed offsets, and dispatchers commit them again once a day.
+    The number of a shard's last claim is a committed offset, and the shard's owner commits it again once a day.
     """
     minutes = int(settings.get("offsets.retention.minutes", 7 * _DAY_MINUTES))
     fact = f"offsets.retention.minutes={minutes}"

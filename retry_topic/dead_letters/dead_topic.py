@@ -78,7 +78,7 @@ class TopicReplay:
     Args:
         convert: converts letters to messages.
         store: the store of the group's service, which holds the counts of the loop guard.
-        max_replays: how often one message is replayed. The count continues under each new id.
+        max_replays: how often one message is replayed, under all its ids together.
         replayed: how many letters were replayed.
         guarded: how many letters the loop guard held back.
         failed: how many letters could not be replayed.

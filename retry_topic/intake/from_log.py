@@ -15,8 +15,8 @@ Messages of ordering keys belong in the shard of their key. If that is not the s
 source, they are stored in the key's shard first, with a position of the same source in that shard. If the process then
 crashes and the batch is read again, the key's shard already has the records before that position.
 
-One batch ahead: the intake reads and plans the next batch while the store works on the last (`offer`, `finish`). It
-sends the next batch after the last one is stored. So at most one batch is in flight, and no batch is sent after one
+One batch ahead: the intake reads and plans the next batch while the store works on one (`offer`, `finish`). It sends
+the next batch after the store has stored this one. So at most one batch is in flight, and no batch is sent after one
 that the store refused.
 """
 
@@ -193,7 +193,10 @@ class IntakeFromLog(Transport):
         self._complete(batch, made, known, until_available)
 
     def _announce(self, batch: _Batch, until_available: UntilAvailable) -> None:
-        """Send dead letters to the dead topic before they are stored: a crash can repeat them, but never lose them."""
+        """Send dead letters to the dead topic before they are stored: a crash can repeat them, but never lose them.
+
+        The batch also gets a new token, because its plan may be a new one.
+        """
         news = [one for one in batch.plan.dead if one.member not in batch.announced]
         if news:
             until_available(lambda: self._send_dead(news))

@@ -68,7 +68,7 @@ class Plan:
     """The decisions about a batch.
 
     Args:
-        questions: open questions. If there are any, all fields below `entries` are empty.
+        questions: open questions. If there are any, all fields below `copies` are empty.
         entries: the batch in order: decided records, and records that wait for an answer.
         odd: records with faults in their headers (`RetryState.oddities`), of those that were read for this plan.
         copies: records whose failure or end is already known.

@@ -24,7 +24,7 @@ No server pushes such a body. An older version of this package, which does not k
 operator; it does not send the message without its payload.
 
 A body contains no partition and no timestamp. A failed message has both in its headers, and `headers.return_to_origin`
-restores them. Any other message gets both from the broker when it is published.
+restores them. For any other message, its key decides the partition, and the timestamp is the time of publishing.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class ShardOwner:
         """Yield whether a claim may be sent now. A take-over of the shard by this process waits for the block's end.
 
         A claim is sent only after the results of all claims with lower numbers are known, because the number of a sent
-        claim would mean that they were sent.
+        claim says that all lower claims were sent too.
         """
         with self._sending[shard]:
             with self._lock:
@@ -180,10 +180,10 @@ class ShardOwner:
             self._drop(shard, self._open[shard].get(number))
 
     def confirmed(self, shard: int, number: int) -> bool:
-        """Whether this process still owns a claim's shard, as the store says. Call it after fencing other producers.
+        """Whether this process still owns a claim's shard, as the store says. Call it after `ClaimSender.take_over`.
 
         The order matters, because a new owner first acquires the shard and then fences us. If the shard is ours now, a
-        later owner will fence us before it reads which claims were sent. So it misses no claim that we send.
+        later owner will fence us before it reads which claims were sent. So that owner misses no claim of ours.
         """
         answer: Ownership = self._execute(shard, Own(self.name, self._lease_ms))
         with self._lock:

@@ -123,7 +123,7 @@ class StreamPublisher:
         return self.prefix + topic
 
     def register(self, topics: Iterable[str]) -> None:
-        """Add topics to the registry, once each.
+        """Add topics to the registry, the set of known topics, once each.
 
         Raises:
             BrokerError: adding failed or is in doubt. No message was sent.

@@ -106,5 +106,8 @@ def reap(client: redis.Redis, stream: str, group: str, idle_ms: int, only: str =
 
 
 def trim(client: redis.Redis, stream: str, keep: int, *, unread: bool = False) -> int:
-    """Drop entries beyond `keep` that every group has settled. `unread`: also from a stream without groups."""
+    """Drop the oldest entries beyond about `keep`, but none that a group has not settled. Returns their number.
+
+    `unread`: also trim a stream without groups.
+    """
     return int(_run(client, "trim", [stream], [keep, int(unread)]))

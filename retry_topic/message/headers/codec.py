@@ -199,8 +199,8 @@ def return_to_origin(message: Message) -> Message:
     """A failed message with the partition and the timestamp of its original record, taken from its headers.
 
     Use it for messages that leave the delay store or go to a dead topic. The headers of any other message may be copies
-    that a handler made from another message. If a header is absent or not a number, the broker chooses the partition or
-    the timestamp.
+    that a handler made from another message. Without a partition in the headers, the key decides the partition. Without
+    a timestamp, the time of publishing is used.
 
     Source: Spring Kafka's `DeadLetterPublishingRecoverer`, which also keeps the partition.
     """

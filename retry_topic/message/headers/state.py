@@ -30,7 +30,7 @@ Dialect = Literal["none", "own", "spring", "smallrye", "pulsar"]
 
 
 def retry_id(group: str, topic: str, partition: int, offset: str) -> str:
-    """The id of a message: 16 url-safe characters made of the consumer group and the place of the original record.
+    """The id of a message: 16 url-safe characters made of group, topic, partition and offset of the original record.
 
     The first character is a letter, so that a command line never takes an id for an option. `topic` may be the broker's
     topic *id*: then a topic that was recreated does not repeat old ids.
@@ -42,7 +42,7 @@ def retry_id(group: str, topic: str, partition: int, offset: str) -> str:
 
 
 def content_id(group: str, value: bytes, key: bytes | None) -> str:
-    """An id made of payload and key, for a record whose place and headers prove nothing. Equal records share it."""
+    """An id made of payload and key, for an unsigned record (see `signature`). Equal records share it."""
     digest = blake2b(value, digest_size=16).hexdigest()
     return retry_id(group, "", 0, digest if key is None else digest + blake2b(key, digest_size=16).hexdigest())
 
@@ -76,7 +76,7 @@ class RetryState:
             the due time of the attempt that failed. None before the first retry and on a dead letter.
         started_ms: epoch ms at which the failed attempt was started, for reports.
         policy: `name@version` of the policy that decided.
-        delay_ms: the delay before this delivery.
+        delay_ms: the delay that the intake last chose.
         verdict: the verdict that the handler returned.
         retry_after_ms: the delay that the handler or the remote side requested.
         original_topic: the topic on which the message first failed.

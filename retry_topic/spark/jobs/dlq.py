@@ -61,7 +61,10 @@ class Replay:
 
 
 def dead_letters(spark: SparkSession, place: StorePlace) -> DataFrame:
-    """The dead letters of a store (form `letters`). `text` is the payload, null when it is not UTF-8."""
+    """The dead letters of a store, in the form `letters` of `format("wheelsched")`, with one more column.
+
+    This column, `text`, is the payload; null when the payload is not UTF-8.
+    """
     from pyspark.sql import functions as f
 
     letters = read(spark, place, states="dead", form="letters")
