@@ -32,8 +32,8 @@ class Attempt(NamedTuple):
             when the intake took the failure in.
         outcome: "ok", "failed" or "dead" (failed and given up).
         error_class: the class of the failure's error.
-        shard: the store's shard that held it until its due time. None for the first delivery, and when the source log
-            decided the shard (`Connection.by_source`).
+        shard: the store's shard that held it until its due time. None for the first delivery. None also when a
+            message's source, not its id, decides its shard (`Connection.by_source`).
     """
 
     id: str

@@ -69,7 +69,7 @@ def reclaim(
 
 
 def beat(client: redis.Redis, stream: str, group: str, consumer: str, idle_ms: int, ids: Sequence[bytes]) -> set[bytes]:
-    """Renew the entries that the consumer holds, and return their ids.
+    """Renew entries that the consumer still holds. Returns the ids of the renewed entries.
 
     An entry whose last renewal is `idle_ms` or more ago is not renewed, because any member may take it over.
     """
