@@ -3,7 +3,8 @@
 The store holds the count, beside the attempt count. Headers repeat the count but decide nothing, because every client
 that can write to a topic can write headers. A replay raises the count before it sends the message. So a crash in
 between costs the message one replay, but the message never exceeds its limit. The store counts the replays of a message
-under one name, its *root* (`RetryState.known_as`).
+under its name in the store, the *root* (`RetryState.known_as`). The replay of a dead topic gives a message a new id and
+so a new root, and writes the count under the new root.
 
 Any thread may use these functions. Each call is one round trip.
 """
