@@ -75,7 +75,7 @@ class BrokerConsumer(Protocol):
     def beat(self, deliveries: Sequence[Delivery]) -> None:
         """Keep these deliveries alive: this member still works on them, and no other member gets them.
 
-        A call later than `idle_ms` after the last one renews nothing: the next owner of an ordered topic relies on it.
+        If the last call was more than `idle_ms` ago, this one renews nothing. Ordered consumption relies on this rule.
         Any thread may call this method.
         """
         ...
@@ -262,7 +262,7 @@ class ClaimSender(Protocol):
         ...
 
     def stale(self, shard: int) -> bool:
-        """Whether the shard's last number must be sent again soon, because the broker would forget it."""
+        """Whether the last sent claim number is so old that the broker may soon delete it. If so, send it again."""
         ...
 
     def close(self) -> None:

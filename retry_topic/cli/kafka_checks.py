@@ -1,4 +1,4 @@
-"""The checks of `wheel-sched kafka doctor`. They only read, and begin one empty transaction under a new id."""
+"""The checks of `wheel-sched kafka doctor`. They change nothing; one check begins an empty transaction."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CheckedGroups:
     """The groups to check.
 
     Args:
-        topics: the topics of each group, by purpose.
+        topics: the topics of each group, by purpose ("retry", "redelivery", "dead").
         settings: settings of the command line, which name the store and its namespace.
         shards: shard count of the namespace.
         lease_ms: lease of the groups' dispatchers.
@@ -91,7 +91,7 @@ def copies(group: str, counts: Mapping[str, tuple[int, int]], least: Mapping[str
 
     Args:
         group: the group.
-        counts: for each topic the replicas, and the in-sync replicas, of the partition with the fewest.
+        counts: for each topic, how many replicas and how many in-sync replicas its worst partition has.
         least: for each topic, how many replicas must be in sync for a write (`min.insync.replicas`).
         brokers: number of brokers in the cluster.
     """
@@ -161,7 +161,10 @@ def timeouts(broker: KafkaBroker, lease_ms: int) -> Finding:
 
 
 def retention(settings: Mapping[str, str]) -> Finding:
-    """Check that the cluster keeps committed offsets for two days or more. We commit claim numbers again once a day."""
+    """Check that the cluster keeps committed offsets for two days or more.
+
+    The number of a shard's last claim is a committed offset, and the shard's owner commits it again once a day.
+    """
     minutes = int(settings.get("offsets.retention.minutes", 7 * _DAY_MINUTES))
     fact = f"offsets.retention.minutes={minutes}"
     if minutes < 2 * _DAY_MINUTES:
@@ -199,7 +202,11 @@ def _transaction(broker: KafkaBroker) -> Finding:
 
 
 def _copies_of(broker: KafkaBroker, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """For each visible topic the replicas, and the in-sync replicas, of the partition with the fewest."""
+    """For each topic, how many replicas and how many in-sync replicas its worst partition has.
+
+    The worst partition has the fewest replicas and, among these partitions, the fewest in-sync replicas. Topics that
+    the cluster does not list for this client are left out.
+    """
     found = broker.topology.admin.list_topics(timeout=TIMEOUT_S).topics
     return {
         topic: min((len(one.replicas), len(one.isrs)) for one in found[topic].partitions.values())

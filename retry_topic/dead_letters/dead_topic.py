@@ -35,9 +35,9 @@ class LetterToMessage:
     Args:
         group: the consumer group.
         own: the group's topics, by purpose.
-        to: the topic that receives the messages. If it is not the group's redelivery topic, the headers name it as the
-            topic on which the messages first failed. With another topic in the headers, consumers of `to` would take
-            the headers for copies from another message.
+        to: the topic that receives the messages. If it is not the group's redelivery topic, the headers name `to` as
+            the topic of the first failure. A consumer of `to` ignores headers that name another topic, because a
+            handler may have copied them from a message of that topic.
         dead_id: id of the dead topic. Together with the letter's position it makes the new id, so a repeated
             conversion gives the same id.
         secrets: the first one signs. Defaults to none: letters must not be signed.
@@ -78,7 +78,7 @@ class TopicReplay:
     Args:
         convert: converts letters to messages.
         store: the store of the group's service, which holds the counts of the loop guard.
-        max_replays: how often one message is replayed. The count continues under each new id.
+        max_replays: how often one message is replayed, under all its ids together.
         replayed: how many letters were replayed.
         guarded: how many letters the loop guard held back.
         failed: how many letters could not be replayed.
@@ -98,7 +98,7 @@ class TopicReplay:
             Why some letters were not replayed.
 
         Raises:
-            ConfigError: see `LetterToMessage`; none of these was replayed.
+            ConfigError: see `LetterToMessage`; no letter was replayed.
             StoreError, BrokerError: letters that were not settled will be read again.
         """
         states = [read(letter.message.headers) for letter in letters]

@@ -2,8 +2,11 @@
 
 The store holds the count, beside the attempt count. Headers repeat the count but decide nothing, because every client
 that can write to a topic can write headers. A replay raises the count before it sends the message. So a crash in
-between costs the message one replay, but the message never exceeds its limit. Any thread may use it. Each call is one
-round trip.
+between costs the message one replay, but the message never exceeds its limit. The store counts the replays of a message
+under its name in the store, the *root* (`RetryState.known_as`). The replay of a dead topic gives a message a new id and
+so a new root, and writes the count under the new root.
+
+Any thread may use these functions. Each call is one round trip.
 """
 
 from __future__ import annotations
@@ -18,7 +21,11 @@ _REMEMBER_MS = 90 * 86_400_000  # as long as dead letters are kept by default
 
 
 def replay_counts(store: DelayStore, roots: Sequence[str]) -> list[int]:
-    """Read the replay counts of messages. `roots`: the names under which the store counts, see `RetryState.known_as`.
+    """Read the replay counts of messages.
+
+    Args:
+        store: the delay store.
+        roots: the root of each message.
 
     Raises:
         StoreError: the store does not answer.
@@ -27,7 +34,12 @@ def replay_counts(store: DelayStore, roots: Sequence[str]) -> list[int]:
 
 
 def count_replays(store: DelayStore, replays: Sequence[tuple[str, int]], now_ms: int) -> None:
-    """Raise replay counts: pairs of root, as in `replay_counts`, and count. No count is lowered; repeating is harmless.
+    """Raise the replay counts of messages. No count is lowered; repeating is harmless.
+
+    Args:
+        store: the delay store.
+        replays: the root and the new count of each message.
+        now_ms: the store's time. The counts are kept for 90 days from then.
 
     Raises:
         StoreError: the store does not answer; some messages may be counted.

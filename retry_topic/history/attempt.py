@@ -26,12 +26,14 @@ class Attempt(NamedTuple):
         id: the message's id, the same for all its attempts. Each replay has its own id (`<id>r<replay>`).
         topic: the topic on which the message first failed.
         attempt: the number of the delivery, from 1.
-        due_ms: when it was due; None for the first delivery, which was not scheduled, and when the start is not known.
-        started_ms: when its handler started. If the consumer does not report the start: when the delivery failed.
+        due_ms: when the delivery was due. None for the first delivery, which was not scheduled. None also if
+            `started_ms` is not the start of the handler, so that nobody computes a wrong lateness from the two.
+        started_ms: when its handler started. If the consumer does not report the start: when the delivery failed, or
+            when the intake took the failure in.
         outcome: "ok", "failed" or "dead" (failed and given up).
         error_class: the class of the failure's error.
-        shard: the store's shard that held it until its due time. None for the first delivery, and when the source log
-            decided the shard (`Connection.by_source`).
+        shard: the store's shard that held it until its due time. None for the first delivery. None also when a
+            message's source, not its id, decides its shard (`Connection.by_source`).
     """
 
     id: str

@@ -11,5 +11,5 @@
 | `records` | a record that was read, a record that was decided, the report about it, and the rules for all three |
 | `origins` | the topics to which due messages may return |
 
-A failed message goes through them in this order. `plan`, `templates` and `records` call no store, broker or clock.
+The table follows the way of a failed message. `plan`, `templates` and `records` call no store, broker or clock.
 """

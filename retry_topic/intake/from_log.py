@@ -15,8 +15,8 @@ Messages of ordering keys belong in the shard of their key. If that is not the s
 source, they are stored in the key's shard first, with a position of the same source in that shard. If the process then
 crashes and the batch is read again, the key's shard already has the records before that position.
 
-One batch ahead: the intake reads and plans the next batch while the store works on the last (`offer`, `finish`). It
-sends the next batch after the last one is stored. So at most one batch is in flight, and no batch is sent after one
+One batch ahead: the intake reads and plans the next batch while the store works on one (`offer`, `finish`). It sends
+the next batch after the store has stored this one. So at most one batch is in flight, and no batch is sent after one
 that the store refused.
 """
 
@@ -100,11 +100,11 @@ class IntakeFromLog(Transport):
         now_ms = until_available(self._store.now_ms)  # asked after the read: no due time is early by the store's clock
         made = self._plan(part.deliveries, Known(), now_ms, self._route(part))
         batch = _Batch(reader, part, Position(part.source, part.expected, part.next), now_ms, made)
-        before, rewound = self._end(until_available)
+        before, rewound = self._end_in_flight(until_available)
         if rewound != part.source:
             if self._store.shards > 1 and self._store_elsewhere(batch, until_available):
                 made = self._plan(batch.plan.entries, Known(), now_ms, self._route(part))
-            self._adopt(batch, made, Known(), until_available)
+            self._complete(batch, made, Known(), until_available)
             batch.answer = self._intake.begin_accept(
                 *(batch.position, batch.plan.items, batch.plan.dead_letters),
                 counts=batch.plan.counts,
@@ -115,7 +115,7 @@ class IntakeFromLog(Transport):
 
     def finish(self, until_available: UntilAvailable) -> list[Taken]:
         """Wait for the batch in flight. Returns its results; none without such a batch."""
-        return self._end(until_available)[0]
+        return self._end_in_flight(until_available)[0]
 
     def positions(self, sources: Sequence[str]) -> list[int | None]:
         """The positions up to which the store has taken in these sources; None if it has nothing of the source."""
@@ -127,7 +127,7 @@ class IntakeFromLog(Transport):
         The reader then reads again the records that the store has lost. The next batch would also show the loss, but it
         may come late. This call first waits for the batch in flight, so that the reader expects the latest position.
         """
-        self._end(until_available)
+        self._end_in_flight(until_available)
         expected = reader.expected()
         known = until_available(lambda: self.positions(list(expected)))
         for (source, here), there in zip(expected.items(), known, strict=True):
@@ -145,8 +145,14 @@ class IntakeFromLog(Transport):
         logger.warning("intake.rewound: %s is taken in up to %s, not %s", source, position, expected)
         until_available(lambda: reader.rewind(source, position))
 
-    def _end(self, until_available: UntilAvailable) -> tuple[list[Taken], str | None]:
-        """The results of the batch in flight, and its source if the store refused it and the reader reads it again."""
+    def _end_in_flight(self, until_available: UntilAvailable) -> tuple[list[Taken], str | None]:
+        """Wait until the store has answered the batch in flight.
+
+        Returns:
+            If the batch was stored: its results, and None. If the store refused the batch: no results, and the source
+            of the batch; the reader then reads the source again from the store's position. If no batch was in flight:
+            no results, and None.
+        """
         batch, self._underway = self._underway, None
         if batch is None:
             return [], None
@@ -172,18 +178,25 @@ class IntakeFromLog(Transport):
         """The key that chooses the shard of a batch's items: its source, whose position is there. None: their ids."""
         return part.source if self._connection.by_source else None
 
-    def _adopt(self, batch: _Batch, made: Plan, known: Known, until_available: UntilAvailable) -> None:
-        """Give a batch its plan: answer the plan's questions, and send its dead letters to the dead topic."""
+    def _complete(self, batch: _Batch, made: Plan, known: Known, until_available: UntilAvailable) -> None:
+        """Complete the plan `made`, and make it the plan of the batch.
+
+        A plan has questions when it needs counts or items of the store (`Questions`). This call reads them and plans
+        again until no question is left. Then it sends the plan's dead letters to the dead topic.
+        """
         route = self._route(batch.part)
         batch.plan, batch.now_ms = self._finish(made, known, batch.now_ms, until_available, route)
         self._announce(batch, until_available)
 
     def _plan_again(self, batch: _Batch, work: Iterable[Work], known: Known, until_available: UntilAvailable) -> None:
         made = self._plan(work, known, batch.now_ms, self._route(batch.part))
-        self._adopt(batch, made, known, until_available)
+        self._complete(batch, made, known, until_available)
 
     def _announce(self, batch: _Batch, until_available: UntilAvailable) -> None:
-        """Send dead letters to the dead topic before they are stored: a crash can repeat them, but never lose them."""
+        """Send dead letters to the dead topic before they are stored: a crash can repeat them, but never lose them.
+
+        The batch also gets a new token, because its plan may be a new one.
+        """
         news = [one for one in batch.plan.dead if one.member not in batch.announced]
         if news:
             until_available(lambda: self._send_dead(news))

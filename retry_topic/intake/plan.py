@@ -68,7 +68,7 @@ class Plan:
     """The decisions about a batch.
 
     Args:
-        questions: open questions. If there are any, all fields below `entries` are empty.
+        questions: open questions. If there are any, all fields below `copies` are empty.
         entries: the batch in order: decided records, and records that wait for an answer.
         odd: records with faults in their headers (`RetryState.oddities`), of those that were read for this plan.
         copies: records whose failure or end is already known.
@@ -216,10 +216,10 @@ def _next_number(state: RetryState, key: str, count: int, shared: dict[str, int]
 
 
 def is_copy(state: RetryState, replays: int, count: int) -> bool:
-    """Whether a failure is that of a second copy: the store has counted its attempt, or the message has ended.
+    """Whether a second copy of a delivery has failed: the store has counted its attempt, or the message has ended.
 
-    Some consumers forward a failed message without raising its attempt number. So only the number of a consumer that
-    counts is used: such a consumer says when the attempt started, or that the message is dead.
+    Some consumers forward a failed message without raising its attempt number. Consumers that raise it also write a
+    header: when the attempt started, or that the message is dead. Without such a header the number is not used.
 
     Args:
         state: the state in the headers.

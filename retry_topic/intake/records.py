@@ -104,7 +104,7 @@ class IntakeRecord:
 
     @property
     def own_id(self) -> str:
-        """An id made of the record's place in the retry topic, for a record that can have no other id."""
+        """An id made of the record's partition and offset in the retry topic, for a record without a usable id."""
         message, source = self.delivery.message, self.delivery.message.source
         place = (source.partition, source.offset) if source else (0, "")
         return retry_id(self.group, message.topic, *place)
@@ -202,7 +202,7 @@ class Decided:
         return Taken(self.member, self.topic, self.state.attempt, self.due_ms, self.dead, self.decision, self.duplicate)
 
     def attempt(self, shards: int | None, now_ms: int) -> Attempt:
-        """The history row of the failed delivery. Without its start, the row does not say how late the delivery was."""
+        """The history row of the failed delivery. It has no due time if the start of the handler is not known."""
         state, started_ms, number = self.state, self.state.started_ms, self.state.attempt
         return Attempt(
             state.id_base,

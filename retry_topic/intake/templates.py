@@ -168,7 +168,13 @@ class _Names:
         self.gaps = _picking(gaps)
 
     def odd(self, values: Sequence[bytes]) -> bool:
-        """Whether one of a record's own values is unusual, so that the plan must decide."""
+        """Whether the plan must decide this record, because a template cannot.
+
+        That is so if a value that differs from record to record (an id, a time, an offset, the error's text) is too
+        long, or if it does not consist of digits (numbers) or printable ASCII (labels).
+
+        `values`: the values of the record's headers, in the order of the names.
+        """
         if self.text_at is not None and len(values[self.text_at]) > _MOST_TEXT:
             return True
         return self._fits(b"\0".join(self._checked(values))) is None

@@ -1,5 +1,7 @@
 """The common part of the intake's two transports: it answers a plan's questions and reports results.
 
+A plan has questions when it must know counts or items of the store, or topics of the broker, before it can decide.
+
 Only one thread may use it.
 """
 
@@ -122,7 +124,7 @@ class Transport:
     def _finish(
         self, made: Plan, known: Known, now_ms: int, until_available: UntilAvailable, route: str | None = None
     ) -> tuple[Plan, int]:
-        """Answer a plan's questions and plan again, until none is open. Returns the plan, and the time that it used."""
+        """Answer a plan's questions and plan again, until none is left. Returns the plan and the time that it used."""
         while True:
             self._open_keys([(one.key_lock, one.head) for one in made.copies if one.ended], until_available)
             if not made.questions:
@@ -144,7 +146,7 @@ class Transport:
         return made
 
     def _answer(self, asking: Plan, known: Known, until_available: UntilAvailable) -> int:
-        """Answer a plan's questions. Returns the store's time."""
+        """Read what a plan asks for from store and broker, and add it to `known`. Returns the store's time."""
         keys, ids, topics = asking.questions.keys, asking.questions.ids, asking.questions.topics
         if keys:
             asked = [(key, 0, 0) for key in dict.fromkeys(keys)]

@@ -13,8 +13,8 @@ It is a list and not a mapping, because headers keep their order and a name may 
 can be read as well. An entry without `value` has an empty payload. A second `value` or `key` becomes a header of that
 name. A field name that is not UTF-8 is kept in surrogate escapes.
 
-**Body**: the same list in push form, with the topic as its target. The server itself can push such a body to a stream.
-For every other broker a publisher decodes the body and publishes the message.
+**Body**: the same fields and values in push form, with the topic as their target. The server itself can push such a
+body to a stream. For every other broker a publisher decodes the body and publishes the message.
 
 A message by reference has its payload elsewhere. A line before its push form says where:
 
@@ -23,8 +23,8 @@ A message by reference has its payload elsewhere. A line before its push form sa
 No server pushes such a body. An older version of this package, which does not know this line, holds the item for an
 operator; it does not send the message without its payload.
 
-A body contains no partition and no time. A failed message has both in its headers, and `headers.return_to_origin`
-restores them. For any other message the topic decides.
+A body contains no partition and no timestamp. A failed message has both in its headers, and `headers.return_to_origin`
+restores them. For any other message, its key decides the partition, and the timestamp is the time of publishing.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def decode_body(body: bytes) -> Message:
     """The message that a body holds.
 
     Raises:
-        Rejected: the body is not in push form, or its target is a list.
+        Rejected: the body is not in push form, or its target is a Redis list and not a stream.
     """
     reference, plain = split_reference(body)
     form = decode_push(plain)

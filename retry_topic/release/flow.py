@@ -1,9 +1,9 @@
 """Flow control: a message that its topic's limits hold back waits in the store with a later due time.
 
-Limits hold back only redeliveries (retries, replays, messages parked behind one). First deliveries do not come through
-this module. Any dispatcher of a namespace releases any group's messages, so all services of a namespace must use the
-same policies. The store holds the state of the limits (granted slots, results of attempts), so all dispatchers share
-one limit.
+Limits hold back only redeliveries (retries, replays, and messages that were parked behind a retry). First deliveries
+do not pass through this module. Any dispatcher of a namespace releases any group's messages, so all services of a
+namespace must use the same policies. The store holds the state of the limits (granted release times, results of
+attempts), so all dispatchers share one limit.
 
 The intake chooses the due time and its spread. This module only counts the messages whose due time was spread.
 """
@@ -133,7 +133,10 @@ class FlowPublisher:
 
 
 def due_of(answer: Admitted, number: int) -> int:
-    """The due time (ms, rounded up) at which the message that is number `number` of those held back is tried again."""
+    """The new due time, in ms and rounded up, of a message that the limits hold back.
+
+    `number`: its place among the messages that are held back together, from 0.
+    """
     return -(-(answer.first_us + number * answer.step_us) // 1000)
 
 

@@ -6,8 +6,8 @@ broker, and reads the number of the last claim that was sent. Only then it ends 
 delivery depends on this order.
 
 A claim belongs to the ownership in which it was made (`OwnedShard`). After a shard was lost and acquired again, by this
-or another process, open claims of the earlier ownership are no longer sent. During a take-over no claim of the shard is
-sent.
+or another process, the new owner takes it over, even if it is the former owner. Open claims of the earlier ownership
+are no longer sent. During a take-over no claim of the shard is sent.
 
 Threads: the dispatcher's owner acquires shards. A take-over runs in its own thread, because the broker may be slow. The
 publisher's threads send, at most one for each shard.
@@ -67,8 +67,7 @@ class ShardOwner:
         self._lapse_cap = lapse_cap
         self._owned: dict[int, OwnedShard] = {}
         self._elsewhere_until_ms: dict[int, int] = {}
-        # by shard and number: claims whose result the publisher does not know
-        self._open: dict[int, dict[int, OwnedShard]] = defaultdict(dict)
+        self._open: dict[int, dict[int, OwnedShard]] = defaultdict(dict)  # by shard and number: see `is_open`
         self._sending = [threading.Lock() for _ in range(store.shards)]
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -165,10 +164,10 @@ class ShardOwner:
 
     @contextlib.contextmanager
     def sending(self, shard: int, number: int) -> Iterator[bool]:
-        """Yield whether a claim may be sent now. Until the block ends, this process does not take the shard over.
+        """Yield whether a claim may be sent now. A take-over of the shard by this process waits for the block's end.
 
         A claim is sent only after the results of all claims with lower numbers are known, because the number of a sent
-        claim would mean that they were sent.
+        claim says that all lower claims were sent too.
         """
         with self._sending[shard]:
             with self._lock:
@@ -181,10 +180,10 @@ class ShardOwner:
             self._drop(shard, self._open[shard].get(number))
 
     def confirmed(self, shard: int, number: int) -> bool:
-        """Whether this process still owns a claim's shard, as the store says. Call it after fencing other producers.
+        """Whether this process still owns a claim's shard, as the store says. Call it after `ClaimSender.take_over`.
 
         The order matters, because a new owner first acquires the shard and then fences us. If the shard is ours now, a
-        later owner will fence us before it reads which claims were sent.
+        later owner will fence us before it reads which claims were sent. So that owner misses no claim of ours.
         """
         answer: Ownership = self._execute(shard, Own(self.name, self._lease_ms))
         with self._lock:
@@ -383,7 +382,9 @@ class ShardOwner:
                 return
 
     def _spared(self, shard: int, owned: OwnedShard) -> int | None:
-        """The number of the claim that may be in flight now. Our later claims are not sent: their items wait again."""
+        """The number of our first open claim, which may be in flight now: `_resolve` must not end this claim.
+
+        Our later claims are no longer sent: `_resolve` ends them, and their items wait again."""
         with self._lock:
             ours = self._ours(shard, owned)
             for number in ours[1:]:

@@ -97,9 +97,9 @@ def is_forged(send: HandIn) -> bool:
 
 
 def value_of(send: HandIn, largest_bytes: int) -> bytes:
-    """The payload of a message: its number, and blanks that fill it to the size of its kind.
+    """The payload of a message: its number. Blanks follow if the message is `huge` or `just-fits`, see the module.
 
-    `largest_bytes`: the size limit of the world.
+    `largest_bytes`: the size limit of payloads in the simulated system.
     """
     number = b"%d" % send.number
     if send.kind == "huge":

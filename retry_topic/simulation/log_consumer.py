@@ -309,7 +309,10 @@ class RemoteLogConsumer(GroupMember):
         return self._ids.of(delivery.handle[1])
 
     def rejoin(self, life: int | None = None) -> None:
-        """Leave the group; the next poll joins it again. Does nothing if `life` is given and has already ended."""
+        """Leave the group; the next poll joins it again.
+
+        `life`: the number of a stay in the group. If that stay has ended, do nothing. Defaults to the present one.
+        """
         if life is None or life == self._tracker.life:
             self._tracker.begin()
             self._numbers.clear()

@@ -100,9 +100,9 @@ class PollLoop:
         return asked.result()
 
     def rejoin(self, life: int | None = None) -> None:
-        """Forget all partitions and join the group again. Does nothing if `life` is given and has already ended.
+        """Forget all partitions and join the group again. Any thread may call it.
 
-        Any thread may call it.
+        `life`: the number of a stay in the group. If that stay has ended, do nothing. Defaults to the present one.
         """
         with self.changed:
             if life is None or life == self.tracker.life:

@@ -347,7 +347,7 @@ class KafkaSender:
         return answers
 
     def stale(self, shard: int) -> bool:
-        """Whether the number of the shard's last claim must be committed again, before it expires at Kafka."""
+        """Whether the shard's last claim number must be committed again, because Kafka deletes old commits."""
         return time.monotonic() - self._committed_s.get(shard, time.monotonic()) > AGAIN_S
 
     def close(self) -> None:

@@ -112,9 +112,9 @@ class RedisStreamsConsumer:
         return self._settler.forward(pairs)
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep the deliveries that this member still has. Call it every third of `idle_ms`. Any thread may call it.
+        """Renew the deliveries that this member still holds. Call it every third of `idle_ms`. Any thread may call it.
 
-        A delivery that was not kept for `idle_ms` stays free for other members.
+        A delivery that was not renewed for `idle_ms` stays as it is: other members may take it over.
         """
         for stream, ids in by_stream(deliveries).items():
             self._still_own(stream, ids)

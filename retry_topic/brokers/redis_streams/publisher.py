@@ -1,8 +1,9 @@
 """Writes to streams: publishes batches, settles deliveries, trims streams, registers topics.
 
 `StreamPublisher`: each message is either in its stream, or the caller gets its failure. A batch is sent in
-pipelines, so a refused message does not stop the others. XADD has the option NOMKSTREAM: a nil reply means an unknown
-topic. Cost: one round trip per server and 500 messages or 16 MiB. Threads: any thread may call any method.
+pipelines, so a refused message does not stop the others. A pipeline holds messages for one server: at most 500, and at
+most 16 MiB unless one message alone is larger. Cost: one round trip for each pipeline. XADD has the option NOMKSTREAM:
+a nil reply means an unknown topic. Threads: any thread may call any method.
 
 `StreamSettler` settles the deliveries of one member. One thread settles; the polling thread may call `trim`.
 """
@@ -122,7 +123,7 @@ class StreamPublisher:
         return self.prefix + topic
 
     def register(self, topics: Iterable[str]) -> None:
-        """Add topics to the registry, once each.
+        """Add topics to the registry, the set of known topics, once each.
 
         Raises:
             BrokerError: adding failed or is in doubt. No message was sent.

@@ -63,13 +63,16 @@ def create(connections: Connections, stream: str) -> bool:
 def reclaim(
     client: redis.Redis, stream: str, group: str, consumer: str, idle_ms: int, cursor: bytes, limit: int
 ) -> tuple[bytes, list[Entry]]:
-    """Take over entries whose holder was silent for `idle_ms`. Returns the next cursor and the entries."""
+    """Take over entries that their holder has not renewed for `idle_ms`. Returns the next cursor and the entries."""
     following, *entries = _run(client, "reclaim", [stream], [group, consumer, idle_ms, cursor, limit])
     return following, [(entry_id, fields, int(deliveries)) for entry_id, fields, deliveries in entries]
 
 
 def beat(client: redis.Redis, stream: str, group: str, consumer: str, idle_ms: int, ids: Sequence[bytes]) -> set[bytes]:
-    """Renew the entries that the consumer still holds and renewed within `idle_ms`. Returns their ids."""
+    """Renew entries that the consumer still holds. Returns the ids of the renewed entries.
+
+    An entry whose last renewal is `idle_ms` or more ago is not renewed, because any member may take it over.
+    """
     return set(_run(client, "beat", [stream], [group, consumer, idle_ms, *ids]))
 
 
@@ -103,5 +106,8 @@ def reap(client: redis.Redis, stream: str, group: str, idle_ms: int, only: str =
 
 
 def trim(client: redis.Redis, stream: str, keep: int, *, unread: bool = False) -> int:
-    """Drop entries beyond `keep` that every group has settled. `unread`: also from a stream without groups."""
+    """Drop the oldest entries beyond about `keep`, but none that a group has not settled. Returns their number.
+
+    `unread`: also trim a stream without groups.
+    """
     return int(_run(client, "trim", [stream], [keep, int(unread)]))

@@ -4,7 +4,7 @@ The key of a record decides its partition, and one member of the group at a time
 partition keeps the order of the key, and all consumers of the group share the work. Each assigned partition has a
 `PartitionAssignment` and a *scope*: the name under which the store keeps the locks of the partition's keys. The
 partition's first records wait until this member owns the scope under a lease. A member that has lost the partition
-gives up the scope as soon as it notices the loss. A member that died leaves a lease that ends with its membership.
+gives up the scope as soon as it notices the loss. If a member died, its lease ends `idle_ms` after the last renewal.
 
 During a rebalance the old and the new reader may both handle an unsettled record. That is a repeat and breaks no order:
 neither reader begins a later record before this one has ended, and the store accepts only the newer reader.

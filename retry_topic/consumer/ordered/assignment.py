@@ -73,8 +73,8 @@ class PartitionAssignment:
         scope: the name under which the store keeps the locks of the partition's keys.
         holder: the name under which the scope is owned; no two assignments share one.
         lease_s: the length of the lease.
-        patience_s: the reader gives up when it could not renew the lease for this time. Defaults to None: it gives up
-            only when the store names another owner.
+        patience_s: the assignment is lost when the reader could not renew the lease for this time. Defaults to None: it
+            is lost only when the store names another owner.
         topic_id: the permanent id of the topic, for the ids of its messages. Defaults to the topic's name.
         changed: notified whenever deliveries are settled. Defaults to a new condition.
     """
@@ -147,7 +147,7 @@ class PartitionAssignment:
                     self._queues.arrived(delivery)
 
     def lose(self) -> None:
-        """Forget the partition's deliveries, because another reader has the partition and receives them."""
+        """Forget the partition's deliveries, because another reader has the partition, or may soon have it."""
         self.lost.set()
         self.in_flight.drop_all()
 

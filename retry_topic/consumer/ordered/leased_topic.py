@@ -2,16 +2,20 @@
 
 It is for brokers whose members compete for records. Competing readers cannot keep an order: they would handle two
 messages of a key at the same time. So one consumer owns the topic under a lease in the store. The lease is three times
-`idle_ms` long and is renewed six times in that time. An owner that could not renew it for 1.5 times `idle_ms` gives up.
-So when a lease expires, the unsettled records of its holder had no `beat` for longer than `idle_ms`, and the broker
-hands them out before new records. An owner that stops with nothing in flight gives up the topic immediately.
+`idle_ms` long and is renewed six times in that time.
+
+The next owner must first get the records that the last owner has not settled. The broker hands them out again, before
+new records, when nobody called `beat` (keep alive) for them for `idle_ms`. So an owner that could not renew its lease
+for 1.5 times `idle_ms` stops: it reads no more and calls no `beat`. Its lease expires 1.5 times `idle_ms` after that,
+when the broker already hands out its records. A consumer that is stopped with nothing in flight releases its lease
+immediately.
 
 The lease ends by the store's clock. When that clock steps forward, or when the server has lost the lease, a consumer
 may acquire the topic too early. So a consumer that has seen another owner waits until that owner's lease has ended by
-its own clock too, unless the owner has given up the topic.
+its own clock too, unless the owner has released the lease.
 
 When the reply of a poll is lost, the broker may have handed out records that no consumer received. The owner reads no
-more, waits until the broker hands them out again, and gives up the topic. The lost poll may reach the broker late. The
+more, waits until the broker hands them out again, and releases the lease. The lost poll may reach the broker late. The
 owner allows `idle_ms` for that, so it waits for twice `idle_ms`.
 
 All consumers of the group read the redelivery topic: of each key, one message at a time is in flight (`key_heads`).

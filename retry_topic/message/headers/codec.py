@@ -118,7 +118,14 @@ class HeaderRewriter:
         self._pairs_of = lru_cache(maxsize=4096)(lambda values: tuple(_pairs(fields, values)))
 
     def __call__(self, headers: Headers, state: RetryState, shared: tuple[Any, ...], own: tuple[Any, ...]) -> Headers:
-        """`headers` with new values of the fields. `state` was read from `headers`; a value None leaves a field out."""
+        """`headers` with new values of this rewriter's fields.
+
+        Args:
+            headers: the headers of a message.
+            state: the state that was read from `headers`.
+            shared: the new values of the fields `shared`, in their order. None: the field gets no header.
+            own: the new values of the fields `own`, in the same form.
+        """
         replaced = self._replaced
         kept = [pair for pair in headers if pair[0] not in replaced]
         if state.dialect != "own" or state.oddities or sum([len(data) for _, data in kept]) > AMPLE:
@@ -192,7 +199,8 @@ def return_to_origin(message: Message) -> Message:
     """A failed message with the partition and the timestamp of its original record, taken from its headers.
 
     Use it for messages that leave the delay store or go to a dead topic. The headers of any other message may be copies
-    that a handler made from another message. Where a header is absent or not a number, the topic decides.
+    that a handler made from another message. Without a partition in the headers, the key decides the partition. Without
+    a timestamp, the time of publishing is used.
 
     Source: Spring Kafka's `DeadLetterPublishingRecoverer`, which also keeps the partition.
     """

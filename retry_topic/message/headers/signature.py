@@ -8,8 +8,9 @@ message in one group, and nothing else: not another payload, not another topic w
 Without a secret, every client that can write to the topic can restart a count. With a secret, a record whose signature
 is absent or wrong is `unsigned`, and its headers decide nothing. Its id is made of payload and key (`content_id`). The
 store counts its attempts, one for each record, up to the least cap of all policies. Two unsigned records with equal
-payload and key look the same, so they share a count. Only holders of the secret write to the group's retry and
-redelivery topics, so there a record without any headers is unsigned too.
+payload and key look the same, so they share a count. The group's consumers and services write retry headers on each
+record that they send to the group's retry and redelivery topics. So a record without retry headers in these topics
+comes from another client, and is unsigned too.
 
 A message that has never failed needs no signature. Every client that may write to its topic may give it an id, because
 an id is a name and not a count. The consumer signs the message at its first failure.

@@ -30,7 +30,7 @@ Dialect = Literal["none", "own", "spring", "smallrye", "pulsar"]
 
 
 def retry_id(group: str, topic: str, partition: int, offset: str) -> str:
-    """The id of a message: 16 url-safe characters made of the consumer group and the place of the original record.
+    """The id of a message: 16 url-safe characters made of group, topic, partition and offset of the original record.
 
     The first character is a letter, so that a command line never takes an id for an option. `topic` may be the broker's
     topic *id*: then a topic that was recreated does not repeat old ids.
@@ -42,7 +42,7 @@ def retry_id(group: str, topic: str, partition: int, offset: str) -> str:
 
 
 def content_id(group: str, value: bytes, key: bytes | None) -> str:
-    """An id made of payload and key, for a record whose place and headers prove nothing. Equal records share it."""
+    """An id made of payload and key, for an unsigned record (see `signature`). Equal records share it."""
     digest = blake2b(value, digest_size=16).hexdigest()
     return retry_id(group, "", 0, digest if key is None else digest + blake2b(key, digest_size=16).hexdigest())
 
@@ -72,11 +72,11 @@ class RetryState:
         max_attempts: the cap by count at the last failure; for consumers to read, never used to decide.
         first_failed_ms: epoch ms of the first failure.
         last_failed_ms: epoch ms of the last failure.
-        due_ms: epoch ms of the next attempt. On a delivered message: of this attempt. In the retry topic: of the
-            attempt that failed.
+        due_ms: epoch ms of the due time that the intake last gave the message. A record in the retry topic still has
+            the due time of the attempt that failed. None before the first retry and on a dead letter.
         started_ms: epoch ms at which the failed attempt was started, for reports.
         policy: `name@version` of the policy that decided.
-        delay_ms: the delay before this delivery.
+        delay_ms: the delay that the intake last chose.
         verdict: the verdict that the handler returned.
         retry_after_ms: the delay that the handler or the remote side requested.
         original_topic: the topic on which the message first failed.
@@ -91,8 +91,8 @@ class RetryState:
         error_status: its HTTP status.
         replays: how often the message was replayed from the dead letters. Defaults to 0.
         key_lock: the lock of its ordering key in the delay store; None if the message is not ordered.
-        published_ms: epoch ms at which it was published for later with a given id; None if the id was made of its
-            place.
+        published_ms: epoch ms at which it was published with an id from its publisher; None if the id was made of
+            topic, partition and offset.
         signature: HMAC over all fields that decide and over the payload, see `signature`.
         oddities: the faults of the headers, in words; not compared and not written. Defaults to none.
         dialect: whose headers were read, "none" when there were none; not compared and not written.
@@ -133,9 +133,9 @@ class RetryState:
     def known_as(self) -> str:
         """The name under which the store counts the message's attempts.
 
-        An id that was made of the message's place already names group and message. An id from a publisher does not:
-        every group of the topic sees it, and the publisher may use it again later. So the name of such a message is its
-        id and a hash of group and publishing time.
+        An id that was made of group, topic, partition and offset already names group and message. An id from a
+        publisher does not: every group of the topic sees it, and the publisher may use it again later. So the name of
+        such a message is its id and a hash of group and publishing time.
         """
         if self.published_ms is None:
             return f"{self.id}"

@@ -231,7 +231,7 @@ def _intervals(messages: DataFrame) -> dict[Any, list[Interval]]:
 
 
 def _nearest_line(at_ms: Column) -> Column:
-    """The number of the grid line that is nearest to a time after the first failure."""
+    """The index in `GRID_MS` of the grid line that is nearest to a time after the first failure."""
     from pyspark.sql import functions as f
 
     line = f.round(f.log2(f.greatest(at_ms, f.lit(1)) / f.lit(LEAST_MS)) * STEPS) + 1

@@ -2,8 +2,9 @@
 
 The attempts of a message show only at some times whether it still fails. A message that failed at L and succeeded at S
 recovered in between: its recovery time is interval-censored. A message that was given up at L recovers later or never.
-The curve is Turnbull's (1976) non-parametric maximum likelihood estimate by self-consistency, on a grid of times. After
-the last attempt in the history the curve is unknown and stays flat.
+The curve is Turnbull's (1976) non-parametric maximum likelihood estimate by self-consistency. It is computed only at
+the times `GRID_MS`, in ms after the first failure: the *grid lines*. After the last attempt in the history the curve is
+unknown and stays flat.
 
 This module does not use Spark. Its input is counts of intervals, a few thousand at most.
 """
@@ -34,9 +35,9 @@ _DRAWS = 48  # schedules drawn from a policy with jitter
 class Interval:
     """A number of messages that still failed at grid line `failed` and had recovered at grid line `recovered`.
 
-    A grid line is one time of the grid. `recovered` is None when no attempt succeeded. Each time is rounded to the
-    nearest line. Rounding failures down and successes up would be wrong: then both would contain the time around each
-    attempt, and messages that never recover would count as recovered in this time.
+    Both are indexes into `GRID_MS`. `recovered` is None when no attempt succeeded. Each time is rounded to the nearest
+    line. Rounding failures down and successes up would be wrong. A failure and a success at the same time would then
+    have overlapping intervals, and messages that never recover would count as recovered in the overlap.
     """
 
     failed: int
@@ -46,10 +47,10 @@ class Interval:
 
 @dataclass(slots=True)
 class Curve:
-    """The share of messages that still fail, at each grid line.
+    """The share of messages that still fail, by the time after their first failure.
 
     Args:
-        failing: the share at each grid line, 1 at the first line and never rising.
+        failing: the share at each time of `GRID_MS`; 1 at the first time and never rising.
         horizon_ms: time of the last attempt. After it nothing is known.
         messages: number of messages from which the curve was estimated.
     """

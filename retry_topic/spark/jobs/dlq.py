@@ -40,7 +40,8 @@ class Replay:
         guarded: of the selected, letters that were replayed `max_replays` times before; they stay dead.
         unreadable: of the selected, letters without a known target.
         gone: of the selected, letters that others replayed or deleted meanwhile.
-        before: with a topic: letters that an earlier run has sent. They are not in `selected`.
+        before: letters of a dead topic that an earlier run has sent; not part of `selected`. Always 0 when the letters
+            are in a store.
         last_due_ms: latest due time of the replayed letters; None when unknown.
         samples: some letters, in a dry run.
     """
@@ -60,7 +61,10 @@ class Replay:
 
 
 def dead_letters(spark: SparkSession, place: StorePlace) -> DataFrame:
-    """The dead letters of a store (form `letters`). `text` is the payload, null when it is not UTF-8."""
+    """The dead letters of a store, in the form `letters` of `format("wheelsched")`, with one more column.
+
+    This column, `text`, is the payload; null when the payload is not UTF-8.
+    """
     from pyspark.sql import functions as f
 
     letters = read(spark, place, states="dead", form="letters")

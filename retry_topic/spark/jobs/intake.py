@@ -174,10 +174,11 @@ def _started(rows: DataFrame, checkpoint: str | None, every_s: float | None) -> 
 
 
 def take_in(rows: DataFrame, task: IntakeTask) -> DataFrame:
-    """A DataFrame whose tasks store the failed messages of `rows`. They store them when Spark computes it.
+    """A DataFrame whose tasks store the failed messages of `rows`. The tasks run when Spark computes the DataFrame.
 
     Args:
-        rows: a stream or a batch with the columns `COLUMNS` of one retry topic, from either connector, not filtered.
+        rows: all records of a stream or batch of one retry topic, with the columns `COLUMNS`, read by the JVM connector
+            or by `format("wheelsched-kafka")`. They must not be filtered.
         task: what each task does.
 
     Raises:
