@@ -45,7 +45,7 @@ def reach(point: str, detail: object = "") -> None:
 
 
 class Watched:
-    """Watches the calls of a store and calls `reach` before and after those of a batch."""
+    """Replaces `store.begin`, so that `reach` is called before and after each call that is about a batch."""
 
     def __init__(self, store: DelayStore) -> None:
         self._claims = 0
@@ -70,7 +70,7 @@ class Watched:
 
 
 class Sent(NamedTuple):
-    """Calls that were sent to the store. Calls `reach` when their answers come."""
+    """The calls that were sent to the store together. `answers` waits for their answers and then calls `reach`."""
 
     calls: Sequence[Call[Any]]
     begun: SentCalls
