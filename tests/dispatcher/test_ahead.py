@@ -50,7 +50,7 @@ def test_a_publisher_that_may_wait_gets_nothing_claimed_ahead(world: World) -> N
 def test_a_batch_is_not_begun_before_the_one_before_it_is_settled(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """So a kill at any moment doubles at most one batch, however long the settling takes."""
+    """The next batch waits, however long the settling takes. So a kill at any moment doubles at most one batch."""
     calls = watch(instant.store)
     calls.failures["settle"] = [StoreUnavailable("away")] * 5
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
@@ -168,7 +168,7 @@ def test_a_stop_without_a_timeout_releases_batches_that_were_not_begun(
 
 
 def test_a_failing_publisher_gets_the_next_batch_too(instant: World) -> None:
-    """The failed answers are settled like all others."""
+    """The dispatcher settles the failed answers, and the next batch is published."""
     instant.receiver.answer = lambda item: Failed("no", transient=False)
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
     dispatcher = instant.dispatcher(batch=BATCH)

@@ -88,7 +88,7 @@ def test_the_product_keeps_its_promises_where_it_did_not_without_a_safeguard(fin
 @pytest.mark.slow
 @pytest.mark.parametrize("finding", KEPT[:: max(1, len(KEPT) // 5)], ids=lambda one: one.name)
 def test_without_a_safeguard_a_kept_scenario_breaks_a_promise(finding: Finding) -> None:
-    """The test switches off a few of the safeguards. The proofs switch off all of them."""
+    """A stored scenario breaks a promise again without its safeguard. The test tries a few; a proof tries all."""
     assert finding.scenario is not None
     assert shows(kinds()[finding.world], named(finding.name), scenario_of(finding.scenario))
 

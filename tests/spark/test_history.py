@@ -161,15 +161,15 @@ def test_the_truth_lies_within_the_stated_interval(spark: SparkSession, tmp_path
 
 
 def test_a_curve_follows_the_distribution_behind_the_history() -> None:
-    """The estimated share of messages that still fail is less than 3 percentage points away from the true share."""
+    """The estimated share of messages that still fail is less than 3 percentage points off the true share."""
     curve = fit(lines(attempts(random.Random(3), "t", "e", 6_000)))
     for at_ms in (2_000, 5_000, 10_000, 30_000, 60_000, 120_000):
         assert abs(float(curve.at(at_ms)) - still_failing(at_ms)) < 0.03, at_ms
 
 
 def test_a_backtest_proposes_fewer_tries_for_the_same_success(spark: SparkSession, history: str) -> None:
-    """The figures of today's policy are those of the history. The proposed policy needs fewer tries, and its policy file
-    can be loaded."""
+    """The figures of today's policy are those of the history. The proposed policy needs fewer tries, and its file can
+    be loaded."""
     found = backtest(load_history(spark, history), resamples=20)
     assert (found.left_out, found.small_groups, found.messages) == (2, 1, 4_005)
     assert [(v.topic, v.error_class, v.messages) for v in found.verdicts] == [

@@ -1,4 +1,4 @@
-"""Tests of the memory in which the compiled core keeps entries."""
+"""Tests of the memory in which the compiled core keeps entries: slabs, which are blocks for many entries each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scheduler with a full executor stops claiming, for a slow executor only for a moment. No limit is exceeded."""
+"""A scheduler whose executors are all full stops claiming. If one of several is full, it stops for a moment only."""
 
 from __future__ import annotations
 

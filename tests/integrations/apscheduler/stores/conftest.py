@@ -207,7 +207,7 @@ class Fleet:
         return started
 
     def popen(self, script: str, *args: str) -> subprocess.Popen[str]:
-        """Start another program of the folder. It is killed at the end of the test."""
+        """Start another program of the folder `processes`. It is killed at the end of the test."""
         process = subprocess.Popen(
             [sys.executable, str(FOLDER / script), *args],
             stdout=subprocess.PIPE,
