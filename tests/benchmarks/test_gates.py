@@ -126,7 +126,7 @@ def test_this_machine_can_be_measured() -> None:
 
 
 def test_the_gates_are_those_that_were_promised() -> None:
-    """The gates are those listed here, so whoever loosens a gate has to change this test too."""
+    """The gates of the benchmarks are those listed in this test. So whoever loosens a gate must change the test too."""
     gates = {
         figure.key: figure.bound for figure in (*store.FIGURES, *dispatch.FIGURES, *purgatory.FIGURES) if figure.bound
     }

@@ -45,7 +45,7 @@ def test_any_bytes_are_a_text(raw: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_other_bytes_are_no_record(raw: bytes) -> None:
-    """Such bytes raise an error of wheel-sched or are read. No other exception escapes."""
+    """Any bytes are read as a record or raise an error of wheel-sched. No other exception escapes."""
     with contextlib.suppress(StoreError):
         assert read_record(raw).version >= 0
 
@@ -74,7 +74,7 @@ def test_a_push_form_is_read_as_it_was_written(kind_and_pieces: tuple[str, list[
 
 @given(st.binary(max_size=40))
 def test_other_bytes_are_no_push_form(raw: bytes) -> None:
-    """Such bytes are refused or read. No other exception escapes."""
+    """Any bytes are read as a push form or raise `Rejected`. No other exception escapes."""
     try:
         form = decode_push(raw)
     except Rejected:

@@ -95,7 +95,7 @@ def test_what_was_due_and_is_not_taken_waits_again_for_its_time() -> None:
 
 
 def test_a_clock_that_did_not_go_back_changes_nothing() -> None:
-    """After a call for such a clock, the entries of the queue are the same objects as before."""
+    """If the clock has not gone back, `follow` returns nothing, and the entries are the same objects as before."""
     tasks = DeadlineQueue[str](100)
     entry = tasks.schedule("task", 120)
     assert tasks.follow(100) == tasks.follow(110) == []

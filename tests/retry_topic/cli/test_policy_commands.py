@@ -33,7 +33,7 @@ def offline(cli_at: Any) -> Any:
 
 @pytest.mark.parametrize("digits", ["9" * 5_000, "0x" + "f" * 5_000], ids=["decimal", "hexadecimal"])
 def test_a_number_of_thousands_of_digits_is_refused(offline: Any, digits: str) -> None:
-    """Python can neither parse nor print such a number. The command still prints a readable error."""
+    """Python can neither parse nor print a number of thousands of digits. The command still prints a readable error."""
     Path("long.toml").write_text(f"[default]\nmax_attempts = {digits}\n")
     refused = offline("policy", "explain", "long.toml", code=2)
     assert "TOML with a number too long; nothing was loaded" in refused.stderr

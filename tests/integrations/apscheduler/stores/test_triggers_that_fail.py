@@ -91,7 +91,7 @@ def test_a_stored_jitter_is_a_number_of_seconds_within_bounds(make_job: Any, kin
 
 
 def test_a_jitter_in_floating_seconds_stays(make_job: Any) -> None:
-    """The codec keeps such a jitter, and a jitter of None or zero."""
+    """The codec keeps a jitter of a quarter of a second, of zero, and of None."""
     for jitter in (0, 0.25, None):
         trigger = IntervalTrigger(seconds=1, jitter=jitter, timezone="UTC")
         codec = JobCodec()

@@ -222,7 +222,7 @@ def test_doctor_names_stock_senders_and_says_that_nobody_is_up(run: Run, ids: di
 
 
 def test_doctor_counts_task_ids_that_were_sent_more_than_once(run: Run, app: Celery, tasks: HeldTasks) -> None:
-    """All tasks with such an id wait in the store, and are found and cancelled together by the id."""
+    """Several tasks have one id. `doctor` warns of the id. All these tasks are held, and `get` finds them by the id."""
     eta = datetime.now(UTC) + timedelta(hours=1)
     for number in (1, 2, 2, 3):
         app.tasks["mail.send"].apply_async((number,), eta=eta, task_id="chosen")

@@ -139,7 +139,7 @@ def test_datetimes_are_taken_as_moments(timer: Any) -> None:
 
 
 def test_an_eta_that_cannot_be_read_goes_to_on_error(timer: Any) -> None:
-    """The timer makes no entry for such an eta."""
+    """For an eta that cannot be read, the timer makes no entry, and `on_error` gets the error."""
     errors: list[Exception] = []
     timer.on_error = errors.append
 
