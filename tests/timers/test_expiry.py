@@ -179,7 +179,7 @@ def test_what_cannot_be_called_is_refused(virtual: Any) -> None:
     ],
 )
 def test_a_wrong_argument_makes_no_timer(virtual: Any, options: dict[str, Any], word: str) -> None:
-    """The error names the argument."""
+    """A wrong argument is refused with an error that names it."""
     with pytest.raises(ConfigError, match=word):
         virtual.timer(**options)
 

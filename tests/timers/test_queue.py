@@ -173,6 +173,6 @@ def test_a_delay_ends_with_the_first_whole_ms_that_is_not_early(now_ns: int, del
 
 @pytest.mark.parametrize("delay_ms", [None, "5", True, float("nan"), float("inf")])
 def test_a_delay_that_is_no_number_is_refused(delay_ms: object) -> None:
-    """The error names the value."""
+    """A delay that is no number is refused with an error that names it."""
     with pytest.raises(Rejected, match="delay_ms"):
         deadline_after(0, delay_ms)

@@ -132,7 +132,7 @@ def test_what_an_executor_refuses_is_reported() -> None:
 
 @pytest.mark.parametrize("executor", ["thread", None, 4])
 def test_what_is_no_executor_is_refused(executor: Any) -> None:
-    """The object is refused before a thread is started."""
+    """An object that is no executor is refused before a thread is started."""
     with pytest.raises(ConfigError, match="expected executor to be"):
         SystemTimer(executor=executor)
 

@@ -317,7 +317,7 @@ def test_a_process_without_the_secret_leaves_signed_jobs_to_others(
 
 
 def test_a_signed_occurrence_is_left_to_others_too(make_job: Any) -> None:
-    """The item of a long run is signed as a whole."""
+    """The item of a long run is signed as a whole, so a process without the secret gives it back."""
     signed = JobCodec(secret=SECRET)
     assert signed.seal("id", b"1|body") != b"1|body"
     with pytest.raises(NotHere, match="it is signed"):
