@@ -51,7 +51,8 @@ def shared(folder: Path, run_owner: RunOwner) -> Any:
 
 
 def test_a_call_after_the_owner_s_death_succeeds(shared: Any, wait_until: WaitUntil) -> None:
-    """Two stores share the server. A call of the first starts it again, and the second reads all items from it."""
+    """The owner of a shared server dies. A call of one store starts the server again, and another store finds all items
+    there."""
     owner, (one, other) = shared
     assert not server_of(one).started_here
     owner.kill()

@@ -60,7 +60,7 @@ class Process:
         return self
 
     def wait_reached(self) -> str:
-        """Wait until the process has reached the named point. Returns the text of its file: the point and a number."""
+        """Wait until the process has reached the point that the test named. Returns the text of the process's file."""
         wait_until(lambda: self.marker.exists() and self.marker.read_text() != "", "the point was reached")
         return self.marker.read_text()
 

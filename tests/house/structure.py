@@ -122,9 +122,9 @@ def upward_imports(tree: Tree) -> list[dict[str, Any]]:
 
 
 def string_imports(tree: Tree) -> Iterator[Import]:
-    """Yield an import for each string that names a module, such as an argument of `import_module`.
+    """Yield an import for each string that counts as one: "module:attribute" and an argument of `import_module`.
 
-    `upward_imports` says which strings count.
+    In the package `wheel_sched`, each string that contains the name of another package's module counts too.
     """
     for module in tree.modules.values():
         arguments = set(_arguments_of_import_module(module))

@@ -132,7 +132,7 @@ def test_a_failover_loses_the_writes_of_its_lag(server: StoreServer) -> None:
 
 
 def test_a_server_that_loads_answers_no_call_and_keeps_its_data(server: StoreServer) -> None:
-    """A restarted server has a new run id. It refuses all calls until it has loaded its data, which is complete."""
+    """A restarted server refuses all calls until it has loaded its data. Then it has all items, and a new run id."""
     server.perform([schedule("a", 1)])
     server.strike(Fault("loading", "store", 0, 100))
     (read,), (write,) = server.perform([Call(1, Look(0, 10))]), server.perform([schedule("b", 1)])

@@ -78,8 +78,8 @@ def main(way: Callable[[Tracer, Path], list[str]]) -> None:
 
 
 def public(name: str) -> Any:
-    """Import an object from the measured tree. Other versions of the tree have the object in other modules, so `NAMES`
-    lists several modules for it. The first module that the tree has is used.
+    """Import an object from the measured tree, a checkout of any version. The object is not in the same module in all
+    versions, so `NAMES` lists several modules for it. The first module that exists is used.
     """
     failures = []
     for place in NAMES[name]:

@@ -87,7 +87,7 @@ def test_explain_without_an_error_says_what_the_policy_says(offline: Any) -> Non
 
 
 def test_a_broken_policy_file_is_reported_with_all_its_mistakes(offline: Any) -> None:
-    """The exit code is 2, and stderr names every mistake."""
+    """For a policy file with mistakes the exit code is 2, and stderr names every mistake."""
     Path("bad.toml").write_text("[default]\nmax_attempts = 0\nretries = 3\n")
     done = offline("policy", "simulate", "bad.toml", code=2)
     assert "max_attempts" in done.stderr
