@@ -70,7 +70,7 @@ def test_answers_filled_in_place_count_as_well() -> None:
     assert answered == []
     batch.acknowledge(1, Done("1"))
     assert answered == [batch]
-    batch.acknowledge(1, Done("1"))  # again, which the callback has to bear
+    batch.acknowledge(1, Done("1"))  # a repeat calls `on_answered` again
     assert answered == [batch, batch]
 
 

@@ -39,7 +39,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s, f"waited in vain until {what}"
-        time.sleep(0.002)  # another process's doing; there is nothing to wait on
+        time.sleep(0.002)  # another process makes it true, without a signal
 
 
 class Process:

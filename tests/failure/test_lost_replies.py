@@ -127,7 +127,7 @@ def test_connections_that_are_cut_all_the_time_lose_and_double_nothing(
     ids = stage.schedule(MESSAGES, in_ms=200)
     for _ in range(20):
         proxy.cut()
-        time.sleep(0.03)  # let some through
+        time.sleep(0.03)  # some calls succeed between two cuts
     stage.wait_drained()
     stage.judged(ids, most_duplicates=0)
     assert dispatcher.stats.stale == 0

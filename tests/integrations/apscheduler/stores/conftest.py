@@ -179,7 +179,7 @@ class Fleet:
     def __init__(self, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, kinds: Sequence[str]) -> None:
         self._stack = stack
         self._kinds = itertools.cycle(kinds)
-        # each change is on disk before it is answered: what is lost below is not the server's loss
+        # each change is on disk before the server answers, so a lost job is not lost by the server
         self.server: TemporaryServer = stack.enter_context(temporary_server(fsync="always"))
         judge = stack.enter_context(temporary_server())
         self.judge_url = judge.url
