@@ -66,7 +66,7 @@ def test_a_slow_executor_does_not_hold_up_the_others() -> None:
         limits.leave(each)
     assert limits.room() == (4, None)
     filled(limits, "slow", 4)
-    assert limits.room() == (63, None)  # the executor is known to be slow now, so the scheduler does not wait for it again
+    assert limits.room() == (63, None)  # the executor is known to be slow: claiming does not wait for it again
     for each in occurrences[4:40]:
         limits.leave(each)
     limits.room()
