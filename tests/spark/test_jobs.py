@@ -249,8 +249,8 @@ def test_a_wrong_predicate_or_repair_is_refused(spark: SparkSession, place: Stor
 
 
 def test_capacity_is_what_the_wheel_itself_counts(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
-    """`capacity` gives each wheel that it proposes the counters that the test gets when it runs this wheel. The numbers
-    for peak and memory are exact."""
+    """`capacity` reports counters for several ticks and sizes of the wheel. The test runs each wheel and gets the same
+    counters. The numbers for peak and memory are exact."""
     pairs = [(n, n + 10 + (n * 7919) % 5_000) for n in range(2_000)]
     rows: Any = spark.createDataFrame([(f"m{c}", c, d) for c, d in pairs], "id string, created_ms long, due_ms long")
     found = capacity(rows, shards=3, sample=2_000, body_bytes=100)
