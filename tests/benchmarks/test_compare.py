@@ -68,7 +68,7 @@ def test_a_small_loss_is_allowed() -> None:
 
 
 def test_a_figure_that_one_commit_does_not_have_is_left_out() -> None:
-    """A new figure has nothing to be compared with."""
+    """A figure that only one of the commits has is not compared."""
     assert changes([RATIO, COST], [({"bytes": 1.0}, {"bytes": 1.0, "ours_vs_bare": 1.0})] * 2)[0].key == "bytes"
 
 
@@ -86,13 +86,13 @@ def test_the_commits_take_turns() -> None:
 
 
 def test_an_unknown_commit_is_refused() -> None:
-    """Nothing is measured, and the error names the commit."""
+    """If a commit does not exist, nothing is measured, and the error names the commit."""
     with pytest.raises(SystemExit, match="no-such-commit"), tree_of("no-such-commit"):
         pass
 
 
 def test_one_round_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """One round has no interval."""
+    """A comparison of a single round is refused, because it has no interval."""
     with pytest.raises(SystemExit):
         main(["HEAD", "--rounds", "1"])
     assert "at least two rounds" in capsys.readouterr().err

@@ -1,4 +1,7 @@
-"""The gates of the benchmarks, which are limits for figures, and how the command line reports them."""
+"""The gates of the benchmarks, which are limits for figures, and how the command line reports them.
+
+A machine is unfit to measure if its sleeping threads wake too late, or if equal loops take too unequal times.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,7 @@ def test_without_check_an_unfit_machine_is_only_named(
 
 
 def test_this_machine_can_be_measured() -> None:
-    """The fitness of a real machine has a time that passed for each of its parts."""
+    """On a real machine `fitness.measure` returns times above 0, and a ratio of the loops' times of at least 1."""
     found = fitness.measure()
     assert found.oversleep_ms > 0
     assert found.loop_spread >= 1
@@ -123,7 +126,7 @@ def test_this_machine_can_be_measured() -> None:
 
 
 def test_the_gates_are_those_that_were_promised() -> None:
-    """The gates are those listed here, so whoever loosens a gate has to change this test too."""
+    """The gates of the benchmarks are those listed in this test. So whoever loosens a gate must change the test too."""
     gates = {
         figure.key: figure.bound for figure in (*store.FIGURES, *dispatch.FIGURES, *purgatory.FIGURES) if figure.bound
     }

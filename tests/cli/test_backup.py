@@ -197,7 +197,7 @@ def test_an_empty_backup_replaces_none_with_items(filled: DelayStore, tmp_path: 
 
 
 def test_a_backup_that_is_nested_too_deeply_is_refused_in_words(filled: DelayStore, tmp_path: Path) -> None:
-    """Reading such a file raises `BadBackup` with a readable message. The file can be replaced."""
+    """A backup of JSON that is nested too deeply for Python raises `BadBackup`, and may be replaced by a new backup."""
     path = tmp_path / "b"
     path.write_bytes(b"[" * 200_000)
     with pytest.raises(BadBackup, match="nested too deeply; nothing was restored"):

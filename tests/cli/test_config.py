@@ -1,4 +1,8 @@
-"""Settings: their four sources in order, and one error for all mistakes."""
+"""Settings: their four sources in order, and one error for all mistakes.
+
+The origin of a setting is the source that its value came from: a flag, an environment variable, the file or the
+default.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ def test_without_anything_the_defaults_hold() -> None:
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
-    """Each source overrides the next one, and the origin names it."""
+    """Each source overrides the next one. The origin of each setting names the source of its value."""
     file = tmp_path / "s.toml"
     file.write_text('namespace = "from-file"\nstore = "redis://file"\nreplicas = 3\n')
     env = {"WHEEL_SCHED_NAMESPACE": "from-env", "WHEEL_SCHED_STORE": "redis://env"}
@@ -43,7 +47,7 @@ def test_the_file_of_the_working_folder_is_read(tmp_path: Path) -> None:
 
 
 def test_one_error_lists_every_mistake_with_its_source(tmp_path: Path) -> None:
-    """The error lists unknown names, wrong types and wrong values from file, environment and flags."""
+    """One error lists all unknown names, wrong types and wrong values, from file, environment and flags."""
     file = tmp_path / "s.toml"
     file.write_text('namespce = "x"\nshards = 0\nstore = 5\n')
     env = {"WHEEL_SCHED_DURABILITY": "always", "WHEEL_SCHED_REPLICAS": "two"}
@@ -103,8 +107,8 @@ def test_config_show_needs_no_server(cli_at: Any) -> None:
     ],
 )
 def test_an_unknown_variable_is_a_mistake(variable: str, hint: str) -> None:
-    """An unknown WHEEL_SCHED_ variable is an error with a hint. The error does not contain its value, which may be
-    secret."""
+    """An unknown WHEEL_SCHED_ variable is an error with a hint. The error does not contain the variable's value, which
+    may be secret."""
     with pytest.raises(ConfigError) as caught:
         load_settings({}, env={variable: "redis://h:s3cret@h"})
     assert f"env {variable}: unknown setting; {hint}" in str(caught.value)
@@ -124,7 +128,7 @@ def test_an_unknown_variable_is_a_mistake(variable: str, hint: str) -> None:
     ],
 )
 def test_variables_of_others_pass(variable: str, tmp_path: Path) -> None:
-    """Variables that other parts read are ignored, and those that Kubernetes sets for a service named wheel-sched."""
+    """Variables that other code reads are no settings, nor are those of Kubernetes for a service named wheel-sched."""
     (tmp_path / "f.toml").write_text("")
     value = str(tmp_path / "f.toml") if variable.endswith("CONFIG") else "1"
     assert load_settings({}, env={variable: value}).settings == Settings()

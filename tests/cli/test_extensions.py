@@ -166,7 +166,7 @@ def test_the_quick_look_finds_what_importlib_finds(group: str) -> None:
 
 
 def test_a_place_that_is_a_file_is_left_to_importlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Entry points of packages in zip files are found too."""
+    """If an entry of sys.path is a zip file, `entry_points` finds the entry points of the packages in it."""
     import zipfile
 
     with zipfile.ZipFile(tmp_path / "app.zip", "w") as archive:

@@ -27,7 +27,7 @@ PATIENCE_S = 40.0  # real seconds for which a test waits for other threads
 
 
 class Received(NamedTuple):
-    """The messages that the receiver got, and their times by the store's clock."""
+    """A message that the receiver got, and when it got the message, by the store's clock."""
 
     id: str
     due_ms: int

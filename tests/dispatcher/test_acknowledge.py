@@ -1,4 +1,4 @@
-"""A publisher acknowledges the items of a batch one by one. The last one reports, and none searches the whole batch."""
+"""A publisher acknowledges the items of a batch singly. The last answer ends the batch. No call reads all answers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def orders(count: int) -> dict[str, Sequence[int]]:
 
 @pytest.mark.parametrize("order", orders(1))
 def test_every_answer_is_passed_once_in_all(order: str) -> None:
-    """In any order, each of 2,000 acknowledgements reads at most two answers on average, and the last one reports."""
+    """2,000 acknowledgements, in any order, read two answers each on average. The last calls `on_answered`, once."""
     answered: list[Batch] = []
     batch = batch_of(COUNT, answered)
     batch.answers = answers = Counting([None] * COUNT)
@@ -70,12 +70,12 @@ def test_answers_filled_in_place_count_as_well() -> None:
     assert answered == []
     batch.acknowledge(1, Done("1"))
     assert answered == [batch]
-    batch.acknowledge(1, Done("1"))  # again, which the callback has to bear
+    batch.acknowledge(1, Done("1"))  # a repeat calls `on_answered` again
     assert answered == [batch, batch]
 
 
 def test_threads_that_acknowledge_at_once_never_leave_it_unreported() -> None:
-    """Four threads acknowledge at once. One of them reports that all answers are there."""
+    """Four threads acknowledge at once. At least one calls `on_answered`, so the batch does not wait for ever."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

@@ -27,7 +27,7 @@ def instant(world: World) -> World:
 
 
 def test_the_next_batch_is_claimed_while_one_is_published(instant: World) -> None:
-    """Only one batch is claimed ahead: the third waits in the store, where others can claim it."""
+    """Only one batch is claimed ahead. The third batch waits in the store, where other dispatchers can claim it."""
     flying: list[int] = []
     instant.receiver.before = lambda batch: flying.append(instant.store.counts().sizes["leased"])
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
@@ -50,7 +50,7 @@ def test_a_publisher_that_may_wait_gets_nothing_claimed_ahead(world: World) -> N
 def test_a_batch_is_not_begun_before_the_one_before_it_is_settled(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """However long the publishing takes, a kill at any moment doubles at most one batch."""
+    """The next batch waits, however long the settling takes. So a kill at any moment doubles at most one batch."""
     calls = watch(instant.store)
     calls.failures["settle"] = [StoreUnavailable("away")] * 5
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
@@ -104,7 +104,8 @@ def test_a_pause_holds_items_that_are_not_claimed_yet(instant: World) -> None:
 
 
 def test_an_older_answer_does_not_delay_the_look_of_a_marker(wide: World) -> None:
-    """A message arrives after a claim ahead was executed, and its marker before the claim's reply. It is on time."""
+    """A message is stored after a claim ahead was executed. The dispatcher gets the message's marker before the reply
+    of that claim, and publishes the message on time."""
     wide.receiver.traits = PublisherTraits(never_waits=True)
     first, ahead = (next(f"m{n}" for n in range(99) if shard_of(f"m{n}", 8) == shard) for shard in (0, 1))
     late = next(f"late{n}" for n in range(99) if shard_of(f"late{n}", 8) == 1)
@@ -167,7 +168,7 @@ def test_a_stop_without_a_timeout_releases_batches_that_were_not_begun(
 
 
 def test_a_failing_publisher_gets_the_next_batch_too(instant: World) -> None:
-    """The failed answers are settled like all others."""
+    """The dispatcher settles the failed answers, and the next batch is published."""
     instant.receiver.answer = lambda item: Failed("no", transient=False)
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
     dispatcher = instant.dispatcher(batch=BATCH)
@@ -196,8 +197,8 @@ def held_up(world: World, shard: int = 0) -> tuple[threading.Event, threading.Ev
 
 
 def test_transactional_a_full_batch_waits_behind_the_one_that_goes_out(transactional: World) -> None:
-    """Only one batch waits behind a batch that is being published. Its publishing starts before the first is settled.
-    The third batch waits in the store.
+    """While the first batch is being published, the second is already claimed and waits for the publisher. The third
+    batch stays in the store.
     """
     going, go_on = held_up(transactional)
     transactional.put(*(f"m{n:02}" for n in range(3 * BATCH)))

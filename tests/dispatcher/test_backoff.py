@@ -28,13 +28,13 @@ def claimed(item_id: str) -> Claimed:
 
 @pytest.mark.parametrize("answer", [Done("a"), Next("a", 5), Held("a", "why"), Dead("a", "why")])
 def test_a_settlement_is_passed_on(backoff: Backoff, stats: DispatcherStats, answer: Settlement) -> None:
-    """The publisher's answer is the settlement."""
+    """If a publisher answers with a settlement, the item is settled with it."""
     assert backoff.settlement(claimed("a"), answer, NOW_MS) is answer
     assert stats.failed == 0
 
 
 def test_each_failure_doubles_the_wait_up_to_its_bound(backoff: Backoff, stats: DispatcherStats) -> None:
-    """Two thousand failures in a row cause no overflow."""
+    """The wait doubles up to a bound, and two thousand failures in a row cause no overflow."""
     settlements = [backoff.settlement(claimed("a"), Failed("no"), NOW_MS) for _ in range(2_000)]
     delays_ms = [s.due_ms - NOW_MS for s in settlements if isinstance(s, Next) and s.due_ms is not None]
     assert delays_ms[:9] == [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000]
@@ -72,7 +72,7 @@ def test_no_answer_is_a_doubt_and_released(backoff: Backoff, stats: DispatcherSt
 
 
 def test_the_item_that_failed_longest_ago_is_forgotten(backoff: Backoff, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that is down for a day does not fill the memory."""
+    """Only the latest failed items are remembered, so a broker that is down for a day does not fill the memory."""
     monkeypatch.setattr("wheel_sched.dispatcher.in_flight._REMEMBERED", 10)
     for n in range(11):
         backoff.settlement(claimed(f"m{n}"), Failed("no"), NOW_MS)

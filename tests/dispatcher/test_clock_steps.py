@@ -48,7 +48,7 @@ def test_a_day_forward_and_back(world: World) -> None:
 
 
 def test_a_step_is_reported_to_every_shard(wide: World) -> None:
-    """A fence on one shard would not protect the others."""
+    """The dispatcher reports a step of the clock to every shard, because a fence on one shard protects no other."""
     wide.put(*(f"m{n}" for n in range(64)), in_ms=HOUR_MS)
     wide.dispatcher()
     wide.step_ms = DAY_MS

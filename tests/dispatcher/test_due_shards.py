@@ -28,14 +28,14 @@ def shards(wide: World) -> DueShards:
 
 
 class Calls(NamedTuple):
-    """Records from which shards the owner claims, and which ones it sweeps."""
+    """The shards from which the dispatcher claims in one step, and the shards that it sweeps."""
 
     claims: list[int]
     sweeps: list[int]
 
 
 def due(shards: DueShards, now_ms: int) -> Calls:
-    """What the owner does at `now_ms`. Each sweep gets its answer at once."""
+    """The claims and sweeps that the dispatcher makes at `now_ms`. The store answers each sweep at once."""
     shards.run_due(now_ms)
     claims, sweeps = shards.claim_calls(8, 80, 2_000, lambda _: True, []), shards.sweep_calls()
     assert all(isinstance(call.operation, ClaimDue) for call in claims)
@@ -46,7 +46,7 @@ def due(shards: DueShards, now_ms: int) -> Calls:
 
 
 def test_a_shard_has_one_alarm_and_the_last_call_moves_it(shards: DueShards) -> None:
-    """A call can move the alarm to a later time or to an earlier one."""
+    """A call of `look_at` can move the alarm to a later time or to an earlier one."""
     shards.look_at(3, 500, 0)
     shards.look_at(3, 900, 0)
     assert (len(shards), shards.next_ms()) == (1, 900)
@@ -57,7 +57,7 @@ def test_a_shard_has_one_alarm_and_the_last_call_moves_it(shards: DueShards) -> 
 
 
 def test_an_earlier_alarm_may_stay(shards: DueShards) -> None:
-    """If the call knows only a part of the shard's heads, an earlier alarm stays."""
+    """`look_at` with `keep` moves an alarm to an earlier time, but not to a later one."""
     shards.look_at(3, 500, 0)
     shards.look_at(3, 900, 0, keep=True)
     assert shards.next_ms() == 500
@@ -82,7 +82,7 @@ def test_a_busy_shard_is_swept_too(shards: DueShards) -> None:
 
 
 def test_a_shard_without_items_has_no_alarm(shards: DueShards) -> None:
-    """A shard that becomes empty loses its alarm. A call for a shard without an alarm is no error."""
+    """`look_at` with the time None removes the shard's alarm. For a shard without an alarm this is no error."""
     shards.look_at(3, 500, 0)
     shards.look_at(3, None, 0)
     shards.look_at(4, None, 0)
@@ -106,7 +106,7 @@ def test_a_clock_that_went_back_makes_nothing_due_before_its_time(shards: DueSha
 
 @pytest.mark.parametrize("now_ms", [5_000, 5_000_000], ids=["back", "forward"])
 def test_after_a_jump_all_shards_are_forgotten_and_read_again(shards: DueShards, now_ms: int) -> None:
-    """The old alarms have times of the clock before the jump."""
+    """When the store's clock jumps, the dispatcher drops all alarms, because their times are of the old clock."""
     shards.run_due(1_000_000)
     shards.look_at(1, 1_000_500, 1_000_000)
     shards.clock_jumped(now_ms)

@@ -41,7 +41,7 @@ def batch_of(*ids: str) -> Batch:
 
 
 def test_a_batch_is_settled_with_its_last_acknowledgement(world: World) -> None:
-    """`publish` has returned long before. No item is settled until the last answer has come."""
+    """`publish` returns at once. No item of its batch is settled until the last answer has come."""
     later = Later()
     world.put("m0", "m1", "m2")
     dispatcher = world.dispatcher(publisher=later)
@@ -218,8 +218,8 @@ def test_a_lease_is_extended_until_its_batch_is_settled(alone: Alone) -> None:
     assert in_flight.timer.next_ms() is None
 
 
-def test_an_alarm_that_raises_does_not_lose_the_others(alone: Alone) -> None:
-    """The alarms that were due at the same time run at the next call."""
+def test_a_callback_that_raises_does_not_lose_the_others(alone: Alone) -> None:
+    """`timer.run_due` raises the error of a callback. The next `run_due` runs the other callbacks that were due."""
     clock, _, _, in_flight = alone
     ran: list[str] = []
 
@@ -249,7 +249,7 @@ def test_a_batch_with_an_unknown_end_is_forgotten(alone: Alone) -> None:
 
 
 def test_after_a_failed_step_a_batch_is_settled_again_once(alone: Alone) -> None:
-    """A batch with all answers is settled again, once. Others are forgotten, unless a publisher still has them."""
+    """An error may lose batches. A lost batch that has all answers is settled again, once. Others are forgotten."""
     in_flight = alone.in_flight
     ready, over, lost = batch_of("a"), batch_of("b"), batch_of("c", "d")
     over.over = True

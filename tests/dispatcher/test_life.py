@@ -172,7 +172,7 @@ def test_a_stopped_dispatcher_does_not_start_again(threads: Threads) -> None:
 
 
 def test_stop_waits_for_the_batch_being_published(threads: Threads) -> None:
-    """The batch is settled, so it is not published again."""
+    """`stop` returns when the batch is settled, so nobody publishes the batch again."""
     publisher = Publisher()
     publisher.pause_s = 0.2
     with open_store("memory:") as store:

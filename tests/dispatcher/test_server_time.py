@@ -16,7 +16,7 @@ JITTER_US = 1  # both clocks are read in whole microseconds
 
 
 class Talk(NamedTuple):
-    """One call: the time since the last call, the ways of request and reply, in microseconds."""
+    """One call: the time since the call before, and how long request and reply are on their way, in microseconds."""
 
     pause_us: int
     out_us: int

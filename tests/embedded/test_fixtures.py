@@ -33,10 +33,10 @@ def test_each_test_gets_a_fresh_imitation_with_lua(fake_redis: redis.Redis, turn
 
 
 def test_a_test_on_the_real_server_is_marked(request: pytest.FixtureRequest, redis_url: str) -> None:
-    """A test that uses a fixture of the real server gets the mark `real` by itself."""
+    """A test that uses a fixture of the real server gets the mark `real`, although its code does not set the mark."""
     assert request.node.get_closest_marker("real") is not None
 
 
-def test_a_test_without_it_is_not_marked(request: pytest.FixtureRequest) -> None:
-    """A test without such a fixture has no mark `real`, so that `-m 'not real'` selects it."""
+def test_a_test_without_the_real_server_is_not_marked(request: pytest.FixtureRequest) -> None:
+    """A test that uses no fixture of the real server has no mark `real`, so `-m 'not real'` selects the test."""
     assert request.node.get_closest_marker("real") is None

@@ -111,7 +111,7 @@ def test_ctrl_c_in_the_terminal_leaves_the_server_to_its_owner(folder: Path) -> 
         "server = EmbeddedServer.open(sys.argv[1])\n"
         "try:\n    print('ready', flush=True); sys.stdin.read()\n"
         "except KeyboardInterrupt:\n"
-        "    time.sleep(0.3)\n"  # a server told to end does so at its next beat, within 0.1 s
+        "    time.sleep(0.3)\n"  # a server that obeys a signal ends within 0.1 s
         "    print(server.alive, flush=True)\n"
     )
     with subprocess.Popen(

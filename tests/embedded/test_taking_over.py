@@ -51,7 +51,8 @@ def shared(folder: Path, run_owner: RunOwner) -> Any:
 
 
 def test_a_call_after_the_owner_s_death_succeeds(shared: Any, wait_until: WaitUntil) -> None:
-    """A call of a store starts the server again and succeeds. The data is there, and the other store finds it."""
+    """The owner of a shared server dies. A call of one store starts the server again, and another store finds all items
+    there."""
     owner, (one, other) = shared
     assert not server_of(one).started_here
     owner.kill()
@@ -111,7 +112,8 @@ def test_the_owner_itself_starts_a_crashed_server_again(folder: Path) -> None:
 
 
 def test_a_socket_that_moved_is_followed(tmp_path: Path, wait_until: WaitUntil) -> None:
-    """If the folder's path is too long for a socket, each start makes a new socket. The store's client finds it."""
+    """If the folder's path is too long for a socket, each start of the server makes a socket at a new path. The store
+    connects to the new socket."""
     folder = tmp_path / ("deep" * 30)
     owner = subprocess.Popen(
         [sys.executable, "-c", "import sys\n" + OWN, str(folder)],

@@ -39,11 +39,14 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s, f"waited in vain until {what}"
-        time.sleep(0.002)  # another process's doing; there is nothing to wait on
+        time.sleep(0.002)  # another process makes it true, without a signal
 
 
 class Process:
-    """One dispatcher process."""
+    """One process that runs processes/dispatch.py.
+
+    If the test asks for it, the process writes a file at a named point of its work and sends itself a signal.
+    """
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.marker = Path(settings["marker"])
@@ -57,7 +60,7 @@ class Process:
         return self
 
     def wait_reached(self) -> str:
-        """Wait until the process has reached the point of its setting `at`. Returns the text of its marker file."""
+        """Wait until the process has reached the point that the test named. Returns the text of the process's file."""
         wait_until(lambda: self.marker.exists() and self.marker.read_text() != "", "the point was reached")
         return self.marker.read_text()
 
@@ -96,7 +99,7 @@ class Stage:
     """The servers, the store and the dispatcher processes of one test.
 
     Args:
-        folder: the folder of the marker files.
+        folder: processes write files into it when they reach a named point; see `Process`.
         server: the server of the store.
         receiver: the server to which messages are published. It may be `server`, unless the test kills that one.
         durability: the durability level of the store.
@@ -165,7 +168,8 @@ class Stage:
         logger.info("%s: %s", name, value)
 
     def judged(self, expected: list[str], most_duplicates: int) -> list[Arrival]:
-        """All messages that arrived. None may be lost, unknown or early, and `most_duplicates` at most doubled."""
+        """Return all arrived messages. Fails if one is lost, unknown or early, or if there are more than
+        `most_duplicates` doubled messages."""
         arrivals = self.arrivals()
         times = Counter(arrival.id for arrival in arrivals)
         doubled = len(arrivals) - len(times)
@@ -185,7 +189,8 @@ class Stage:
 
 @pytest.fixture
 def make_stage(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
-    """A function that makes a stage. `fsync`: of the store's server. `apart`: the receiver is another server."""
+    """A function that makes a `Stage`. `fsync`: when the store's server syncs its append-only file. `apart`: messages
+    are published to a second server."""
     with ExitStack() as stack:
 
         def make(*, fsync: Any = "everysec", durability: str = "everysec", apart: bool = False) -> Stage:
@@ -200,5 +205,5 @@ def make_stage(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
 
 @pytest.fixture
 def stage(make_stage: Callable[..., Stage]) -> Stage:
-    """A stage with one server, which is also the receiver."""
+    """A `Stage` with one server. It holds the store, and messages are published to it."""
     return make_stage()

@@ -43,7 +43,7 @@ TIMEOUT_S = 240.0
 
 
 def rooms(tree: Tree, ways: Iterable[str], *, with_modules: bool = False) -> dict[str, dict[str, Any] | None]:
-    """The number of modules that each way enters: in total, of the core, and of the package that uses the core.
+    """The number of modules that each traced program (way) runs: in total, in `wheel_sched`, and in other packages.
 
     Args:
         tree: the checkout whose code runs.
@@ -51,7 +51,8 @@ def rooms(tree: Tree, ways: Iterable[str], *, with_modules: bool = False) -> dic
         with_modules: also list the modules.
 
     Returns:
-        the counts by way; None for a way that could not run. The reason is on stderr.
+        the counts by way, as "total", "core" (in `wheel_sched`) and "own" (in other packages); None for a way that
+            could not run. The reason is on stderr.
     """
     found: dict[str, dict[str, Any] | None] = {}
     for way in ways:
@@ -67,7 +68,7 @@ def rooms(tree: Tree, ways: Iterable[str], *, with_modules: bool = False) -> dic
 
 
 def entered(tree: Tree, way: str) -> list[str] | None:
-    """The modules that one run of a way enters, sorted; None if the way could not run."""
+    """The modules whose functions one run of a traced program (way) calls, sorted; None if it could not run."""
     with tempfile.TemporaryDirectory(prefix="wheel-sched-house-") as folder:
         path = [folder_of.parent for folder_of in tree.folders.values()]
         env = {

@@ -102,8 +102,8 @@ def upward_imports(tree: Tree) -> list[dict[str, Any]]:
     """Imports that break the layers which import-linter's contracts in the tree's pyproject.toml declare.
 
     An import between siblings that the contract separates (`a | b`) counts too. A string counts as an import when it
-    names a module of the product as `"module:attribute"` or as the argument of `import_module`. In the core, every
-    string that names a module of another package counts.
+    names a module of the product as `"module:attribute"` or as the argument of `import_module`. In the package
+    `wheel_sched`, every string that names a module of another package counts.
     """
     found = {(item.source, item.target, item.line): item for item in tree.imports if _goes_up(tree, item)}
     for item in string_imports(tree):
@@ -122,7 +122,10 @@ def upward_imports(tree: Tree) -> list[dict[str, Any]]:
 
 
 def string_imports(tree: Tree) -> Iterator[Import]:
-    """The imports by names of modules in strings; `upward_imports` says which strings count."""
+    """Yield an import for each string that counts as one: "module:attribute" and an argument of `import_module`.
+
+    In the package `wheel_sched`, each string that contains the name of another package's module counts too.
+    """
     for module in tree.modules.values():
         arguments = set(_arguments_of_import_module(module))
         for node in tree.strings(module):

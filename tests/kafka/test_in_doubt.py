@@ -1,4 +1,9 @@
-"""The broker has deleted the numbers of published claims, so nobody knows which open claims were published."""
+"""The broker has deleted the numbers of published claims, so nobody knows which open claims were published.
+
+Each transaction commits the number of its claim to the broker, as an offset of a consumer group. After a crash this
+number tells which open claims were published. Kafka deletes offsets that are not committed again for a week
+(`offsets.retention.minutes`).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +29,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 
 def forget(crew: Crew) -> None:
-    """Delete the numbers of the published claims, as the broker does after `offsets.retention.minutes` (a week)."""
+    """Delete the numbers of the published claims, as the broker does after a week."""
     group = claims_topic(crew.name)
     admin: Any = crew.broker.topology.admin
     admin.delete_consumer_groups([group], request_timeout=30)[group].result(30)
@@ -46,9 +51,8 @@ def fail(crew: Crew, first: int, last: int) -> None:
 def test_claims_that_nobody_knows_of_wait_for_a_person(
     crew_of: Callable[..., Crew], committed: Callable[[str], list[Message]]
 ) -> None:
-    """The service was killed, and the number of its last claim is deleted. The messages of its open
-    claims are neither published again nor dropped; they are held and listed. When somebody releases them, they are
-    published."""
+    """The service was killed, and the broker has deleted the number of the last published claim. The messages of the
+    service's open claims are neither published again nor dropped: they are held, until a person releases them."""
     crew = crew_of(delay_ms=1, dispatcher={"lease_ms": 1_000, "batch": 20})
     done, count = redelivery_topic_of(crew.name), 0
 
@@ -88,8 +92,8 @@ def send_from(crew: Crew, shard: int) -> None:
 def test_the_number_of_a_shard_that_rests_is_committed_again(
     crew_of: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shard that publishes nothing keeps its number: the owner commits the number again when it publishes for another
-    shard. It does so once a day; in this test after 0.2 s."""
+    """The broker keeps the number of a shard that publishes nothing: when the owner publishes for another shard, it
+    commits the number again. It does so once a day; in this test after 0.2 s."""
     monkeypatch.setattr("retry_topic.brokers.kafka.transactions.AGAIN_S", 0.2)
     crew = crew_of(shards=2)
     with RetryService(crew.connection, crew.name):

@@ -45,7 +45,7 @@ def connection(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
 
 
 def flow(connection: Connection, destination: str | None = None) -> Any:
-    """The numbers of the limits of the only topic, or of the circuit of a destination; None if there are none."""
+    """What the limits of the only topic have counted, or the circuit of a destination; None if there are none."""
     return next((one for one in RateLimits(connection.store).flows() if one.destination == destination), None)
 
 
@@ -79,11 +79,11 @@ def test_equal_dues_are_spread(connection: Connection, name: str, until: Until) 
     assert flow(connection).numbers["spread"] == count
 
 
-def test_retries_are_at_most_a_share_of_first_attempts(
+def test_a_budget_limits_the_rate_of_retries(
     connection: Connection, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """A budget that always allows four retries per second releases four at once. It releases the others one by one at
-    that rate, and no sooner. Each message returns exactly once."""
+    """A budget allows one retry per hundred first attempts, and always four per second. Twelve retries are due: four
+    are released at once, the others at four per second. Each message returns exactly once."""
     count, a_second = 12, 4
     policy = RetryPolicy(delay=LATER, max_attempts=2, budget=Budget(1, Rate(a_second, "s")))
     seen: list[bytes] = []

@@ -83,7 +83,7 @@ def test_a_store_that_hangs_holds_up_no_page(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_events_are_counters_and_a_histogram() -> None:
-    """Five items are published, and one waits for an hour. The last histogram bucket counts all five."""
+    """Five items are published, a sixth waits for an hour. The last histogram bucket counts the five published ones."""
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
         now_ms = store.now_ms()
         store.schedule([Item(f"m{n}", now_ms, b"x", "orders") for n in range(5)])
@@ -105,7 +105,7 @@ def test_events_are_counters_and_a_histogram() -> None:
 
 
 def test_buckets_and_sum_are_in_seconds() -> None:
-    """With lateness of twice 2 ms and once 40 s, buckets and sum are in seconds."""
+    """Two items are 2 ms late and one is 40 s late. The buckets and the sum of the histogram are in seconds."""
 
     class Counting:
         stats = DispatcherStats()

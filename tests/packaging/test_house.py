@@ -130,7 +130,7 @@ def test_two_public_classes_of_one_name_are_found(tmp_path: Path) -> None:
 
 
 def test_the_twins_of_the_wheel_have_one_meaning_and_a_third_class_has_not(tmp_path: Path) -> None:
-    """A class of the compiled wheel may have the name of its Python twin in the same folder. A third class may not."""
+    """A class of the compiled wheel may have the name of the Python class beside it. A third class may not."""
     write(tmp_path, wheel_sched__wheel__pure="class TimingWheel: ...\n")
     (tmp_path / "wheel_sched" / "wheel" / "fast.pyx").write_text("cdef class TimingWheel:\n    pass\n", "utf-8")
     assert structure(tmp_path)["names_with_two_meanings"] == {}
@@ -234,7 +234,7 @@ def test_a_traced_run_counts_the_modules_whose_functions_are_called(tmp_path: Pa
 
 
 def test_a_way_that_cannot_run_is_not_measured(tmp_path: Path) -> None:
-    """If a tree lacks the names that a way needs, the way's result is null and not a small number."""
+    """If a tree lacks an object that a traced program (way) uses, the result of that program is null and no number."""
     write(tmp_path)
     assert measured(tmp_path, "--way", "timer")["rooms"] == {"timer": None}
 
@@ -251,7 +251,8 @@ def test_a_way_that_cannot_run_is_not_measured(tmp_path: Path) -> None:
     ],
 )
 def test_every_way_runs_over_this_tree(way: str) -> None:
-    """Each way runs on this repository. Modules of the core and of the package that uses the core are counted."""
+    """Each traced program (way) runs on this repository. All of them run modules of `wheel_sched`. All but `timer` also
+    run modules of other packages."""
     found = rooms(Tree(ROOT), [way])[way]
     assert found is not None
     assert found["core"] >= 3

@@ -1,4 +1,7 @@
-"""Members that send no heartbeats expire: driven by hand, by the reaper, by asyncio's timer, and by many threads."""
+"""A `HeartbeatMonitor` expires members that send no heartbeat in time.
+
+The monitor is driven by the test, by the reaper and by asyncio's timer, and is used by many threads.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def test_a_silent_member_expires_once_and_not_early(rig: Rig) -> None:
 
 
 def test_a_beating_member_does_not_expire(rig: Rig) -> None:
-    """While it sends heartbeats it stays. After the last one it has the whole timeout."""
+    """A member that sends heartbeats stays. After its last heartbeat it has the whole timeout."""
     rig.monitor.add("a")
     for _ in range(50):
         rig.advance(TIMEOUT_MS - 1)
@@ -77,7 +80,8 @@ def test_a_removed_or_replaced_member_never_expires_late(rig: Rig) -> None:
 
 
 def test_what_on_expired_does_to_others_that_are_due_is_respected() -> None:
-    """`on_expired` of one member removes, replaces or beats others that are due. These do not expire then."""
+    """`on_expired` of one member removes a second, replaces a third and sends a heartbeat for a fourth, which are all
+    due. None of these three expires then."""
     clock, expired = VirtualClock(), list[str]()
 
     def on_expired(member: str) -> None:
@@ -115,7 +119,7 @@ def test_members_may_have_timeouts_of_their_own(rig: Rig) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "1"])
 def test_a_timeout_that_is_none_is_refused(rig: Rig, wrong: Any) -> None:
-    """The error changes nothing."""
+    """A wrong timeout is an error, and the member is not added."""
     with pytest.raises(ConfigError, match="timeout_ms"):
         HeartbeatMonitor(wrong, print)
     with pytest.raises(ConfigError, match="timeout_ms"):
@@ -147,8 +151,8 @@ def test_a_coarse_tick_lets_members_expire_together() -> None:
     assert len(rig.expired) == 10
 
 
-def test_close_lets_all_go(rig: Rig) -> None:
-    """`close` returns the members. Afterwards none expires, and the monitor does not keep them alive."""
+def test_close_returns_and_forgets_all_members(rig: Rig) -> None:
+    """`close` returns the members. Afterwards the monitor expires none of them, and has no reference to them."""
 
     class Member:
         pass
@@ -196,7 +200,7 @@ def test_nothing_keeps_a_former_member_alive(ended: str) -> None:
 
 
 def test_a_timer_drives_it(world: Any) -> None:
-    """The monitor sets one alarm for all members, on every kind of timer."""
+    """A timer of any kind calls the monitor, which expires each member at the end of its timeout."""
     expired: list[str] = []
     timer = world.purgatory._schedule.__self__
     monitor: HeartbeatMonitor[str] = HeartbeatMonitor(20, expired.append, timer=timer, clock=world.clock)

@@ -330,7 +330,7 @@ def test_the_deadlock_rule_and_what_breaks_it() -> None:
 
 
 def test_the_deadlock_rule_kept(run_all: Any) -> None:
-    """The same two threads end if L is the operation's own lock, or if A releases L before the check."""
+    """One thread checks while it holds the operation's own lock, another checks without a lock. Both end."""
     own = threading.RLock()
     state = {"tries": 0}
 

@@ -124,14 +124,14 @@ def test_an_operation_waits_in_one_place(world: Any, probe: Any) -> None:
 
 @pytest.mark.parametrize("timeout_ms", [1.5, "1", None, True])
 def test_a_timeout_is_a_whole_number(probe: Any, timeout_ms: Any) -> None:
-    """Any other type is refused at once."""
+    """A timeout of any other type is refused at once."""
     with pytest.raises(Rejected, match="timeout_ms"):
         probe(timeout_ms)
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -5])
 def test_no_time_to_wait_expires_at_once(world: Any, probe: Any, timeout_ms: int) -> None:
-    """Such an operation is tried and watched. Then the timer expires it, not the caller."""
+    """An operation with a timeout of 0 or less is tried and watched. Then the timer expires it, not the caller."""
     operation = probe(timeout_ms)
     assert not world.purgatory.try_complete_else_watch(operation, ["a"])
     world.advance(2)
@@ -139,7 +139,7 @@ def test_no_time_to_wait_expires_at_once(world: Any, probe: Any, timeout_ms: int
 
 
 def test_what_a_try_raises_reaches_the_caller_who_watches(world: Any) -> None:
-    """After the error the operation is not watched. It may be watched later."""
+    """If `try_complete` raises, the caller gets the error and the operation is not watched. It may be watched later."""
     operation = Failing("try", timeout_ms=1000)
     with pytest.raises(ValueError, match="try"):
         world.purgatory.try_complete_else_watch(operation, ["a"])
@@ -149,7 +149,7 @@ def test_what_a_try_raises_reaches_the_caller_who_watches(world: Any) -> None:
 
 
 def test_a_second_try_that_raises_leaves_no_trace(world: Any) -> None:
-    """The operation was in the lists before the second try, and is in none afterwards."""
+    """The operation is in its keys' lists when the second try raises. Afterwards it is in no list."""
 
     class SecondFails(Failing):
         tries = 0
@@ -358,7 +358,8 @@ def test_a_loop_that_was_closed_meanwhile_keeps_nobody_from_hearing(probe: Any) 
 
 
 def test_time_that_a_try_moves_on_expires_it_once(probe: Any) -> None:
-    """`try_complete` moves a timer, and this timer calls `run` of the same operation under its lock."""
+    """The timer expires an operation while `try_complete` of this operation runs and holds the operation's lock. The
+    operation completes after `try_complete` has returned, as expired, and only once."""
     clock = VirtualClock()
     wheel: TimingWheel[Any] = TimingWheel(0)
 
@@ -383,7 +384,7 @@ def test_time_that_a_try_moves_on_expires_it_once(probe: Any) -> None:
 
 
 def test_a_try_that_closes_the_purgatory_is_completed_by_it(world: Any, probe: Any) -> None:
-    """The operation is completed by force once, like all waiting operations."""
+    """`try_complete` of an operation closes the purgatory. The close completes each operation by force, once."""
 
     class Closes(probe):  # type: ignore[misc]
         def try_complete(self) -> bool:

@@ -78,7 +78,7 @@ def test_a_forced_fetch_looks_again(world: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [{"min_items": -1}, {"min_size": 1.5}, {"min_items": 0}])
 def test_a_fetch_for_nothing_is_refused(wrong: Any) -> None:
-    """The error lists every problem."""
+    """A fetch must wait for a positive whole number of items or bytes. The error lists every problem."""
     with pytest.raises(ConfigError, match="min_"):
         fetch(Log(), [], **wrong)
 

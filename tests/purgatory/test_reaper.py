@@ -45,7 +45,7 @@ def test_callbacks_come_in_time_and_never_early() -> None:
 
 @pytest.mark.usefixtures("under_lock")
 def test_what_was_cancelled_is_not_called() -> None:
-    """A callback that another thread cancels is freed at once."""
+    """A callback that another thread cancels is never called, and is freed at once."""
     clock, called = VirtualClock(), list[str]()
     with Reaper(clock=clock) as reaper:
         handles = [reaper.schedule(10, lambda: called.append("no")) for _ in range(5)]
@@ -63,7 +63,7 @@ def test_what_was_cancelled_is_not_called() -> None:
 
 @pytest.mark.usefixtures("under_lock")
 def test_an_earlier_timer_wakes_the_reaper_and_a_later_one_does_not() -> None:
-    """The reaper sleeps until the earliest deadline."""
+    """The reaper sleeps until the earliest deadline, so only a timer with an earlier one wakes it."""
     clock = VirtualClock()
     with Reaper(clock=clock) as reaper:
         reaper.schedule(1_000, lambda: None)
@@ -94,7 +94,7 @@ def test_a_callback_that_raises_is_told_and_the_others_run(until: Any) -> None:
 
 
 def test_errors_are_logged_by_default(caplog: pytest.LogCaptureFixture) -> None:
-    """The log line has a traceback."""
+    """Without `on_error`, the error of a callback is logged with its traceback."""
     done = threading.Event()
     with Reaper() as reaper:
         reaper.schedule(0, lambda: 1 // 0)

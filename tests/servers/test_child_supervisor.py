@@ -103,7 +103,8 @@ def test_freezing_is_not_the_end(tmp_path: Path) -> None:
 
 
 def test_exit_codes_and_output_are_passed_on(tmp_path: Path) -> None:
-    """A program that ends by itself has its exit code and output. A program that does not exist has exit code 127."""
+    """When a supervised program ends, `poll` returns the program's exit code, and the file `out` has its output. If the
+    program does not exist, `poll` returns 127."""
     script = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     child = SupervisedChild([sys.executable, "-c", script], cwd=tmp_path, out=tmp_path / "out")
     until(lambda: child.poll() is not None)

@@ -1,8 +1,8 @@
 """Switches the product's safeguards off, one at a time, and finds the first history that breaks a promise then.
 
-python -m tests.simulation.find_safeguards                      all safeguards; writes the findings
+python -m tests.simulation.find_safeguards                      all safeguards; writes the results to found.json
 python -m tests.simulation.find_safeguards --only "claim" -v    those whose names hold this text, with the violations
-python -m tests.simulation.find_safeguards --missing --shrink   those that no history has shown yet
+python -m tests.simulation.find_safeguards --missing --shrink   those for which no such history was found yet
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from wheel_sched.simulation.runner import HASH_SEED
 
 
 def main() -> int:
-    """Run the command. Returns the exit code: 0 if a history showed each safeguard."""
+    """Run the command. Returns the exit code: 0 if the command has found, for each chosen safeguard, a history that
+    breaks a promise without the safeguard; otherwise 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.find_safeguards", description=__doc__)
     parser.add_argument("--only", default="", help="only safeguards whose names hold this text")
     parser.add_argument("--world", help="only safeguards of this kind of world")
-    parser.add_argument("--missing", action="store_true", help="only safeguards that no history has shown yet")
+    parser.add_argument("--missing", action="store_true", help="only safeguards for which no history was found yet")
     parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many histories; default: {SEEDS:,}")
     parser.add_argument("--shrink", action="store_true", help="make failing scenarios smaller, and count their steps")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no safeguard after this time")

@@ -1,4 +1,7 @@
-"""The checker of the simulation can fail: with a safeguard switched off, a history breaks a promise."""
+"""The checker of the simulation can fail: with a safeguard switched off, a history breaks a promise.
+
+The file `found.json` stores for each safeguard which history breaks a promise without it.
+"""
 
 from __future__ import annotations
 
@@ -40,25 +43,28 @@ def median(numbers: Sequence[int]) -> int:
 
 @pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=lambda one: one.name)
 def test_each_safeguard_is_where_the_table_says(safeguard: Safeguard) -> None:
-    """The source of the named function has the text that is changed."""
+    """The source of the function that the table names has the text that is changed to switch the safeguard off."""
     for where, old, _ in safeguard.changes:
         assert old in source_at(where)[2]
 
 
 def test_each_safeguard_has_a_name_of_its_own() -> None:
-    """Findings are stored by the name of the safeguard."""
+    """No two safeguards share a name, because `found.json` stores its entries by the safeguard's name."""
     assert len(set(NAMES)) == len(NAMES)
 
 
 def test_the_page_shows_what_was_found() -> None:
-    """The page and the stored findings agree: `python -m tests.simulation.find_safeguards` writes both."""
+    """The page agrees with `found.json`: `python -m tests.simulation.find_safeguards` writes both."""
     assert set(FOUND) <= {safeguard.name for safeguard in SHOWN}
     assert PAGE.read_text() == page(list(FOUND.values()), [one for one in SAFEGUARDS if one.hidden])
 
 
 @pytest.mark.proof
 def test_each_safeguard_has_been_noticed() -> None:
-    """Each safeguard that is not hidden has a stored finding, within the bound of histories."""
+    """For each safeguard that is not hidden, `found.json` names a history that breaks a promise without it.
+
+    The history is among the first `SEEDS` histories. A hidden safeguard is one that few histories or none can show.
+    """
     assert set(FOUND) == {safeguard.name for safeguard in SHOWN}
     assert [finding.name for finding in FOUND.values() if finding.seeds is None or finding.seeds > SEEDS] == []
     assert len(FOUND) >= LEAST
@@ -82,7 +88,7 @@ def test_the_product_keeps_its_promises_where_it_did_not_without_a_safeguard(fin
 @pytest.mark.slow
 @pytest.mark.parametrize("finding", KEPT[:: max(1, len(KEPT) // 5)], ids=lambda one: one.name)
 def test_without_a_safeguard_a_kept_scenario_breaks_a_promise(finding: Finding) -> None:
-    """The test switches off a few of the safeguards. The proofs switch off all of them."""
+    """A stored scenario breaks a promise again without its safeguard. The test tries a few; a proof tries all."""
     assert finding.scenario is not None
     assert shows(kinds()[finding.world], named(finding.name), scenario_of(finding.scenario))
 
@@ -91,7 +97,7 @@ def test_without_a_safeguard_a_kept_scenario_breaks_a_promise(finding: Finding) 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("safeguard", SHOWN, ids=lambda one: one.name)
 def test_each_safeguard_is_noticed_within_a_thousand_histories(safeguard: Safeguard) -> None:
-    """Stored scenarios and seeds are tried first."""
+    """One of the first thousand histories breaks a promise without the safeguard. The stored one is tried first."""
     kind, found = kinds()[safeguard.world], FOUND.get(safeguard.name)
     known = [] if found is None else [scenario_of(found.scenario)] if found.scenario else [kind.draw(found.seed or 0)]
     if not any(shows(kind, safeguard, scenario) for scenario in known):

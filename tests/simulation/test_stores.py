@@ -38,7 +38,7 @@ def assert_one_trace(kind: Kind, seeds: Sequence[int], store: str) -> None:
 
 @each_kind
 def test_a_history_over_scripts_is_that_over_memory(kind: Kind) -> None:
-    """One history has a failover, and in another one the server forgets the scripts."""
+    """Two histories have the same trace over scripts as over memory. One has a failover, the other lost scripts."""
     seeds = [first_seed(kind, "failover"), first_seed(kind, "flush-scripts")]
     assert_one_trace(kind, seeds, "fakeredis")
 
@@ -47,7 +47,7 @@ def test_a_history_over_scripts_is_that_over_memory(kind: Kind) -> None:
 @pytest.mark.slow
 @each_kind
 def test_more_histories_over_scripts_are_those_over_memory(kind: Kind) -> None:
-    """Each script must answer as its twin, or the traces differ. The next test compares more histories on a server."""
+    """Five histories of each world have the same trace over scripts as over their twins in memory."""
     assert_one_trace(kind, range(5), "fakeredis")
 
 
@@ -56,7 +56,7 @@ def test_more_histories_over_scripts_are_those_over_memory(kind: Kind) -> None:
 @pytest.mark.timeout(180)
 @each_kind
 def test_twenty_histories_over_a_server_are_those_over_memory(kind: Kind, real_server: TemporaryServer) -> None:
-    """A real server interprets the scripts, and the traces are the same."""
+    """A real server executes the scripts. Twenty histories of each world have the same trace as over memory."""
     assert_one_trace(kind, range(20), real_server.url)
 
 
@@ -97,13 +97,13 @@ def test_the_contents_show_items_claims_and_markers(contents: StoreContents) -> 
 
 
 def test_a_first_answer_expires_by_virtual_time(contents: StoreContents) -> None:
-    """After a minute a repeat counts as a new call, so its id is a duplicate."""
+    """A repeat of a call gets the first answer for a minute. Then it counts as a new call, so its id is a duplicate."""
     answers = [contents.execute([schedule("a", 1, token="t")], NOW_US + s * 1_000_000)[0] for s in (0, 59, 61)]
     assert [answer.outcomes for answer in answers] == [[Outcome.STORED], [Outcome.STORED], [Outcome.DUPLICATE]]
 
 
 def test_forgotten_scripts_are_loaded_again(contents: StoreContents) -> None:
-    """The items stay, and the next call is answered."""
+    """When the server has forgotten its scripts, the items are still there, and the next call is answered."""
     contents.execute([schedule("a", 1)], NOW_US)
     contents.flush_scripts()
     (look,) = contents.execute([Call(1, Look(0, 10))], NOW_US)
@@ -116,7 +116,7 @@ def server() -> StoreServer:
 
 
 def test_a_failover_loses_the_writes_of_its_lag(server: StoreServer) -> None:
-    """The new server has another run id, and refuses calls at first."""
+    """The server that takes over lacks the last 700 ms of writes. It has another run id, and refuses calls at first."""
     clock = server.world.scheduler
     server.perform([schedule("a", 1)])
     clock.now_ns = 500 * MS
@@ -132,7 +132,7 @@ def test_a_failover_loses_the_writes_of_its_lag(server: StoreServer) -> None:
 
 
 def test_a_server_that_loads_answers_no_call_and_keeps_its_data(server: StoreServer) -> None:
-    """The server has a new run id after a restart."""
+    """A restarted server refuses all calls until it has loaded its data. Then it has all items, and a new run id."""
     server.perform([schedule("a", 1)])
     server.strike(Fault("loading", "store", 0, 100))
     (read,), (write,) = server.perform([Call(1, Look(0, 10))]), server.perform([schedule("b", 1)])
@@ -146,7 +146,7 @@ def test_a_server_that_loads_answers_no_call_and_keeps_its_data(server: StoreSer
 
 
 def test_a_clock_that_drifts_does_not_jump(server: StoreServer) -> None:
-    """From the fault on, the test's clock drifts by one per cent, which is ten milliseconds in a second."""
+    """The server's clock does not jump when a drift begins. Then it gains or loses ten milliseconds per second."""
     clock = server.world.scheduler
     clock.now_ns = 3_000 * MS
     before_us = server.wall_us()
@@ -160,6 +160,6 @@ def test_a_clock_that_drifts_does_not_jump(server: StoreServer) -> None:
 
 
 def test_a_drift_is_told_in_millionths() -> None:
-    """The text of a scenario names the unit."""
+    """The text of a drift names its unit, parts per million (ppm)."""
     assert str(Fault("drift", "store", 7, -500)) == "drift store at 7 ms, -500 ppm"
     assert set(CLOCKS) == {"drift"}

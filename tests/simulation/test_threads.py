@@ -42,7 +42,7 @@ def test_a_wait_takes_its_timeout_of_virtual_time() -> None:
 
 
 def test_a_queue_hands_over_in_order_and_a_lock_excludes() -> None:
-    """The test has two producers and one consumer."""
+    """A consumer gets the items of each of two producers in order. Only one producer at a time holds the lock."""
     queue, lock, taken, inside = SimulatedSimpleQueue(), SimulatedLock(), [], []
 
     def produce(name: str) -> None:

@@ -64,7 +64,8 @@ def test_missing_columns_and_wrong_types_are_refused(
 def test_null_ids_and_dues_that_have_passed_are_refused_or_rejected(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """Such rows stop the job, or go to the rejects with the reason. `past` allows due times that have passed."""
+    """A row without an id or with a due time that has passed stops the job, or goes to the rejects with the reason.
+    `past` allows due times that have passed."""
     rows = rows_of(spark).selectExpr(
         "if(id = 'm3', null, id) id", "if(id = 'm5', 1000L, due_ms) due_ms", "topic", "value"
     )
@@ -96,7 +97,7 @@ def test_a_due_that_is_no_number_is_a_bad_row(
 
 
 def test_a_history_whose_types_drift_inside_a_file_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """When Spark reads a row with another type, the job fails and the error names the field."""
+    """A field has another type in a later row of the attempt history. The job fails, and the error names the field."""
     file = tmp_path / "attempts.jsonl"
     row = {"id": "a", "topic": "t", "attempt": 2, "due_ms": 1000, "started_ms": 1005, "outcome": "ok"}
     file.write_text(json.dumps(row) + "\n" + json.dumps(row | {"attempt": "two"}) + "\n", "utf-8")
@@ -127,7 +128,8 @@ def test_files_of_a_folder_that_disagree_are_refused(
 def test_a_page_that_is_damaged_inside_a_file_is_refused(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """A file with a damaged page and an intact footer can be opened. A job that reads it fails and writes nothing."""
+    """A Parquet file with a damaged page and an intact footer can be opened. A job that reads the file fails and writes
+    nothing."""
     folder = tmp_path / "rows"
     rows_of(spark, 5_000).coalesce(1).write.option("compression", "gzip").parquet(str(folder))
     (file,) = folder.glob("*.parquet")
@@ -198,15 +200,15 @@ def test_a_namespace_of_another_version_is_refused(
 
 
 def test_a_store_without_a_history_says_so(spark: SparkSession, place: StorePlace) -> None:
-    """A store without a history is an error, because an empty report would look like a good result."""
+    """A store without an attempt history is an error, because an empty report would look like a good result."""
     with pytest.raises(ConfigError, match="there is no attempt history"):
         store_history(spark, place)
 
 
-def test_rows_of_the_log_that_are_no_rows_are_counted(
+def test_unreadable_rows_of_the_attempt_history_are_counted(
     spark: SparkSession, store: DelayStore, place: StorePlace
 ) -> None:
-    """slo and backtest leave out unreadable rows of the history, and count them."""
+    """The jobs slo and backtest leave out rows of the store's attempt history that cannot be read, and count them."""
     from retry_topic.history import Attempt
 
     entries = [Attempt(f"m{n}", "t", 2, 1_000, 1_004, "ok", None, 0) for n in range(10)]

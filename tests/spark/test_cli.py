@@ -109,7 +109,7 @@ def test_an_error_about_java_says_what_to_install(tmp_path: Path, monkeypatch: p
 
 
 def test_an_intake(redis_url: str, store: DelayStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dry run, a run and a second run of the intake, with a mock cluster and a retry topic that the settings name."""
+    """A dry run counts the records, a run stores all of them, a second run reads none. The settings name the topic."""
     from retry_topic.brokers.kafka import KafkaBroker
     from retry_topic.message import Message
     from tests.servers.kafka import mock_kafka

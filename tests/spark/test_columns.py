@@ -50,7 +50,7 @@ def packed(rows: list[tuple[bytes, int, bytes | None]], stored_reasons: list[byt
 def by_hand(
     state: State, shard: int, rows: list[tuple[bytes, int, bytes | None]], stored_reasons: list[bytes | None]
 ) -> Any:
-    """The expected rows, from the store's own decoder."""
+    """The expected rows, read by the store's own decoder."""
     scan = Scan(state, 0, 1, None, 1)
     reply: Any = [0, *([part[at] for part in rows] for at in range(3)), stored_reasons]
     made = []
@@ -127,7 +127,7 @@ def walked(store: DelayStore, scan: Scan) -> list[Any]:
 def test_a_server_packs_what_it_would_send_row_by_row(store: DelayStore, redis_client: Any, limit: int) -> None:
     """Packed pages have the same rows as a row-by-row scan, in every state and with any page size.
 
-    Scores are equal over many pages, a record is missing, and ids are not UTF-8.
+    The test data has equal scores over many pages, an item without a record, and ids that are not UTF-8.
     """
     rows = [Item(f"i\udcff {n}\n", 5_000 + n % 3, b"x" * n, f"t{n % 4}", route=ROUTE) for n in range(40)]
     store.schedule(rows)

@@ -43,7 +43,8 @@ def attempts(
         topic: the topic of the messages.
         error: the class of their errors.
         count: the number of messages.
-        recovery_ms: draws the time after which a message recovers. Defaults to an exponential law, or never.
+        recovery_ms: draws the time after which a message succeeds. Defaults to an exponential distribution, in which
+            some messages never succeed.
     """
     delay = Exponential(2_000, 2, 60_000)
     rows: list[tuple[Any, ...]] = []
@@ -83,7 +84,7 @@ def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> st
 
 
 def lines(rows: list[tuple[Any, ...]]) -> list[Interval]:
-    """The intervals of these attempts, computed in plain Python as the job does it with Spark."""
+    """Between which failure and which success each message recovered, in plain Python. The job does this with Spark."""
 
     def nearest(at_ms: float) -> int:
         if at_ms < LEAST_MS // 2:
@@ -102,7 +103,8 @@ def lines(rows: list[tuple[Any, ...]]) -> list[Interval]:
     return [Interval(low, high, count) for (low, high), count in sorted(cells.items(), key=str)]
 
 
-LAWS: dict[str, tuple[float, float, float]] = {  # share that ever recovers, scale in ms, shape of a Weibull law
+# Weibull distributions of the time after which a message succeeds: share that ever succeeds, scale in ms, shape.
+LAWS: dict[str, tuple[float, float, float]] = {
     "even": (0.85, 30_000, 1.0),
     "quick": (0.95, 4_000, 1.0),
     "dragging": (0.7, 40_000, 0.6),
@@ -110,7 +112,7 @@ LAWS: dict[str, tuple[float, float, float]] = {  # share that ever recovers, sca
 
 
 def by_law(name: str, topic: str, seed: int, count: int) -> list[tuple[Any, ...]]:
-    """The attempts of messages that recover by one of the `LAWS`; see `attempts`."""
+    """Like `attempts`. The times after which messages succeed have the distribution `name` of `LAWS`."""
     recovers, scale_ms, shape = LAWS[name]
     rng = random.Random(seed)
 
@@ -123,15 +125,20 @@ def by_law(name: str, topic: str, seed: int, count: int) -> list[tuple[Any, ...]
 
 
 def truth(name: str, times_ms: Any) -> tuple[float, float]:
-    """The true share of successes and the true number of tries of these schedules, by the law `name`."""
+    """The true share of successes, and the true mean number of tries, if messages are retried at `times_ms`.
+
+    Args:
+        name: the distribution, in `LAWS`, of the time after which a message succeeds.
+        times_ms: a schedule in each row: the times of the retries after the first failure, in ms.
+    """
     recovers, scale_ms, shape = LAWS[name]
     failing = 1 - recovers * (1 - np.exp(-((times_ms / scale_ms) ** shape)))
     return float(1 - failing[:, -1].mean()), float(2 + failing[:, :-1].sum(axis=1).mean())
 
 
 def test_the_truth_lies_within_the_stated_interval(spark: SparkSession, tmp_path: Path) -> None:
-    """Twenty histories of three laws, with seeds that played no part in developing the method. The true share of
-    successes and the true tries of each proposal lie within their intervals."""
+    """`backtest` states an interval for the share of successes and for the tries of each policy that it proposes. The
+    true values lie within the intervals, for twenty histories whose seeds were not used to develop the method."""
     laws = {f"t{seed}": list(LAWS)[seed % 3] for seed in range(71_000, 71_020)}
     rows = [row for seed in range(71_000, 71_020) for row in by_law(laws[f"t{seed}"], f"t{seed}", seed, 1_000)]
     names = [part.split()[0] for part in COLUMNS.split(", ")]
@@ -153,15 +160,16 @@ def test_the_truth_lies_within_the_stated_interval(spark: SparkSession, tmp_path
     assert sum(widths) / 20 < 0.15  # an interval that is wide enough would always contain the truth
 
 
-def test_a_curve_follows_the_law_behind_the_history() -> None:
-    """The estimated share of failing messages differs from the true share by less than 3 percentage points."""
+def test_a_curve_follows_the_distribution_behind_the_history() -> None:
+    """The estimated share of messages that still fail is less than 3 percentage points off the true share."""
     curve = fit(lines(attempts(random.Random(3), "t", "e", 6_000)))
     for at_ms in (2_000, 5_000, 10_000, 30_000, 60_000, 120_000):
         assert abs(float(curve.at(at_ms)) - still_failing(at_ms)) < 0.03, at_ms
 
 
 def test_a_backtest_proposes_fewer_tries_for_the_same_success(spark: SparkSession, history: str) -> None:
-    """Today's figures are what happened. The proposal needs fewer tries, and its policy file can be loaded."""
+    """The figures of today's policy are those of the history. The proposed policy needs fewer tries, and its file can
+    be loaded."""
     found = backtest(load_history(spark, history), resamples=20)
     assert (found.left_out, found.small_groups, found.messages) == (2, 1, 4_005)
     assert [(v.topic, v.error_class, v.messages) for v in found.verdicts] == [
@@ -219,7 +227,7 @@ def test_an_early_delivery_misses_every_objective(spark: SparkSession) -> None:
 
 
 def test_an_empty_history_says_so(spark: SparkSession) -> None:
-    """The reports are empty, and no error is raised."""
+    """For an empty history the reports are empty, and no error is raised."""
     frame: DataFrame = spark.createDataFrame([], COLUMNS)
     assert slo(frame).deliveries == 0
     assert backtest(frame).verdicts == []

@@ -64,7 +64,8 @@ def test_a_backfill_is_finished_by_running_it_again(spark: SparkSession, store: 
 def test_a_spread_moves_each_due_by_its_own_and_the_same_amount(
     spark: SparkSession, store: DelayStore, place: StorePlace
 ) -> None:
-    """A spread delays each due time by less than its length, and equally in every run. A rate holds on average."""
+    """A spread delays each due time by a part of the spread's length, and equally in every run. With a rate instead,
+    due times have this rate on average."""
     columns = COLUMNS | {"due_ms": f"{DUE_MS}L"}
     backfill(customers(spark, 500), place, job_id="r-1", columns=columns, spread_ms=60_000)
     dues = {f.id: f.score_ms - DUE_MS for f in store.list_items("due", limit=500).found}
@@ -172,7 +173,7 @@ def bury(store: DelayStore) -> Callable[[int], None]:
 def test_dead_letters_are_sorted_by_what_broke_them(
     spark: SparkSession, store: DelayStore, place: StorePlace, bury: Callable[[int], None]
 ) -> None:
-    """Dead letters are grouped by topic and error, with a size, times and a sample.
+    """Dead letters are grouped by topic and error. Each group has its size, its first and last time, and a sample.
 
     An archive without fingerprints gives the same groups.
     """
@@ -198,7 +199,8 @@ def test_dead_letters_are_sorted_by_what_broke_them(
 def test_a_selection_is_repaired_and_replayed_once(
     spark: SparkSession, store: DelayStore, place: StorePlace, bury: Callable[[int], None]
 ) -> None:
-    """A dry run changes nothing. The replay repairs payloads and resets attempt counts. A second run does nothing."""
+    """A dry run changes nothing. The replay changes payloads by the SQL expression `repair` and resets attempt counts.
+    A second run does nothing."""
     bury(120)
     chosen = select(dead_letters(spark, place), where="attempt >= 8 and status = 503", group="bbbb")
     repair = "replace(text, 'EURO', 'EUR')"
@@ -235,7 +237,8 @@ def test_the_loop_guard_holds_for_bulk_replays_too(
 
 
 def test_a_wrong_predicate_or_repair_is_refused(spark: SparkSession, place: StorePlace) -> None:
-    """A wrong predicate, repair or rate is an error before anything is replayed."""
+    """A predicate selects letters, and a repair changes their payloads; both are SQL. If one of them or the rate is
+    wrong, `select` or `replay` raises an error before a letter is replayed."""
     letters = dead_letters(spark, place)
     with pytest.raises(ConfigError, match="the predicate is wrong"):
         select(letters, where="colour = 'red'")
@@ -246,7 +249,8 @@ def test_a_wrong_predicate_or_repair_is_refused(spark: SparkSession, place: Stor
 
 
 def test_capacity_is_what_the_wheel_itself_counts(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
-    """A candidate has the counters of a wheel that the test runs itself. Peak and memory are exact."""
+    """`capacity` reports counters for several ticks and sizes of the wheel. The test runs each wheel and gets the same
+    counters. The numbers for peak and memory are exact."""
     pairs = [(n, n + 10 + (n * 7919) % 5_000) for n in range(2_000)]
     rows: Any = spark.createDataFrame([(f"m{c}", c, d) for c, d in pairs], "id string, created_ms long, due_ms long")
     found = capacity(rows, shards=3, sample=2_000, body_bytes=100)

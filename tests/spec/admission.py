@@ -1,4 +1,4 @@
-"""Admission: whether the models allow a sequence of protocol events.
+"""Decides whether the models allow a sequence of protocol events.
 
 The models of this folder have a bounded number of items and faults, and know what each process remembers. A trace of a
 real system has more items, and shows only what the store and the broker have seen. So this module has the models'

@@ -1,7 +1,7 @@
 """Turns the journal of a simulated store into events of the protocol.
 
 It repeats the calls on a store in memory, one by one, and compares the items before and after each call. An item that
-leaves its claim in a way that the call does not explain becomes an event that is never admitted.
+leaves its claim in a way that the call does not explain becomes an event that the models never allow.
 """
 
 from __future__ import annotations

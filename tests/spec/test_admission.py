@@ -1,4 +1,4 @@
-"""Admission: allowed sequences of protocol events pass, and forbidden ones are refused with a reason."""
+"""`admission.py` accepts the sequences of protocol events that the models allow, and refuses others with a reason."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_behaviour_of_the_models_is_admitted(trace: list[Event]) -> None:
 
 @pytest.mark.parametrize(("reason", "trace"), BAD.items(), ids=BAD)
 def test_another_sequence_is_refused_with_the_reason(reason: str, trace: list[Event]) -> None:
-    """The last event of each sequence is the one that the models do not allow."""
+    """`why_refused` names the last event of each sequence, because the models do not allow this event."""
     assert admits(trace[:-1])
     assert reason in (why_refused(trace) or "")
 
@@ -178,7 +178,7 @@ def walk(model: Model[Any], seed: int, most: int) -> list[Step[Any]]:
 
 @pytest.mark.parametrize("model", [SharedClaims(items=3, faults=6), OwnedClaims(3, 3, faults=4)], ids=lambda m: m.name)
 def test_every_walk_through_a_model_is_admitted(model: Model[Any]) -> None:
-    """Admission refuses no path that the protocol allows."""
+    """`admission.py` refuses no random path through the states of a model."""
     for seed in range(300):
         path = walk(model, seed, 120)
         assert why_refused(of_path(path, model.initial())) is None, path
@@ -206,10 +206,10 @@ REFUSED = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "safeguard"), BROKEN, ids=[f"{model.name}-{name}" for model, name in BROKEN])
 def test_without_a_safeguard_a_promise_breaks(model: type[Model[Any]], safeguard: str) -> None:
-    """The counterexample starts at the first state and is printed step by step.
+    """A model without a safeguard has a path that breaks a promise. The path is printed step by step.
 
-    For most safeguards one of its steps is an event that admission refuses. For the others every event is allowed, and
-    the promise breaks nevertheless.
+    `admission.py` refuses an event of this path for the safeguards in `REFUSED`. For the other safeguards it allows all
+    events of the path.
     """
     found = without(model, safeguard)
     assert found.violated == model.safeguards[safeguard]
@@ -224,7 +224,8 @@ def test_each_refused_safeguard_is_one_of_its_model() -> None:
 
 
 def test_a_journal_becomes_events() -> None:
-    """Two calls a second apart. The first lease has ended by then, so the second claim begins with a recovery."""
+    """A simulated store has two claims, a second apart. At the second, the lease of the first has ended. So `events_of`
+    returns a recovery before the second claim."""
     item = Item("a", 0, b"x")
     journal = [
         (0, 1_000_000, [Call(0, Schedule([item], "t1"))]),

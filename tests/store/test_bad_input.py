@@ -78,7 +78,7 @@ def assert_rejected(bench: Bench, item: Item) -> None:
 
 @by_name(BAD_IDS)
 def test_a_bad_id_is_refused_everywhere(bench: Bench, value: Any) -> None:
-    """schedule, replace, cancel, get, release and other calls refuse such an id."""
+    """An id that is empty, too long or no valid text is refused by schedule, cancel, get, release and other calls."""
     assert_rejected(bench, Item(value, 0, b""))
     for call in (bench.store.cancel, bench.store.get, bench.store.delete_dead, bench.store.release):
         with pytest.raises(Rejected):
@@ -89,7 +89,7 @@ def test_a_bad_id_is_refused_everywhere(bench: Bench, value: Any) -> None:
 
 @by_name(BAD_DUES)
 def test_a_bad_due_is_refused_everywhere(bench: Bench, value: Any) -> None:
-    """schedule, reschedule, release, requeue and settle refuse such a due time."""
+    """A due time must be whole ms from 1970 to 9999. schedule, reschedule, release, requeue, settle refuse others."""
     assert_rejected(bench, Item("a", value, b""))
     bench.put("x")
     claim = bench.claim()
@@ -107,7 +107,7 @@ def test_a_bad_due_is_refused_everywhere(bench: Bench, value: Any) -> None:
 
 @by_name(BAD_TOPICS)
 def test_a_bad_topic_or_ref_is_refused(bench: Bench, value: Any) -> None:
-    """The store refuses them in a pause and in a search too."""
+    """The store refuses an invalid topic or ref, also in a pause and in a search."""
     assert_rejected(bench, Item("a", 0, b"", topic=value))
     assert_rejected(bench, Item("a", 0, b"", refs=(value,)))
     for call in (bench.store.pause, bench.store.resume, bench.store.find):

@@ -22,7 +22,7 @@ class TestMemory(StoreConformance):
 
 
 class TestImitation(StoreConformance):
-    """The scripts as functions, on fakeredis."""
+    """The store calls its Lua scripts as functions of the server (FCALL), on fakeredis."""
 
     @pytest.fixture
     def make_backend(self, shared_fake: redis.Redis, namespace: str) -> BackendMaker:
@@ -31,7 +31,7 @@ class TestImitation(StoreConformance):
 
 @pytest.mark.slow
 class TestImitationWithoutFunctions(StoreConformance):
-    """The scripts by EVALSHA, on fakeredis, as for servers that refuse functions."""
+    """The store calls its Lua scripts by EVALSHA, on fakeredis, as on servers that refuse functions."""
 
     @pytest.fixture
     def make_backend(self, shared_fake: redis.Redis, namespace: str) -> BackendMaker:
@@ -40,7 +40,7 @@ class TestImitationWithoutFunctions(StoreConformance):
 
 @pytest.mark.real
 class TestServer(StoreConformance):
-    """The scripts as functions, on a real server."""
+    """The store calls its Lua scripts as functions of the server (FCALL), on a real server."""
 
     @pytest.fixture
     def make_backend(self, shared_client: redis.Redis, namespace: str) -> BackendMaker:
@@ -49,7 +49,7 @@ class TestServer(StoreConformance):
 
 @pytest.mark.real
 class TestServerWithoutFunctions(StoreConformance):
-    """The scripts by EVALSHA, on a real server."""
+    """The store calls its Lua scripts by EVALSHA, on a real server."""
 
     @pytest.fixture
     def make_backend(self, shared_client: redis.Redis, namespace: str) -> BackendMaker:

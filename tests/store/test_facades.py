@@ -68,7 +68,7 @@ def test_a_method_looks_like_its_plan() -> None:
 
 
 def test_a_wrong_argument_is_a_type_error() -> None:
-    """The error is raised before anything is sent."""
+    """A call with wrong arguments raises TypeError before anything is sent."""
     wrong: Any = Sums(open_store("memory:"))
     with pytest.raises(TypeError, match="thrice"):
         wrong.add_up([], thrice=True)

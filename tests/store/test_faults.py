@@ -285,7 +285,7 @@ def test_a_wrong_password_is_no_transient_error(password: str) -> None:
 
 
 def test_a_wrong_kind_of_key_is_an_error_that_changes_nothing(shared_client: Any, namespace: str) -> None:
-    """Another program's key has the name of a shard's key."""
+    """If another program's key has the name of a shard's key, a call raises an error and changes nothing."""
     bench = Bench(RedisBackend(shared_client, Dialect(namespace)), 1)
     bench.put("a")
     shared_client.set(f"{{{namespace}:0}}:held", "not ours")

@@ -66,7 +66,7 @@ REWRITING = AT_REST.replace(b"in_progress:0", b"in_progress:1")
 def test_a_level_the_server_cannot_keep_is_refused(
     level: Durability, info: dict[str, Any], settings: Any, problem: str | None
 ) -> None:
-    """The error says which setting to change."""
+    """A server that cannot keep the level is refused. The error says which setting to change."""
     refusal = level.refusal(info, settings)
     if problem is None:
         assert refusal is None

@@ -117,7 +117,7 @@ def test_an_operation_that_memory_cannot_do_is_an_error() -> None:
 
 
 def test_an_unknown_clock_is_refused() -> None:
-    """The error is raised before the store creates anything."""
+    """An unknown kind of clock is refused before the store creates anything."""
     with pytest.raises(ConfigError, match="sundial"):
         MemoryBackend(1, clock="sundial")
 

@@ -124,7 +124,8 @@ def test_an_item_that_cannot_be_pushed_is_reported_and_kept(
 
 @pytest.mark.parametrize("kind", ["S", "L"])
 def test_nothing_is_pushed_to_our_own_keys_beside_topics(bench: Bench, client: Any, namespace: str, kind: Any) -> None:
-    """Such a key is the mark of a published id. A push to it would make a later publish answer "was sent"."""
+    """A broker keeps a key for each published id. The script refuses a push to this key, because a later publish with
+    the id would then answer "was sent"."""
     mark = f"{{{namespace}-orders}}:wheel-sched:sent:2:yy:orders"
     bench.store.schedule([Item("a", bench.now_ms, encode_push(kind, mark, [b"k", b"v"][: 2 if kind == "S" else 1]))])
     (refused,) = ServerPush(bench.store).push(create=True).refused

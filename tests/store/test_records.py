@@ -45,14 +45,14 @@ def test_any_bytes_are_a_text(raw: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_other_bytes_are_no_record(raw: bytes) -> None:
-    """Such bytes raise an error of wheel-sched or are read. No other exception escapes."""
+    """Any bytes are read as a record or raise an error of wheel-sched. No other exception escapes."""
     with contextlib.suppress(StoreError):
         assert read_record(raw).version >= 0
 
 
 @pytest.mark.parametrize("raw", [b"", b"1:", b"2:1:0:0:0:", b"1:x:0:0:0:", b"1:1:0:0:", b"\xff" * 30])
 def test_a_damaged_record_is_an_error(raw: bytes) -> None:
-    """The error has the record's length and start."""
+    """A damaged record raises an error that has the record's length and start."""
     with pytest.raises(StoreError, match="unreadable record"):
         read_record(raw)
 
@@ -74,7 +74,7 @@ def test_a_push_form_is_read_as_it_was_written(kind_and_pieces: tuple[str, list[
 
 @given(st.binary(max_size=40))
 def test_other_bytes_are_no_push_form(raw: bytes) -> None:
-    """Such bytes are refused or read. No other exception escapes."""
+    """Any bytes are read as a push form or raise `Rejected`. No other exception escapes."""
     try:
         form = decode_push(raw)
     except Rejected:

@@ -1,4 +1,4 @@
-"""The scripts on a server: damaged records, loading, two releases together, and namespaces that do not fit."""
+"""The scripts on a server: damaged records, loading, two versions of this package, and namespaces that do not fit."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def test_every_key_carries_the_shards_hash_tag(bench: Bench, client: Any, namesp
     assert all(0 < client.pttl(key) <= 60_000 for key in keys if key.startswith(start + b"op:"))
 
 
-def test_two_releases_share_a_namespace(client: Any, namespace: str) -> None:
-    """Each release claims items that the other one has stored. Neither overwrites the other's functions."""
+def test_two_versions_share_a_namespace(client: Any, namespace: str) -> None:
+    """Each version of this package claims items that the other has stored. Neither overwrites the other's functions."""
     now, then = Dialect(namespace), Dialect(namespace, variant="another release")
     assert library("another release").name != library().name
     one, two = Bench(RedisBackend(client, now), 1), Bench(RedisBackend(client, then), 1)
@@ -101,7 +101,7 @@ def test_two_releases_share_a_namespace(client: Any, namespace: str) -> None:
 @pytest.mark.parametrize("functions", [True, False])
 @pytest.mark.real
 def test_a_flushed_library_is_loaded_again(redis_client: redis.Redis, namespace: str, functions: bool) -> None:
-    """The call that finds no library, after a restart or an administrator's flush, loads it and succeeds."""
+    """A call that finds no function library, after a restart or an administrator's flush, loads it and succeeds."""
     bench = Bench(RedisBackend(redis_client, Dialect(namespace, functions=functions)), 3)
     for n in range(3):
         redis_client.function_flush()
@@ -115,7 +115,7 @@ def test_a_flushed_library_is_loaded_again(redis_client: redis.Redis, namespace:
 
 @pytest.mark.real
 def test_a_user_without_functions_gets_scripts(real_server: Any, shared_client: Any, namespace: str) -> None:
-    """The user may be forbidden FCALL and FUNCTION. Then the store uses EVALSHA."""
+    """If the server's user may not use FCALL and FUNCTION, the store uses EVALSHA."""
     import redis
 
     rights = ["on", ">pw", "+@all", "-fcall", "-fcall_ro", "-function", "~*", "&*"]

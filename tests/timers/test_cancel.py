@@ -51,7 +51,7 @@ def test_a_callback_cannot_cancel_itself_any_more(virtual: Any) -> None:
 
 @pytest.mark.parametrize("position", range(5))
 def test_a_callback_cancels_its_siblings_of_the_same_tick(virtual: Any, position: int) -> None:
-    """Timers of the tick before it have fired, those after it never fire. Source: folly's CancelTimeout."""
+    """Of the timers of its tick, earlier ones have fired and later ones never fire. Source: folly's CancelTimeout."""
     timer, fired, answers = virtual.timer(), [], []
     handles: list[Any] = []
 

@@ -74,7 +74,7 @@ def test_system_exit_in_a_callback_does_not_end_the_reaper(threads: Any) -> None
 
 
 def test_system_exit_in_a_callback_ends_the_loop_and_loses_no_timer(loop_facade: Any) -> None:
-    """SystemExit does so in every callback of a loop. The other timers of its tick run when the loop runs again."""
+    """SystemExit ends a loop from any callback. The other timers of the tick run when the loop runs again."""
     timer, fired = loop_facade.timer(), []
 
     def leave() -> None:

@@ -126,7 +126,7 @@ def test_a_timer_beyond_the_reach_of_asyncio_runs_on_the_millisecond(virtual: An
 
 @pytest.mark.parametrize("delay_ms", [math.nan, math.inf, -math.inf, "5", None, True, 5j, Decimal(5), [5]])
 def test_what_is_no_delay_is_refused(virtual: Any, delay_ms: Any) -> None:
-    """Every method that takes a delay refuses such a value. The error names the value, and nothing changes."""
+    """Methods with a delay refuse NaN, infinity and other types. The error names the value, and nothing changes."""
     timer = virtual.timer()
     handle = timer.schedule(10, print)
     for call in (
@@ -179,7 +179,7 @@ def test_what_cannot_be_called_is_refused(virtual: Any) -> None:
     ],
 )
 def test_a_wrong_argument_makes_no_timer(virtual: Any, options: dict[str, Any], word: str) -> None:
-    """The error names the argument."""
+    """A wrong argument is refused with an error that names it."""
     with pytest.raises(ConfigError, match=word):
         virtual.timer(**options)
 

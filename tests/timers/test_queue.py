@@ -95,7 +95,7 @@ def test_what_was_due_and_is_not_taken_waits_again_for_its_time() -> None:
 
 
 def test_a_clock_that_did_not_go_back_changes_nothing() -> None:
-    """After a call for such a clock, the entries of the queue are the same objects as before."""
+    """If the clock has not gone back, `follow` returns nothing, and the entries are the same objects as before."""
     tasks = DeadlineQueue[str](100)
     entry = tasks.schedule("task", 120)
     assert tasks.follow(100) == tasks.follow(110) == []
@@ -134,7 +134,7 @@ def test_waiting_and_clear_answer_the_tasks_in_order() -> None:
 
 
 def test_the_queue_adds_no_call_to_the_wheel(core: str) -> None:
-    """The hot methods of the queue are the wheel's bound methods."""
+    """The methods that callers use most are the wheel's own bound methods, so they cost no further call."""
     tasks = DeadlineQueue[str]()
     wheel = CORES[core]
     for method in (tasks.schedule, tasks.advance, tasks.next_ms, tasks.count):
@@ -173,6 +173,6 @@ def test_a_delay_ends_with_the_first_whole_ms_that_is_not_early(now_ns: int, del
 
 @pytest.mark.parametrize("delay_ms", [None, "5", True, float("nan"), float("inf")])
 def test_a_delay_that_is_no_number_is_refused(delay_ms: object) -> None:
-    """The error names the value."""
+    """A delay that is no number is refused with an error that names it."""
     with pytest.raises(Rejected, match="delay_ms"):
         deadline_after(0, delay_ms)

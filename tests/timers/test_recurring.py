@@ -119,7 +119,7 @@ def test_a_coroutine_recurs_without_overlapping_itself(loop_facade: Any) -> None
     "arguments", [{"interval_ms": 0}, {"interval_ms": 1.5}, {"interval_ms": True}, {"fixed": "x"}, {"catch_up": "all"}]
 )
 def test_a_wrong_rhythm_is_refused(virtual: Any, arguments: dict[str, Any]) -> None:
-    """The error names the argument. Nothing is scheduled."""
+    """A wrong argument of a recurring timer is refused with an error that names it. Nothing is scheduled."""
     timer = virtual.timer()
     (name,) = arguments
     with pytest.raises(ConfigError, match=f"expected {name}"):

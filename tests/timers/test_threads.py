@@ -25,7 +25,8 @@ CANCELLED, RUNNING, FIRED = EntryState.CANCELLED, EntryState.RUNNING, EntryState
 
 @pytest.fixture(params=sorted(CORES), autouse=True)
 def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The core of every timer of the test. Threads schedule into the compiled wheel, or an inbox of the pure one."""
+    """The core of every timer of the test. Any thread adds a timer to the compiled wheel directly. With the wheel in
+    Python, it appends the timer to a list (inbox), and the reaper moves it to the wheel."""
     name: str = request.param
     monkeypatch.setattr(queue, "TimingWheel", CORES[name])
     return name
@@ -85,7 +86,7 @@ def test_a_blocking_callback_in_a_pool_does_not_hold_up_others() -> None:
 
 
 def test_a_blocking_callback_inline_delays_others_and_loses_none() -> None:
-    """The other callbacks run afterwards, in order."""
+    """While an inline callback blocks, no other callback runs. Afterwards all others run, in order."""
     fired: list[int] = []
     begun, released = threading.Event(), threading.Event()
 
@@ -131,7 +132,7 @@ def test_what_an_executor_refuses_is_reported() -> None:
 
 @pytest.mark.parametrize("executor", ["thread", None, 4])
 def test_what_is_no_executor_is_refused(executor: Any) -> None:
-    """The object is refused before a thread is started."""
+    """An object that is no executor is refused before a thread is started."""
     with pytest.raises(ConfigError, match="expected executor to be"):
         SystemTimer(executor=executor)
 
@@ -362,7 +363,8 @@ def test_one_timer_closed_by_many_threads_gives_each_pending_timer_to_one() -> N
 
 
 def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later(core: str) -> None:
-    """A thousand timers with later deadlines cause no wake-up. On the pure core, a full inbox causes a few."""
+    """A thousand timers with later deadlines do not wake the reaper. With the wheel in Python, new timers wait in a
+    list (inbox) until the reaper moves them to the wheel. If the list is long, the reaper is woken to empty it."""
     with SystemTimer() as timer:
         timer.schedule(60_000, print)
         until(lambda: timer._sleeps_until > 0)

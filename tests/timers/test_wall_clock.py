@@ -33,7 +33,7 @@ def test_a_date_that_has_passed_is_due_at_once(virtual: Any) -> None:
 
 
 def test_a_step_forward_brings_a_following_timer_nearer(virtual: Any) -> None:
-    """The timer notices the step within a second. A timer with a delay does not move."""
+    """A timer that follows the wall clock notices the step within a second. A timer with a delay does not move."""
     timer, fired = virtual.timer(), []
     timer.schedule_at(virtual.wall(3_600_000), fired.append, "follow")
     timer.schedule_at(virtual.wall(3_600_000), fired.append, "elapse", on_jump=Jump.ELAPSE)
@@ -49,7 +49,7 @@ def test_a_step_forward_brings_a_following_timer_nearer(virtual: Any) -> None:
 
 
 def test_a_step_back_puts_a_following_timer_off(virtual: Any) -> None:
-    """The timer is never early by the wall clock, even when the wheel has already reached its slot."""
+    """A timer that follows the wall clock is never early by it, even when the wheel has already reached its slot."""
     timer, fired = virtual.timer(), []
     timer.schedule_at(virtual.wall(5000), fired.append, "follow")
     timer.schedule_at(virtual.wall(5000), fired.append, "elapse", on_jump=Jump.ELAPSE)

@@ -1,4 +1,4 @@
-"""Fixtures: every test of the wheel runs with every core, and most tests with several shapes of wheel."""
+"""Fixtures: every test of the wheel runs with every core, and most tests with several ticks and sizes of the wheel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheel_sched.wheel import CORES, TimingWheel
 
 MakeWheel = Callable[..., TimingWheel[Any]]
 
-# The smallest, the default, one with a tick of several ms and a coarse one; the model test draws from many more.
+# Tick in ms and size: the smallest, the default, one with a tick of several ms, a coarse one. The model test has more.
 SHAPES = [(1, 2), (1, 4096), (5, 8), (100, 512)]
 
 
@@ -23,7 +23,8 @@ def core(request: pytest.FixtureRequest) -> type[TimingWheel[Any]]:
 
 @pytest.fixture(params=SHAPES, ids=[f"tick{tick_ms}-size{size}" for tick_ms, size in SHAPES])
 def make_wheel(core: type[TimingWheel[Any]], request: pytest.FixtureRequest) -> MakeWheel:
-    """Makes wheels with one core and one shape. The argument is `now_ms`."""
+    """A function that makes a wheel. Its argument is the wheel's time in ms, which defaults to 0. All wheels of a test
+    have the same core, tick and size."""
     tick_ms, wheel_size = request.param
 
     def make(now_ms: int = 0) -> TimingWheel[Any]:

@@ -1,4 +1,4 @@
-"""Tests of the memory in which the compiled core keeps entries."""
+"""Tests of the memory in which the compiled core keeps entries: slabs, which are blocks for many entries each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def compiled() -> Any:
 
 
 def test_an_entry_takes_one_cache_line() -> None:
-    """This includes the garbage collector's header. Python's allocator would spread most entries over two lines."""
+    """An entry, with the garbage collector's header, starts at a cache line. Python's allocator would use two lines for
+    most entries."""
     wheel = compiled()
     entries = [wheel.schedule(None, 1000) for _ in range(3 * SLAB)]
     assert {(id(entry) - HEAD) % LINE for entry in entries} == {0}

@@ -94,7 +94,7 @@ def test_the_edges_of_every_block_keep_their_ticks(core: Core) -> None:
 
 
 def test_there_is_no_range_to_overflow(make_wheel: MakeWheel) -> None:
-    """Such a deadline waits. Kafka fires it at once, and other wheels compute a wrong slot for it."""
+    """However far away a deadline is, its entry waits. Kafka fires it at once, other wheels compute a wrong slot."""
     for deadline_ms in (2**31, 2**62 - 1, 2**62, 2**63 - 1, 2**63, 10**18, 10**30):
         waits_however_far(make_wheel(7), deadline_ms)
 

@@ -51,7 +51,7 @@ def test_all_configuration_problems_are_told_at_once(core: Core) -> None:
 
 @pytest.mark.parametrize("deadline_ms", NOT_INTS, ids=repr)
 def test_a_deadline_must_be_an_int(core: Core, deadline_ms: Any) -> None:
-    """Every method refuses another type and changes nothing."""
+    """Every method refuses a deadline of another type and changes nothing."""
     wheel = core()
     entry = wheel.schedule("task", 100)
     for attempt in (lambda: wheel.schedule("x", deadline_ms), lambda: wheel.restore([(1, "x"), (deadline_ms, "y")])):

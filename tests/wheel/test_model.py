@@ -1,4 +1,4 @@
-"""Compares the wheel with a sorted list: each answer is the same, for any calls and any shape of the wheel."""
+"""Compares the wheel with a sorted list: each answer is the same, for any calls and any tick and size of the wheel."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def test_clear_answers_what_was_pending_and_cancels_it(make_wheel: MakeWheel) ->
 
 
 def test_the_repr_shows_state(core: Core) -> None:
-    """`repr` shows the pending entries, the clock, the next expiry and the shape."""
+    """`repr` shows the pending entries, the clock, the next expiry, the tick and the size."""
     wheel = core(5000, wheel_size=64)
     assert repr(wheel) == "<TimingWheel pending=0 now=5000ms next=none tick=1ms size=64 levels=1>"
     wheel.schedule("task", 8200)

@@ -254,7 +254,7 @@ def test_the_wall_clock_jumps_by_whole_milliseconds_only() -> None:
 
 
 def test_all_configuration_problems_are_told_at_once() -> None:
-    """The user can fix all of them in one run."""
+    """One error lists all problems, so the user can fix them in one run."""
     with pytest.raises(ConfigError) as caught:
         VirtualClock(-1, wall_offset_ms=0.5, autojump_threshold=-1)  # type: ignore[arg-type]
     assert len(caught.value.problems) == 3

@@ -40,12 +40,12 @@ def reach(point: str, detail: object = "") -> None:
     if point == settings.get("at"):
         settings["at"] = None
         Path(settings["marker"]).write_text(f"{point} {detail}")
-        # to this very thread: sent to the process, another thread may take it while this one goes on
+        # the signal goes to this thread; another thread of the process could get it while this one continues
         signal.pthread_kill(threading.get_ident(), settings["signal"])
 
 
 class Watched:
-    """Watches the calls of a store and calls `reach` before and after those of a batch."""
+    """Replaces `store.begin`, so that `reach` is called before and after each call that is about a batch."""
 
     def __init__(self, store: DelayStore) -> None:
         self._claims = 0
@@ -70,7 +70,7 @@ class Watched:
 
 
 class Sent(NamedTuple):
-    """Calls that were sent to the store. Calls `reach` when their answers come."""
+    """The calls that were sent to the store together. `answers` waits for their answers and then calls `reach`."""
 
     calls: Sequence[Call[Any]]
     begun: SentCalls
@@ -117,7 +117,7 @@ class StreamPublisher:
 
 
 def main() -> None:
-    # held back in every thread, for after a stop any of them may be given it, and only the main one would look
+    # blocked in every thread: after a stop any thread could get the signal, but only the main thread waits for it
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     store = open_store(settings["url"], durability=settings.get("durability", "everysec"))
     Watched(store)

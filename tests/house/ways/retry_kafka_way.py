@@ -1,6 +1,6 @@
 """Traces one retry over a real Kafka broker, in transactions, from before `publish` until all is settled.
 
-The broker is a temporary one from the measured tree.
+The function `temporary_kafka` of the measured tree starts the broker, and stops it at the end.
 """
 
 from __future__ import annotations

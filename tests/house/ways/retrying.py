@@ -17,7 +17,7 @@ delay = { kind = "fixed", base = "500ms", jitter = "none" }
 
 
 def retry(tracer: Tracer, connection: Any, ready_s: float) -> list[str]:
-    """Publish a message that fails once, and wait until it is handled again. Returns the entered files.
+    """Publish a message that fails once, and wait until it is handled again. Returns what `Tracer.end` returns.
 
     Args:
         tracer: begins to record when consumer and service run.

@@ -39,7 +39,7 @@ class Tracer:
         self._on = True
 
     def end(self) -> list[str]:
-        """Stop recording, and return the entered files, sorted."""
+        """Stop recording, and return the names of the files whose functions were called, sorted."""
         self._on = False
         return sorted(self._files)
 
@@ -66,7 +66,10 @@ class Tracer:
 
 
 def main(way: Callable[[Tracer, Path], list[str]]) -> None:
-    """Run a way in the folder of the first argument. Write the files that it entered to the file of the second."""
+    """Run a way, and write the names of the files whose functions were called to a file, as JSON.
+
+    The first argument of the command line is the folder for the way's data, the second is the file to write.
+    """
     tracer = Tracer()
     folder, result = Path(sys.argv[1]), Path(sys.argv[2])
     files = way(tracer, folder)
@@ -75,7 +78,9 @@ def main(way: Callable[[Tracer, Path], list[str]]) -> None:
 
 
 def public(name: str) -> Any:
-    """Import an object of the measured tree from the first of its places in `NAMES` that exists there."""
+    """Import an object from the measured tree, a checkout of any version. The object is not in the same module in all
+    versions, so `NAMES` lists several modules for it. The first module that exists is used.
+    """
     failures = []
     for place in NAMES[name]:
         module, _, attribute = place.partition(":")
@@ -86,7 +91,7 @@ def public(name: str) -> Any:
     raise ImportError(f"add the new place of {name} in {TREE} to NAMES: {'; '.join(failures)}")
 
 
-# Where a thing lies in the trees that are measured. The first place that exists is taken.
+# In which modules an object is in the versions that are measured. The first module that exists is used.
 NAMES = {
     "SystemTimer": ("wheel_sched.timers:SystemTimer", "wheel_sched.timer:SystemTimer"),
     "EmbeddedServer": ("wheel_sched.store.embedded:EmbeddedServer", "wheel_sched.store:EmbeddedServer"),

@@ -77,7 +77,7 @@ def test_a_due_before_1970_is_due_now(
 def test_a_due_in_10000_years_waits_and_can_be_brought_forward(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis, score: str
 ) -> None:
-    """An item with such a due time stays in the store. Other items are released, and `reschedule` can
+    """An item that is due in 10,000 years stays in the store. Other items are released, and `reschedule` can
     make it due now."""
     server.connection.broker.create_topic("archive")
     store = server.connection.store

@@ -83,11 +83,11 @@ class TestKip848OnTheImitation(OnTheImitation, BrokerConformance):
 
 
 class TestClassicOnTheImitation(OnTheImitation):
-    """Tests with the classic group protocol, which every Kafka cluster has. The class above already tests messages.
+    """Tests with the classic group protocol, which every Kafka cluster has. `TestKip848OnTheImitation` tests messages.
 
     When a member joins others, the mock cluster waits almost as long as a session may last (its rebalance timer). So
-    the tests of several members run with noida-db in the class below, which has this protocol too. Tests of a killed
-    member are in test_kafka_nearby.py.
+    `TestTransactions` has the tests of several members: it runs on noida-db, which has this protocol too. Tests of a
+    killed member are in test_kafka_nearby.py.
     """
 
     test_members_of_a_group_share_the_work = None  # type: ignore[assignment]

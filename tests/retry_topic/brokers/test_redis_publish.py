@@ -83,8 +83,8 @@ def test_a_topic_whose_stream_was_deleted_is_not_listed(broker: RedisStreamsBrok
 def test_a_message_that_can_never_go_fails_alone(
     broker: RedisStreamsBroker, redis_client: redis.Redis, message: Message, reason: str
 ) -> None:
-    """The failure of such a message is permanent and has a readable reason. The other messages of the batch are
-    published."""
+    """A message that can never be published fails permanently, with a readable reason. The other messages of the batch
+    are published."""
     broker.create_topic("t")
     redis_client.set("p:text", "a string")
     first, failure, last = broker.publish([Message("t", b"1"), message, Message("t", b"2")])
@@ -99,7 +99,7 @@ def test_a_message_that_can_never_go_fails_alone(
 def test_a_message_beyond_the_servers_limit_is_not_sent(
     broker: RedisStreamsBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker refuses such a message, because the server would close the connection on the whole batch."""
+    """The broker refuses a message that is too large for the server, which would close the connection on the batch."""
     monkeypatch.setattr("retry_topic.brokers.redis_streams.publisher.MAX_BYTES", 1_000)
     broker.create_topic("t")
     done, failure = broker.publish([Message("t", b"x" * 900), Message("t", b"x" * 1_100)])

@@ -153,7 +153,7 @@ def test_delete_by_filter_spares_the_dead_unless_they_are_named(
 
 
 def test_items_with_a_route_of_their_own_are_changed_too(cli: Any, connection: Any) -> None:
-    """An item's route, not its id, chooses its shard. `run-now` and `delete` find such items too."""
+    """An item's route, if it has one, chooses its shard, and not its id. `run-now` and `delete` find the item."""
     from wheel_sched.store import Item, open_store
 
     with open_store(cli.url, namespace="routed", shards=5) as store:

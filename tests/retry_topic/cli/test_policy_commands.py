@@ -33,7 +33,7 @@ def offline(cli_at: Any) -> Any:
 
 @pytest.mark.parametrize("digits", ["9" * 5_000, "0x" + "f" * 5_000], ids=["decimal", "hexadecimal"])
 def test_a_number_of_thousands_of_digits_is_refused(offline: Any, digits: str) -> None:
-    """Python can neither parse nor print such a number. The command still prints a readable error."""
+    """Python can neither parse nor print a number of thousands of digits. The command still prints a readable error."""
     Path("long.toml").write_text(f"[default]\nmax_attempts = {digits}\n")
     refused = offline("policy", "explain", "long.toml", code=2)
     assert "TOML with a number too long; nothing was loaded" in refused.stderr
@@ -87,7 +87,7 @@ def test_explain_without_an_error_says_what_the_policy_says(offline: Any) -> Non
 
 
 def test_a_broken_policy_file_is_reported_with_all_its_mistakes(offline: Any) -> None:
-    """The exit code is 2, and stderr names every mistake."""
+    """For a policy file with mistakes the exit code is 2, and stderr names every mistake."""
     Path("bad.toml").write_text("[default]\nmax_attempts = 0\nretries = 3\n")
     done = offline("policy", "simulate", "bad.toml", code=2)
     assert "max_attempts" in done.stderr

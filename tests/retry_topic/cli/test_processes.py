@@ -188,7 +188,7 @@ def test_a_reader_that_has_seen_enough_ends_the_listing_quietly(wheel_sched: Any
 
 
 def test_a_terminal_that_knows_no_unicode_still_gets_the_numbers(wheel_sched: Any) -> None:
-    """On such a terminal, the bars of the plot are escaped."""
+    """On a terminal without Unicode, the bars of the plot are escaped, and the numbers are readable."""
     env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
     done = wheel_sched("policy", "simulate", "default", "--attempts", "3", env=env)
     assert done.returncode == 0, done.stderr

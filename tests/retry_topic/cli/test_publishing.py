@@ -132,7 +132,7 @@ def test_pause_holds_and_resume_spreads(cli: Any, connection: Any, wait_for: Any
 
 
 def test_resume_of_a_topic_that_was_not_paused_says_so(cli: Any, connection: Any) -> None:
-    """The exit code is 1, because nothing was changed."""
+    """`resume` of a topic that is not paused exits with 1, because it changes nothing."""
     connection.broker.create_topic("orders")
     assert "was not paused" in cli("resume", "orders", code=1).stderr
 

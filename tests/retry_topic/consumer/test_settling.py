@@ -143,8 +143,8 @@ def test_a_record_our_headers_make_too_large_goes_without_them(rig: Rig) -> None
 
 
 def test_a_record_refused_for_ever_stays_in_flight_and_is_kept_alive() -> None:
-    """The settler neither drops such a record nor lets another consumer have it. It repeats the attempt
-    until it ends."""
+    """The broker refuses a record each time. The settler repeats the attempt until the settler ends, and renews the
+    delivery, so no other consumer gets it."""
     rig = Rig(idle_ms=30)
     rig.stub.plan = [PublishFailure("never", transient=False)] * 10_000
     delivery = rig.deliver()

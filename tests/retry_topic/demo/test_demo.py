@@ -49,7 +49,7 @@ def test_an_empty_input_file_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_missing_input_file_is_refused(tmp_path: Path) -> None:
-    """The error has the name of the file."""
+    """If the input file is missing, the error has the name of the file."""
     with pytest.raises(ConfigError, match=r"gone\.jsonl"):
         load_records(str(tmp_path / "gone.jsonl"), None)
 
@@ -68,7 +68,7 @@ def test_the_report_can_fail(wrong: dict[str, int]) -> None:
 
 
 def test_percentiles_are_those_of_the_values() -> None:
-    """p50, p99 and max of a hundred values."""
+    """`percentiles` returns p50, p99 and max of a hundred values correctly."""
     assert percentiles(list(range(100))) == {"p50": 50, "p99": 99, "max": 99}
 
 

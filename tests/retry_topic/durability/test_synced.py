@@ -147,8 +147,10 @@ def test_fsync_keeps_every_acknowledged_write_when_the_machine_dies(library: Pat
 
 
 def test_everysec_loses_what_was_not_synced_when_the_machine_dies(library: Path, tmp_path: Path) -> None:
-    """With `everysec`, acknowledged publishes are lost: so the test above can find losses. `fsync` refuses such a
-    server."""
+    """With `everysec`, acknowledged publishes are lost. So the simulated power failure does lose unsynced writes.
+
+    A store with the level `fsync` does not open on a server with `everysec`.
+    """
     with machine(library, tmp_path / "notes", "everysec") as it:
         with pytest.raises(StoreError, match="CONFIG SET appendfsync always"):
             open_store(it.server.url, durability="fsync")

@@ -119,7 +119,7 @@ def test_an_export_needs_a_name_that_says_what_it_is(store: DelayStore, tmp_path
     "entry", [b"", b"{}", b"[]", b"[0]", b"[1]", b'["1", 2]', b"\xff", b"null", b"[1,1,2,3,4,5,6]"]
 )
 def test_bytes_that_are_no_row_are_refused(entry: bytes) -> None:
-    """`read_attempt` raises `Rejected`."""
+    """`read_attempt` raises `Rejected` for bytes that are no row."""
     with pytest.raises(Rejected):
         read_attempt(entry)
 

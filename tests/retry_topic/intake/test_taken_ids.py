@@ -225,7 +225,7 @@ def test_a_death_at_any_call_loses_and_doubles_nothing(shards: int, heard: bool)
 @pytest.mark.real
 @pytest.mark.parametrize("heard", [False, True])
 def test_a_death_at_any_call_to_a_server(real_server: TemporaryServer, heard: bool) -> None:
-    """The same as the test above, with a real server."""
+    """With a real server too, an intake that dies at any of its calls loses and doubles nothing."""
     assert (
         deaths(lambda: Connection(open_store(real_server.url, namespace=f"n{uuid4().hex[:8]}"), Logs()), heard=heard)
         > 8

@@ -41,7 +41,7 @@ def test_springs_retry_topic_headers_are_read() -> None:
 
 
 def test_springs_early_one_byte_count_is_read() -> None:
-    """Spring before 2.8 wrote the attempt as one byte."""
+    """The attempt is read from one byte too, as Spring before 2.8 wrote it."""
     assert read((("retry_topic-attempts", b"\x04"),)).attempt == 3
 
 
@@ -76,7 +76,7 @@ def test_broken_spring_numbers_are_reported_and_count_as_one_failure() -> None:
 
 
 def test_smallryes_headers_are_read() -> None:
-    """After the first failure SmallRye's count is 0."""
+    """SmallRye's count 0 means one failure. Origin, times and error are read from its other headers."""
     state = read(
         (
             ("delayed-retry-count", b"0"),
@@ -106,7 +106,7 @@ def test_a_huge_smallrye_count_stays_within_the_ceiling() -> None:
 
 
 def test_pulsars_properties_are_read() -> None:
-    """RECONSUMETIMES counts how often the message failed."""
+    """Pulsar's property RECONSUMETIMES is read as the number of failures."""
     state = read(
         (
             ("RECONSUMETIMES", b"4"),

@@ -24,7 +24,7 @@ def test_verdicts_are_taken_as_they_are(verdict: Any) -> None:
 
 @pytest.mark.parametrize("value", [True, False, 0, "retry", {}, object()])
 def test_anything_else_is_a_clear_error(value: object) -> None:
-    """Any other return value is an error."""
+    """Any return value but None and the verdicts is an error."""
     with pytest.raises(Rejected, match=r"expected a handler to return None, Ack\(\), Retry\(...\) or DeadLetter"):
         verdict_of(value)
 

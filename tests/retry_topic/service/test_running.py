@@ -179,7 +179,7 @@ def test_each_message_comes_back_exactly_once(server: Bench, handler: Handlers, 
 
 
 def test_in_memory_the_hand_over_is_claim_publish_settle(memory: Bench) -> None:
-    """A store in memory has no server that could run a script."""
+    """With a store in memory the dispatcher claims, publishes and settles, because no server could run a script."""
     assert memory.connection.hand_over == "claim, publish, settle"
     assert memory.serve().dispatcher.push is None
 

@@ -1,4 +1,6 @@
-"""Finds the first history that breaks a promise without a safeguard, and keeps the findings in `found.json`.
+"""Finds the first history that breaks a promise without a safeguard, and keeps the results in `found.json`.
+
+A history shows a safeguard if the history breaks a promise when the safeguard is switched off, and none otherwise.
 
 `python -m tests.simulation.find_safeguards` runs it.
 """
@@ -122,14 +124,17 @@ def find(
 
 
 def load() -> dict[str, Finding]:
-    """Read the stored findings, by name of the safeguard."""
+    """Read the results that `save` has written to `found.json`, by name of the safeguard."""
     if not FOUND.exists():
         return {}
     return {entry["name"]: Finding(**entry) for entry in json.loads(FOUND.read_text())}
 
 
 def save(findings: Sequence[Finding]) -> None:
-    """Store findings in the file, one on each line. Fields with their default value are left out."""
+    """Write the results of the search for histories to `found.json`, one safeguard on each line.
+
+    Fields of a scenario's steps that have their default value are left out.
+    """
     ordered = sorted(findings, key=lambda finding: (finding.world, finding.name))
     lines = [json.dumps(_without_usual(asdict(finding))) for finding in ordered]
     FOUND.write_text("[\n" + ",\n".join(lines) + "\n]\n")
@@ -146,7 +151,12 @@ def _without_usual(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def page(findings: Sequence[Finding], hidden: Sequence[Safeguard]) -> str:
-    """The text of the documentation page with the findings, and with the safeguards that no history shows."""
+    """The text of the documentation page about safeguards.
+
+    Args:
+        findings: the safeguards whose histories were searched, with the results.
+        hidden: the safeguards that few histories or none can show.
+    """
     shown = [finding for finding in findings if finding.seeds is not None]
     sizes = [finding.steps for finding in shown if finding.steps is not None]
     rows = [

@@ -2,6 +2,8 @@
 
 A change names a function and a text in its source. If the source does not have the text any more, applying the change
 fails: then the safeguard has moved, and its entry in the table must follow.
+
+A history shows a safeguard if the history breaks a promise when the safeguard is switched off, and none otherwise.
 """
 
 from __future__ import annotations

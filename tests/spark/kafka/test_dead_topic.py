@@ -217,7 +217,8 @@ def test_a_run_ends_the_one_before_it(
 def test_what_is_wrong_is_refused_before_anything_is_sent(
     spark: SparkSession, kafka: TemporaryKafka, broker: KafkaBroker, topics: tuple[str, str], name: str
 ) -> None:
-    """Missing topics, other topics' letters and a wrong repair are errors. Records that are no letters are counted."""
+    """Missing topics, other topics' letters and a wrong SQL expression in `repair` are errors. Records that are no
+    letters are counted."""
     dead, origin = topics
     with pytest.raises(ConfigError, match="there is no topic"):
         topic_letters(spark, kafka.bootstrap, f"{name}.gone")

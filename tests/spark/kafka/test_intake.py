@@ -58,7 +58,7 @@ def failure(group: str, n: int) -> Message:
 
 @pytest.fixture
 def opened(redis_url: str) -> Iterator[Callable[[str], tuple[DelayStore, StorePlace]]]:
-    """A function that opens the store of a new namespace, and returns the store and its place."""
+    """A function that opens the store of a new namespace. Returns the store, and its address for Spark jobs."""
     with ExitStack() as stack:
 
         def namespace(name: str) -> tuple[DelayStore, StorePlace]:
@@ -149,9 +149,9 @@ def test_it_takes_turns_with_services(
     opened: Callable[[str], tuple[DelayStore, StorePlace]],
     until: Callable[[Callable[[], bool]], None],
 ) -> None:
-    """A service, Spark, a service and Spark run in turn.
+    """A service, Spark, a service and Spark take in records of one topic, one after the other.
 
-    Each continues where the other ended, by the position in the store.
+    Each continues at the position at which the one before it ended. The store keeps this position.
     """
     topics(broker, name)
     store, place = opened(name)
@@ -188,7 +188,7 @@ def test_a_store_that_is_behind_the_checkpoint_is_given_what_it_lacks(
     opened: Callable[[str], tuple[DelayStore, StorePlace]],
     tmp_path: Path,
 ) -> None:
-    """The store has lost its last records, as in a failover: the task reads these records from the topic again."""
+    """The store has lost its last records, as in a failover. The task reads these records from the topic again."""
     topics(broker, name)
     checkpoint = str(tmp_path / "checkpoint")
     broker.publish([failure(name, n) for n in range(300)])

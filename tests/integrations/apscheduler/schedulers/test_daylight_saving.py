@@ -122,7 +122,8 @@ def test_a_stock_scheduler_over_our_store_is_told_the_earliest_instant() -> None
 
 @pytest.mark.parametrize("misfire", ["claim", "lenient"])
 def test_a_grace_is_counted_in_time_that_has_passed(misfire: Any) -> None:
-    """A stock scheduler passes the local time, which shows 02:59 and then 02:00 again."""
+    """The grace time counts real time, although a stock scheduler gives the store local time, which goes from 02:59 to
+    02:00 in autumn."""
     run_time = datetime(2025, 10, 26, 2, 59, tzinfo=BERLIN)
     late = (run_time.astimezone(UTC) + timedelta(minutes=50)).astimezone(BERLIN)  # 02:49
     soon = (run_time.astimezone(UTC) + timedelta(minutes=2)).astimezone(BERLIN)
@@ -132,7 +133,7 @@ def test_a_grace_is_counted_in_time_that_has_passed(misfire: Any) -> None:
 
 
 def test_a_backlog_that_coalesces_starts_at_an_instant_after_the_first() -> None:
-    """In the order of instants, 02:50 summer time comes before 02:10 winter time."""
+    """02:50 summer time is before 02:10 winter time. A job due since then runs once, for the last of its run times."""
     first = datetime(2025, 10, 26, 2, 50, tzinfo=BERLIN)
     now = datetime(2025, 10, 26, 2, 10, 30, tzinfo=BERLIN, fold=1)
     job = a_job(1, CronTrigger(minute="*", timezone=BERLIN), first)

@@ -89,7 +89,7 @@ def test_it_is_what_it_replaces() -> None:
 
 
 def test_coroutines_run_on_the_loop_and_functions_off_it() -> None:
-    """Stock does the same. Listeners get every event on the loop."""
+    """As in stock, coroutines run on the loop, and functions in threads. Listeners get every event on the loop."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def coroutine() -> str:
@@ -228,7 +228,8 @@ def test_draining_lets_coroutines_end() -> None:
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_the_end_cancels_coroutines_and_is_told(wait: bool) -> None:
-    """`shutdown` cancels coroutines, because it cannot wait on the loop, and sends its event. A second one raises."""
+    """`shutdown` cancels coroutines, because it cannot wait on the loop, and sends its event. A second `shutdown`
+    raises."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         cancelled = asyncio.Event()
@@ -255,7 +256,7 @@ def test_the_end_cancels_coroutines_and_is_told(wait: bool) -> None:
 
 
 def test_a_coroutine_may_shut_the_scheduler_down() -> None:
-    """A coroutine of the scheduler, or another thread, calls `shutdown`."""
+    """A coroutine of the scheduler may call `shutdown`, and so may another thread."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def end() -> None:

@@ -42,7 +42,7 @@ def past(seconds: float) -> datetime:
 def test_a_job_is_removed_after_its_last_run_has_ended(
     make: Make, witness_of: Make, executor: Any, func: Any, options: dict[str, Any], end: int
 ) -> None:
-    """APScheduler's own tests expect this order."""
+    """The event of a job's last run comes before that of its removal, as APScheduler's own tests expect."""
     scheduler = make(executors={"default": executor()})
     witness = witness_of(scheduler, ENDS | EVENT_JOB_REMOVED)
     scheduler.add_job(func, "date", run_date=past(10), id="one", **options)

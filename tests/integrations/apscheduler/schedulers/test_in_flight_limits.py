@@ -1,4 +1,4 @@
-"""A scheduler with a full executor stops claiming, for a slow executor only for a moment. No limit is exceeded."""
+"""A scheduler whose executors are all full stops claiming. If one of several is full, it stops for a moment only."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_slow_executor_does_not_hold_up_the_others() -> None:
         limits.leave(each)
     assert limits.room() == (4, None)
     filled(limits, "slow", 4)
-    assert limits.room() == (63, None)  # it is known by now: nobody waits for it again
+    assert limits.room() == (63, None)  # the executor is known to be slow: claiming does not wait for it again
     for each in occurrences[4:40]:
         limits.leave(each)
     limits.room()

@@ -196,7 +196,7 @@ def test_a_stuck_executor_holds_up_no_other(
 
 
 def test_a_run_that_came_too_late_is_reported_and_settled(start: Make, witness_of: Make) -> None:
-    """The grace time of the stored job decides."""
+    """The grace time of the stored job decides whether a run came too late."""
     scheduler = start()
     witness = witness_of(scheduler)
     scheduler.add_job("time:time", "date", run_date=past(60), misfire_grace_time=5, id="late")

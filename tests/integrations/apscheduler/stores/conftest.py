@@ -179,7 +179,7 @@ class Fleet:
     def __init__(self, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, kinds: Sequence[str]) -> None:
         self._stack = stack
         self._kinds = itertools.cycle(kinds)
-        # each change is on disk before it is answered: what is lost below is not the server's loss
+        # each change is on disk before the server answers, so a lost job is not lost by the server
         self.server: TemporaryServer = stack.enter_context(temporary_server(fsync="always"))
         judge = stack.enter_context(temporary_server())
         self.judge_url = judge.url
@@ -207,7 +207,7 @@ class Fleet:
         return started
 
     def popen(self, script: str, *args: str) -> subprocess.Popen[str]:
-        """Start another program of the folder. It is killed at the end of the test."""
+        """Start another program of the folder `processes`. It is killed at the end of the test."""
         process = subprocess.Popen(
             [sys.executable, str(FOLDER / script), *args],
             stdout=subprocess.PIPE,

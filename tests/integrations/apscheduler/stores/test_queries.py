@@ -173,7 +173,7 @@ def test_a_run_under_way_is_signed_with_its_times(request: pytest.FixtureRequest
 
 
 def test_a_job_whose_executor_is_unknown_is_kept(impatient_store: Any, make_job: Any) -> None:
-    """A stock scheduler removes such a job before it asks for the run times. The store quarantines it instead."""
+    """A stock scheduler without a job's executor would remove the job. The store quarantines the job before."""
     impatient_store.add_job(make_job(OLD, id="a", executor="elsewhere"))
     (job,) = impatient_store.get_due_jobs(OLD)
     impatient_store.remove_job(job.id)

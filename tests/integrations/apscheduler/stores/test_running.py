@@ -183,7 +183,7 @@ def test_a_job_may_add_itself_again_while_it_runs(opened: Any, started: Started)
 
 
 def test_a_job_may_remove_itself_while_it_runs(opened: Any, started: Started) -> None:
-    """The job does not come again."""
+    """A job that removes itself while it runs does not run again."""
     scheduler = started(opened())
     scheduler.add_job(remove_self, "interval", seconds=0.05, args=["a"], id="a")
     scheduler.add_job(note, "interval", seconds=0.05, args=["b"])

@@ -91,7 +91,7 @@ def test_a_stored_jitter_is_a_number_of_seconds_within_bounds(make_job: Any, kin
 
 
 def test_a_jitter_in_floating_seconds_stays(make_job: Any) -> None:
-    """The codec keeps such a jitter, and a jitter of None or zero."""
+    """The codec keeps a jitter of a quarter of a second, of zero, and of None."""
     for jitter in (0, 0.25, None):
         trigger = IntervalTrigger(seconds=1, jitter=jitter, timezone="UTC")
         codec = JobCodec()
@@ -132,7 +132,7 @@ def test_a_stored_calendar_interval_that_never_comes_is_unreadable(make_job: Any
 
 
 def test_an_interval_without_a_start_is_unreadable(make_job: Any) -> None:
-    """APScheduler would compare the missing start with now."""
+    """A stored interval without a start is unreadable, because APScheduler would compare the missing start with now."""
     codec = JobCodec()
     raw = codec.encode(make_job(NOW, id="j", trigger=IntervalTrigger(seconds=1, timezone="UTC")))
     front, _, doc = raw.rpartition(b";")
@@ -222,7 +222,7 @@ def test_parts_that_agree_run_when_they_do(open_fake: Any, make_job: Any) -> Non
 
 
 def test_a_wheel_scheduler_does_the_same(open_fake: Any, make_job: Any) -> None:
-    """Our scheduler quarantines the job and runs the other one."""
+    """Our scheduler too quarantines a job whose trigger fails, and runs the other one."""
     store = open_fake()
     store.driven = True
     store.add_job(make_job(NOW, id="bad", trigger=too_long()))

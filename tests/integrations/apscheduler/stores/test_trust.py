@@ -151,7 +151,8 @@ def test_own_functions_classes_and_methods_are_found(planted: Any, name: str, ex
 
 
 def test_without_a_list_and_a_signature_what_this_process_has_added_runs(make_job: Any, planted: Any) -> None:
-    """No other function runs. The error is `NotRegistered`, because another process may have added such a job."""
+    """A function that this process has added runs. For any other, the error is `NotRegistered`, because another process
+    may have added it."""
     codec = JobCodec()
     job = make_job(OLD, func=send)
     assert codec.decode(job.id, codec.encode(job)).job.func is send
@@ -183,7 +184,8 @@ def test_a_function_named_in_so_many_words_may_be_of_any_kind(make_job: Any, pla
 
 @pytest.mark.parametrize("func", [callme, cached, print])
 def test_what_no_process_would_run_is_refused_when_it_is_added(make_job: Any, func: Any) -> None:
-    """For the first two cases, APScheduler would store the name of the class and later call the class."""
+    """A callable object, a cached function and a built-in function are refused. For the first two, APScheduler would
+    store the name of their class and later call the class."""
     for codec in (JobCodec(), JobCodec(secret=SECRET), JobCodec(allow=[HERE])):
         with pytest.raises((Forbidden, NotSerializable), match=r"nothing was (stored|imported)"):
             codec.encode(make_job(OLD, func=func))
@@ -315,7 +317,7 @@ def test_a_process_without_the_secret_leaves_signed_jobs_to_others(
 
 
 def test_a_signed_occurrence_is_left_to_others_too(make_job: Any) -> None:
-    """The item of a long run is signed as a whole."""
+    """The item of a long run is signed as a whole, so a process without the secret gives it back."""
     signed = JobCodec(secret=SECRET)
     assert signed.seal("id", b"1|body") != b"1|body"
     with pytest.raises(NotHere, match="it is signed"):

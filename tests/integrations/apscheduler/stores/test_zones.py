@@ -96,7 +96,7 @@ def test_a_local_zone_is_found_by_the_environment(tmp_path: Path, monkeypatch: p
 def test_a_zone_that_nobody_could_read_is_refused_when_the_job_is_added(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_job: Any
 ) -> None:
-    """Such a zone is refused at once and not only when the job is due."""
+    """A zone that no process could find by a name, with its offsets, is refused already when the job is added."""
     monkeypatch.setenv("TZ", "America/New_York")  # of other offsets than what is asked for
     monkeypatch.setattr(values, "LOCAL_FILES", (tmp_path / "nothing",))
     with database_file("Europe/Berlin").open("rb") as data:

@@ -105,7 +105,8 @@ class Stage:
 
     Args:
         folder: for logs.
-        server: keeps results and runs. Also broker and store, unless others are given.
+        server: has the results, and the list to which each task writes that it ran. Also broker and store, unless
+            others are given.
         broker_url: the apps' broker. Defaults to `server`.
         store_url: the workers' delay store. Defaults to `server`.
         store: the delay store of the producing apps, a URL or a client. Defaults to `store_url`.
@@ -173,7 +174,7 @@ class Stage:
     wait_until = staticmethod(wait_until)
 
     def runs(self) -> list[Run]:
-        """All runs so far, in order."""
+        """The runs of all tasks so far, in order."""
         rows = [json.loads(row) for row in self.client.lrange(self.list, 0, -1)]
         return [
             Run(
@@ -187,12 +188,12 @@ class Stage:
         ]
 
     def wait_runs(self, count: int) -> list[Run]:
-        """Wait until there are this many runs."""
+        """Wait until tasks have run this many times in all."""
         wait_until(lambda: self.client.llen(self.list) >= count, f"{count} tasks ran")
         return self.runs()
 
     def assert_once(self, names: list[Any]) -> list[Run]:
-        """Wait until each of the names has run. Fails if one ran twice or early, or if another task ran."""
+        """Wait until each of the named tasks has run. Fails if one ran twice or early, or if another task ran."""
         runs = self.wait_runs(len(names))
         assert Counter(run.name for run in runs) == Counter(names)
         assert [run for run in runs if run.eta_s is not None and run.at_s < run.eta_s] == []
@@ -216,13 +217,13 @@ class Stage:
         assert changed.left == []
 
     def past(self, seconds: float) -> bool:
-        """Whether this many seconds have passed since the first call, by the clock of the results' server."""
+        """Whether this many seconds have passed since the first call of `past`, by the clock of the results' server."""
         now_s, micros = self.client.time()
         start = self.client.set(f"{self.list}-start", now_s + micros / 1e6, nx=True, get=True)
         return start is not None and now_s + micros / 1e6 - float(start) >= seconds
 
     def restore_all(self) -> None:
-        """Put back all unacknowledged messages, as a worker does after the visibility timeout, which is zero here."""
+        """Put all unacknowledged messages back into their queues, as a worker does after the visibility timeout."""
         options = {"visibility_timeout": 0}
         with self.stock.connection_for_read(transport_options=options) as connection, connection.channel() as channel:
             channel.qos.restore_visible(num=None)
@@ -265,7 +266,7 @@ def _forget_connections(app: Celery) -> None:
 
 
 class Stages:
-    """Makes servers and stages for a test or a module. At the end it closes the stages before the servers."""
+    """Makes servers and `Stage` objects for a test or a module. At the end it closes the servers last."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
@@ -283,7 +284,7 @@ class Stages:
         return server
 
     def stage(self, **options: Any) -> Stage:
-        """Make a stage with one server for everything."""
+        """Make a `Stage` with these options. By default one new server is broker, delay store and result backend."""
         stage = Stage(self._folder, options.pop("server", None) or self.server(), **options)
         self._stages.append(stage)
         return stage
@@ -295,12 +296,12 @@ class Stages:
 
 @pytest.fixture
 def stages(tmp_path: Path) -> Iterator[Stages]:
-    """Makes the servers and stages of one test."""
+    """Makes servers, and `Stage` objects with workers and apps, for one test. Closes them at the end of the test."""
     with ExitStack() as stack:
         yield Stages(tmp_path, stack)
 
 
 @pytest.fixture
 def stage(stages: Stages) -> Stage:
-    """A stage of one test, with one server for everything."""
+    """The workers and apps of one test. One server is their broker, delay store and result backend."""
     return stages.stage()

@@ -48,7 +48,7 @@ def test_embedded_beat_is_forked_before_the_dispatcher_starts() -> None:
 
 
 def test_embedded_beat_holds_its_tasks(stage: Stage, tmp_path: Path) -> None:
-    """`worker -B` forks beat. An import lock that the fork had copied once blocked its first ETA task for ever."""
+    """`worker -B` forks beat, which sends ETA tasks. No import lock that the fork has copied blocks it for ever."""
     entry = {"task": "note", "schedule": 0.5, "args": ["beat"], "options": {"countdown": 600}}
     settings = {"beat_schedule": {"entry": entry}, "beat_max_loop_interval": 0.2}
     worker = stage.worker("-B", "-s", str(tmp_path / "beat"), pool="prefork", SETTINGS=json.dumps(settings))

@@ -28,7 +28,8 @@ def rabbit() -> Iterator[TemporaryRabbit]:
 
 @pytest.fixture
 def stage(stages: Stages, rabbit: TemporaryRabbit) -> Stage:
-    """A stage with RabbitMQ as broker. Store, results and runs are on another server."""
+    """The workers and apps of one test, with RabbitMQ as broker. Another server has the delay store, the results, and
+    the list to which each task writes that it ran."""
     stage = stages.stage(broker_url=rabbit.url)
     with Connection(rabbit.url) as connection, connection.channel() as channel:
         for name in ("celery", "left", "right"):
@@ -87,7 +88,8 @@ def test_held_and_foreign_tasks_run_once_and_none_early(stage: Stage, pool: str)
 
 
 def test_copies_of_a_topic_exchange_return_to_their_own_queues(stage: Stage) -> None:
-    """The consumer tag of a copy shows its queue. Each copy runs once."""
+    """A topic exchange puts copies of a message into two queues. A worker reads the queue of a copy from its consumer
+    tag, so each copy returns to its queue and runs once."""
     stage.worker("-Q", "left,right").wait_ready()
     stage.stock.send_task("note", ("wide",), queue="left", routing_key="a.b", countdown=600)
     stage.wait_held(2)
@@ -96,7 +98,7 @@ def test_copies_of_a_topic_exchange_return_to_their_own_queues(stage: Stage) -> 
 
 
 def test_a_killed_worker_takes_no_held_task_with_it(stage: Stage) -> None:
-    """One of two workers gets SIGKILL while all tasks are held."""
+    """One of two workers gets SIGKILL while all tasks are held. Each task runs once."""
     first, second = stage.worker(), stage.worker()
     first.wait_ready()
     second.wait_ready()
@@ -110,14 +112,15 @@ def test_a_killed_worker_takes_no_held_task_with_it(stage: Stage) -> None:
 
 
 def test_confirmed_messages_are_in_their_queues_in_order(stage: Stage, line: BrokerConnection) -> None:
-    """The connection declares the queue, sends a batch of 300 messages, and RabbitMQ confirms each of them."""
+    """`send` declares the queue and sends a batch of 300 messages. RabbitMQ confirms each of them."""
     queue = Queue("confirmed", Exchange("confirmed"), routing_key="confirmed")
     assert line.send([held(i, "confirmed", (queue,)) for i in range(300)]) == [None] * 300
     assert bodies(stage, "confirmed") == [f"body {i}".encode() for i in range(300)]
 
 
 def test_a_queue_that_was_deleted_meanwhile_is_made_again(stage: Stage, line: BrokerConnection) -> None:
-    """RabbitMQ returns the message as unroutable. The task holds the declaration of its queue, so nothing is lost."""
+    """RabbitMQ returns the message as unroutable. The held task has the declaration of its queue, so `send` makes the
+    queue again and sends the message."""
     queue = Queue("short-lived", Exchange("short-lived"), routing_key="short-lived")
     assert line.send([held(1, "short-lived", (queue,))]) == [None]
     with Connection(stage.broker_url) as connection, connection.channel() as channel:
@@ -143,7 +146,7 @@ def test_an_unknown_queue_or_exchange_is_said_and_holds_up_nobody(stage: Stage, 
 
 
 def test_a_message_that_the_broker_refuses_stays_with_us(stage: Stage, line: BrokerConnection) -> None:
-    """A full queue rejects the message (nack). The message is tried again."""
+    """A full queue rejects the message (nack). The answer of `send` says that a later try may succeed."""
     full = Queue("full", queue_arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     answers = [line.send([held(i, "full", (full,))])[0] for i in range(3)]
     assert answers[0] is None
@@ -152,7 +155,8 @@ def test_a_message_that_the_broker_refuses_stays_with_us(stage: Stage, line: Bro
 
 
 def test_what_waits_longer_than_its_ttl_still_reaches_a_worker(stage: Stage, line: BrokerConnection) -> None:
-    """Such a message has no TTL, so that a worker can mark the task as revoked. Otherwise its TTL is the time left."""
+    """A message whose TTL has ended is sent without a TTL, so that a worker can mark the task as revoked. Any other
+    message has the rest of its TTL."""
     queue = Queue("ttl", Exchange("ttl"), routing_key="ttl")
     gone = held(1, "ttl", (queue,), properties={"expiration": "50"}, ttl_until_ms=1)
     left = held(2, "ttl", (queue,), properties={"expiration": "50"}, ttl_until_ms=4_000_000_000_000)
@@ -164,7 +168,7 @@ def test_what_waits_longer_than_its_ttl_still_reaches_a_worker(stage: Stage, lin
 
 
 def test_one_bad_message_of_a_batch_is_found_and_the_others_are_sent(stage: Stage, line: BrokerConnection) -> None:
-    """RabbitMQ closes the channel because of one message, and does not say what became of the others."""
+    """RabbitMQ closes the channel because of one message. This message is refused for good, and the others are sent."""
     queue = Queue("neighbours", Exchange("neighbours"), routing_key="neighbours")
     bad = held(2, "neighbours", (queue,), properties={"expiration": "no number", "correlation_id": "id-2"})
     answers = line.send([held(1, "neighbours", (queue,)), bad, held(3, "neighbours", (queue,))])

@@ -127,7 +127,7 @@ def test_a_visibility_timeout_finds_nothing_of_a_held_task_to_repeat(stage: Stag
 
 
 def test_a_copy_that_was_restored_before_the_acknowledgement_is_no_second_task(stage: Stage) -> None:
-    """The broker restores messages after the visibility timeout, and any worker may get such a copy."""
+    """The broker restores messages after the visibility timeout, and a worker gets the copies. Each task runs once."""
     names = [f"task {i}" for i in range(20)]
     for name in names:
         stage.stock.send_task("note", (name,), countdown=600)

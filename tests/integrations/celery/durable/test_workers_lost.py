@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(150)]
 
 
 def test_a_killed_worker_takes_no_held_task_with_it(stage: Stage) -> None:
-    """All tasks are held when one of two workers gets SIGKILL, with its pool."""
+    """All tasks are held when one of two workers gets SIGKILL, with its pool. Each task runs once."""
     first, second = stage.worker(pool="prefork"), stage.worker(pool="prefork")
     first.wait_ready()
     second.wait_ready()

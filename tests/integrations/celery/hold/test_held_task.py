@@ -85,7 +85,8 @@ def test_the_push_form_is_read_like_the_neutral_one() -> None:
     ids=["exchange", "protocol 1", "naive eta", "queue with a lifetime"],
 )
 def test_what_a_list_cannot_carry_has_no_push_form(changes: dict[str, Any]) -> None:
-    """An element of a Redis list cannot hold such a task, so a publisher sends it."""
+    """An element of a Redis list cannot hold a task for an exchange, of protocol 1, with an ETA without a zone, or for
+    a queue with a lifetime. A publisher sends these tasks."""
     assert RedisQueue(Connection("redis://")).push_form(task(**changes), 0) is None
 
 
@@ -120,7 +121,7 @@ def test_an_id_tells_different_messages_apart() -> None:
     ids=str,
 )
 def test_odd_headers_of_foreign_producers_make_an_item_all_the_same(headers: dict[str, Any]) -> None:
-    """A message with such headers becomes an item. A worker that receives it must not fail."""
+    """A message with malformed headers becomes an item, so a worker that receives the message does not fail."""
     odd = task(headers={**task().headers, **headers}, body="not compressed")
     odd.item(b"", 50).check()
 

@@ -62,13 +62,13 @@ def test_an_eta_means_what_a_worker_makes_of_it(
 
 
 def test_an_eta_that_nobody_can_read_goes_the_stock_way(installed: InstalledApp) -> None:
-    """The worker that gets the task reports the error."""
+    """A task whose ETA cannot be read goes the stock way, and the worker that gets it reports the error."""
     installed.send(eta="the day after tomorrow")
     assert (len(installed.held()), len(installed.published())) == (0, 1)
 
 
 def test_protocol_1_is_held_too(make_installed: Callable[..., InstalledApp]) -> None:
-    """In protocol 1 the ETA is in the body of the message."""
+    """A task of protocol 1, whose ETA is in the body of the message, is held too."""
     installed = make_installed(conf={"task_protocol": 1})
     result = installed.send("old", 1, countdown=60)
     (task,) = installed.held()
@@ -166,7 +166,7 @@ def test_signals_are_sent_as_ever_and_what_they_change_is_held(installed: Instal
 
 
 def test_a_message_over_the_limit_goes_the_stock_way(installed: InstalledApp, caplog: pytest.LogCaptureFixture) -> None:
-    """A warning names the task that is too large."""
+    """A task that is too large for the store goes the stock way, and a warning names it."""
     result = installed.send("large", "x" * (17 * 1024 * 1024), countdown=60)
     assert (installed.held(), len(installed.published())) == ([], 1)
     assert result.id in caplog.text

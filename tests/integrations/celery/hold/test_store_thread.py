@@ -61,7 +61,7 @@ def test_finish_waits_for_jobs_in_time_and_drops_the_others() -> None:
 
 
 class Stepped(StoreThread):
-    """A store thread without a thread: the test runs each job."""
+    """A `StoreThread` that starts no thread: the test runs each job."""
 
     def start(self) -> None:
         """Does nothing."""

@@ -57,7 +57,7 @@ def test_a_task_can_be_moved(app: Celery, command: tuple[str, ...]) -> None:
 
 
 def test_doctor_says_that_the_broker_is_away(app: Celery) -> None:
-    """The other checks still read the store."""
+    """`doctor` says that the broker is away. Its other checks still read the store."""
     app.send_task("note", countdown=60)
     (row,) = run(app, "doctor", "--json", "--timeout", "0.2", code=1).stdout.splitlines()
     findings = {finding["check"]: finding for finding in json.loads(row)["findings"]}

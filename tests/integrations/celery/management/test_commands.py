@@ -50,7 +50,7 @@ def rows(result: click.testing.Result) -> list[dict[str, Any]]:
 
 
 def test_list_shows_a_table_and_json_a_line_each(run: Run, ids: dict[str, str]) -> None:
-    """The tasks are in order of ETA."""
+    """`list` prints a table or, with --json, one line for each task, in order of ETA."""
     shown = run("list").stdout.splitlines()
     assert shown[0].split() == ["due", "eta", "state", "queue", "task", "id", "args"]
     assert [name for line in shown[1:] for name, each in ids.items() if each in line] == ["one", "two", "three", "bill"]
@@ -136,7 +136,7 @@ def test_reschedule_takes_a_moment_or_a_length_of_time(run: Run, ids: dict[str, 
 
 
 def test_run_now_makes_tasks_due(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """The next dispatcher sends these tasks."""
+    """`run-now` makes the selected tasks due, so the next dispatcher sends them."""
     assert run("run-now", "--all", "--yes").stdout == "4 tasks to run now\n"
     assert all((each.eta_ms or 0) <= tasks.now_ms() for each in tasks.select())
 
@@ -150,7 +150,7 @@ def test_purge_removes_the_selected_tasks(run: Run, ids: dict[str, str], tasks: 
 
 
 def test_stats_counts_by_queue(run: Run, ids: dict[str, str], app: Celery) -> None:
-    """`stats` also shows which task is due next."""
+    """`stats` counts tasks by queue, and shows which task is due next."""
     text = run("stats").stdout
     assert "other" in text
     assert "4 accepted" in text
@@ -222,7 +222,7 @@ def test_doctor_names_stock_senders_and_says_that_nobody_is_up(run: Run, ids: di
 
 
 def test_doctor_counts_task_ids_that_were_sent_more_than_once(run: Run, app: Celery, tasks: HeldTasks) -> None:
-    """All tasks with such an id wait in the store, and are found and cancelled together by the id."""
+    """Several tasks have one id. `doctor` warns of the id. All these tasks are held, and `get` finds them by the id."""
     eta = datetime.now(UTC) + timedelta(hours=1)
     for number in (1, 2, 2, 3):
         app.tasks["mail.send"].apply_async((number,), eta=eta, task_id="chosen")
@@ -319,7 +319,7 @@ def test_reschedule_needs_exactly_one_new_eta(run: Run, ids: dict[str, str], tim
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_with_examples(run: Run, command: str) -> None:
-    """`--help` needs no store."""
+    """`--help` of every command has examples, and needs no store."""
     assert "Examples:" in run(command, "--help").stdout
 
 

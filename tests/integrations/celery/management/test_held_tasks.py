@@ -84,7 +84,7 @@ def test_a_task_is_found_by_its_id_and_by_its_items(tasks: HeldTasks, ids: dict[
 
 
 def test_cancel_removes_tasks_and_marks_them_revoked(tasks: HeldTasks, app: Celery, ids: dict[str, str]) -> None:
-    """`AsyncResult` shows the state REVOKED."""
+    """`cancel` removes tasks from the store. Then `AsyncResult` shows the state REVOKED."""
     changed = tasks.cancel(tasks.select(TaskFilter(name="mail.*")))
     assert sorted(each.id for each in changed.done) == sorted([ids["one"], ids["two"], ids["three"]])
     assert changed.left == []
@@ -179,7 +179,7 @@ def test_what_cannot_be_read_is_listed_and_can_be_removed(tasks: HeldTasks) -> N
 
 
 def test_an_app_without_a_store_is_refused(app: Celery) -> None:
-    """The error says what to do."""
+    """An app without a store is refused with an error that says what to do."""
     with pytest.raises(ConfigError, match="install"):
         HeldTasks(Celery("plain", set_as_current=False))
     assert HeldTasks(wheel_of(app)).wheel is app.wheel

@@ -75,7 +75,7 @@ def test_all_methods_of_timer2_are_there(timer: ThreadedWheelTimer) -> None:
 
 
 def test_next_runs_what_is_due_without_the_thread() -> None:
-    """Celery's own tests call the timer in this way."""
+    """`next(timer)` runs due entries without the timer's thread. Celery's own tests use it."""
     timer = ThreadedWheelTimer()
     ran: list[int] = []
     timer.schedule.call_at(0, ran.append, (1,))

@@ -139,7 +139,7 @@ def test_datetimes_are_taken_as_moments(timer: Any) -> None:
 
 
 def test_an_eta_that_cannot_be_read_goes_to_on_error(timer: Any) -> None:
-    """The timer makes no entry for such an eta."""
+    """For an eta that cannot be read, the timer makes no entry, and `on_error` gets the error."""
     errors: list[Exception] = []
     timer.on_error = errors.append
 
@@ -230,7 +230,7 @@ STEPS = st.lists(
 def test_the_same_steps_run_the_same_entries_at_the_same_time(steps: list[tuple[str, int, int]]) -> None:
     """For any sequence of calls, kombu's heap and the wheel run the same (eta, priority) pairs in the same order.
 
-    The etas are whole milliseconds and the floats next to them. The next test covers etas between two milliseconds.
+    The etas are whole milliseconds and the floats next to them. `test_nothing_runs_before_its_eta` has other etas.
     """
     now_ms = 1_000_000
     clock = FakeClock(now_ms / 1000)

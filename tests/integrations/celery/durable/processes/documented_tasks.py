@@ -67,7 +67,7 @@ def flaky(self: Any, times: int) -> int:
 def nap(name: str) -> str:
     _wrote(name)
     try:
-        time.sleep(600)  # until it is told to end
+        time.sleep(600)  # until a revoke or a time limit ends it
     except SoftTimeLimitExceeded:
         return "soft"
     return "slept"
