@@ -53,12 +53,12 @@ def main(folder: str) -> None:
         first = start_child(url)
         handled = [number_of(first) for _ in range(COUNT // 3)]
         os.kill(first.pid, signal.SIGKILL)
-        handled += [int(line) for line in first.communicate()[0].split()]
+        handled += rest_of(first)
         print(f"killed the first consumer after {len(handled)} messages")
         second = start_child(url)
         while len(set(handled)) < COUNT:
             handled.append(number_of(second))
-        handled += [int(line) for line in second.communicate()[0].split()]
+        handled += rest_of(second)
         print(f"{len(set(handled))} of {COUNT} messages handled, {len(handled) - len(set(handled))} of them twice")
 
 
@@ -66,6 +66,15 @@ def number_of(child: subprocess.Popen[bytes]) -> int:
     """Read the next number that a child prints."""
     assert child.stdout is not None  # noqa: S101 - a pipe was asked for
     return int(child.stdout.readline())
+
+
+def rest_of(child: subprocess.Popen[bytes]) -> list[int]:
+    """End a child, and read the numbers that it has still printed. `communicate` would miss those in our buffer."""
+    assert child.stdin is not None  # noqa: S101 - a pipe was asked for
+    assert child.stdout is not None  # noqa: S101 - as above
+    with child:  # waits for its end
+        child.stdin.close()
+        return [int(line) for line in child.stdout]
 
 
 if __name__ == "__main__":
