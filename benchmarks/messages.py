@@ -43,7 +43,7 @@ def message(due_ms: int, number: int, topic: str = TOPIC) -> Message:
 
 
 def in_batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Yield the items in batches, each as large as one call of the store may be."""
+    """Yield the items in batches, each with as many items as one call on the store may have."""
     for at in range(0, len(items), BATCH):
         yield items[at : at + BATCH]
 

@@ -1,10 +1,10 @@
 """`python -m benchmarks spark`: Spark's data source against a plain loop, and the Spark jobs on a million rows.
 
 The plain loop runs in one Python process; it reads the same Parquet files as the stream writer and makes the same calls
-of the store. `writer_vs_plain` is the rate of the Arrow stream writer divided by the rate of that loop. The time of the
+on the store. `writer_vs_plain` is the rate of the Arrow stream writer divided by the rate of that loop. The time of the
 writer is the time that Spark's progress reports for the sink. The reader reads a full store on another server. Its rate
-is divided by the rate of the same loop. The whole query counts, from planning to the last row; `reader_start_s` passes
-before the first row. The start of the Spark session does not count.
+is divided by the rate of the same loop. The whole query counts, from planning to the last row; `reader_start_s` is the
+time of a query that returns no row. The start of the Spark session does not count.
 
 Spark is not faster on one machine: the workers, the JVM and the server share its processors.
 """
@@ -149,7 +149,10 @@ def emptied(server: BenchServer) -> None:
 
 
 def plain_rate(server: BenchServer, files: Path, count: int) -> float:
-    """How many rows per second a plain loop in one process stores with the writer's calls of the store."""
+    """How many rows per second a plain loop in one process stores.
+
+    The loop makes the same calls on the store as the stream writer, without Spark.
+    """
     import pyarrow.parquet as parquet
 
     from retry_topic.spark.source.writing import items_of

@@ -54,7 +54,10 @@ _SCRIPT_MS, _SCRIPTS_S = 1.0, 2.0
 
 
 class Stall(NamedTuple):
-    """The stalls of one drain in ms, as the server and the asking process measured them."""
+    """What was measured in one run of `drain` or `scripts`, in ms.
+
+    `server`: what the server recorded. `asker`: what the asker measured, the process that asks the server for its TIME.
+    """
 
     server: Stalls
     asker: Waits

@@ -1,5 +1,8 @@
 """`python -m benchmarks purgatory`: the benchmark of Kafka's purgatory redesign, old design against new.
 
+A design is a way to build the purgatory: "new" is ours, "old" is Kafka's before its redesign, and "bare" is ours
+without locks and statistics, as a lower bound.
+
 The rate of requests rises until a design no longer sustains it. A design sustains a rate when requests are made at 98 %
 of the rate or more, and all have ended shortly after the last was made. A rate that was missed is tried once more,
 because other programs may have disturbed the machine. A point is one design at one rate. Each point is measured in a
@@ -50,7 +53,7 @@ class Sizes:
         new_from: the first rate at which the new design is measured.
         seconds: how long each point is measured; 0: until `requests` are made.
         requests: how many requests are made at each point.
-        rounds: rounds that compare the new design with the same without locks.
+        rounds: rounds that compare the new design with the bare design.
         bare_rate: the target rate of these rounds.
         tries: how often a rate is tried.
         members, beats: how many members the heartbeat monitor has, and how many heartbeats they send.

@@ -36,7 +36,8 @@ class Load:
     """The load of one point.
 
     Args:
-        design: "old", "new" or "bare".
+        design: "new": our purgatory. "old": Kafka's purgatory before its redesign. "bare": a lower bound, our
+            purgatory without locks and statistics. See `designs`.
         case: "low": few requests time out; "high": half of the requests time out.
         rate: requests a second.
         requests: how many requests are made.

@@ -1,9 +1,11 @@
 """`python -m benchmarks wheel`: how much a timer costs, with our wheel and with other timers for Python.
 
-A ratio "a vs b" is b's time divided by a's: above 1, a is faster. The exceptions are `_vs_floor` (our time divided by
-that of a C call and an object) and `_vs_handle` (divided by that of a handle). Times are CPU time of the thread, in
-nanoseconds. A ratio is computed in each round; a figure is the median over rounds. A subject is a timer that is
-measured, see `subjects`. A mix is a set of deadlines, see `mixes`.
+A ratio "a vs b" is b's time divided by a's: above 1, a is faster. Two ratios are the other way round, our time divided
+by a lower bound. For `_vs_floor` the bound is the time to call a C function and to create an object with slots, see
+`mixes.floor_ns`. For `_vs_handle` it is the time to create the object that a timer returns for an entry (its handle),
+see `subjects.HandleOnly`. Times are CPU time of the thread, in nanoseconds. A ratio is computed in each round; a figure
+is the median over rounds. A subject is a timer that is measured, see `subjects`. A mix is a set of deadlines, see
+`mixes`.
 """
 
 from __future__ import annotations

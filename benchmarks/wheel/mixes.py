@@ -159,7 +159,7 @@ class _Slotted:
 def floor_ns(due_ms: Sequence[int]) -> float:
     """Measure the floor, which no timer in C can undercut, in nanoseconds.
 
-    The floor is a call of a C function with two arguments, and a new object with slots that is kept.
+    The floor is the time to call a C function with two arguments, and to create an object with slots and keep it.
     """
     from operator import is_
 

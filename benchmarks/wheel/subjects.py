@@ -105,7 +105,7 @@ class LazyHeap:
 
 
 class HandleOnly:
-    """Creates a handle and returns it. No timer in Python can cost less."""
+    """Creates a handle (the object that stands for an entry) and returns it. No timer in Python can cost less."""
 
     class Handle:
         """A handle with as many fields as a handle of our pure core."""

@@ -3,8 +3,8 @@
 Colour appears on terminals only, and never under NO_COLOR or TERM=dumb. JSON is one object a line.
 
 `say`, `note` and `blame` write all text for people, and escape it line by line. So a message can neither forge a line
-nor control the terminal. Only the styles of `paint` are not escaped: each process marks them with a random text. JSON
-is exact and in ASCII.
+nor control the terminal. They do not escape the styles that `paint` adds. Each style contains a random text that the
+process draws at its start, so a message cannot imitate a style. JSON is exact and in ASCII.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def paint(text: str, style: str, stream: TextIO | None = None) -> str:
 
 
 def _shown(text: str) -> str:
-    """Escape the text, except for the styles of `paint`."""
+    """Escape the text, and turn the styles that `paint` has added into codes for the terminal."""
     parts = _STYLED.split(text)  # text, code, text, code, ...
     return "".join(f"\x1b[{part}m" if place % 2 else escaped(part) for place, part in enumerate(parts))
 

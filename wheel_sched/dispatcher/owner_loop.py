@@ -12,9 +12,13 @@ an earlier item writes the shard's marker. So a sleeping dispatcher always wakes
 markers were lost with a server's memory.
 
 At most `workers` batches at a time are being published or settled. So when this process dies, at most this many batches
-are published twice. While a publisher that never waits publishes one batch, the server already claims the next batch.
-That next batch is published after the one before is settled; when this process dies, it is late by its lease, but not
-published twice. A transactional publisher gets the next batch early when one claim does not bring all due items.
+are published twice. If `publish` waits for nothing and returns with all answers (see `Workers.at_once`), the owner
+sends the claim of the next batch before it publishes the present batch. So the server works on that claim meanwhile.
+The owner publishes the next batch only after it has settled the present one. If this process dies before that, the next
+batch is not published twice: its items become due again when their lease ends. With a transactional publisher, a shard
+has one batch at the publisher. A second one waits behind it only after a claim that was full, because then more items
+may be due.
+
 Source: Kafka's `SystemTimer` and its reaper. The delay store takes the place of Kafka's purgatory.
 """
 
@@ -211,7 +215,7 @@ class OwnerLoop:
         return bool(pending)
 
     def _hand_to_workers(self) -> bool:
-        """Give ready batches to free workers, or all to a transactional publisher. Returns False if none was given."""
+        """Give ready batches to free workers; a transactional publisher gets all. Returns False if none was given."""
         ready = self.in_flight.ready
         count = len(ready)
         while ready and (self._transactional or len(self.in_flight) - len(ready) < self._config.workers):

@@ -4,10 +4,10 @@ It is Kafka's `ExpiredOperationReaper` without its purge. A purgatory schedules 
 request, so the reaper does only this, at little cost. It has no keys, recurrence, contexts or executor. For these, give
 the purgatory a `SystemTimer`. The reaper sleeps until the earliest deadline; only an earlier deadline wakes it.
 
-Threads: any thread may schedule and cancel. The reaper calls the queue without a lock where each call of the queue is
-atomic, otherwise under a lock. Callbacks run in the reaper's thread, one after the other, under no lock. The first
-`schedule` starts the thread. The thread is a daemon: waiting callbacks are lost when the program ends. A child made by
-`fork` must make a new reaper.
+Threads: any thread may schedule and cancel. If each call on the queue is atomic (`DeadlineQueue.any_thread`), they add
+and remove entries without a lock; otherwise they hold the reaper's lock. Callbacks run in the reaper's thread, one
+after the other, under no lock. The first `schedule` starts the thread. The thread is a daemon: waiting callbacks are
+lost when the program ends. A child made by `fork` must make a new reaper.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class Reaper:
 
 
 class _LockedHandle:
-    """An entry of a queue whose calls are not atomic."""
+    """A handle whose `cancel` holds the reaper's lock. It is needed if calls on the queue are not atomic."""
 
     __slots__ = ("_entry", "_lock")
 

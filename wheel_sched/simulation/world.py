@@ -207,7 +207,7 @@ class World:
         return [*self.hosts].index(name) + 1
 
     def add_host(self, name: str, start: Callable[[], Callable[[], object]], again_ms: int = 700) -> Host:
-        """Add a process, which `begin` starts. It starts again `again_ms` after its death."""
+        """Add a host (`Host` explains the arguments). `World.begin` then starts the first process of the host."""
         host = self.hosts[name] = Host(self, name, start, again_ms)
         return host
 

@@ -8,7 +8,7 @@ Invariant: a PENDING handle is in one of three places: the inbox, a deadline que
 the facade). `start` and `cancel` run under the facade's lock, so at each firing either the callback or `cancel` wins.
 
 Threads: all methods run under the facade's lock. Two ways to schedule need no lock. Any thread may append to `inbox`.
-Where each call of the queue is atomic (`DeadlineQueue.any_thread`), any thread may also call `new_entry` and then
+If each call on the queue is atomic (`DeadlineQueue.any_thread`), any thread may also call `new_entry` and then
 `reschedule` on that entry; this skips the inbox. A finalizer may run anywhere, so it may call `cancel` while its thread
 works on a queue. The registry then changes only the handle and puts it into the inbox; `drain_inbox` changes the queue
 later.
@@ -79,7 +79,7 @@ class TimerRegistry:
         return self._clock.wall_ms() if handle._wall else self._clock.monotonic_ms()
 
     def drain_inbox(self) -> None:
-        """Bring the queues up to date with the handles in the inbox."""
+        """Empty the inbox: put its waiting handles into their queues, and remove the cancelled ones from there."""
         if self._busy:
             return
         inbox, schedule = self.inbox, self._queue.schedule
@@ -101,7 +101,7 @@ class TimerRegistry:
                 self._update_queue(handle)
 
     def add(self, handle: TimerHandle) -> None:
-        """Add a new handle, after the handles in the inbox."""
+        """First empty the inbox, then put a new handle into its queue."""
         self.drain_inbox()
         self.arm(handle, handle._deadline_ms)
 
@@ -218,7 +218,7 @@ class TimerRegistry:
         return True
 
     def take_back(self, handles: list[TimerHandle]) -> None:
-        """Let those of the handed-out handles wait again whose callback has not begun."""
+        """Let the handed-out handles whose callback has not begun wait again."""
         for handle in handles:
             if handle in self._handed_out:
                 self.arm(handle, handle._deadline_ms)

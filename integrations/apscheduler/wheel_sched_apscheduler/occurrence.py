@@ -316,8 +316,8 @@ class ClaimedJob(Job):
             token: fencing token.
             redelivered: whether the occurrence was handed out before. Defaults to False.
             fixed: its run times, if they are already decided. Defaults to None.
-            claimed_at: the moment at which the lateness of its run times is measured. Defaults to None: when each one
-                begins.
+            claimed_at: the moment up to which the lateness of its run times is measured. Defaults to None: up to the
+                moment at which the executor begins each run.
         """
         self.occurrence = Occurrence(self, self.id, self.next_run_time, token, redelivered)
         self.fixed, self.claimed_at = fixed, claimed_at
@@ -336,7 +336,8 @@ def claimed_copy(
         token: fencing token.
         grace_s: the grace that the executor of the job applies, in seconds.
         redelivered: whether the occurrence was handed out before. Defaults to False.
-        claimed_at: the moment at which lateness is measured. Defaults to None: when a run time begins.
+        claimed_at: the moment up to which the lateness of its run times is measured. Defaults to None: up to the
+            moment at which the executor begins each run.
     """
     copy = ClaimedJob.__new__(ClaimedJob)
     for name in _STATE:

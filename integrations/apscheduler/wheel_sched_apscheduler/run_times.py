@@ -208,7 +208,10 @@ def _agreed(parts: Any, previous: datetime | None, now: datetime) -> Any:
 
 
 def lateness_until(claimed_at: datetime, misfire: Misfire) -> datetime | None:
-    """The moment at which the lateness of a job is measured; None: when it begins. `claimed_at`: time of the claim."""
+    """The moment up to which the lateness of a job's run times is measured; None: until the executor begins each run.
+
+    `claimed_at`: the time of the claim.
+    """
     return None if misfire == "stock" else claimed_at
 
 

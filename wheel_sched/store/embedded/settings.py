@@ -87,7 +87,10 @@ class ServerSettings:
         return "\n".join(lines) + "\n"
 
     def at_least(self, fsync: str, port: int | None) -> ServerSettings:
-        """A copy with the replaced server's `fsync` if that is stronger, and its `port` if `self.port` is None."""
+        """The settings for a new server that replaces one that has ended. The arguments are those of the ended server.
+
+        The result has the stronger `fsync` of the two. It has the ended server's port if `self.port` is None.
+        """
         stronger: Fsync = self.fsync
         for name in get_args(Fsync):
             if name == fsync and _STRENGTH[name] > _STRENGTH[stronger]:

@@ -1,6 +1,6 @@
-"""History: a bounded stream of the events of a shard, for people and reports. Nothing in the store depends on it.
+"""The event history: each shard keeps a bounded stream of entries for people and reports. No store call depends on it.
 
-The caller decides the content of an entry; `retry_topic.history` writes attempts.
+The caller decides the content of an entry. For example, `retry_topic.history` writes the attempt history.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read_history(plans: Plans, shard: int, last: str = "", limit: int = 1_000) -
 
 
 class History(Capability):
-    """The history of a store."""
+    """The event history of a store: appends entries to it and reads them. See the module's docstring."""
 
     append = blocking(append_history)
     read = blocking(read_history)
@@ -59,7 +59,7 @@ class Logged(NamedTuple):
 
 
 class HistoryInMemory:
-    """The history of one shard of a store in memory."""
+    """The event history of one shard, for a store in memory: the entries that `Log` has appended."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self.entries: deque[tuple[int, bytes]] = deque()  # (number, entry)

@@ -39,7 +39,7 @@ class HistoryCases:
         assert found == [b"%d" % n for n in range(2_000 - len(found), 2_000)]
 
     def test_entries_lie_in_the_shard_of_their_route(self, wide: Bench) -> None:
-        """An entry is appended in the shard of its route, and nothing else changes."""
+        """An entry is appended to the history of the shard that its route chooses, and nothing else changes."""
         entries = [(f"m{n}", b"%d" % n) for n in range(60)]
         assert wide.history.append(entries, keep=10_000) == 60
         found = [wide.history.read(shard).entries for shard in range(wide.store.shards)]

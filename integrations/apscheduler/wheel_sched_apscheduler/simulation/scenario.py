@@ -1,6 +1,7 @@
 """The scenarios of the world of jobs: the producer's calls about each job, and the faults.
 
 A job has a date, interval or cron trigger. The producer adds the job, and may change, pause, resume or remove it.
+True time is the virtual time since the history began; the clock of a simulated process may differ from it.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class JobStep(HandIn):
 
     @property
     def first_ms(self) -> int:
-        """The first run time, or the time from which a cron trigger counts, in true time."""
+        """The first run time, in ms of true time. A cron trigger has its first run time then or later."""
         return self.at + self.delay
 
     @property
@@ -66,7 +67,7 @@ class JobStep(HandIn):
         return self.first_ms + self.every * (self.times - 1) + 50
 
     def run_times(self) -> list[int]:
-        """All run times of the trigger, in true time in ms."""
+        """All run times of the trigger, in ms of true time."""
         if self.trigger == "date":
             return [self.first_ms]
         if self.trigger == "interval":

@@ -132,6 +132,9 @@ def _says_absent(answer: Any) -> bool:
 class OccurrenceSettler:
     """The settler thread and the listener thread of a jobstore.
 
+    The settler reports ended occurrences to the store and extends leases. The listener waits for markers of the store,
+    which tell that a job is due earlier.
+
     Args:
         connection: the connection to the store.
         flush: sends all pending reports to the store.
@@ -167,7 +170,10 @@ class OccurrenceSettler:
         self._thread = threading.Thread(target=self._run, name="wheel-sched-settler", daemon=True)
 
     def start(self) -> None:
-        """Start both threads. If the store does not answer soon, the listener starts later.
+        """Start the settler thread, which opens the store and then starts the listener thread.
+
+        Waits for the end of the first try to open the store, at most `OPEN_AT_ONCE_S` seconds; for an embedded server
+        without a limit. If the store does not answer, the settler continues to try, and starts the listener later.
 
         Raises:
             StoreError, ConfigError: the store answers but cannot be used.

@@ -242,7 +242,7 @@ class JobRepository:
         return outcome
 
     def _with_running_refs(self, items: list[Item]) -> list[Item]:
-        """Add the ref `running` to the items with whose ids earlier jobs still have runs under way.
+        """Add the ref `running` to each item for whose id an earlier job still has a run under way.
 
         If the counts of the store show that no job has such a run, this looks no item up.
         """
@@ -266,7 +266,7 @@ class JobRepository:
         return marked
 
     def _store_beside_run(self, item: Item) -> bool:
-        """Store a job although an earlier job in its last run still has its id. Returns whether the job was stored."""
+        """Store a new job if the old job with its id is in its last run or has ended. Returns whether it was stored."""
         store = self._connection.store
         for _ in range(TRIES):
             found = store.get([item.id])[0]
@@ -281,7 +281,7 @@ class JobRepository:
         return False
 
     def _move_to_split_item(self, found: Found) -> Alteration:
-        """The change that moves a run in flight to a split item. Its process finds the run there, see `claims`."""
+        """The change that moves a run in flight to a split item, where the process that runs it finds it, see `claims`."""
         run_times: list[datetime] = []
         if not _is_cancelled(found):  # a cancelled run never comes again
             job = self._codec.decode(found.id, found.body, resolve=False).job
@@ -292,7 +292,7 @@ class JobRepository:
     # Changing.
 
     def update(self, job: Any) -> None:
-        """Replace a job. Its metadata and tags stay. If `job` still has the run time of its look-up, that stays too.
+        """Replace a job; metadata and tags stay. If the run time of `job` is that of its look-up, the stored one stays.
 
         Raises:
             JobLookupError: there is no job with this id, or its last run is under way.

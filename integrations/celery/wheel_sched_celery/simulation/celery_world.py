@@ -56,7 +56,10 @@ SERVER_FAULTS = {
 
 @dataclass(slots=True)
 class TaskSendResult:
-    """The result that the producer got for a task. `outcome`: "sent", "refused" or "in doubt"."""
+    """The result that the producer got for a task.
+
+    `outcome`: "sent"; "refused": the error proves that the task was not sent; "in doubt": neither is proven.
+    """
 
     outcome: str
     eta_ms: int

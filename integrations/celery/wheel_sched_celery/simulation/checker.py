@@ -145,10 +145,11 @@ def _duplicates(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]
 
 
 def _revoked(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
-    """Check that no refused task runs, and that no task runs after it was revoked.
+    """Check that no task runs after it was revoked, and that no task runs whose send was refused.
 
-    Where faults have struck, the second check covers only held tasks, and only if the faults struck after the revoke.
-    If no fault has struck, no revoked task may stay in the store either.
+    A send is refused if the error of its call proves that the task was not sent. If faults have struck, the check of
+    revoked tasks covers only held tasks, and only if every fault struck after the revoke and none was a fault of a call
+    or a rewind. If no fault has struck, no revoked task may stay in the store either.
     """
     found = [
         f"refused: task {number} was refused, and ran"
