@@ -242,7 +242,7 @@ class JobRepository:
         return outcome
 
     def _with_running_refs(self, items: list[Item]) -> list[Item]:
-        """Add the ref `running` to each item for whose id an earlier job still has a run under way.
+        """Add the ref `running` to each item whose id an earlier job had, if a run of that job is under way.
 
         If the counts of the store show that no job has such a run, this looks no item up.
         """
@@ -281,7 +281,7 @@ class JobRepository:
         return False
 
     def _move_to_split_item(self, found: Found) -> Alteration:
-        """The change that moves a run in flight to a split item, where the process that runs it finds it, see `claims`."""
+        """The change that makes a run in flight a split item. The process that runs it finds it there, see `claims`."""
         run_times: list[datetime] = []
         if not _is_cancelled(found):  # a cancelled run never comes again
             job = self._codec.decode(found.id, found.body, resolve=False).job
