@@ -208,7 +208,7 @@ PositionsOf = Callable[[Sequence[str]], Sequence[int | None]]
 
 
 class LogReader(Protocol):
-    """A group member whose caller stores the positions together with the results of the records.
+    """A group member that stores no positions. The code that uses it stores them, together with the records' results.
 
     Only one thread may use it.
     """

@@ -1,4 +1,4 @@
-"""The common part of the intake's two transports: it answers a plan's questions and reports results.
+"""The common part of the intakes from a queue and from a log: it answers a plan's questions and reports results.
 
 A plan has questions when it must know counts or items of the store, or topics of the broker, before it can decide.
 

@@ -1,4 +1,4 @@
-"""A log reader of a simulated world: a member of a group whose caller stores the positions.
+"""The log reader of a simulated process: a group member that stores no positions. The intake that uses it stores them.
 
 It does what `KafkaLog` does. The simulated server does the work of the cluster and of the real client library.
 """
@@ -29,7 +29,7 @@ class _Reading:
 
 
 class RemoteLogReader(GroupMember):
-    """A member of a group whose caller stores the positions. Implements `LogReader`, as `KafkaLog` does."""
+    """A group member that stores no positions; see the module. Implements `LogReader`, as `KafkaLog` does."""
 
     def __init__(
         self,
