@@ -9,8 +9,8 @@ A claim belongs to the ownership in which it was made (`OwnedShard`). After a sh
 or another process, the new owner takes it over, even if it is the former owner. Open claims of the earlier ownership
 are no longer sent. During a take-over no claim of the shard is sent.
 
-Threads: the dispatcher's owner acquires shards. A take-over runs in its own thread, because the broker may be slow. The
-publisher's threads send, at most one for each shard.
+Threads: the dispatcher's main thread acquires shards. A take-over runs in a separate thread, because the broker may be
+slow. The publisher's threads send, at most one for each shard.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class ShardOwner:
             owned.claims = max(owned.claims, number)
 
     def last_number(self, shard: int, owned: OwnedShard) -> int:
-        """The greatest claim number that this process knows. The next number is above it, even if the store lost it."""
+        """The greatest claim number that this process knows. The next one is greater, even after lost writes."""
         with self._lock:
             return max(owned.committed, owned.claims, *self._open[shard], 0)
 

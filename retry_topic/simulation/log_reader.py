@@ -95,7 +95,7 @@ class RemoteLogReader(GroupMember):
         return (Delivery(message, None) for message in messages)
 
     def _assigned(self, gained: Mapping[Place, int]) -> bool:
-        """Start to read new partitions, from the caller's positions or else from the group's committed offsets."""
+        """Start to read new partitions, from the intake's positions or else from the group's committed offsets."""
         topic_id = self._id_of(self._topic)
         if self._parts and topic_id != self._topic_id:
             self._begin_anew()
