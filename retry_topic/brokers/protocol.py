@@ -56,7 +56,7 @@ class BrokerConsumer(Protocol):
     """One member of a consumer group."""
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """Up to `limit` deliveries. Waits up to `timeout_ms` for the first. Deliveries of silent members come first."""
+        """Up to `limit` deliveries; those without a `beat` for `idle_ms` come first. Waits up to `timeout_ms`."""
         ...
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
@@ -193,10 +193,10 @@ class PartitionedConsumer(BrokerConsumer, Protocol):
 
 @runtime_checkable
 class PartitionedBroker(Protocol):
-    """A log broker whose consumers can tell their partitions (`PartitionedConsumer`)."""
+    """A log broker whose consumers know their partitions (`PartitionedConsumer`)."""
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> PartitionedConsumer:
-        """Join `group` on `topics`, as `Broker.consumer` does. Returns a consumer that can tell its partitions."""
+        """Join `group` on `topics`, as `Broker.consumer` does. Returns a consumer that knows its partitions."""
         ...
 
     def topic_id(self, topic: str) -> str:
@@ -208,7 +208,7 @@ PositionsOf = Callable[[Sequence[str]], Sequence[int | None]]
 
 
 class LogReader(Protocol):
-    """A group member whose caller stores the positions together with the results of the records.
+    """A group member that stores no positions. The code that uses it stores them, together with the records' results.
 
     Only one thread may use it.
     """
@@ -304,7 +304,7 @@ class OriginalsBroker(Protocol):
     """A log broker that can read single records again, for messages by reference."""
 
     def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
-        """The payload of each reference, or why it cannot be read. If that is not transient, repeating is useless."""
+        """The payload of each reference, or why it cannot be read. If the failure is not transient, do not repeat."""
         ...
 
 
@@ -369,7 +369,7 @@ class GroupTopicsBroker(Protocol):
 
 @runtime_checkable
 class ReadersBroker(Protocol):
-    """A broker that knows by itself which topics a group reads. The headers of a record may be forged."""
+    """A broker that knows which topics a group reads. Headers do not prove it, because they may be forged."""
 
     def reads(self, group: str, topic: str) -> bool:
         """Whether `group` reads `topic`; False if there is no such topic.

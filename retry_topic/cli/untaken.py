@@ -111,13 +111,14 @@ def _first_of(there: Backlog) -> RetryState:
 
 
 def _is_untaken(state: RetryState) -> bool:
-    """Whether a consumer wrote the record for its group's service.
+    """Whether a consumer wrote this record, for its group's retry service to take in.
 
-    Such a record has failed, and it holds the start of its attempt or no policy yet. A record that a service wrote, as
-    a retry or as a dead letter, holds a policy and no start.
+    The headers show who wrote a record. A consumer writes the time at which the failed attempt started. A retry service
+    removes that time, and writes the name of the policy that decided. So a record with a start time comes from a
+    consumer, and so does a record without a policy.
     """
-    handed_on = state.started_ms is not None or state.policy is None
-    return state.dialect == "own" and state.attempt > 0 and state.consumer_group is not None and handed_on
+    by_consumer = state.started_ms is not None or state.policy is None
+    return state.dialect == "own" and state.attempt > 0 and state.consumer_group is not None and by_consumer
 
 
 def untaken_lines(broker: Broker, named: str | None = None) -> list[str]:

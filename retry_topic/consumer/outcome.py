@@ -143,7 +143,11 @@ class HandlerOutcome:
 
 
 class Sink(Protocol):
-    """Takes the outcomes of deliveries. A sink is the settler, or a thread that keeps the order of keys before it."""
+    """Takes the outcomes of deliveries and has the deliveries settled.
+
+    There are two kinds of sinks. A `Settler` settles the deliveries at the broker. A `SettlerThread` of ordered keys
+    first changes the key locks in the store, where this is necessary, and then gives the outcomes to a `Settler`.
+    """
 
     def put(self, outcome: HandlerOutcome) -> None:
         """Take one outcome. Any thread may call it."""

@@ -40,8 +40,9 @@ def run(
     """Run the demo from start to end.
 
     Args:
-        input_path: a JSON Lines file instead of the airports.
-        count: how many records. Defaults to 2,500, or all lines of the file.
+        input_path: a JSON Lines file with the records. Defaults to None: each record is an airport from the package
+            `airportsdata`.
+        count: how many records. Defaults to 2,500 airports, or to all lines of the file.
         folder: data folder of the embedded server. The demo first removes what an earlier run left there.
         progress: called with (records that are delivered or dead, all records, a text).
 

@@ -315,7 +315,7 @@ class IntakeFromLog(Transport):
 
 
 def _known_before(one: IntakeRecord | Decided, position: int) -> IntakeRecord | Decided:
-    """The record, marked as known if it is before this position: the shard has already taken it in."""
+    """The record. It is marked as known if its offset is below `position`: the shard has already taken it in."""
     decided = one if isinstance(one, Decided) else Decided(one, one.state)
     if decided.offset >= position:
         return one

@@ -3,11 +3,11 @@
 A record is acknowledged only after it is stored. After a crash in between, the step is repeated and finds the id in the
 store.
 
-The store keeps a message's attempt count until the policy's cap by age. For an hour it remembers which records were
-taken in. So a record that is handed out again after a crash is taken in exactly once, even if its message was sent long
-ago. With one shard, the call that stores waiting messages also writes both. With several shards, and for dead letters,
-a second call writes both. A crash between the two calls can deliver a waiting message once more, under the same attempt
-id, if the message is sent before its record is read again.
+The store keeps two *notes* about a record: the attempt count of its message, until the policy's cap by age, and for an
+hour the fact that the record was taken in. So a record that is handed out again after a crash is taken in exactly once,
+even if its message was sent long ago. With one shard, the call that stores waiting messages also writes their notes.
+With several shards, and for dead letters, a second call writes the notes. A crash between the two calls can deliver a
+waiting message once more, under the same attempt id, if the message is sent before its record is read again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """The plan: decides what to store, refuse and report of a batch of failed messages. Pure, without I/O.
 
-    records + the store's answers + now + rules ─► plan ─► items, dead letters, counts, ids for the transport to store
+    records + the store's answers + now + rules ─► plan ─► items, dead letters and counts for the caller to store
+
+The caller is a `Transport`: the intake from a queue or the intake from a log.
 
 For each record the plan takes the greater of the header's attempt count and the store's own count, so that no header
 lowers a count. It asks the policy, and writes the message with its next attempt time, or as a dead letter.
 
-A plan that lacks an answer has `questions` and nothing to store. The transport answers them and plans `entries` again:
-records that are already decided do not change.
+A plan that lacks an answer has `questions` and nothing to store. The caller finds the answers and calls `plan` again
+with `entries`: records that are already decided do not change.
 
 An attempt is counted once. When two copies of one delivery fail, the second failure is known: nothing is stored
 (`is_copy`). The same holds for a message that has succeeded; consumers report successes to the store.
@@ -76,7 +78,7 @@ class Plan:
         fresh: entries with something to store.
         items: waiting messages.
         dead: entries that are dead letters.
-        dead_letters: the same in the store's form, each with the reason.
+        dead_letters: for each of `dead` the item that the store keeps, and the reason.
         counts: the attempt counts of `fresh`, for a log batch.
     """
 
@@ -170,7 +172,10 @@ def plan(
 def _count(
     record: IntakeRecord, known: Known, numbers: dict[str, int], rules: Rules, questions: Questions
 ) -> Decided | None:
-    """The record with the greater attempt count of headers and store, or marked as known. None: ask the store first."""
+    """Find the number of a record's failed attempt: the greater of the header's count and the store's count.
+
+    Marks the record if its failure is already known. Returns None if the store must be asked first.
+    """
     message, given = record.delivery.message, record.state
     of_replays = replays_key(given.known_as)
     replays = known.counts.get(of_replays)
@@ -235,7 +240,10 @@ def is_copy(state: RetryState, replays: int, count: int) -> bool:
 
 
 def _count_again(one: Decided, count: int, taken_in: bool, known: Known, questions: Questions) -> Decided | None:
-    """Decide if a record whose attempt is already counted is a repeat or another attempt. None: ask the store first."""
+    """Decide if a record whose attempt is already counted is a repeat or another attempt.
+
+    Returns None if the store must be asked first.
+    """
     claimed = one.state.attempt
     one.state = replace(one.state, attempt=max(count, claimed))
     if one.member not in known.items:

@@ -309,7 +309,10 @@ class Rules:
         return self.origins is not None and elsewhere and state.key_lock is None and not state.unsigned
 
     def write(self, one: Decided) -> None:
-        """Make the item that the store holds. A message that cannot wait becomes a dead letter."""
+        """Make the item that the store holds until the message is due.
+
+        A message that the store refuses, or whose body is larger than `MAX_BODY_BYTES`, becomes a dead letter.
+        """
         record, state, decision = one.record, one.state, one.decision
         topic, message, secrets = record.topic, record.delivery.message, self.secrets
         policy = (None, None) if decision is None else (decision.why.policy, decision.why.max_attempts)
@@ -345,8 +348,10 @@ def fingerprint_of(one: Decided) -> str:
 
 
 def _item(one: Decided, message: Message) -> tuple[Item, str | None]:
-    """The item, and why it cannot wait in the store (None if it can). A message that the store cannot hold at all is
-    kept by the dead topic only; its item has no body."""
+    """The item, and why the store must not hold it until it is due; None if the store may.
+
+    If the store would refuse the item, the returned item has no body: only the dead topic keeps the message.
+    """
     topic, key_lock = one.record.topic[:_MAX_NAME], one.state.key_lock
     refs, route = ((), None) if key_lock is None else ((ref_of(key_lock),), route_of(key_lock))
     try:

@@ -1,4 +1,4 @@
-"""The common part of the intake's two transports: it answers a plan's questions and reports results.
+"""The common part of the intakes from a queue and from a log: it answers a plan's questions and reports results.
 
 A plan has questions when it must know counts or items of the store, or topics of the broker, before it can decide.
 
@@ -175,7 +175,10 @@ class Transport:
             until_available(lambda: self._locks.given_up(rows))
 
     def _open_renamed(self, renamed: Sequence[Decided], until_available: UntilAvailable) -> None:
-        """Log records that got another id, and open their ordering keys, which wait for the id that they came with."""
+        """Log records that got another id, and open their ordering keys.
+
+        The store would keep such a key closed until a message with the record's former id has ended.
+        """
         for one in renamed:
             taken = f"{one.head}.{one.state.attempt}"
             logger.warning("intake.id_is_taken: %s is another message's; stored as %s", taken, one.member)

@@ -9,8 +9,8 @@ A claim belongs to the ownership in which it was made (`OwnedShard`). After a sh
 or another process, the new owner takes it over, even if it is the former owner. Open claims of the earlier ownership
 are no longer sent. During a take-over no claim of the shard is sent.
 
-Threads: the dispatcher's owner acquires shards. A take-over runs in its own thread, because the broker may be slow. The
-publisher's threads send, at most one for each shard.
+Threads: the dispatcher's main thread acquires shards. A take-over runs in a separate thread, because the broker may be
+slow. The publisher's threads send, at most one for each shard.
 """
 
 from __future__ import annotations
@@ -180,10 +180,10 @@ class ShardOwner:
             self._drop(shard, self._open[shard].get(number))
 
     def confirmed(self, shard: int, number: int) -> bool:
-        """Whether this process still owns a claim's shard, as the store says. Call it after `ClaimSender.take_over`.
+        """Whether the store still names this process as owner of a claim's shard. First call `ClaimSender.take_over`.
 
-        The order matters, because a new owner first acquires the shard and then fences us. If the shard is ours now, a
-        later owner will fence us before it reads which claims were sent. So that owner misses no claim of ours.
+        A new owner acquires the shard in the store before it calls `take_over`. If the store names us now, each later
+        owner calls `take_over` after us: it fences us, then reads which claims were sent, and misses no claim of ours.
         """
         answer: Ownership = self._execute(shard, Own(self.name, self._lease_ms))
         with self._lock:
@@ -205,7 +205,7 @@ class ShardOwner:
             self._drop(shard, self._open[shard].pop(number, None))
 
     def suspect(self) -> None:
-        """Record that the store did not answer: it may now be another store, or have lost writes."""
+        """Record that the store did not answer and may have lost writes: `acquire` checks the open claims again."""
         with self._lock:
             for owned in self._owned.values():
                 owned.suspect = True
@@ -224,7 +224,7 @@ class ShardOwner:
             owned.claims = max(owned.claims, number)
 
     def last_number(self, shard: int, owned: OwnedShard) -> int:
-        """The greatest claim number that this process knows. The next number is above it, even if the store lost it."""
+        """The greatest claim number that this process knows. The next one is greater, even after lost writes."""
         with self._lock:
             return max(owned.committed, owned.claims, *self._open[shard], 0)
 

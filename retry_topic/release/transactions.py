@@ -2,9 +2,9 @@
 
 `OwnedShards` claims only from shards that this process owns, in the current ownership epoch, with a number above that
 of the last sent claim. Such a claim has no lease end, because only the broker knows whether it was sent. The publisher
-ends the claim, or the next owner of the shard does. A claim is ours while we own its shard. The dispatcher extends the
-ownership while it works on the claim. A process acquires a shard when it has due items. It also acquires a shard that
-has only open claims of another process, because that process may be dead.
+ends the claim, or the next owner of the shard does. A claim belongs to this process while the process owns its shard.
+The dispatcher extends the ownership while it works on the claim. A process acquires a shard when the shard has due
+items. It also acquires a shard that has only open claims of another process, because that process may be dead.
 
 `TransactionalPublisher` sends a claim's messages and its number in one transaction, all or nothing. Messages that the
 broker refuses for good first leave the claim in the store. Then the publisher sends the rest. Messages that already
@@ -93,9 +93,11 @@ class OwnedShards:
             self._ownership.opened(claim.shard, claim.number, owned)
 
     def failed(self, call: Call[Any], error: Exception) -> None:
-        """Handle a failed call. If the epoch was stale, the next call asks who owns the shard.
+        """Handle a failed call.
 
-        If the store did not answer, it may now be another store, or have lost writes."""
+        If the epoch was stale, the next call asks the store who owns the shard. If the store did not answer, it may
+        have lost writes. So before the next claim from each owned shard, its open claims are checked again.
+        """
         self._claiming.pop(call.operation.token, None)
         if isinstance(error, StaleEpoch):
             self._ownership.outdated(call.shard)

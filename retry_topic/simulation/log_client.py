@@ -49,7 +49,7 @@ class RemoteLogBroker(LogClient):
         return RemoteLogConsumer(self._world, self._server, names, group, idle_ms, self._member)
 
     def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> RemoteLogReader:
-        """Read a topic as a member of a group whose caller stores the positions. Implements `LogBroker.log_reader`."""
+        """Read a topic as a member of a group; see `LogReader`. Implements `LogBroker.log_reader`."""
         return RemoteLogReader(self._world, self._server, topic, group, positions, idle_ms, self._member)
 
     def sender(self, namespace: str, shards: int) -> RemoteSender:

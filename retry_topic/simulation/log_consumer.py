@@ -2,7 +2,7 @@
 
 `RemoteLogConsumer` does what `KafkaConsumer` does, with the product's own offset tracker and topic ids. The simulated
 server does the work of the cluster and of the background threads of the real client library. The module `log_reader`
-has the other kind of member, whose caller stores the positions.
+has the other kind of group member: it stores no positions, because the intake that uses it does.
 """
 
 from __future__ import annotations

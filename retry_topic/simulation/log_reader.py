@@ -1,4 +1,4 @@
-"""A log reader of a simulated world: a member of a group whose caller stores the positions.
+"""The log reader of a simulated process: a group member that stores no positions. The intake that uses it stores them.
 
 It does what `KafkaLog` does. The simulated server does the work of the cluster and of the real client library.
 """
@@ -29,7 +29,7 @@ class _Reading:
 
 
 class RemoteLogReader(GroupMember):
-    """A member of a group whose caller stores the positions. Implements `LogReader`, as `KafkaLog` does."""
+    """A group member that stores no positions; see the module. Implements `LogReader`, as `KafkaLog` does."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class RemoteLogReader(GroupMember):
         return (Delivery(message, None) for message in messages)
 
     def _assigned(self, gained: Mapping[Place, int]) -> bool:
-        """Start to read new partitions, from the caller's positions or else from the group's committed offsets."""
+        """Start to read new partitions, from the intake's positions or else from the group's committed offsets."""
         topic_id = self._id_of(self._topic)
         if self._parts and topic_id != self._topic_id:
             self._begin_anew()

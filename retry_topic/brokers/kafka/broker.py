@@ -54,8 +54,9 @@ class KafkaBroker:
             `transaction.timeout.ms` have the same effect as the arguments of these names.
         partitions: number of partitions of topics that this broker creates. Defaults to 1.
         replication: number of copies of these topics; -1 for the cluster's default. Defaults to -1.
-        topic_settings: settings of these topics (`retention.ms`, ...). Defaults to the cluster's settings, and for a
-            group's own topics to those of `settings_for`.
+        topic_settings: settings of these topics (`retention.ms`, ...). Defaults to the cluster's settings. A group's
+            retry, redelivery and dead topics have other defaults: they keep records for 7 days (the dead topic: 30
+            days), are never compacted, and accept records of up to 8 MiB.
         create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
         transactions: use transactions for consume-and-produce and for due messages. Give False for clusters without
             transactions; then only idempotent producers and the headers `retry-id` and `retry-attempt` limit
@@ -193,7 +194,7 @@ class KafkaBroker:
         return consumer
 
     def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> KafkaLog:
-        """Read `topic` as a member of `group`. The caller stores the positions. An absent topic is created."""
+        """Read `topic` as a member of `group`. An absent topic is created. Implements `LogBroker.log_reader`."""
         joining([topic], group, idle_ms)
         self.topology.create([topic])
         member = checked_member(self.member_settings(group, idle_ms))
@@ -232,8 +233,9 @@ class KafkaBroker:
         self.topology.create([topic])
 
     def create_group_topics(self, topics: Mapping[str, str]) -> list[str]:
-        """Create the absent topics of a group, with the settings of `settings_for`. Returns the created ones.
+        """Create the absent topics of a group. Returns the created ones.
 
+        The new topics get the settings that `settings_for` returns; the user's `topic_settings` override these.
         Existing topics keep their settings. Implements `GroupTopicsBroker.create_group_topics`.
 
         Raises:

@@ -1,5 +1,5 @@
-"""Checks a user's librdkafka settings: this package sets some of them itself, some repeat an argument of `KafkaBroker`,
-and librdkafka checks the others.
+"""Checks a user's librdkafka settings: this package sets some of them itself, some mean the same as an argument of
+`KafkaBroker`, and librdkafka checks the others.
 
 librdkafka tries the settings on clients without a broker, so no connection is opened. `KafkaBroker` reports a mistyped
 name or an impossible value when it is made, not when it first needs the client. Cost: below a millisecond.
@@ -59,13 +59,14 @@ def reserved_problems(settings: Mapping[str, Any]) -> list[str]:
 
 
 def combined(settings: dict[str, Any], names: tuple[str, ...], argument: str, given: Any, problems: list[str]) -> Any:
-    """The value of an argument that the settings may give instead; None if neither gives it.
+    """The value that the user gave as an argument of `KafkaBroker`, or as a setting that means the same.
 
-    Removes the settings from `settings`. Adds a text to `problems` if the argument and the settings differ.
+    Returns None if the user gave neither the argument nor such a setting. Removes the settings in `names` from
+    `settings`. Adds a text to `problems` if the argument and a setting differ.
 
     Args:
         settings: the user's settings.
-        names: the names of the settings that repeat the argument.
+        names: the names of the settings that mean the same as the argument.
         argument: the name of the argument.
         given: the value of the argument; None if the user did not give it.
         problems: the list that gets the problems.

@@ -1,9 +1,9 @@
 """KafkaLog: a group member that reads whole partitions in order. The delay store keeps its positions.
 
-`poll` hands out batches of one partition. The store says where to begin in a partition; the committed offsets only show
-the group's progress to Kafka's tools. A member that has lost a partition may still hold a batch of it. The store
-refuses that batch, because the position has moved on. So exactness does not depend on Kafka's rule of who may commit
-(see `Position`).
+`poll` hands out batches of one partition. The store says where to begin in a partition. Only when the store has no
+position, the member begins at the group's committed offset. Otherwise the committed offsets only show the group's
+progress to Kafka's tools. A member that has lost a partition may still hold a batch of it. The store refuses that
+batch, because the position has moved on. So exactness does not depend on Kafka's rule of who may commit (`Position`).
 
 A topic may be deleted and recreated while a member reads it. The partitions of the new topic are new sources, read from
 their beginning. The client does not report when it starts to read the new log. So this class reads the topic's id when

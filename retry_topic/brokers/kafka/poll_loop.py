@@ -4,9 +4,11 @@ The loop polls the client, puts records into the offset tracker's buffer, and pa
 Rebalances happen inside `client.poll`. No other thread uses the client, because a running poll blocks all other calls
 of the client. A thread that needs the client gives the loop a function to call (`run_in_loop`).
 
-A member that gets no call for `idle_ms` leaves the group, and joins it again at the next poll. So its partitions go to
-working members although its process runs. A member that the group has expelled joins again with a new client, because
-the old client would keep its partitions and report nothing. The time with one client is a *life* of the member.
+The loop polls the client even when nobody uses the member, so the cluster would never expel a member whose user hangs.
+Therefore a member leaves the group when no thread has called its `poll`, `ack`, `forward` or `beat` for `idle_ms`. Then
+other members get its partitions. The member joins again at the next `poll`. A member that the group has expelled joins
+again with a new client, because the old client would keep its partitions and report nothing. The time with one client
+is a *life* of the member.
 
 A function makes the client, so that a test can use a fake one. `changed` is the lock of the tracker and of all
 attributes of the loop. It is notified when records, failures or requests come.

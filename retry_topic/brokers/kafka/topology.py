@@ -204,7 +204,7 @@ class Topology:
     ) -> dict[tuple[str, int], int]:
         """For each partition the offset after its last record. With `earliest`: the offset of its first record.
 
-        `committed`: the offset at which the first open transaction begins, if there is one. A reader of committed
+        With `committed`: the offset at which the first open transaction begins, if there is one. A reader of committed
         records gets no further until that transaction ends.
         """
         if not places:
@@ -247,13 +247,16 @@ class Topology:
         return topic if asked is None else self.answered_id(topic, asked)
 
     def ask_id(self, topic: str) -> Any:
-        """Ask for the id of a topic. Returns a future for `answered_id`, or None if topics have no ids."""
+        """Ask for the id of a topic, without waiting. Returns the pending request; None if topics have no ids.
+
+        The request is a future. Give it to `answered_id`, which waits for the answer.
+        """
         if not self._controlled:
             return None
         return self.admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)[topic]
 
     def answered_id(self, topic: str, asked: Any) -> str:
-        """Wait for the answer to `ask_id`. Returns the id and raises as `topic_id` does."""
+        """Wait for `asked`, a request that `ask_id` returned. Returns and raises the same as `topic_id`."""
         try:
             found = str(asked.result(TIMEOUT_S).topic_id)
         except KafkaException as error:

@@ -76,7 +76,7 @@ class RedisStreamsConsumer:
         self._join()
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """Up to `limit` deliveries; those of silent members come first. Waits up to `timeout_ms` for the first.
+        """Up to `limit` deliveries; those without a `beat` for `idle_ms` come first. Waits up to `timeout_ms`.
 
         Raises:
             BrokerUnavailable: the server does not answer: poll again. Or this consumer was closed: make another.

@@ -1,11 +1,15 @@
-"""PartitionAssignment: the assignment of one ordered partition or leased topic to a reader, until its end or loss.
+"""PartitionAssignment: the time in which one reader reads an ordered partition, until its regular end or its loss.
 
-It holds the deliveries that were read and are not settled, and renews them at the broker. Under a lease in the store,
-it owns the *scope*: the name under which the store keeps the locks of the partition's keys. The next owner of the scope
-gets a greater epoch. Then the store refuses all later calls of this owner. So the order does not depend on how soon a
-reader notices that it has lost the partition.
+Some brokers assign no partitions. Then one consumer of the group leases the whole topic (`leased_topic`), and this
+module treats that topic as one partition.
 
-Deliveries that come before this reader owns the scope wait. When it owns the scope, it loads the closed keys.
+The assignment holds the deliveries that were read and are not settled, and renews them at the broker. Under a lease in
+the store, it owns the *scope*: the name under which the store keeps the locks of the partition's keys. The next owner
+of the scope gets a greater epoch. Then the store refuses all later calls of this owner. So the order does not depend on
+how soon a reader notices that it has lost the partition.
+
+A key is *closed* while a failed message of it waits for its retry: later messages of the key are parked. When the
+reader owns the scope, it reads from the store which keys are closed. Deliveries that come earlier wait until then.
 """
 
 from __future__ import annotations
@@ -65,7 +69,7 @@ def new_holder() -> str:
 
 
 class PartitionAssignment:
-    """The time in which one reader reads one ordered partition or leased topic.
+    """The time in which one reader reads one ordered partition, or a whole topic that it has leased; see the module.
 
     Args:
         context: what all assignments of its reader have in common.

@@ -2,8 +2,9 @@
 
 When a message fails, `KeyQueues` closes its key in the store, and only then settles the message or continues with the
 key. The messages behind it, and all later ones of the key, are parked in the store until the retry has succeeded or is
-given up. The closed keys are loaded when the reader becomes the owner of the partition's keys. From then on `KeyQueues`
-knows them, because only the owner can close a key. So a message of an open key needs no call to the store.
+given up. When the reader becomes the owner of the partition's keys, it reads from the store which keys are closed. From
+then on `KeyQueues` knows them, because only the owner can close a key. So a message of an open key needs no call to the
+store.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _PARKED_AT_ONCE = 100  # messages of one queue; this bounds the bytes as well
 
 @dataclass(slots=True, eq=False)
 class KeyQueue:
-    """The messages of a key. `running` is the one that is handled now. `head`: whether it is its closed key's head."""
+    """The messages of a key. `running` is the one that is handled now. `head`: whether the key is closed and `running`
+    is its head."""
 
     key_lock: str
     waiting: deque[tuple[Delivery, RetryState]] = field(default_factory=deque)

@@ -128,7 +128,7 @@ class SettlerThread:
     def _pass_on(self) -> None:
         """Tell the store which heads succeeded, so that the next messages of their keys follow. Then settle the heads.
 
-        If the process died between the two steps in the other order, the key would stay closed.
+        In the other order, a crash between the two steps would leave the key closed.
         """
         while self._succeeded:
             succeeded = self._succeeded[:200]

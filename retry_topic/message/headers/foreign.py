@@ -1,5 +1,5 @@
-"""Retry headers of other systems. All are read, so that a group can adopt their topics with the counts. Spring's are
-also written.
+"""Retry headers of other systems. This package reads them, so that a group can take over topics of these systems and
+keep the counts of attempts. It also writes Spring's headers.
 
 | from     | header of the count          | its number on a record in a retry topic                              |
 |----------|------------------------------|----------------------------------------------------------------------|
@@ -11,8 +11,9 @@ Spring writes numbers as big-endian two's complement: counts and partitions are 
 offsets a long, times a BigInteger of the fewest bytes. SmallRye and Pulsar write decimal text. Reading never raises.
 
 `with_spring` writes Spring's headers for consumers in Java that share the topics. Our headers stay beside them and
-decide. A message that is going to be tried again gets the names of Spring's retry topics; a dead letter gets the names
-of its dead-letter topics. A value that Spring has no form for (an offset that is no number) is left out.
+decide. Spring has two families of header names. A message that is going to be tried again gets the headers of a record
+in a retry topic (`kafka_original-topic`, ...). A dead letter gets the headers of a record in a dead-letter topic
+(`kafka_dlt-original-topic`, ...). A value that Spring has no form for (an offset that is no number) is left out.
 
 Sources: spring-kafka `RetryTopicHeaders`, `KafkaHeaders`, `DeadLetterPublishingRecovererFactory`; SmallRye
 `KafkaDelayedRetryTopic`; Pulsar `RetryMessageUtil`.

@@ -42,13 +42,16 @@ LEAST_MESSAGES = 30  # a smaller group has too little data
 class Verdict:
     """The result for one topic and error class.
 
+    The *recovery curve* is the probability that a message still fails a given time after its first failure, estimated
+    from the history. It predicts how a policy would have done.
+
     Args:
         topic: topic of the messages.
         error_class: class of their first error.
         messages: messages that failed at least once.
-        today: what happened to these messages: share of successes, tries per message, and wait (p50, p90, p99).
-        present: what the recovery curve predicts for today's policy. The closer to `today`, the better the curve fits.
-        proposed: what the recovery curve predicts for the proposal.
+        today: measured in the history: share of successes, tries per message, and wait (p50, p90, p99).
+        present: the same, predicted by the curve for today's policy. The closer to `today`, the better the curve fits.
+        proposed: the same, predicted by the curve for the proposed policy.
         load: deliveries of these messages today and with the proposal, and their ratio.
         interval: confidence intervals of the proposal's success and tries, at least 95 %; see `curves.interval`.
         policy: the settings of the proposal.

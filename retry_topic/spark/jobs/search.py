@@ -1,6 +1,7 @@
 """Searches for a better retry policy on a recovery curve: fewer tries with the same success and wait.
 
-A random search over exponential policies comes first. Then the search takes smaller and smaller steps around the best
+The recovery curve (`curves`) is the probability that a message still fails a given time after its first failure. A
+random search over exponential policies comes first. Then the search takes smaller and smaller steps around the best
 policy. A score is a look-up on the curve, so a few hundred scores take a moment. The same seed gives the same policy.
 """
 

@@ -27,7 +27,9 @@ class ShardLog(InputPartition):
 
 
 class HistoryReader(DataSourceReader):
-    """Reads the form `attempts`. An unreadable row becomes a row of nulls, which the jobs leave out and count.
+    """Reads the attempt history (option `form`: `attempts`).
+
+    An unreadable row becomes a row of nulls. The jobs leave such rows out and count them.
 
     Args:
         place: the store.

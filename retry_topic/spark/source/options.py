@@ -190,7 +190,7 @@ def read_form(options: Mapping[str, str]) -> str:
     """Parse the option `form`: which columns a read returns.
 
     `items`: items as they are stored. `letters`: messages decoded into payload, key and retry headers. `damage`: what
-    an audit checks. `attempts`: the attempt history.
+    is wrong with each item, for the job `audit`. `attempts`: the attempt history.
 
     Raises:
         ConfigError: the form is unknown; nothing was read.

@@ -52,7 +52,8 @@ class StoreReader(DataSourceReader):
     Args:
         place: the store.
         scope: which items to read.
-        form: `items`, `letters` or `damage`; see `read_form`.
+        form: which columns to read: `items` (items as they are stored), `letters` (messages with their retry headers)
+            or `damage` (what is wrong with each item, for the job `audit`).
         schema: the columns to return.
     """
 
@@ -125,7 +126,8 @@ class StoreReader(DataSourceReader):
 
 
 def _stretches(store: DelayStore, shard: int, scope: Scope) -> list[InputPartition]:
-    """The partitions of a shard: one for all small states, several for each large state."""
+    """What the tasks read of a shard: several partitions for each state with more than about `PART` items, and one
+    partition for all other states."""
     calls = [Call(shard, Cuts(state, scope.from_ms, scope.until_ms, PART, _MOST)) for state in scope.states]
     small: list[State] = []
     found: list[InputPartition] = []

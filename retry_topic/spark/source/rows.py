@@ -1,4 +1,7 @@
-"""Decodes items row by row, into the columns of the forms `letters` and `damage`."""
+"""Decodes items row by row, for two values of the data source's option `form`.
+
+`letters`: messages with their retry headers. `damage`: what is wrong with each item, for the job `audit`.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def _letter(state: State, item: Scanned) -> dict[str, Any]:
 
 
 def flaws(shard: int, state: State, pages: Pages, shards: int) -> Columns:
-    """The columns of the form `damage`: what an audit checks."""
+    """The columns of the form `damage`: what is wrong with each item (`flaw`, empty for a sound item)."""
     found = [*chain.from_iterable(pages)]
     return {
         **_places(shard, state, found),
