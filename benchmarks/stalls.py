@@ -2,8 +2,8 @@
 
 A server serves one client at a time, so all others wait while it works. A separate process, the asker, asks the server
 for its TIME every 0.5 ms. The answer says, by the server's clock, when the server read the question. `max_stall_ms` is
-the part of the longest wait in which the server worked. Two times that this part cannot exceed are measured during the
-same wait; the shorter one counts:
+the part of the longest wait in which the server worked. Two upper bounds of this part are measured during the same
+wait, and `max_stall_ms` is the smaller one:
 
 - the wait without the time in which the server was ready to run and had no processor (`schedstat`). On a machine with
   more work than processors every program waits, also an idle one;

@@ -86,7 +86,8 @@ class ChangeRequest:
             dead: the advice about dead letters in that note. Defaults to the option that selects them.
 
         Raises:
-            UsageError, CommandFailed: see `select`.
+            UsageError: nothing selects messages, or both ids and a filter do.
+            CommandFailed: an id does not exist, or several messages have it; nothing was changed.
         """
         chosen = replace(self.chosen, parked=parked)
         meant = select(connection, self.ids, chosen, self.everything, _LIVING)
@@ -95,8 +96,7 @@ class ChangeRequest:
         return meant
 
     def agreed(self, action: str, meant: Selected, now_ms: int, *, for_good: bool = False) -> bool:
-        """Ask before several messages are changed. A dry run shows what would be changed. Returns whether to change
-        them.
+        """Ask before several messages are changed. A dry run only shows them. Returns whether to change them.
 
         Args:
             action: such as "reschedule {}"; the number of messages replaces the braces.
@@ -105,7 +105,8 @@ class ChangeRequest:
             for_good: ask also for one message, because the change cannot be undone. Defaults to False.
 
         Raises:
-            UsageError, CommandFailed: see `confirm`.
+            UsageError: the question has no terminal, and --yes is absent.
+            CommandFailed: the user answered no.
         """
         action = action.format(amount(len(meant), "message"))
         if self.dry_run:
@@ -252,7 +253,10 @@ def alter(
 
 
 def _performed(store: DelayStore, plan: Plan[list[Outcome]]) -> list[Outcome]:
-    """Perform a plan that has one step. Unlike `DelayStore.reschedule`, it can give each message another due time."""
+    """Perform a plan that has one step, and return its outcomes.
+
+    `plans.change` makes such a plan. `DelayStore.reschedule` does not suffice: it gives all messages one due time.
+    """
     answers = store.execute(next(plan))
     for answer in answers:
         if isinstance(answer, Exception):

@@ -163,6 +163,6 @@ def _show_rest(done: Replayed) -> None:
 
 
 def show_guarded(count: int) -> None:
-    """Show how many letters the loop guard held back."""
+    """Show how many letters were not replayed, because each was replayed too often before (the loop guard)."""
     if count:
         say(f"{amount(count, 'dead letter')} held back: replayed too often already (--max-replays N allows more)")

@@ -75,10 +75,10 @@ def select(
 
     Args:
         connection: where they are stored.
-        ids: selected by id.
+        ids: the ids of the messages, in the three forms that the module describes.
         chosen: the filter.
         everything: whether --all was given.
-        states: the states that a filter without states means.
+        states: the states to select from when the filter names none.
 
     Raises:
         UsageError: nothing selects messages, or both ids and a filter do.
@@ -184,7 +184,10 @@ def _pages(connection: Connection) -> Iterator[list[Found]]:
 
 
 def _latest(items: Iterable[Found]) -> list[Found]:
-    """The latest attempt of each message, after its latest replay."""
+    """For each message, the item of its latest attempt. Attempts after a later replay count as later.
+
+    An id without the form of an attempt counts as a message of its own.
+    """
     latest: dict[str, tuple[tuple[int, int], Found]] = {}
     for item in items:
         parts = _ATTEMPT.fullmatch(item.id)

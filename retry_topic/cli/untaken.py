@@ -67,7 +67,7 @@ class UntakenRetries:
         return f"{retries} {verb} in {self.topic}{first}, and no service reads {them}{seen}"
 
     def line(self, now_ms: int) -> str:
-        """The sentence of `what`, and then how to start the service that reads the retries."""
+        """One line: which retries wait and for how long, and how to start the service that reads them."""
         return f"{self.what(now_ms)}: {self.fix}"
 
     def as_dict(self) -> dict[str, Any]:

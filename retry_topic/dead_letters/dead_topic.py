@@ -36,8 +36,8 @@ class LetterToMessage:
         group: the consumer group.
         own: the group's topics, by purpose.
         to: the topic that receives the messages. If it is not the group's redelivery topic, the headers name `to` as
-            the topic of the first failure. A consumer of `to` ignores headers that name another topic, because a
-            handler may have copied them from a message of that topic.
+            the topic of the first failure, because a consumer of `to` ignores retry headers that name another topic.
+            (A handler that sends to `to` may have copied such headers from the message that it handled.)
         dead_id: id of the dead topic. Together with the letter's position it makes the new id, so a repeated
             conversion gives the same id.
         secrets: the first one signs. Defaults to none: letters must not be signed.
@@ -80,7 +80,7 @@ class TopicReplay:
         store: the store of the group's service, which holds the counts of the loop guard.
         max_replays: how often one message is replayed, under all its ids together.
         replayed: how many letters were replayed.
-        guarded: how many letters the loop guard held back.
+        guarded: how many letters the loop guard held back, because each was replayed too often before.
         failed: how many letters could not be replayed.
     """
 

@@ -39,7 +39,7 @@ class Replayed:
     Args:
         matched: how many letters were selected.
         replayed: how many letters wait again.
-        guarded: how many letters the loop guard held back.
+        guarded: how many letters the loop guard held back, because each was replayed too often before.
         unreadable: how many letters cannot be read.
         last_due_ms: when the last replayed letter is due.
         samples: the first five letters.

@@ -124,8 +124,9 @@ class IntakeFromLog(Transport):
     def look_back(self, reader: LogReader, until_available: UntilAvailable) -> None:
         """Compare the store's positions with the reader's, because the server may be another one that has lost writes.
 
-        The reader then reads again the records that the store has lost. The next batch would also show the loss, but it
-        may come late. This call first waits for the batch in flight, so that the reader expects the latest position.
+        The reader's position of a source is where its next batch must begin (`LogReader.expected`). If the two differ,
+        the reader reads again from the store's position. The store would also find the loss with the next batch, but
+        that batch may come late. This call first waits for the batch in flight, so that both positions include it.
         """
         self._end_in_flight(until_available)
         expected = reader.expected()

@@ -107,7 +107,7 @@ class Prepared:
         return self.item.id
 
     def counts(self) -> tuple[BatchCount, BatchCount]:
-        """Return what `Decided.counts` returns for such a record."""
+        """The attempt count and the replay count that are stored with the record, as `Decided.counts` returns them."""
         template = self.template
         key = self.id + template.key_suffix + content_print(self.value, self.key)
         return (key, template.attempt, self.keep_until_ms), (self.id + "!", template.replays, None)
@@ -135,7 +135,11 @@ class Prepared:
 
 
 class _Names:
-    """A list of header names: it says which values choose a template and which are a record's own."""
+    """The header names of some records, and what the values under each name are for.
+
+    Records with equal values of the shared names use one template. The other values, such as id and times, are
+    different in each record, so the template has gaps for them.
+    """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
@@ -287,7 +291,7 @@ class Templates:
 
 
 def _pieces(message: Message, gaps: tuple[bytes, ...], decision: RetryDecision) -> tuple[bytes, ...]:
-    """The values of one record, in the order in which the template leaves room for them."""
+    """The values of one record for the gaps of a template (`Template.form`), in the order of the gaps."""
     times = b"%d" % decision.due_ms, b"%d" % decision.delay_ms
     if message.key is None:
         return (message.value, *gaps, *times)
@@ -295,7 +299,7 @@ def _pieces(message: Message, gaps: tuple[bytes, ...], decision: RetryDecision) 
 
 
 def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: PolicySet) -> Template | None:
-    """The template of a record; None if it would make another item than the plan."""
+    """The template of a record; None if the item that it makes differs from the item that the plan has made."""
     record, state, decision, item = one.record, one.state, one.decision, one.item
     message = record.delivery.message
     if item is None or not isinstance(decision, RetryDecision) or record.given.attempt < 1 or state.oddities:
@@ -333,7 +337,11 @@ def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: Po
 
 
 def _form(stored: Message, is_gap: Sequence[bool]) -> bytes:
-    """The body of a message as a `%` format. `is_gap`: which of the first headers have a gap for their value."""
+    """The stored body as a `%` format: fixed bytes, and gaps for the values in which similar records differ.
+
+    `is_gap`: for each header that the intake kept from the record, whether its value is a gap. The intake has added the
+    headers after those; of them, only due time and delay are gaps.
+    """
     lengths, parts = [], []
 
     def put(part: bytes | None) -> None:

@@ -46,10 +46,11 @@ class Why:
         error_class: class of the error, "" when the handler raised none.
         verdict: what the handler asked for, None for nothing.
         match: the rule in force, if any.
-        draw: the drawn delay; None when the handler asked for a delay, or steps 1 to 3 decided.
+        draw: the drawn delay; None when the handler asked for a delay, or no delay was computed (see `delay_ms`).
         asked_ms: wait that the handler or the remote side asked for, before the limit.
         bound_ms: the limit of `asked_ms`.
-        delay_ms: the final delay; None when steps 1 to 3 decided. If step 5 decided: the delay that was too long.
+        delay_ms: the final delay; None when the verdict, a rule or the cap by count had decided before a delay was
+            computed. If the cap by age decided: the delay that was too long.
         spread_ms: the part of the delay that the policy's spread added. Defaults to 0.
     """
 

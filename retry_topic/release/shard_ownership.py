@@ -382,9 +382,9 @@ class ShardOwner:
                 return
 
     def _spared(self, shard: int, owned: OwnedShard) -> int | None:
-        """The number of our first open claim, which may be in flight now: `_resolve` must not end this claim.
+        """Forget our open claims except the first, so that they are not sent. Returns the first one's number, or None.
 
-        Our later claims are no longer sent: `_resolve` ends them, and their items wait again."""
+        `_resolve` then ends the forgotten claims, and their items wait again. The first may be in flight: it stays."""
         with self._lock:
             ours = self._ours(shard, owned)
             for number in ours[1:]:

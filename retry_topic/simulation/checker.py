@@ -148,8 +148,9 @@ def _undone(run: RetryWorld) -> set[int]:
 def _apart_ms(run: RetryWorld) -> int:
     """How far the times of two shards may differ, in ms.
 
-    When the server's clock steps back by up to 5 s, the time of a shard stands still until the clock has caught up. If
-    the last call on a shard was earlier than the clock's new time, the time of this shard follows the clock.
+    A shard's time never goes back when the server's clock steps back by up to 5 s. A shard that was called just before
+    the step keeps that time until the clock has caught up. A shard that was last called long before the step has the
+    clock's new time. So the two differ by up to the step.
     """
     if run.world.scenario.options["shards"] == 1:
         return 0

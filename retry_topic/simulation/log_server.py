@@ -294,8 +294,8 @@ class LogServer(BrokerServer):
         """The number of records that a group has not settled, by topic.
 
         Args:
-            taken_in: the positions that the store keeps, by source. They count for the groups of the intake: the
-                committed offsets of these groups only show the progress.
+            taken_in: the positions that the store keeps, by source. They say what an intake's group has settled. The
+                offsets that such a group commits only show people its progress; they count without such a position.
         """
         found: Counter[str] = Counter()
         for name, group in self.groups.items():

@@ -127,7 +127,10 @@ def _check_replay(archive: str | None, topic: str | None, selected: bool, limite
 
 @contextlib.contextmanager
 def _letters(session: Session, master: str | None, archive: str | None, topic: str | None) -> Iterator[Any]:
-    """Yield the dead letters of the store, an archive or a topic. The second value is the store, else None."""
+    """Yield a pair: the dead letters of the store, an archive or a topic, and the store's address or None.
+
+    The second value is None for letters of an archive or a topic.
+    """
     from retry_topic.spark.jobs import dead_letters, topic_letters
     from retry_topic.spark.jobs.history import load_table
 

@@ -86,7 +86,7 @@ def _outcomes(operation: Settle, outcomes: Sequence[Outcome]) -> dict[str, Outco
 
 
 def _freed(place: tuple[str, int]) -> str:
-    """The place of an item after its recovery, before the same call claimed it again."""
+    """The state of an item after its recovery, before the same call claimed it again. `place`: its state and claim."""
     return "due" if place[0] == "leased" else place[0]
 
 
@@ -103,7 +103,10 @@ def _renamed(left: list[str], before: Seen, after: Seen) -> Iterator[Event]:
 
 
 def _moved(before: Seen, places: Seen) -> Iterator[Event]:
-    """Events for the items that appeared, left, or changed their place without a claim."""
+    """Events for the items that came into the store, or went to another state or out of it, without a claim.
+
+    Items in state `leased`, before or after the call, belong to a claim: other functions make their events.
+    """
     for name, (state, _) in places.items():
         was = before.get(name)
         if was is None:

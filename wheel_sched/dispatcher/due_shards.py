@@ -76,9 +76,10 @@ class DueShards:
         return self._queue.next_ms()
 
     def run_due(self, now_ms: int) -> int:
-        """Mark the shards whose alarm has gone off as due, or as to be swept. Returns how many alarms went off.
+        """Remove the alarms whose time has come, and mark each one's shard as due or, for a sweep, as to be swept.
 
-        A `now_ms` before the last one sets the wheel back: an alarm goes off only when its time has come again.
+        If `now_ms` is before the time of the last call, the store's clock was set back. The other alarms then wait
+        until the clock shows their times again. Returns how many alarms were removed.
         """
         for entry in self._queue.follow(now_ms):
             self._remember(entry)

@@ -9,10 +9,10 @@ caller passes the time in whole milliseconds, and `advance` returns the due entr
     level n   slots of 256 of the level below   and so on without limit
 
 Invariants. Levels are aligned and follow each other without overlap, so only the clock decides where a tick belongs.
-Entries of one tick always share one slot. The wheel empties a slot before it places an entry below this slot. So each
-tick is FIFO: first come, first served. The wheel rounds a deadline up to a tick and the caller's time down, so no entry
-is early. An entry whose deadline is at or before the clock joins the tick that the wheel hands out now. There is one
-exception to FIFO: an entry that `touch` postponed takes its place in its new tick when it moves there.
+Entries of one tick always share one slot. All entries of a slot move to lower levels in one step, before a new entry
+is placed there. So each tick is FIFO: first come, first served. One exception: an entry that `touch` postponed stays in
+its old slot until the wheel comes to that slot, and only then joins its new tick, as the last entry. The wheel rounds a
+deadline up to a tick and the caller's time down, so no entry is early. An overdue entry joins the clock's tick.
 
 The run. When the clock comes to a slot above level 0, the wheel sorts the entries of the slot into the run: a dict
 whose last entry is due next, so `popitem` takes it. Most timers are alone in their tick, and a slot for each of them
@@ -369,7 +369,9 @@ class TimingWheel(Generic[T]):
         self._far_start = math.inf
 
     def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
-        """Hand out the entries of `_run` up to tick `last`, or to a postponed one. Returns False if there are none."""
+        """Move run entries of ticks up to `last` to `due`, until `due` has `most`. Returns whether there was an entry.
+
+        A postponed entry goes to its new slot and ends the call, because it may be due before the rest of the run."""
         run, tick_ms = self._run, self._tick_ms
         taken = -1
         touched: TimerTaskEntry[T] | None = None
@@ -389,7 +391,7 @@ class TimingWheel(Generic[T]):
         if taken < 0:
             return False
         self._forward(taken)
-        if touched is not None:  # it may be due before the rest of the run
+        if touched is not None:
             self._relocations += 1
             self._place(touched)
         return True
@@ -397,8 +399,8 @@ class TimingWheel(Generic[T]):
     def _refill(self, target: int) -> bool:
         """Sort the earliest slot above level 0 into the run (`_run`) if the slot begins at or before `target`.
 
-        If the slot begins later, set `_far_start` to its beginning. Level 0 must be empty. Returns whether anything
-        changed. A new `_far_start` is a change: entries of the run from that tick on wait, as the slot may come first.
+        If the slot begins later, set `_far_start` to its beginning, and `advance` hands out the run only before it.
+        Level 0 must be empty. Returns whether a slot was emptied or `_far_start` has another value.
         """
         before = self._far_start
         for level in self._far:

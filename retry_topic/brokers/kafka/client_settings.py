@@ -131,7 +131,8 @@ def _refusal(
 ) -> str | None:
     """Why librdkafka makes no client of that kind with these settings; None if it makes one.
 
-    The text contains no secrets of `settings` or of `beside`.
+    `beside`: all settings, when `settings` is only one of them. The text hides the secrets of all. Defaults to
+    `settings`.
 
     The check leaves out callbacks, because librdkafka would call a callback for tokens.
     """

@@ -145,9 +145,10 @@ class PartitionOffsets:
 class OffsetTracker:
     """The offsets of all partitions of one group member, and a buffer of fetched records that are not handed out.
 
-    When the member leaves its group, the tracker forgets everything and the next *life* of the member begins. A
-    partition's *assignment* begins when the member gets the partition and ends when the member loses it. A delivery's
-    handle has the number of its assignment. After the assignment's end the delivery is no longer valid.
+    A *life* of the member lasts from joining the group to leaving it; `life` is its number. When the member leaves its
+    group, the tracker forgets everything and raises the number. A partition's *assignment* begins when the member gets
+    the partition and ends when the member loses it. A delivery's handle has the number of its assignment. After the
+    assignment's end the delivery is no longer valid.
 
     Threads: no lock of its own; the member's lock guards it.
 
@@ -178,7 +179,7 @@ class OffsetTracker:
         return self.fetched > 0 or any(offsets.entries for offsets in self.partitions.values())
 
     def begin(self) -> None:
-        """Forget all partitions and records, because the member has left the group. The next life begins."""
+        """Forget all partitions and records, because the member has left the group. `life` becomes the next number."""
         self.life += 1
         self.partitions.clear()
         self._fetched.clear()

@@ -7,8 +7,8 @@ of the client. A thread that needs the client gives the loop a function to call 
 The loop polls the client even when nobody uses the member, so the cluster would never expel a member whose user hangs.
 Therefore a member leaves the group when no thread has called its `poll`, `ack`, `forward` or `beat` for `idle_ms`. Then
 other members get its partitions. The member joins again at the next `poll`. A member that the group has expelled joins
-again with a new client, because the old client would keep its partitions and report nothing. The time with one client
-is a *life* of the member.
+again with a new client, because the old client would keep its partitions and report nothing. The time with one client,
+from joining the group to leaving it, is a *life* of the member.
 
 A function makes the client, so that a test can use a fake one. `changed` is the lock of the tracker and of all
 attributes of the loop. It is notified when records, failures or requests come.
@@ -104,7 +104,7 @@ class PollLoop:
     def rejoin(self, life: int | None = None) -> None:
         """Forget all partitions and join the group again. Any thread may call it.
 
-        `life`: the number of a stay in the group. If that stay has ended, do nothing. Defaults to the present one.
+        `life`: the number of a life (a stay in the group). If it has ended, do nothing. Defaults to the present life.
         """
         with self.changed:
             if life is None or life == self.tracker.life:

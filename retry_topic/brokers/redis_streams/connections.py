@@ -237,7 +237,7 @@ class Connections:
 
 @lru_cache(maxsize=1024)
 def tag_of(key: str) -> str:
-    """A hash tag for a key of this package, so that the key is in the same slot as `key`."""
+    """The hash tag that another key must contain, as `{tag}`, to lie in the same hash slot as `key`."""
     start = key.find("{")
     end = key.find("}", start + 1)
     if start >= 0 and end > start + 1:

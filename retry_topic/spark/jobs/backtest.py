@@ -222,7 +222,11 @@ def _sums(messages: DataFrame) -> dict[Any, dict[str, Any]]:
 
 
 def _intervals(messages: DataFrame) -> dict[Any, list[Interval]]:
-    """The intervals with their numbers of messages, in ascending order, by (topic, error class)."""
+    """In which intervals messages recovered, and how many messages in each, by (topic, error class).
+
+    An interval begins at the last failure of a message, and ends at its success or never (see `Interval`). The
+    intervals of a topic and error class are in ascending order.
+    """
     found: dict[Any, list[Interval]] = {}
     for row in messages.groupBy("topic", "error_class", "low", "high").count().collect():
         # a failure and a success may round to one grid line; an interval covers at least one stretch

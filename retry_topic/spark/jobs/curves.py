@@ -88,10 +88,10 @@ class _Seen:
         self._high = np.asarray([self.horizon if i.recovered is None else i.recovered for i in intervals])
 
     def mass(self, counts: Floats, rounds: int, begin: Floats | None = None) -> Floats:
-        """The estimated share of messages that recover in each stretch.
+        """The estimated share of messages that recover in each stretch: from a line of `GRID_MS` to the next line.
 
         Args:
-            counts: the number of messages of each interval.
+            counts: the number of messages of each interval that was passed to the constructor.
             rounds: the most rounds of the estimation.
             begin: the shares to begin with. Defaults to None: equal shares.
         """

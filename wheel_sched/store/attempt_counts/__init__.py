@@ -108,7 +108,7 @@ def all_counts(plans: Plans, shard: int) -> Plan[list[AttemptCount]]:
 
 
 class AttemptCounts(Capability):
-    """The attempt counts of a store."""
+    """Raises and reads the attempt counts in a store, and stores items together with a raised count."""
 
     raise_to = blocking(raise_and_record)
     schedule = blocking(schedule_counted)

@@ -1,6 +1,7 @@
-"""Log intake: store the log of a source batch by batch. Each batch is stored once, all of it or nothing.
+"""Log intake: store the log of a source (a partition that a group reads) batch by batch.
 
-The dead letters of the batch, its attempt counts and the position of the source are stored with it.
+Each batch is stored once, all of it or nothing. The dead letters of the batch, its attempt counts and the position of
+the source are stored with it.
 """
 
 from __future__ import annotations
@@ -128,7 +129,10 @@ def read_positions(plans: Plans, sources: Sequence[str]) -> Plan[list[int | None
 
 
 class LogIntake(Capability):
-    """The log intake of a store."""
+    """Stores the records of logs in the delay store, batch by batch, each batch once and all of it or nothing.
+
+    The store keeps a position for each source: the position behind its last stored batch.
+    """
 
     accept = blocking(accept_batch)
     positions = blocking(read_positions)

@@ -83,7 +83,7 @@ def _digest(size: int, *parts: bytes) -> str:
 
 
 class OrderedKeys(Capability):
-    """The ordering keys of a store."""
+    """Closes ordering keys in a store, and parks the messages behind their heads. Reports which keys are closed."""
 
     def acquire(self, scope: str, holder: str, lease_ms: int) -> ScopeOwnership:
         """Acquire a scope for `lease_ms` from now, or extend the lease.
@@ -97,11 +97,11 @@ class OrderedKeys(Capability):
         self._one(scope, OwnScope(scope, holder, 0))
 
     def close(self, owner: Owner, rows: Sequence[tuple[str, str, bool, str]]) -> list[Outcome]:
-        """Close keys: (lock, id base, position derived, label for people); see `CloseKeys`."""
+        """Close keys: (lock, id base, whether it is position-derived, label for people); see `CloseKeys`."""
         return self._paged(owner.scope, rows, lambda part: CloseKeys(owner, part))
 
     def park(self, owner: Owner, cap: int, rows: Sequence[tuple[str, str, bool, Item]]) -> list[Outcome]:
-        """Park items: (lock, id base, position derived, item); see `ParkItems`.
+        """Park items: (lock, id base, whether it is position-derived, item); see `ParkItems`.
 
         Raises:
             Rejected: an item is malformed; none was parked.

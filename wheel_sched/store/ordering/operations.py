@@ -84,7 +84,10 @@ class OrderingInMemory:
         return (epoch, holder) != (owner.epoch, owner.holder)
 
     def has_ended(self, base: str, position_derived: bool) -> bool:
-        """Whether a message has ended: it has succeeded or, if its id base is position-derived, was given up."""
+        """Whether a message has succeeded or was given up. Given up counts only if the id base is position-derived.
+
+        No other message has a position-derived id base. Any other id base may belong to several messages.
+        """
         now_ms = self._shard.now_ms
         return self.done.get(base, 0) > now_ms or (position_derived and self.given_up.get(base, 0) > now_ms)
 
@@ -167,12 +170,12 @@ class OwnScope(Operation[ScopeOwnership]):
 
 @dataclass(slots=True)
 class CloseKeys(Operation[list[Outcome]]):
-    """Close keys with their heads: (lock, id base, position derived, label).
+    """Close keys with their heads: (lock, id base, whether the id base is position-derived, label).
 
-    Position derived: the id base comes from the position of the message, so no other message has this id base.
+    A position-derived id base comes from the position of the message, so no other message has this id base.
 
     DONE: closed with this head. WRONG_STATE: the key has another head. DUPLICATE: the message has ended before and
-    closes nothing; a message that was given up counts only when its id base is position derived. STALE: not the owner.
+    closes nothing; a message that was given up counts only when its id base is position-derived. STALE: not the owner.
     """
 
     script = "key_lock"
@@ -210,7 +213,7 @@ class CloseKeys(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class ParkItems(Operation[list[Outcome]]):
-    """Park items behind their closed keys: (lock, id base, position derived, item); see `CloseKeys`.
+    """Park items behind their closed keys: (lock, id base, whether it is position-derived, item); see `CloseKeys`.
 
     HELD: parked. ABSENT: the key is open. DONE: the item is the head that closed the key. DUPLICATE: it was parked
     before, or has ended before. WRONG_STATE: `cap` items are parked already. STALE: not the owner.

@@ -85,7 +85,7 @@ def list_flows(plans: Plans) -> Plan[list[Flow]]:
 
 
 class RateLimits(Capability):
-    """The rate limits and circuits of a store."""
+    """Asks a store which items may be released now, by the rate limits of topics and the circuits of destinations."""
 
     admit = blocking(admit_items)
     report = blocking(report_results)

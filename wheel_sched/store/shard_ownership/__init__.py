@@ -34,7 +34,7 @@ def resolve_claims(
 
 
 class ShardOwnership(Capability):
-    """The ownership of the shards of a store."""
+    """Acquires shards of a store for one owner each, and ends the open claims of former owners."""
 
     acquire = blocking(acquire_shard)
     resolve = blocking(resolve_claims)

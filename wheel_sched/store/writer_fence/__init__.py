@@ -55,7 +55,7 @@ def close_writer_epoch(plans: Plans, fence: Fence) -> Plan[None]:
 
 
 class WriterFences(Capability):
-    """The writer fences of a store."""
+    """Stores the items of a writer's epoch once each, and closes epochs. A store refuses items of a closed epoch."""
 
     schedule = blocking(schedule_fenced)
     close_epoch = blocking(close_writer_epoch)

@@ -207,7 +207,7 @@ class ClaimingCases:
         assert [i.id for i in bench.claim(lapse_cap=3).items] == ["a"]
 
     def test_extending_moves_the_deadline(self, bench: Bench) -> None:
-        """`extend` counts leases from now. It extends cancelled items too, and reports them. Other ids are STALE."""
+        """An extended lease ends `lease_ms` after the call. A cancelled item's too: CANCELLED. Other ids: STALE."""
         bench.put("a", "b")
         claim = bench.claim(lease_ms=1000)
         bench.store.cancel(["b"])

@@ -51,7 +51,7 @@ class LogIntakeCases:
         assert bench.log_intake.positions(["s"]) == [2]
 
     def test_a_log_batch_raises_its_attempt_counts(self, bench: Bench) -> None:
-        """A log batch raises each of its attempt counts to the greatest number. A count is kept until its expiry."""
+        """A log batch raises a stored attempt count to the batch's number for it, or to the greatest of several."""
         until_ms = bench.now_ms + 60_000
         counts = [("a:0", 2, until_ms), ("a!", 0, None), ("b:0", 5, until_ms), ("b:0", 4, until_ms + 9_000)]
         bench.log_intake.accept(Position("s", None, 3), [Item("a.2", bench.now_ms, b"")], counts=counts)

@@ -36,7 +36,7 @@ class RateLimitCases:
         return Control(wide)
 
     def test_a_rate_admits_a_burst_and_gives_the_others_slots_one_interval_apart(self, control: Control) -> None:
-        """A burst is admitted at once. Each other item has a slot, and is admitted when it asks again at that time."""
+        """A burst is admitted at once. Each other item gets a time, its slot. It asks again then, and is admitted."""
         limits = Limits(interval_us=100_000, burst=3)
         answer = control.admit(limits, 5)
         assert (answer.granted, answer.step_us, answer.why) == (3, 100_000, "rate")

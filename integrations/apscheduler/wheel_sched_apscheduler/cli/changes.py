@@ -158,7 +158,8 @@ def confirm_several(question: str, count: int, yes: bool) -> None:
     """Ask before more than one job is changed. `{}` in the question stands for their number.
 
     Raises:
-        UsageError, CommandFailed: see `confirm`.
+        UsageError: the question has no terminal, and `yes` is false.
+        CommandFailed: the user answered no.
     """
     if count > 1:
         confirm(question.format(amount(count, "job")), yes)

@@ -56,13 +56,15 @@ class MessageTemplate:
     """Makes the items of tasks of one kind.
 
     Args:
-        pattern: the message made for `mark_ms()`. Its id occurs only where a task id belongs.
+        pattern: the example that Celery made for one task of this kind, with a random id and an ETA from `mark_ms()`.
+            The template replaces its id, ETA and arguments by those of other tasks. So the example's id must occur in
+            the message only as the task's id.
         render: makes the item of a message, as `Wheel.item_of` does.
-        lead_ms: see `release_ms`.
+        lead_ms: how long before the due time a task leaves the store, see `release_ms`.
         longest_repr: the greatest length of a text of arguments that Celery writes into a header.
 
     Raises:
-        ValueError: the pattern gives no template.
+        ValueError: no template can make the messages of this kind, for example because they are compressed.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class MessageTemplate:
         self._cut(text.decode(), pattern, marks)
 
     def _cut(self, text: str, pattern: HeldTask, marks: dict[str, str]) -> None:
-        """Split the message at the places where tasks differ."""
+        """Split the text of the example at the places where tasks differ. `marks`: the known texts at these places."""
         wrapped = b64encode(marks["body"].encode()).decode()
         self._base64 = wrapped in text
         found = {

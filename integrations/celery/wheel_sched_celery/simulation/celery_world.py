@@ -1,10 +1,10 @@
 """The world of Celery tasks: workers and a producer over one store and one task broker.
 
-    producer ─► store (held) ─► dispatchers in workers ─► queue ─► workers ─► task body ─► a retry, sent like a task
+    producer ─► store (held) ─► dispatchers in workers ─► queue ─► workers ─► function ─► a retry, sent like a task
     producer without wheel-sched ─► queue ─► workers move the message into the store ─► as above
 
 Celery's apps, messages, strategies and requests are real. So are kombu's consumers and everything of wheel-sched. The
-task body follows the scenario and records each of its runs. `checker` judges the results that the producer got, and the
+task's function follows the scenario and records each run. `checker` judges the results that the producer got, and the
 runs.
 """
 
@@ -68,7 +68,7 @@ class TaskSendResult:
 
 @dataclass(slots=True)
 class BodyCall:
-    """One run of the task body. `outcome`: "ok", "retries" or "failed"; "running" until it ends or its process dies."""
+    """One run of the task's function. `outcome`: "ok", "retries", "failed", or "running" until it ends or dies."""
 
     number: int
     attempt: int
@@ -174,7 +174,7 @@ def _make_app(name: str) -> Any:
 
 
 def _no_body(number: int) -> None:
-    """An empty task body: the pool of the simulated worker runs `CeleryWorld._work` instead."""
+    """An empty function: the pool of the simulated worker runs `CeleryWorld._work` instead."""
 
 
 # Making an app costs as much as a history. So each host keeps its app, and a process gets a new `Wheel` in it. Apps are
@@ -276,7 +276,7 @@ class CeleryWorld:
         return stop
 
     def _producer(self) -> Callable[[], object]:
-        """Send the tasks without a result. A new producer begins with the task at which the old one died."""
+        """Send each task at its time. A producer that replaces a dead one skips the tasks whose call had ended."""
         app, foreign = _APPS["producer"], _APPS["foreign"]
         self._wheel(app)
         scheduler = self.world.scheduler
@@ -357,10 +357,10 @@ class CeleryWorld:
         self.revoked[number] = self.world.scheduler.now_ns
         self.world.note("producer", f"task {number} is revoked")
 
-    # -- the task body
+    # -- the task's function
 
     def _work(self, app: Any, request: dict[str, Any]) -> None:
-        """The task body. It fails as often as the scenario says. After a failure it sends a retry like `Task.retry`."""
+        """Run the task: fail as often as the scenario says. After a failure, send a retry as `Task.retry` does."""
         world, scheduler = self.world, self.world.scheduler
         number, attempt = request["args"][0], request["retries"]
         eta = request["eta"]

@@ -47,7 +47,7 @@ def _lost(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
 
 
 def _early(run: CeleryWorld) -> list[str]:
-    """Check that no run of the body begins before the task's ETA, by the store's clock.
+    """Check that no run of a task's function begins before the task's ETA, by the store's clock.
 
     A worker that could not reach the store uses its own clock, as Celery does. That clock may also run a little faster.
     """

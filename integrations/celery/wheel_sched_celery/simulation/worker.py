@@ -100,7 +100,7 @@ class Worker:
     Args:
         app: the Celery app of this process, with `app.wheel`.
         task: the task that the worker runs.
-        work: the task body; it gets the request as a dict.
+        work: the task's function; it gets the request as a dict.
         revoked: the revoked task ids that this process knows.
     """
 
