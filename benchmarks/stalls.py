@@ -1,7 +1,7 @@
 """How long other clients of the server wait while a dispatcher drains 100,000 messages due at the same millisecond.
 
 A server serves one client at a time, so all others wait while it works. A separate process, the asker, asks the server
-for its TIME every 0.5 ms. The answer says, by the server's clock, when the server read the question. `max_stall_ms` is
+for its TIME every 0.5 ms. The answer says, by the server's clock, when the server read the question. The stall is
 the part of the longest wait in which the server worked. Two upper bounds of this part are measured during the same
 wait, and `max_stall_ms` is the smaller one:
 

@@ -1,4 +1,7 @@
-"""`wheel-sched replay`: delivers dead letters again, at a chosen pace, with a dry run and a loop guard."""
+"""`wheel-sched replay`: delivers dead letters again, at a chosen pace. A dry run only shows them.
+
+A loop guard counts the replays of each message, and refuses to replay it more often than `--max-replays`.
+"""
 
 from __future__ import annotations
 

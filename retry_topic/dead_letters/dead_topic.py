@@ -98,7 +98,7 @@ class TopicReplay:
             Why some letters were not replayed.
 
         Raises:
-            ConfigError: see `LetterToMessage`; no letter was replayed.
+            ConfigError: a letter is signed, and there is no secret to sign with; no letter was replayed.
             StoreError, BrokerError: letters that were not settled will be read again.
         """
         states = [read(letter.message.headers) for letter in letters]

@@ -294,8 +294,8 @@ class LogServer(BrokerServer):
         """The number of records that a group has not settled, by topic.
 
         Args:
-            taken_in: the positions that the store keeps, by source. They say what an intake's group has settled. The
-                offsets that such a group commits only show people its progress; they count without such a position.
+            taken_in: the positions that the store keeps, by source. An intake's group has settled the records before
+                its position. The offset that this group has committed is used only if the store keeps no position.
         """
         found: Counter[str] = Counter()
         for name, group in self.groups.items():

@@ -105,7 +105,7 @@ class PartitionOffsets:
 
         Args:
             counted: whether the text counts each unsettled record as handed out once more, because the member may die.
-                False when the member gives the partition up in order. Defaults to True.
+                False when the member itself gives the partition up. Defaults to True.
         """
         unsettled = (offset for offset, entry in self.entries.items() if not entry.settled)
         committed = next(unsettled, self.position)

@@ -196,7 +196,7 @@ class _Run:
         """End earlier runs, judge the letters again and send them.
 
         Raises:
-            ConfigError: see `count`.
+            ConfigError: a letter is in another topic, or its target is absent or not allowed; nothing was replayed.
             Rejected: another run began meanwhile.
         """
         from retry_topic.spark.kafka.runs import begin_run, is_last

@@ -35,7 +35,7 @@ class Position:
         route: decides the shard. Defaults to the source.
 
     Raises:
-        Rejected: from `check`.
+        Rejected: `check` raises it, when the source or a position is malformed.
     """
 
     source: str

@@ -172,7 +172,8 @@ class OwnScope(Operation[ScopeOwnership]):
 class CloseKeys(Operation[list[Outcome]]):
     """Close keys with their heads: (lock, id base, whether the id base is position-derived, label).
 
-    A position-derived id base comes from the position of the message, so no other message has this id base.
+    A position-derived id base comes from the position or the publishing time of the message, and no other message has
+    it.
 
     DONE: closed with this head. WRONG_STATE: the key has another head. DUPLICATE: the message has ended before and
     closes nothing; a message that was given up counts only when its id base is position-derived. STALE: not the owner.

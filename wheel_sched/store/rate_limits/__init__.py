@@ -1,7 +1,7 @@
 """Rate limits of topics and circuits of destinations. All dispatchers share them.
 
 The state of a topic lies in one shard, so a rate limit holds for the whole namespace. Each call is one round trip and
-may be repeated: when the reply of an `admit` is lost, at most the slots that it granted are wasted.
+may be repeated: when the reply of an `admit` is lost, at most the releases that it granted are wasted.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ def list_flows(plans: Plans) -> Plan[list[Flow]]:
 
 
 class RateLimits(Capability):
-    """Asks a store which items may be released now, by the rate limits of topics and the circuits of destinations."""
+    """Asks a store which items may be released now, by the rate limits of topics and the circuits of destinations.
+
+    It also gives the store the results of attempts, and reads the counters.
+    """
 
     admit = blocking(admit_items)
     report = blocking(report_results)
@@ -192,7 +195,7 @@ _WHY: dict[bytes, WhyNot] = {b"r": "rate", b"b": "budget", b"o": "open", b"h": "
 
 @dataclass(slots=True)
 class Admit(Operation[list[Admitted]]):
-    """Ask how many items of each (destination, wanted) may be released now. A repeat asks again and takes new slots."""
+    """Ask how many items of each (destination, wanted) may be released now. A repeat takes further releases."""
 
     script = "flow"
     writes = False

@@ -24,7 +24,7 @@ class Fence:
         epoch: 0 and up. A closed epoch stores nothing any more, and neither does an earlier one.
 
     Raises:
-        Rejected: from `check`.
+        Rejected: `check` raises it, when the writer or the epoch is malformed.
     """
 
     writer: str

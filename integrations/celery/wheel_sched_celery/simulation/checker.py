@@ -1,6 +1,6 @@
 """Judges a history of the Celery world by the promises of docs/guarantees.md and docs/celery.md.
 
-The checker sees the results that the producer got, the runs of task bodies, and what is left in the servers. It does
+The checker sees the results that the producer got, the runs of the tasks, and what is left in the servers. It does
 not read any counter of the product.
 """
 
