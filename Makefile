@@ -17,7 +17,7 @@ BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 # The folders that need Java are left out, because each worker takes a second to load them.
 pytest = $(PY) -m pytest --ignore=tests/kafka --ignore=tests/spark $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real proofs spec simulate rabbit-test kafka-test test-celery spark-test spark-kafka-test spark-all-test test-pythons check lint types mypy pyright imports built-wheel bench bench-compare clean distclean venv-demo venv-test venv-spark venv-dev
+.PHONY: help demo test test-unit test-real proofs spec simulate rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench bench-compare clean distclean venv-demo venv-test venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -65,16 +65,12 @@ test-celery: venv-test ## Celery 5.5 and 5.6; all other tests run on the newest 
 spark-test: venv-spark ## the jobs on Spark: needs Java 17 and half a gigabyte of packages
 	@printf '==> Spark\n'
 	@java -version >/dev/null 2>&1 || [ -n "$$JAVA_HOME" ] || { printf 'error: Spark needs Java 17: apt-get install openjdk-17-jre-headless (macOS: brew install openjdk@17), or set JAVA_HOME; nothing was run\n' >&2; exit 1; }
-	@$(PY) -m pytest -m "spark and not kafka" tests/spark -n 2 $(ONE_BY_ONE) $(ARGS) # one Spark session per worker
+	@$(PY) -m pytest -m "spark and not kafka" tests/spark -n 2 --dist loadfile $(ARGS) # one Spark session per worker
 
 spark-kafka-test: venv-spark ## Spark with a real Kafka broker: needs Java 17 and Maven, as kafka-test
 	@printf '==> Spark and Kafka\n'
 	@java -version >/dev/null 2>&1 || { printf 'error: Spark and Kafka need Java 17: apt-get install openjdk-17-jre-headless; nothing was run\n' >&2; exit 1; }
-	@$(PY) -m pytest -m "spark and kafka" tests/spark/kafka -n 2 $(ONE_BY_ONE) $(ARGS)
-
-spark-all-test: venv-spark ## both Spark layers over the same sessions
-	@printf '==> Spark, with and without Kafka\n'
-	@$(PY) -m pytest -m spark tests/spark -n 3 $(ONE_BY_ONE) $(ARGS) # its processes wait a third of the time
+	@$(PY) -m pytest -m "spark and kafka" tests/spark/kafka -n 2 --dist loadfile $(ARGS)
 
 check: lint types imports built-wheel ## linter, types, direction of imports, the built wheel
 	@printf '==> all checks passed\n'
