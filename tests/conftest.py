@@ -51,13 +51,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not {"real_server", "cluster_nodes", "primary"}.isdisjoint(fixtures):
             item.add_marker(pytest.mark.real)
         item.user_properties += [("stand-in", name) for name in STAND_INS if name in fixtures]
-    # Long tests have a time limit of their own. They start first: none begins when the other workers are done.
-    items.sort(key=_time_limit_s, reverse=True)
-
-
-def _time_limit_s(item: pytest.Item) -> float:
-    mark = item.get_closest_marker("timeout")
-    return mark.args[0] if mark else 0
 
 
 def pytest_collection_finish() -> None:
