@@ -36,7 +36,7 @@ Measure = Callable[[], Result]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FigureChange:
     """How a figure differs between two commits, in percent of its value at the base.
 
     Args:
@@ -74,7 +74,7 @@ class Change:
         return f"{self.key:<36} {self.percent:+7.1f} %  ({span})  {self.base:g} -> {self.here:g}  {verdict}".rstrip()
 
 
-def changes(figures: Sequence[Figure], rounds: Sequence[tuple[Result, Result]]) -> list[Change]:
+def changes(figures: Sequence[Figure], rounds: Sequence[tuple[Result, Result]]) -> list[FigureChange]:
     """Compare the figures that both trees gave in every round; baselines are left out.
 
     Args:
@@ -92,7 +92,7 @@ def changes(figures: Sequence[Figure], rounds: Sequence[tuple[Result, Result]]) 
         low, percent, high = (round(100 * math.expm1(at), 2) for at in (middle - reach, middle, middle + reach))
         base, here = (float(f"{fmean(side):.4g}") for side in zip(*pairs, strict=True))
         better = "greater" if figure.at_least is not None else "less" if figure.at_most is not None else ""
-        found.append(Change(figure.key, percent, low, high, base, here, better))
+        found.append(FigureChange(figure.key, percent, low, high, base, here, better))
     return found
 
 

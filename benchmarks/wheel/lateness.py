@@ -27,14 +27,8 @@ class Late(NamedTuple):
 
 def on_threads(count: int, over_s: float) -> Late:
     """Measure `count` timers, spread evenly over `over_s` seconds, whose callbacks the reaper calls."""
-    fired: dict[int, int] = {}
     done = threading.Event()
-
-    def fire(number: int) -> None:
-        fired[number] = time.monotonic_ns()
-        if len(fired) == count:
-            done.set()
-
+    fired, fire = _recorder(count, done.set)
     with SystemTimer() as timer:
         asked = _ask(timer, fire, count, over_s)
         assert done.wait(over_s + 60), f"{count - len(fired)} of {count} timers never fired"
@@ -47,14 +41,8 @@ def on_asyncio(count: int, over_s: float) -> Late:
 
 
 async def _on_asyncio(count: int, over_s: float) -> Late:
-    fired: dict[int, int] = {}
     done = asyncio.Event()
-
-    def fire(number: int) -> None:
-        fired[number] = time.monotonic_ns()
-        if len(fired) == count:
-            done.set()
-
+    fired, fire = _recorder(count, done.set)
     async with AsyncTimer() as timer:
         asked = _ask(timer, fire, count, over_s)
         await asyncio.wait_for(done.wait(), over_s + 60)
@@ -81,18 +69,24 @@ def on_a_bare_loop(count: int, over_s: float) -> Late:
 
 async def _on_a_bare_loop(count: int, over_s: float) -> Late:
     wanted_ns = _wanted_ns(count, over_s)
-    fired: dict[int, int] = {}
     done = asyncio.Event()
-
-    def fire(number: int) -> None:
-        fired[number] = time.monotonic_ns()
-        if len(fired) == count:
-            done.set()
-
+    fired, fire = _recorder(count, done.set)
     for number, due_ns in enumerate(wanted_ns):
         asyncio.get_running_loop().call_later((due_ns - time.monotonic_ns()) / 1e9, fire, number)
     await asyncio.wait_for(done.wait(), over_s + 60)
     return _judged([(due_ns, due_ns) for due_ns in wanted_ns], fired)
+
+
+def _recorder(count: int, all_fired: Callable[[], None]) -> tuple[dict[int, int], Callable[[int], None]]:
+    """A callback for timers, and the times of its calls by number. The last of `count` calls calls `all_fired`."""
+    fired: dict[int, int] = {}
+
+    def fire(number: int) -> None:
+        fired[number] = time.monotonic_ns()
+        if len(fired) == count:
+            all_fired()
+
+    return fired, fire
 
 
 def _wanted_ns(count: int, over_s: float) -> list[int]:
