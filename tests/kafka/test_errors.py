@@ -13,6 +13,8 @@ from confluent_kafka import admin as _typed_admin
 from retry_topic import Consumer, DeadLetters, Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.conformance import receive, values
 from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.brokers.kafka.producing import produce
+from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.message.encoding import encode_body
 from retry_topic.policy import Fixed
 from wheel_sched.errors import BrokerError
@@ -125,6 +127,33 @@ def test_what_a_consumer_cannot_forward_stays_unsettled_and_the_rest_is_forwarde
     reader = host.consumer([f"{name}-good"], f"{name}-looker")
     assert values(receive(reader, 2)) == [b"1", b"2"]
     assert again.poll(1, 500) == reader.poll(1, 500) == []
+
+
+def test_a_refusal_that_arrives_early_is_not_blamed_on_the_next_message(
+    kafka: TemporaryKafka, host: KafkaBroker, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster refuses a message while the client still adds messages to its transaction.
+
+    From then on the client adds no further message. Only the refused messages get a failure, each with its own reason.
+    """
+
+    def slowly(*args: Any) -> PublishFailure | None:
+        answer = produce(*args)
+        args[0].poll(0.3)  # the answer of the cluster arrives
+        return answer
+
+    bodies = some_refused(kafka, host, name)
+    host.create_topic(f"{name}-in")
+    assert not any(host.publish([Message(f"{name}-in", each.encode()) for each in bodies]))
+    guest = KafkaBroker(kafka.as_guest())
+    member = guest.consumer([f"{name}-in"], name)
+    pairs = [(one, bodies[one.message.value.decode()]) for one in receive(member, len(bodies))]
+    monkeypatch.setattr("retry_topic.brokers.kafka.transactions.produce", slowly)
+    failures = dict(zip(bodies, member.forward(pairs), strict=True))
+    assert_refused({each: failure.reason for each, failure in failures.items() if failure is not None})
+    guest.close()
+    reader = host.consumer([f"{name}-good"], f"{name}-looker")
+    assert values(receive(reader, 2)) == [b"1", b"2"]
 
 
 def test_failed_messages_come_back_over_a_login(

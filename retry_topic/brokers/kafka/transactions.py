@@ -231,6 +231,8 @@ class _Transaction:
         producer.begin_transaction()
         for place, message in enumerate(self._messages):
             refused = produce(producer, message, partial(self._note, place))
+            if refused is not None and refused.transient:  # a message before this one has made the transaction fail
+                return self._at_fault(refused.reason)
             if refused is not None:
                 return {place: refused}
         if self._offsets:  # librdkafka sends the messages meanwhile
@@ -241,11 +243,7 @@ class _Transaction:
                 found = error_of(error)
                 if not found.txn_requires_abort() or found.code() in _FENCED | EXPELLED:
                     raise
-                producer.purge(in_queue=True, in_flight=False, blocking=False)
-                producer.flush(self._timeout_s)  # a message may be the cause: then its report names the error
-                if to_blame := self._to_blame():
-                    return to_blame
-                raise BrokerUnavailable(f"a transaction was aborted: {found.str()}: nothing was sent") from error
+                return self._at_fault(found.str(), error)
         self.steps.append("flush")
         left = producer.flush(self._timeout_s)
         if left or self._failures:
@@ -257,6 +255,18 @@ class _Transaction:
         self.steps.append(_COMMIT)
         producer.commit_transaction(self._timeout_s)
         return {}
+
+    def _at_fault(self, why: str, error: Exception | None = None) -> dict[int, PublishFailure]:
+        """The failures of the messages that made the transaction fail, from their delivery reports.
+
+        Raises:
+            BrokerUnavailable: no message is at fault. `why` tells what the client said instead.
+        """
+        self.producer.purge(in_queue=True, in_flight=False, blocking=False)
+        self.producer.flush(self._timeout_s)
+        if to_blame := self._to_blame():
+            return to_blame
+        raise BrokerUnavailable(f"a transaction was aborted: {why}: nothing was sent") from error
 
     def _note(self, place: int, error: Any, _: Any) -> None:
         if error is not None:
