@@ -58,6 +58,7 @@ def test_the_wheel_benchmark_measures_every_figure() -> None:
         large_rounds=1,
         mixes=("uniform",),
         live=(10_000, 100_000),
+        all=False,
         memory=20_000,
         lateness_rounds=1,
         timers=50,

@@ -64,7 +64,7 @@ def storm(crew: Crew, feed: Callable[[], None]) -> None:
         crew.services.remove(member)
 
 
-@pytest.mark.parametrize(("protocol", "kills"), [("classic", 20), ("KIP-848", 4)])
+@pytest.mark.parametrize(("protocol", "kills"), [("classic", 8), ("KIP-848", 4)])
 def test_each_record_is_taken_in_once_whoever_dies(
     crew_of: Callable[..., Crew], committed: Callable[[str], list[Message]], protocol: str, kills: int
 ) -> None:

@@ -203,8 +203,8 @@ class Proof:
 
 
 COURSES = {
-    "any order": Course("none", 20_000, 100),
     "order of keys": Course("key", 20_000, 1_000),
+    "any order": Course("none", 4_000, 100, owners=4, intakes=4, consumers=2, waves=1),
     "KIP-848": Course("none", 4_000, 100, owners=4, intakes=4, consumers=2, waves=1, protocol="consumer"),
 }
 
@@ -213,10 +213,13 @@ COURSES = {
 def test_killed_processes_lose_and_double_nothing(
     crew_of: Callable[..., Crew], committed: Callable[[str], list[Message]], course: Course
 ) -> None:
-    """20,000 messages; three of ten fail. Twelve services die with open claims, eight while they read records; four
-    consumers die. Members join and leave, and the server is killed and restarted. Each redelivery exists exactly once,
-    and no message has more attempts than allowed. A second run has ordering keys and keeps their order. The run under
-    KIP-848 is smaller, because there a dead member is noticed later."""
+    """Messages of which three in ten fail are handled by a crew whose services and consumers are killed at work.
+
+    Members join and leave, and the store's server is killed and restarted. Each redelivery exists exactly once, and no
+    message has more attempts than allowed. The run with ordering keys has 20,000 messages and 24 kills, and it also
+    checks the order. The two runs without have 4,000 messages and ten kills, one of them under KIP-848. The simulator
+    runs the same service, intake and consumer over many more interleavings.
+    """
     groups: dict[str, Any] = {}
     if course.protocol != "classic":
         groups = {"client": {}, "broker": {"group_protocol": course.protocol}}

@@ -65,12 +65,13 @@ def command(*options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_seed_gives_the_same_history_again(kind: Kind) -> None:
-    """A hundred runs of one seed have the same trace. Its history is short, without messages of 8 MiB."""
+    """Twenty runs of one seed have the same trace, in each of six kinds of worlds: 120 runs in all. The history is a
+    short one, without messages of 8 MiB."""
     results = list(run_seeds(kind, range(10)))
     assert len({result.digest for result in results}) == 10
     small = [result for result in results if not {"huge", "just-fits"} & {s.kind for s in result.scenario.steps}]
     short = min(small, key=lambda result: (result.steps, result.scenario.seed))
-    assert {result.digest for result in run_scenarios(kind, [short.scenario] * 100)} == {short.digest}
+    assert {result.digest for result in run_scenarios(kind, [short.scenario] * 20)} == {short.digest}
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

@@ -41,7 +41,7 @@ def without(model: type[Model[Any]], safeguard: str) -> Found[Any]:
 
 def _explored(model: Model[Any]) -> bool:
     began_s = time.monotonic()
-    found = explore(model)
+    found = explore(model, renamed=True)
     size = f"processes: {model.processes}, items: {model.items}, faults: up to {model.faults}"
     print(f"{model.name} ({size}): {found} ({time.monotonic() - began_s:.0f} s)", flush=True)  # noqa: T201
     return found.violated is None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import permutations
 from typing import Any, ClassVar, Generic, TypeVar
 
 S = TypeVar("S", bound=Any)
@@ -34,6 +37,10 @@ class Model(Generic[S]):
     name: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
     safeguards: ClassVar[Mapping[str, str]]  # the invariant that breaks without the safeguard
+    of_items: ClassVar[tuple[str, ...]]  # variables with one value per item
+    of_processes: ClassVar[tuple[str, ...]]  # variables with one value per process
+    grids: ClassVar[tuple[str, ...]]  # variables with one row per process, and in it one value per item
+    one_process: ClassVar[str | None] = None  # the variable that holds the number of a process, or a negative number
 
     def __init__(
         self,
@@ -65,6 +72,36 @@ class Model(Generic[S]):
     def invariants(self) -> Mapping[str, Callable[[S], bool]]:
         """The invariants by name: each must hold in every state."""
         raise NotImplementedError
+
+    def renamed(self, s: S) -> S:
+        """The first, in sorted order, of the states that differ from `s` only in the order of items and of processes.
+
+        Items are interchangeable in a model, and so are processes. So these states have the same future, and it is
+        enough to visit one of them.
+        """
+        columns, rows, grids, one = self._places
+        both = rows + grids
+        found = []
+        for items in permutations(range(self.items)):
+            values = list(s)
+            for at in columns:
+                values[at] = tuple([values[at][i] for i in items])
+            for at in grids:
+                values[at] = tuple([tuple([row[i] for i in items]) for row in values[at]])
+            named = -1 if one is None else values[one]
+            processes = sorted(range(self.processes), key=lambda p: ([values[at][p] for at in both], p == named))
+            for at in both:
+                values[at] = tuple([values[at][p] for p in processes])
+            if one is not None and named >= 0:
+                values[one] = processes.index(named)
+            found.append(type(s)(*values))
+        return min(found)
+
+    @cached_property
+    def _places(self) -> tuple[list[int], list[int], list[int], int | None]:
+        fields = self.initial()._fields
+        kinds = [[fields.index(name) for name in names] for names in (self.of_items, self.of_processes, self.grids)]
+        return kinds[0], kinds[1], kinds[2], None if self.one_process is None else fields.index(self.one_process)
 
     def strike(self, used: tuple[int, ...], kind: str) -> tuple[int, ...] | None:
         """Returns `used` with one more fault of this kind, or None when the bounds allow no more faults."""
@@ -114,7 +151,9 @@ def _plain(value: Any) -> str:
     return {True: "yes", False: "-"}[value] if isinstance(value, bool) else str(value)
 
 
-def explore(model: Model[S], only: Collection[str] | None = None, at_most: int = 5_000_000) -> Found[S]:
+def explore(
+    model: Model[S], only: Collection[str] | None = None, at_most: int = 5_000_000, *, renamed: bool = False
+) -> Found[S]:
     """Visit every state. Stop at the first one that breaks a property.
 
     Besides the model's invariants there is the property "Finishes": every path without further faults ends, and then
@@ -124,10 +163,22 @@ def explore(model: Model[S], only: Collection[str] | None = None, at_most: int =
         model: the protocol.
         only: names of the properties to test. Defaults to all.
         at_most: the greatest number of states.
+        renamed: visit one of the states that differ only in the order of items and processes, see `Model.renamed`. Then
+            a path names the items and processes anew in each state. Defaults to False.
 
     Raises:
         ValueError: there are more than `at_most` states.
     """
+    collecting = gc.isenabled()
+    gc.disable()  # the millions of tuples form no cycles
+    try:
+        return _explore(model, only, at_most, renamed)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _explore(model: Model[S], only: Collection[str] | None, at_most: int, renamed: bool) -> Found[S]:
     tested = [(name, holds) for name, holds in model.invariants.items() if only is None or name in only]
     finishes = only is None or FINISHES in only
     first = model.initial()
@@ -146,12 +197,16 @@ def explore(model: Model[S], only: Collection[str] | None = None, at_most: int =
             count += 1
             to = number_of.get(after)
             if to is None:
-                if len(states) == at_most:
-                    raise ValueError(f"more than {at_most:,} states: give smaller bounds")
-                to = number_of[after] = len(states)
-                states.append(after)
-                came.append((at, action, who))
-            if after.used == state.used and to != at:
+                ordered = model.renamed(after) if renamed else after
+                to = number_of.get(ordered)
+                if to is None:
+                    if len(states) == at_most:
+                        raise ValueError(f"more than {at_most:,} states: give smaller bounds")
+                    to = number_of[ordered] = len(states)
+                    states.append(ordered)
+                    came.append((at, action, who))
+                number_of[after] = to
+            if after.used == state.used and after != state:
                 ways.append(to)
         if finishes and not ways and not model.is_finished(state):
             return Found(len(states), count, FINISHES, _path(states, came, at), first)

@@ -47,6 +47,10 @@ class OwnedClaims(Model[State]):
 
     name = "OwnedClaims"
     kinds = KINDS
+    of_items = ("place", "claim", "published", "strays")
+    of_processes = ("senders", "stage", "mine", "number", "asked", "suspect", "doubt")
+    grids = ("held", "out")
+    one_process = "owner"
     safeguards: ClassVar[Mapping[str, str]] = {
         "fencing-skipped": "EffectivelyOnce",
         "number-not-in-the-transaction": "EffectivelyOnce",

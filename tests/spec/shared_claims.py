@@ -49,6 +49,9 @@ class SharedClaims(Model[State]):
         "lease-not-tested": "DuplicatesNeedAFault",
     }
     kinds = KINDS
+    of_items = ("producer", "place", "claim", "ended", "published", "strays")
+    of_processes = ("known", "paused", "asked")
+    grids = ("held", "sent")
 
     def initial(self) -> State:
         """Implements `Init` of the TLA+ module."""

@@ -39,3 +39,28 @@ def test_a_state_that_cannot_reach_the_end_is_found() -> None:
 def test_an_unknown_safeguard_is_refused() -> None:
     with pytest.raises(ValueError, match="expected a safeguard of OwnedClaims, got: 'no-clocks'"):
         OwnedClaims(broken="no-clocks")
+
+
+@pytest.mark.parametrize("model", [SharedClaims(faults=1), OwnedClaims(faults=1)], ids=lambda model: model.name)
+def test_an_exploration_up_to_the_order_visits_one_of_each(model: Model[Any]) -> None:
+    """States that differ only in the order of items and processes are visited once, and none is left out."""
+    seen = {model.initial()}
+    waiting = list(seen)
+    for state in waiting:
+        for _, _, after in model.steps(state):
+            if after not in seen:
+                seen.add(after)
+                waiting.append(after)
+    found = explore(model, renamed=True)
+    assert found.violated is None, str(found)
+    assert found.states == len({model.renamed(state) for state in seen}) < len(seen) * 0.6
+
+
+@pytest.mark.parametrize(
+    ("model", "safeguard"),
+    [(model, name) for model in (SharedClaims, OwnedClaims) for name in model.safeguards if name != "refresh-in-doubt"],
+)
+def test_an_exploration_up_to_the_order_finds_a_missing_safeguard(model: type[Model[Any]], safeguard: str) -> None:
+    promise = model.safeguards[safeguard]
+    found = [explore(model(faults=faults, broken=safeguard), {promise}, renamed=True).violated for faults in (1, 2)]
+    assert promise in found
