@@ -17,6 +17,8 @@ from wheel_sched.cli.entry_points import EntryPoint, entry_points
 from wheel_sched.cli.extensions import Extension, Lazy, load
 from wheel_sched.cli.program import COMMANDS, RootGroup
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 GUEST = """
 from dataclasses import dataclass

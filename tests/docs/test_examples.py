@@ -18,6 +18,8 @@ import pytest
 from sybil import Example, Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 # pages on Spark need Spark: tests/spark/test_pages.py runs them
 DOCS = (page for page in (ROOT / "docs").rglob("*.md") if not page.name.startswith("spark"))

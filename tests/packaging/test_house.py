@@ -16,6 +16,8 @@ import pytest
 from tests.house.rooms import rooms
 from tests.house.tree import Tree
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # How many of each the product may have. Lower a limit with each step of the rebuilding; never raise one.
@@ -62,14 +64,12 @@ def today() -> dict[str, Any]:
     return measured(ROOT, "--no-rooms")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("figure", AT_MOST)
 def test_the_figures_of_this_tree_do_not_grow(today: dict[str, Any], figure: str) -> None:
     """This repository has no more import circles, doubled names, upward imports and long files than allowed."""
     assert len(today[figure]) <= AT_MOST[figure], json.dumps(today[figure], indent=2)
 
 
-@pytest.mark.slow
 def test_every_package_is_measured(today: dict[str, Any]) -> None:
     """Each of the four packages is measured, so that no limit holds because a package was not found."""
     packages = ["wheel_sched", "retry_topic", "wheel_sched_celery", "wheel_sched_apscheduler"]

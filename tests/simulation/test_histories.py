@@ -16,6 +16,8 @@ from wheel_sched.simulation.runner import Kind, run_scenarios, run_seeds
 from wheel_sched.simulation.scenario import Scenario
 from wheel_sched.simulation.trace import Trace
 
+pytestmark = pytest.mark.slow
+
 KINDS = {"retry": RetryKind(), "retry-log": RetryLogKind(), "apscheduler": JobKind(), "celery": CeleryKind()}
 KINDS |= {"retry-ordered": RetryOrderedKind(), "retry-log-ordered": RetryLogOrderedKind()}
 # the retry worlds keep scenarios instead of seeds: see `test_safeguards`
@@ -62,7 +64,6 @@ def command(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.proof
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_seed_gives_the_same_history_again(kind: Kind) -> None:
     """Twenty runs of one seed have the same trace, in each of six kinds of worlds: 120 runs in all. The history is a
@@ -110,7 +111,6 @@ def test_a_turn_that_does_not_end_is_a_violation(monkeypatch: pytest.MonkeyPatch
     assert "while True" in results[0].violations[0]
 
 
-@pytest.mark.slow
 def test_the_command_counts_histories_and_replays_one() -> None:
     """Two calls with different hash seeds print the same trace. With `--json` the command prints figures."""
     done = command("--world", "retry", "--seeds", "40", "--json")

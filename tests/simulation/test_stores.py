@@ -36,6 +36,7 @@ def assert_one_trace(kind: Kind, seeds: Sequence[int], store: str) -> None:
     assert [(result.scenario.seed, result.digest) for result in over_scripts] == expected
 
 
+@pytest.mark.slow
 @each_kind
 def test_a_history_over_scripts_is_that_over_memory(kind: Kind) -> None:
     """Two histories have the same trace over scripts as over memory. One has a failover, the other lost scripts."""

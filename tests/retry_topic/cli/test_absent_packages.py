@@ -9,6 +9,8 @@ import pytest
 
 from wheel_sched.cli.missing import install_line
 
+pytestmark = pytest.mark.slow
+
 WITHOUT_REDIS = "import sys; sys.modules['redis'] = None; "
 
 

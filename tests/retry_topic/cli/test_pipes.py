@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def read_one_line(url: str, folder: Path, *args: str, stdin: bytes = b"") -> tuple[bytes, int, bytes]:
     """Run a command, read one line of its output and close the pipe. Return the line, the exit code and stderr."""

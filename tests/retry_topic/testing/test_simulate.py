@@ -15,6 +15,8 @@ from retry_topic.policy import Exponential, Fixed
 from retry_topic.testing import FAULTS, Report, simulate
 from wheel_sched.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 POLICY = RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=3)
 handled: list[bytes] = []
 
