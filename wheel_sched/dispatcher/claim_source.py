@@ -133,7 +133,7 @@ class SharedLeases:
         """Implements `ClaimSource.claimed`: nothing to do, because the store keeps the lease."""
 
     def failed(self, call: Call[Any], error: Exception) -> None:
-        """Implements `ClaimSource.failed`: nothing to do. Items that were claimed nevertheless wait again later."""
+        """Implements `ClaimSource.failed`: nothing to do. If the claim took items, they wait again after the lease."""
 
     def next_look_ms(self, shard: int, due_head_ms: int | None, lease_head_ms: int | None, now_ms: int) -> int | None:
         """Implements `ClaimSource.next_look_ms`. The items of an ended lease are due again, so lease ends count too."""

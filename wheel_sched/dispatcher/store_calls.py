@@ -95,7 +95,7 @@ class ServerTime:
         return self._offset_us is not None
 
     def observe(self, server_us: int, asked_us: int, answered_us: int) -> int:
-        """Use a reply for the estimate. Returns the signed step in us if the server's clock jumped over 5 s, else 0."""
+        """Use a reply for the estimate. Returns 0; if the server's clock jumped by over 5 s, the signed step in us."""
         low, high = server_us - answered_us, server_us - asked_us + 1
         if self._offset_us is None:
             self._offset_us, self._at_us = low, answered_us
@@ -110,7 +110,11 @@ class ServerTime:
         return 0
 
     def now_us(self, local_us: int) -> int:
-        """Estimate the server's time at a local instant. The estimate is never ahead of the server."""
+        """Estimate the server's time at a local instant.
+
+        Raises:
+            RuntimeError: no reply was observed yet.
+        """
         if self._offset_us is None:
             raise RuntimeError("no reply of the store has been seen yet")
         return local_us + self._offset_us
