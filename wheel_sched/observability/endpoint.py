@@ -54,7 +54,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class Endpoint:
-    """A server that runs from its creation until `close`.
+    """An HTTP server that runs from its creation until `close`.
 
     Args:
         host: address to bind to.
