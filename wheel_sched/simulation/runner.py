@@ -69,7 +69,7 @@ class Kind(Protocol):
 
 
 def run_one(kind: Kind, scenario: Scenario, *, with_trace: bool = False) -> Result:
-    """Run a scenario in this process. The caller has installed the simulation.
+    """Run a scenario in this process, inside a `with substituted(...)` block of the caller.
 
     If the scenario uses more than `STUCK_S` seconds of processor time, the code that runs is interrupted, and the
     result has a violation. If the code does not end even then, or waits for something real, this process prints its
