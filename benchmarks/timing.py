@@ -5,9 +5,9 @@ clock and subtracts the due time in the message. So the figure includes the time
 the receiver's own wake-up. A message is early if the id of its stream entry or the receiver's clock is before its due
 time.
 
-Wake-up: the dispatcher sleeps until a message that is due in an hour. Another process stores a message that is due now,
-and measures its lateness. Its due time is the current millisecond, rounded down, so up to 1 ms of the figure has passed
-before the call began.
+Wake-up: the dispatcher sleeps, because its next message is due in an hour. Another process stores a message that is due
+now, and measures its lateness. Its due time is the current millisecond, rounded down, so up to 1 ms of the figure has
+passed before the call began.
 
 Idleness: how many commands the server counts in ten seconds. One dispatcher has an empty store. At the same time,
 another has 1,000 messages that are due in an hour, on a second server.

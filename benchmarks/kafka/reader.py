@@ -40,7 +40,7 @@ class Reader:
         """Wait for `count` records. Then `came` has the value of each record, and when it arrived (epoch ms).
 
         Raises:
-            TimeoutError: fewer records arrived.
+            TimeoutError: fewer records arrived within `PATIENCE_S` seconds.
         """
         self.came = self._outside.ask(count)
         if len(self.came) < count:

@@ -22,8 +22,8 @@ _HOUR_MS = 3_600_000
 def measure(core: str, count: int) -> dict[str, Any]:
     """Fill a wheel of `core` with `count` timers, and cancel them.
 
-    Returns `bytes_per_timer`; `kept_bytes_per_timer`, which stay after all were cancelled; and `wakeups`, for which the
-    empty wheel still asks.
+    Returns `bytes_per_timer`; `kept_bytes_per_timer`, which stay after all were cancelled; and `wakeups`, the number of
+    wake-ups that the empty wheel still asks for.
     """
     wheel: Any = CORES[core]()
     task = object()
