@@ -79,7 +79,7 @@ class Outside:
         return self._pipe.recv()
 
     def stop(self) -> None:
-        """Tell a task that runs until it is stopped to end."""
+        """Stop a task that has no end of its own, such as `ask_the_time`."""
         self._pipe.send("stop")
 
     def result(self) -> Any:

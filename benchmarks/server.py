@@ -48,7 +48,7 @@ class BenchServer:
         self.client: redis.Redis = client_for(url)
 
     def empty_store(self) -> DelayStore:
-        """Empty the server, load the scripts, and open a new store in it, with the same client."""
+        """Empty the server, and open a new store in it with the same client. This also loads the scripts."""
         self.client.flushall()
         return open_store(self.client, namespace=NAMESPACE)
 

@@ -1,11 +1,11 @@
 """Clocks: code that runs timers reads the time and sleeps only through a clock, so a test can pass its own clock.
 
-Monotonic time drives the wheel and never steps. Wall time is for people and other machines, and may step in either
-direction. All readings are rounded down, so a clock is never ahead. Any thread may use a clock. `SystemClock` is the
+Monotonic time drives the timing wheel and never steps. Wall time is for people and other machines, and may step either
+way. All readings are rounded down, so a clock is never ahead. Any thread may use a clock. `SystemClock` is the
 machine's clock, `wheel_sched.testing.VirtualClock` is for tests.
 
 The standard library passes time and waiting in the same way (`sched.scheduler(timefunc, delayfunc)`). The difference:
-`Clock.wait` waits on a condition, so that a new, earlier deadline can wake the driver.
+`Clock.wait` waits on a condition, so that a new, earlier deadline can wake the code that waits.
 """
 
 from __future__ import annotations

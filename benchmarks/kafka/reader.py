@@ -50,7 +50,8 @@ class Reader:
 def _read(pipe: Connection, servers: str, topic: str, partitions: int) -> None:
     """Read the topic in a separate process.
 
-    The parent process sends a number. Once so many records have arrived, this process sends all of them back.
+    The parent process sends a number. This process sends all records back when that many have arrived, and after
+    `PATIENCE_S` seconds in any case.
     """
     client: Any = Consumer(
         {

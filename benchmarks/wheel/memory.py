@@ -1,4 +1,4 @@
-"""Measures how many bytes a pending timer takes, and how many bytes stay after all timers were cancelled.
+"""Measures how many bytes a pending timer takes, and how many bytes are still in use after all timers were cancelled.
 
 `python -m benchmarks.wheel.memory CORE COUNT` prints one JSON object. The bytes are the growth of the resident memory
 between an empty wheel and a full one whose handles are kept. They do not include the list of the handles, nor the

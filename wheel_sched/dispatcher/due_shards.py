@@ -1,6 +1,6 @@
 """Due shards: when a dispatcher's owner loop must look at which shard, and the calls that it sends for this.
 
-A shard is *unread* until the store has answered when its next item is due. It is *due* when items may be claimed.
+A shard is *unread* until the store has reported its next due time. It is *due* when items may be claimed from it.
 It must be *swept* when its last sweep was long ago: a sweep ends leases that have run out, finds items whose marker was
 lost, and deletes old dead letters. Each other shard with waiting items has one alarm in a timing wheel: at its earliest
 due time or lease end, or after `sweep_ms` if that is earlier. Every reply of the store has the next due time of the
@@ -143,7 +143,7 @@ class DueShards:
     # -- replies and markers
 
     def read(self, shard: int, epoch: int) -> None:
-        """Note that the store has answered when a shard's next item is due, and with the shard's epoch."""
+        """Note that the store has reported the next due time of a shard, and the shard's epoch."""
         self.unread.discard(shard)
         self.epochs[shard] = epoch
 

@@ -55,7 +55,7 @@ class OwnerTimer:
         return self._queue.schedule(callback, deadline_after(self._clock.monotonic_ns(), delay_ms))
 
     def next_ms(self) -> int | None:
-        """When the next callback is due, in monotonic ms of the clock."""
+        """When the next callback is due, in monotonic ms of the clock; None when no callback waits."""
         return self._queue.next_ms()
 
     def run_due(self) -> None:

@@ -1,8 +1,8 @@
 """Heartbeats: a member expires when it sends no heartbeat for its session timeout.
 
 This is Kafka's session timeout of a consumer group, without an operation per heartbeat. Each member has one entry in a
-deadline queue. A beat touches this entry, which only notes the later deadline. However often a member beats, its entry
-moves once per timeout. A member expires once. It does not expire if it beats, is removed or is replaced before
+deadline queue. A beat only notes the later deadline in this entry. However often a member beats, its entry moves in the
+queue once per timeout. A member expires once. It does not expire if it beats, is removed or is replaced before
 `on_expired` has begun.
 
 Cost: a beat is a dict look-up and two attribute writes under a lock. A member is a dict entry and a queue entry.
@@ -30,7 +30,7 @@ _BATCH = 256
 
 
 class HeartbeatMonitor(Generic[M]):
-    """The members that have sent a heartbeat in time.
+    """Watches members, and expires each one that sends no heartbeat for its timeout.
 
     Args:
         timeout_ms: longest time between two beats, for members without their own timeout.

@@ -200,7 +200,7 @@ def draw_store_faults(
     """Draw faults that `draw_faults` does not draw: faults of the store's server, and clocks that drift by up to 1 %.
 
     Args:
-        rng: a random generator other than that of `draw_faults`, whose draws then stay the same for a seed.
+        rng: a random generator of its own, so that the faults that `draw_faults` draws for a seed stay the same.
         count: how many faults.
         processes: the names of the processes whose clocks may drift.
         span_ms: the faults strike within this time from the start.

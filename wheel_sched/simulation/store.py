@@ -83,7 +83,10 @@ class StoreServer(SimulatedServer):
         return self._loading_until_ns > self.world.scheduler.now_ns
 
     def perform(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls, and note those that write in the journal. While the server loads, each answer is an error."""
+        """Perform calls, and note calls that write in the journal.
+
+        Each answer is an error while the server loads or, if one of the calls writes, while the server refuses writes.
+        """
         if self.loading:
             return [StoreUnavailable("LOADING: the server is still loading its data") for _ in calls]
         writes = any(not call.operation.reads for call in calls)

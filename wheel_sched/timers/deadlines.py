@@ -52,7 +52,7 @@ def coalesced(deadline_ms: int, slack_ms: int) -> int:
     """The roundest moment from `deadline_ms` to `slack_ms` later, so that timers close together share a wake-up.
 
     The roundest moment is the one that is divisible by the highest power of two. It may be the deadline itself.
-    Source: `apply_slack` of the Linux kernel's timer wheel, which always takes a moment after the deadline, however.
+    Source: `apply_slack` of the Linux kernel's timer wheel. There the moment is always later than the deadline.
     """
     if deadline_ms <= 0:
         return deadline_ms

@@ -293,7 +293,7 @@ class TimingWheel(Generic[T]):
         return pending
 
     def _place(self, entry: TimerTaskEntry[T]) -> None:
-        """Put an entry into the slot of its deadline. The caller has removed it from its old slot and counted it."""
+        """Put an entry into the slot of its deadline. It is in no slot now, but `_pending` counts it."""
         tick = -(-entry._deadline_ms // self._tick_ms)  # rounds up
         near = self._near
         if tick < near.end:
@@ -341,7 +341,7 @@ class TimingWheel(Generic[T]):
         return level.slots.pop(number)
 
     def _grow(self, tick: int) -> _Level[T]:
-        """Add levels until one reaches `tick`."""
+        """Add levels until one reaches `tick`. Returns this level."""
         while True:
             level: _Level[T] = _Level(self._far[-1].span, _FAR_BITS, self._clock)
             self._far.append(level)
@@ -399,7 +399,7 @@ class TimingWheel(Generic[T]):
     def _refill(self, target: int) -> bool:
         """Sort the earliest slot above level 0 into the run (`_run`) if the slot begins at or before `target`.
 
-        If the slot begins later, set `_far_start` to its first tick: `advance` then takes run entries of earlier ticks.
+        If the slot begins later, set `_far_start` to its first tick. Then `advance` takes only run entries before it.
         Level 0 must be empty. Returns whether a slot was emptied or `_far_start` has another value.
         """
         before = self._far_start
