@@ -72,7 +72,10 @@ def bare_lateness(server: BenchServer, count: int, over_s: float) -> Timed:
 
 
 def wake_up(server: BenchServer, samples: int, pause_ms: tuple[int, int] = (20, 100)) -> Timed:
-    """Measure the wake-up: another process stores due messages, one at a time, while the dispatcher sleeps."""
+    """Measure the wake-up: another process stores due messages, one at a time, while the dispatcher sleeps.
+
+    `pause_ms`: the shortest and the longest pause between two messages.
+    """
     store = server.empty_store()
     store.schedule(push_items(["later"], [time.time_ns() // 1_000_000 + _HOUR_MS], _STREAM))
     with Dispatcher(store, NullPublisher(), push=_PUSH_TO):

@@ -59,7 +59,7 @@ def reachable(target: ExaminedTarget) -> Finding:
 
 
 def server_version(target: ExaminedTarget) -> Finding:
-    """Check that the server is new enough."""
+    """Check that the server's release is new enough for this package."""
     from wheel_sched.store.redis.backend import check_version
 
     valkey, server = target.info.get("valkey_version"), target.info.get("redis_version")

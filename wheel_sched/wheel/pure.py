@@ -3,10 +3,10 @@
 It is Kafka's `TimingWheel` (after Varghese and Lauck, SOSP 1987, scheme 7) without clock, lock, thread or callback. The
 caller passes the time in whole milliseconds, and `advance` returns the due entries.
 
-    level 0   slots of tick_ms                  to the end of the current block of `wheel_size` ticks
-    level 1   slots of one such block           to the end of the current span of 16 blocks
-    level 2   slots of 16 blocks                to the end of the current group of 256 such slots
-    level n   slots of 256 of the level below   and so on without limit
+    level 0   a slot covers tick_ms                        reaches to the end of the current block of `wheel_size` ticks
+    level 1   a slot covers one such block                 reaches to the end of the current span of 16 blocks
+    level 2   a slot covers one such span                  reaches to the end of the current group of 256 spans
+    level n   a slot covers 256 slots of the level below   and so on without limit
 
 Invariants. Levels are aligned and follow each other without overlap, so only the clock decides where a tick belongs.
 Entries of one tick always share one slot. All entries of a slot move to lower levels in one step, before a new entry
