@@ -50,7 +50,7 @@ def to_memory(server: BenchServer, count: int) -> Burst:
 
 
 def to_stream(server: BenchServer, count: int) -> Burst:
-    """Measure a burst that the server pushes to one of its streams, in the script that claims."""
+    """Measure a burst that the server pushes to one of its streams, in the same script that claims the messages."""
     store = server.empty_store()
     with Dispatcher(store, NullPublisher(), push=PushTarget(create=True)):
         due_ms = store_ahead(store, count)
@@ -74,7 +74,7 @@ def xadd_rate(server: BenchServer, count: int) -> float:
 
 
 def store_ahead(store: DelayStore, count: int) -> int:
-    """Store a burst before it is due. Returns its due time."""
+    """Store a burst before it is due. Returns its due time in epoch ms."""
     names = ids(count)
     due_ms = time.time_ns() // 1_000_000 + _LEAD_MS + count // _SLOWEST_PER_MS
     stored_us = 0
@@ -85,7 +85,7 @@ def store_ahead(store: DelayStore, count: int) -> int:
 
 
 def wait_for(done: Callable[[], bool]) -> None:
-    """Wait until `done` returns true. The figures use times that were noted elsewhere, so the wait may be inexact."""
+    """Wait until `done` returns true. This may be noticed late: the figures use the times that the receiver noted."""
     give_up = time.monotonic() + _GIVE_UP_S
     while not done():
         assert time.monotonic() < give_up, "the burst did not arrive"

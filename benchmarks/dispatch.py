@@ -77,7 +77,7 @@ class Sizes:
         burst_messages: messages due at the same millisecond. Defaults to 10,000.
         lateness_rounds: rounds that measure lateness. Defaults to 5.
         lateness_messages: messages in each of these rounds. Defaults to 2,000.
-        lateness_s: the due times of these messages are spread over so many seconds. Defaults to 5.
+        lateness_s: over how many seconds the due times of these messages are spread. Defaults to 5.
         wakeups: how often each of these rounds measures the wake-up. Defaults to 50.
         idle_s: for how many seconds an idle dispatcher may send no command. Defaults to 10.
     """
@@ -153,6 +153,6 @@ def run(sizes: Sizes) -> dict[str, Any]:
 
 
 def _over_bare(timed: Mapping[str, Sequence[Timed]], name: str, part: str) -> dict[str, float]:
-    """The ratio of a percentile to that of the bare program of the same round, over the rounds."""
+    """The ratio of a percentile to that of the bare program in the same round: least, median, greatest over rounds."""
     ours, bare = ([each.lateness_ms[part] for each in timed[which]] for which in (name, f"bare {name}"))
     return over_rounds(ratios(ours, bare))

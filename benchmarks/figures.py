@@ -18,7 +18,7 @@ class Figure:
     """One figure of a result.
 
     Args:
-        key: where the value stands in the result; "a.b" is the value `b` in the object `a`.
+        key: where the value is in the result; "a.b" is the value `b` in the object `a`.
         unit: the unit of the value.
         meaning: one line that explains the figure.
         at_least: the gate as a lower bound. Defaults to None: no bound.

@@ -2,7 +2,7 @@
 
 A shared machine can lose its processors to others for a while. Ratios within one run suffer less from that than
 absolute figures, but a run during which the machine stood still proves nothing. So the command measures the machine
-before and after a benchmark. If it was unfit in one of the two, the gates are neither passed nor failed.
+before and after a benchmark. If it was unfit at one of the two times, the gates are neither passed nor failed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.rounds import percentile
 
 OVERSLEEP_MS = 2.0  # the most that 95 of 100 sleeps may last too long
-LOOP_SPREAD = 1.5  # the most by which 90 of 100 equal loops may be slower than the median one
+LOOP_SPREAD = 1.5  # 90 of 100 equal loops may take at most this many times the median time
 
 _SLEEPS, _SLEEP_MS = 200, 2
 _LOOPS, _TURNS = 60, 100_000
@@ -24,11 +24,11 @@ _LOOPS, _TURNS = 60, 100_000
 
 @dataclass(frozen=True, slots=True)
 class Fitness:
-    """What a machine did while nothing was measured.
+    """How regularly a machine sleeps and computes while no benchmark runs.
 
     Args:
         oversleep_ms: 95 of 100 sleeps of a thread lasted at most this much too long.
-        loop_spread: the time of the slowest tenth of equal loops, divided by the median time.
+        loop_spread: 90 of 100 equal loops took at most this many times the median time.
         loop_ms: the median time of one loop.
     """
 

@@ -66,7 +66,7 @@ class Outside:
     """A task in a separate process. When the constructor returns, the task is ready."""
 
     def __init__(self, task: Callable[..., None], *args: Any) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would take threads' locks along
+        context = multiprocessing.get_context("spawn")  # a forked process would inherit locks that threads hold
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=task, args=(theirs, *args), daemon=True)
         self._process.start()
@@ -79,7 +79,7 @@ class Outside:
         return self._pipe.recv()
 
     def stop(self) -> None:
-        """Stop a task that runs until it gets this message."""
+        """Stop a task that has no end of its own, such as `ask_the_time`."""
         self._pipe.send("stop")
 
     def result(self) -> Any:
@@ -105,7 +105,8 @@ def receive(pipe: Connection, url: str, stream: str, count: int) -> None:
 def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple[int, int], bare: bool) -> None:
     """Task: again and again schedule a message that is due now, wait until it is in the stream, and pause.
 
-    `bare`: add each message to the stream without a store. The result is a list of `Arrival`.
+    `pause_ms`: the shortest and the longest pause. `bare`: add each message to the stream without a store. The result
+    is a list of `Arrival`.
     """
     client = client_for(url)
     store = None if bare else open_store(url, namespace=NAMESPACE)

@@ -33,7 +33,7 @@ def table(figures: Sequence[Figure], result: Result) -> str:
 
 
 def reasons(result: Result) -> Sequence[str]:
-    """Why the machine was not fit to measure. Empty: it was fit, or nobody looked."""
+    """Why the machine was not fit to measure. Empty: it was fit, or its fitness was not measured."""
     found: Sequence[str] = result.get("fitness", {}).get("unfit", ())
     return found
 

@@ -25,7 +25,7 @@ _SLOWLOG_LENGTH = 200_000  # longer than any drain has commands
 
 
 class Stalls(NamedTuple):
-    """What the server recorded, in ms.
+    """What the server recorded; all times are in ms.
 
     `turn`: the longest turn of its event loop. `script`: the longest script. `events`: the longest time of each event
     of its latency monitor (whole ms, from 1 up). `preemptions`: how often another process took its processor.
@@ -48,7 +48,7 @@ class BenchServer:
         self.client: redis.Redis = client_for(url)
 
     def empty_store(self) -> DelayStore:
-        """Empty the server, and open a new store in it with the same client. The scripts are loaded then."""
+        """Empty the server, and open a new store in it with the same client. This also loads the scripts."""
         self.client.flushall()
         return open_store(self.client, namespace=NAMESPACE)
 

@@ -2,9 +2,9 @@
 
 The plain loop runs in one Python process; it reads the same Parquet files as the stream writer and makes the same calls
 on the store. `writer_vs_plain` is the rate of the Arrow stream writer divided by the rate of that loop. The time of the
-writer is the time that Spark's progress reports for the sink. The reader reads a full store on another server. Its rate
-is divided by the rate of the same loop. The whole query counts, from planning to the last row; `reader_start_s` is the
-time of a query that returns no row. The start of the Spark session does not count.
+writer is the time that Spark's progress reports for the sink. The reader reads a full store on another server.
+`reader_vs_plain_write` is its rate divided by the rate of the plain loop. The whole query counts, from planning to the
+last row; `reader_start_s` is the time of a query that returns no row. The start of the Spark session does not count.
 
 Spark is not faster on one machine: the workers, the JVM and the server share its processors.
 """

@@ -5,9 +5,9 @@ clock and subtracts the due time in the message. So the figure includes the time
 the receiver's own wake-up. A message is early if the id of its stream entry or the receiver's clock is before its due
 time.
 
-Wake-up: the dispatcher sleeps until a message that is due in an hour. Another process stores a message that is due now,
-and measures its lateness. Its due time is the current millisecond, rounded down, so up to 1 ms of the figure has passed
-before the call began.
+Wake-up: the dispatcher sleeps, because its next message is due in an hour. Another process stores a message that is due
+now, and measures its lateness. Its due time is the current millisecond, rounded down, so up to 1 ms of the figure has
+passed before the call began.
 
 Idleness: how many commands the server counts in ten seconds. One dispatcher has an empty store. At the same time,
 another has 1,000 messages that are due in an hour, on a second server.
@@ -72,7 +72,10 @@ def bare_lateness(server: BenchServer, count: int, over_s: float) -> Timed:
 
 
 def wake_up(server: BenchServer, samples: int, pause_ms: tuple[int, int] = (20, 100)) -> Timed:
-    """Measure the wake-up: another process stores due messages, one at a time, while the dispatcher sleeps."""
+    """Measure the wake-up: another process stores due messages, one at a time, while the dispatcher sleeps.
+
+    `pause_ms`: the shortest and the longest pause between two messages.
+    """
     store = server.empty_store()
     store.schedule(push_items(["later"], [time.time_ns() // 1_000_000 + _HOUR_MS], _STREAM))
     with Dispatcher(store, NullPublisher(), push=_PUSH_TO):

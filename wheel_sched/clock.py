@@ -1,11 +1,11 @@
-"""Clocks: timers and other drivers read time and sleep only through a clock. A test can pass another one.
+"""Clocks: code that runs timers reads the time and sleeps only through a clock, so a test can pass its own clock.
 
-Monotonic time drives the wheel and never steps. Wall time is for people and other machines, and may step in either
-direction. All readings are rounded down, so a clock is never ahead. Any thread may use a clock. `SystemClock` is the
+Monotonic time drives the timing wheel and never steps. Wall time is for people and other machines, and may step either
+way. All readings are rounded down, so a clock is never ahead. Any thread may use a clock. `SystemClock` is the
 machine's clock, `wheel_sched.testing.VirtualClock` is for tests.
 
 The standard library passes time and waiting in the same way (`sched.scheduler(timefunc, delayfunc)`). The difference:
-`Clock.wait` waits on a condition, so that a new, earlier deadline can wake the driver.
+`Clock.wait` waits on a condition, so that a new, earlier deadline can wake the code that waits.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Clock(Protocol):
     def wait(self, condition: threading.Condition, timeout_ms: float | None) -> bool:
         """Wait on `condition`, which the caller holds, for up to `timeout_ms` of this clock. None: without a limit.
 
-        Returns True after a notification and False after the timeout. As with every condition, either may come without
-        a cause, so the caller must check the awaited state and the clock again.
+        Returns True after a notification and False after the timeout. A wait may also end early without a notification,
+        as with every condition, so the caller must check the awaited state and the clock again.
         """
         ...
 

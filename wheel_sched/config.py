@@ -40,8 +40,8 @@ class SettingSpec:
     Args:
         kind: "text", "number" (a whole number from 1 to 1024) or "switch" (true or false). Defaults to "text".
         choices: the allowed texts. Defaults to (): any text.
-        file: the ending of values that name a file; "": every value names a file. A relative path in the settings file
-            starts from the folder of that file. Defaults to None: no value names a file.
+        file: values with this ending are paths of files; "": all values are. A relative path in the settings file
+            starts from the folder of the settings file. Defaults to None: no value is a path.
         may_be_empty: whether "" is allowed. Defaults to False.
         flag_help: help of the global flag `--name`. Defaults to "": there is no such flag.
         metavar: placeholder of the value in that help. Defaults to "".
@@ -76,7 +76,7 @@ class Settings:
         shards: shard count of a new namespace. It must equal the shard count of an existing namespace. Defaults to
             None: 1 for a new namespace, the stored count for an existing one.
         durability: memory, everysec, fsync or replicated. Defaults to "everysec".
-        replicas: how many replicas confirm under "replicated". Defaults to 1.
+        replicas: how many replicas must confirm each write at durability "replicated". Defaults to 1.
     """
 
     store: str = setting(  # it may hold a password
@@ -138,14 +138,15 @@ def load_settings(
     other_variables: Collection[str] = (),
     refuse_unknown: bool = True,
 ) -> Loaded:
-    """Load settings from all four sources.
+    """Load settings from the flags, the environment, the settings file and the defaults.
 
     Args:
         flags: values of the command line; a None value counts as not given. Defaults to none.
         env: the environment. Defaults to that of the process.
         file: the settings file; it must exist. Defaults to WHEEL_SCHED_CONFIG, else ./wheel-sched.toml if it exists.
         kinds: the dataclasses that declare settings. Defaults to the core's.
-        other_variables: names of variables, without their prefix, that other code reads. Defaults to none.
+        other_variables: environment variables, without the prefix WHEEL_SCHED_, that other code reads. Defaults to
+            none.
         refuse_unknown: whether an unknown name is a mistake. Defaults to True.
 
     Raises:

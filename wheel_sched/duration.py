@@ -17,7 +17,7 @@ UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s":
 """Units and their length, largest first: the order in which a text must name them."""
 
 LONGEST_MS = 3_650 * UNITS_MS["d"]
-"""Ten years: longer than any message lives. Epoch milliseconds stay exact in a double."""
+"""The longest duration, ten years. Any due time, in epoch milliseconds, then stays exact in a double."""
 
 _NUMBER = r"([0-9]{1,15}(?:\.[0-9]{1,6})?)"
 _SHORT = re.compile("".join(f"(?:{_NUMBER}{unit}(?![a-z]))?" for unit in UNITS_MS))

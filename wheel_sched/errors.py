@@ -39,7 +39,7 @@ class StoreError(WheelSchedError):
 
 
 class StoreUnavailable(StoreError):
-    """The server is away, is busy or did not answer. Repeat the call. If it is in doubt, use the same token or id.
+    """The server is away, is busy or did not answer. Repeat the call; if it is in doubt, with the same token or id.
 
     Args:
         in_doubt: whether the server may have executed the call. Defaults to False.
@@ -56,7 +56,8 @@ class StoreUnavailable(StoreError):
 class InDoubt(StoreUnavailable):
     """The write was executed, but its durability level was not confirmed. Repeat the write with the same token.
 
-    `answer` is the server's answer to the write, if known. It stays true unless this server is lost.
+    `answer` is the server's answer to the write, None if it is not known. The answer stays valid unless this server is
+    lost.
     """
 
     in_doubt = True
@@ -92,10 +93,11 @@ class StaleEpoch(StoreError):
 
 
 class StalePosition(StoreError):
-    """The store's position in the source's log differs from the expected one: nothing was stored.
+    """The call began at another position of a source (a partition's log) than the store expects: nothing was stored.
 
     Args:
-        position: the next position, from which the caller continues; "" or None when the store has none yet.
+        position: the position that the store expects next, from which the caller continues; "" or None when the store
+            has no position of the source yet.
     """
 
     def __init__(self, position: str | int | None) -> None:
@@ -118,7 +120,7 @@ class EmbeddedServerError(StoreError):
     """The embedded server cannot be started here. The message says why and what to use instead.
 
     Args:
-        last_words: the last lines of the server's log. They stand at the end of the message. Defaults to none.
+        last_words: the last lines of the server's log, with which the message ends. Defaults to none.
     """
 
     def __init__(self, *args: object, last_words: Sequence[str] = ()) -> None:

@@ -96,7 +96,7 @@ def _addressed(found: re.Match[str]) -> str:
 
 
 def _asked(query: str) -> str:
-    """Hide the rest of a query or fragment, from the first part that may be secret: later text may belong to it."""
+    """Hide a query or fragment from its first part that may be secret: all text after it may belong to the secret."""
     mark, parts, shown = query[:1], query[1:].split("&"), []
     if mark != "?" or not query[1:]:
         return mark and mark + (_HIDDEN if query[1:] else "")

@@ -32,7 +32,7 @@ __all__ = ["FIGURES", "FULL", "QUICK", "Sizes", "run", "write_plots"]
 
 
 def _ours(key: str, unit: str, at_most: float) -> Figure:
-    """A figure of ours, whose gate is a multiple of stock's in the same run."""
+    """Make a figure of ours, whose gate is `at_most` times the value of stock in the same run."""
     return Figure(key, unit, "ours", at_most=at_most, baseline=key.replace(".ours", ".stock"), in_baselines=True)
 
 

@@ -1,4 +1,4 @@
-"""Makes many jobs at once, because a scheduler takes 20 to 40 µs for each job. Their functions only count the calls."""
+"""Makes many jobs at once, because a scheduler takes 20 to 40 µs to make a job. The jobs only count their calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def expect(calls: int) -> None:
 
 
 def wait_counted() -> None:
-    """Wait until the last expected call was made."""
+    """Wait until the last expected call was made. Raises `AssertionError` after two minutes."""
     assert _reached.wait(_GIVE_UP_S), "the jobs did not all run"
 
 
@@ -64,7 +64,10 @@ def interval_trigger(due: datetime) -> IntervalTrigger:
 def make_jobs(
     dues: Iterable[datetime], trigger: Any, func: Any = count, *, due_as_argument: bool = False
 ) -> Iterator[Job]:
-    """Yield a job for each due time. `trigger` is one trigger for all jobs, or makes a trigger from each due time."""
+    """Yield a job for each due time. `trigger` is one trigger for all jobs, or makes a trigger from each due time.
+
+    `due_as_argument`: `func` is called with the due time in epoch seconds, otherwise without arguments.
+    """
     scheduler = BackgroundScheduler(timezone=UTC)
     shared = None if callable(trigger) else trigger
     state: dict[str, Any] = {

@@ -25,7 +25,7 @@ from benchmarks.apscheduler.making import (
 )
 from benchmarks.rounds import spread
 
-_LEAD_S = 0.5  # between the last add and the first due
+_LEAD_S = 0.5  # from the last added job to the first due time
 _PROBE_S = 0.001  # between two calls of add_job, and between two turns of the coroutine
 
 _late_s: list[float] = []

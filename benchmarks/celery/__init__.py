@@ -25,7 +25,7 @@ POOLS = ("solo", "threads", "prefork")
 
 
 def _ours(key: str, unit: str, at_most: float, meaning: str = "the same, ours") -> Figure:
-    """A figure of ours, whose gate is a multiple of stock's in the same run."""
+    """Make a figure of ours, whose gate is `at_most` times the value of stock in the same run."""
     stock = key.replace(".ours", ".stock")
     return Figure(key, unit, meaning, at_most=at_most, baseline=stock, in_baselines=True)
 
@@ -84,7 +84,7 @@ class Sizes:
         held: tasks that wait while memory is measured. Defaults to 50,000.
         late_rounds: how often the lateness of each pool is measured. Defaults to 3.
         late_tasks: tasks sent in each of these rounds. Defaults to 5,000.
-        late_s: the due times of these tasks are spread over so many seconds. Defaults to 10.
+        late_s: over how many seconds the due times of these tasks are spread. Defaults to 10.
         lead_s: how many seconds before the first due time the tasks are sent. Defaults to 10, which is long enough for
             stock's worker to receive them.
         give_up_s: how many seconds after the last due time a round waits for stock's missing runs. Defaults to 45.

@@ -18,7 +18,10 @@ RUNS, READY = "bench-runs", "bench-ready"
 
 
 def make_app(broker: str, store: str | None, transport: dict[str, Any] | None = None, **settings: Any) -> Celery:
-    """Make the app: stock without a `store`, ours with one. `settings` are those of `wheel_sched_celery.install`."""
+    """Make the app: stock without a `store`, ours with one.
+
+    `transport` has Celery's `broker_transport_options`, `settings` those of `wheel_sched_celery.install`.
+    """
     app = Celery("bench", broker=broker, set_as_current=False)
     app.conf.update(task_ignore_result=True, broker_transport_options=transport or {}, worker_hijack_root_logger=False)
     if store is not None:

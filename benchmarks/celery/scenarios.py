@@ -96,7 +96,7 @@ def doubled(kind: Kind, tasks: int, due_in_s: float) -> dict[str, Any]:
         due_s = time.time() + due_in_s
         place.send([due_s] * tasks)
         place.seen(lambda: len({run.number for run in place.runs()}) == tasks, due_in_s + 60)
-        time.sleep(3 * EAGER_RESTORE["unacked_restore_interval"])  # copies on their way arrive
+        time.sleep(3 * EAGER_RESTORE["unacked_restore_interval"])  # until copies that are delivered again have run
         return _counted(place.runs(), tasks)
 
 

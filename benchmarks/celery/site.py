@@ -1,6 +1,6 @@
 """A broker with Celery workers in processes of their own: stock, or ours with its store in the same server.
 
-A site sends thousands of tasks at once: ours with `apply_many`; for stock it puts ready messages into the queue, as
+A site sends thousands of tasks at once, ours with `apply_many`. For stock it puts ready messages into the queue, since
 `apply_async` would take longer than the measurement. These messages have the bytes that a stock producer sends.
 """
 
@@ -27,7 +27,7 @@ from wheel_sched.store.redis.backend import client_for
 
 Kind = Literal["stock", "ours"]
 KINDS: tuple[Kind, ...] = ("stock", "ours")
-_WAIT_S = 900.0  # 50,000 tasks on their way into a stock worker
+_WAIT_S = 900.0  # long enough for a stock worker to receive 50,000 tasks
 _POLL_S = 0.02
 _QUEUE = "celery"
 
@@ -85,13 +85,17 @@ class Site:
         worker.wait()
 
     def wait(self, condition: Any, what: str, limit_s: float = _WAIT_S) -> bool:
-        """Wait for a condition. If it does not come true, raise an error with the workers' log."""
+        """Wait until a condition is true.
+
+        Raises:
+            RuntimeError: it is still false after `limit_s` seconds; the error quotes the workers' log.
+        """
         if not self.seen(condition, limit_s):
             raise RuntimeError(f"waited {limit_s:g} s for {what}; the workers said: {self._log.read_text()[-2000:]}")
         return True
 
     def seen(self, condition: Any, limit_s: float) -> bool:
-        """Whether a condition comes true in time."""
+        """Wait until a condition is true. Returns False if it is still false after `limit_s` seconds."""
         until = time.monotonic() + limit_s
         while not condition():
             if time.monotonic() > until:

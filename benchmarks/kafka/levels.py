@@ -41,7 +41,11 @@ class _Came(NamedTuple):
 
 
 def pause_and_seek(servers: str, delays_ms: Sequence[int], longest_s: float) -> Paused:
-    """Measure how late messages with these delays are. Both designs run at the same time, with the same messages."""
+    """Measure how late messages with these delays are. Both designs run at the same time, with the same messages.
+
+    Raises:
+        TimeoutError: not all messages have arrived after `PATIENCE_S` seconds.
+    """
     run = uuid4().hex[:8]
     levels_ms = [level_s * 1000 for level_s in LEVELS_S if level_s < longest_s] + [round(longest_s * 1000)]
     topics = {f"levels-{run}-{level_ms}": level_ms for level_ms in levels_ms}

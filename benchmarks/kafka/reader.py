@@ -40,7 +40,7 @@ class Reader:
         """Wait for `count` records. Then `came` has the value of each record, and when it arrived (epoch ms).
 
         Raises:
-            TimeoutError: fewer records arrived.
+            TimeoutError: fewer records arrived within `PATIENCE_S` seconds.
         """
         self.came = self._outside.ask(count)
         if len(self.came) < count:
@@ -50,7 +50,8 @@ class Reader:
 def _read(pipe: Connection, servers: str, topic: str, partitions: int) -> None:
     """Read the topic in a separate process.
 
-    The parent process sends a number. Once so many records have arrived, this process sends all of them back.
+    The parent process sends a number. This process sends all records back when that many have arrived, and after
+    `PATIENCE_S` seconds in any case.
     """
     client: Any = Consumer(
         {

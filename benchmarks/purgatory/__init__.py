@@ -116,7 +116,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
     return {
         "core": CORE,
         **{f"{design}_{case}_rate": rate for (design, case), rate in best.items()},
-        # a design that misses the lowest rate counts as if it held it, so the ratio is a lower bound
+        # if the old design misses the lowest rate, it counts as sustaining it, so the ratio is a lower bound
         **{f"new_vs_old_{case}": round(best["new", case] / max(best["old", case], lowest), 2) for case in CASES},
         "pure_high_rate": pure_best,
         "cpu_vs_bare": max(ratios),
@@ -166,7 +166,7 @@ class _Bench:
         return point
 
     def costs(self) -> dict[str, tuple[list[float], list[float]]]:
-        """Processor time per request of the new and the bare design, by case."""
+        """Processor time per request, in µs, of the new and of the bare design, by case."""
         costs: dict[str, tuple[list[float], list[float]]] = {case: ([], []) for case in CASES}
         for turn, case in product(range(self._sizes.rounds), CASES):
             for design in ("new", "bare") if turn % 2 else ("bare", "new"):

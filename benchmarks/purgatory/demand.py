@@ -18,7 +18,7 @@ TIMEOUT_MS: Final = 200
 KEYS: Final = ("fakeKey0", "fakeKey1", "fakeKey2")
 REQUEST_BYTES: Final = 100
 
-_SAMPLES: Final = 100_000  # drawn once and used in a circle, so that the run draws none
+_SAMPLES: Final = 100_000  # drawn before the run, which uses them again and again
 _P75: Final = 0.674490  # of the standard normal distribution
 
 

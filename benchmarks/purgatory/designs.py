@@ -151,7 +151,7 @@ class Old:
     """Kafka's purgatory before the redesign: one heap entry per request, and scans that remove completed requests.
 
     A completed request stays in the heap and in its watcher lists. After each expired request, or after 200 ms, the
-    reaper purges all lists if they hold `PURGE_INTERVAL` entries, and the heap if it holds so many. So if this many
+    reaper purges all lists if they hold `PURGE_INTERVAL` entries, and the heap if it holds as many. So if this many
     requests really wait, the reaper scans all of them for each request that expires. To remove an entry, the reaper
     searches the heap, as the original does (`DelayQueue`'s iterator). The reaper filters a list in one pass, which is
     faster than the original.

@@ -18,7 +18,7 @@ SESSION_MS = 45_000  # Kafka's `session.timeout.ms`
 
 
 def run(members: int, beats: int) -> dict[str, float]:
-    """Send heartbeats in random order. Returns heartbeats per second, and the memory of a member without its id."""
+    """Send heartbeats in random order. Returns heartbeats and joins per second, and bytes per member without its id."""
     ids = list(range(10**6, 10**6 + members))
     order = random.Random(1).choices(ids, k=beats)
     gc.collect()

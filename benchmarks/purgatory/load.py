@@ -26,7 +26,7 @@ from benchmarks.resident import peak_bytes, resident_bytes
 from wheel_sched.purgatory.statistics import Tally
 
 DRAIN_S = 1.5  # after the last request; by then every timeout has passed
-_REVISITED = 50  # ms by which a completion may be late and is still found at once
+_REVISITED = 50  # each look covers the buckets of this many past ms again, for requests that were added late
 _MS = 1_000_000
 _COLLECT_AT = (50_000, 20, 100)
 
@@ -113,7 +113,7 @@ def run(load: Load) -> Point:
     done = completed.add
     design = DESIGNS[load.design](load.wheel_size)
     make, watch = design.request, design.try_complete_else_watch
-    # room for a run that takes ten times as long; later requests complete at the end
+    # room for a run that takes ten times as long as planned; later requests complete at the end
     start_ns = time.monotonic_ns()
     completer = Completer(start_ns, planned_ms * 10 + 10 * TIMEOUT_MS)
     buckets, last = completer.buckets, len(completer.buckets) - 1

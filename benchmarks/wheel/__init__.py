@@ -42,7 +42,7 @@ __all__ = ["FIGURES", "FULL", "JVM_FIGURES", "QUICK", "Sizes", "run", "sections"
 
 
 def _late(key: str, meaning: str, at_most: float) -> Figure:
-    """A figure of lateness, whose gate is a multiple of what a program without a timer reaches in the same run."""
+    """Make a figure of lateness. Its gate is `at_most` times the lateness of a program without a timer in this run."""
     return Figure(key, "ms", meaning, at_most=at_most, baseline=f"baseline.{key}", in_baselines=True)
 
 
@@ -96,7 +96,7 @@ class Sizes:
         memory: how many timers wait while memory is measured. Defaults to 1 M.
         lateness_rounds: rounds that measure lateness. Defaults to 3.
         timers: timers in each of these rounds. Defaults to 2,000.
-        over_s: the deadlines of these timers are spread over so many seconds. Defaults to 2.
+        over_s: over how many seconds the deadlines of these timers are spread. Defaults to 2.
     """
 
     rounds: int = 7
@@ -238,7 +238,7 @@ def _fresh(name: str, due_ms: list[int], steps_ms: list[int]) -> tuple[float, fl
 
 
 def _mixed(sizes: Sizes, mix: Mix, live: int, rounds: int, narration: Narration) -> Rounds:
-    """Measure the nanoseconds that a request of the program costs, without the loop. Returns a value per round."""
+    """Measure the nanoseconds that a request of the program costs, without the loop: by subject, a value per round."""
     plan = program(mix, live, seed=live)
     label = f"{mix}, 90 % cancelled, {_LABELS.get(live, live)}"
     runs = {f"loop ({label})": lambda: run_program(None, plan)}
@@ -255,7 +255,7 @@ def _enter(table: dict[str, dict[str, dict[str, float]]], mix: Mix, count: int, 
 
 
 def _ratio(values: Rounds, over: str, under: str) -> float | None:
-    """The median over rounds of `over`'s time divided by `under`'s."""
+    """The median over rounds of `over`'s time divided by `under`'s. None: one of the two was not measured."""
     if over not in values or under not in values:
         return None
     return round(median([a / b for a, b in zip(values[over], values[under], strict=True)]), 2)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from benchmarks.rounds import spread
 from wheel_sched.timers import AsyncTimer, SystemTimer
 
-_LEAD_MS = 300  # time for scheduling all of them
+_LEAD_MS = 300  # time for scheduling all timers
 
 
 class Late(NamedTuple):
@@ -78,7 +78,10 @@ async def _on_a_bare_loop(count: int, over_s: float) -> Late:
 
 
 def _recorder(count: int, all_fired: Callable[[], None]) -> tuple[dict[int, int], Callable[[int], None]]:
-    """A callback for timers, and the times of its calls by number. The last of `count` calls calls `all_fired`."""
+    """Make a dict for the times of calls, in ns by timer number, and the callback of the timers, which fills it.
+
+    The last of `count` calls calls `all_fired`.
+    """
     fired: dict[int, int] = {}
 
     def fire(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Measures how many bytes a pending timer takes, and how many bytes stay after all timers were cancelled.
+"""Measures how many bytes a pending timer takes, and how many bytes are still in use after all timers were cancelled.
 
 `python -m benchmarks.wheel.memory CORE COUNT` prints one JSON object. The bytes are the growth of the resident memory
 between an empty wheel and a full one whose handles are kept. They do not include the list of the handles, nor the
@@ -22,8 +22,8 @@ _HOUR_MS = 3_600_000
 def measure(core: str, count: int) -> dict[str, Any]:
     """Fill a wheel of `core` with `count` timers, and cancel them.
 
-    Returns `bytes_per_timer`; `kept_bytes_per_timer`, which stay after all were cancelled; and `wakeups`, for which the
-    empty wheel still asks.
+    Returns `bytes_per_timer`; `kept_bytes_per_timer`, which stay after all were cancelled; and `wakeups`, the number of
+    wake-ups that the empty wheel still asks for.
     """
     wheel: Any = CORES[core]()
     task = object()

@@ -75,6 +75,7 @@ class Program:
     """The steps of a program. The first `warm_up` of them are not measured.
 
     Each step has the time in ms, the deadlines to schedule, the requests to cancel, and the requests that expire.
+    `requests`: how many requests are measured.
     """
 
     steps: list[tuple[int, list[int], list[int], list[int]]]
@@ -103,7 +104,7 @@ def program(mix: Mix, live: int, seed: int) -> Program:
 
 
 def _ended(ends: deque[tuple[float, int]], before_ms: float) -> list[int]:
-    """Remove and return the requests that end before `before_ms`; they stand first in `ends`."""
+    """Remove and return the requests that end before `before_ms`. `ends` is sorted by time."""
     ended = []
     while ends and ends[0][0] < before_ms:
         ended.append(ends.popleft()[1])
@@ -111,7 +112,7 @@ def _ended(ends: deque[tuple[float, int]], before_ms: float) -> list[int]:
 
 
 def run_program(timer: Any, plan: Program) -> float:
-    """Measure the nanoseconds that a request and the loop cost. Without a timer: the loop alone."""
+    """Measure the nanoseconds that a request costs, with its share of the loop. `timer` None: the loop alone."""
     if timer is None:
         return _run_loop(plan)
     handles: list[Any] = []

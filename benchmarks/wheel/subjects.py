@@ -108,7 +108,7 @@ class HandleOnly:
     """Creates a handle (the object that stands for an entry) and returns it. No timer in Python can cost less."""
 
     class Handle:
-        """A handle with as many fields as a handle of our pure core."""
+        """A handle with five fields, one more than a handle of our pure core."""
 
         __slots__ = ("deadline_ms", "slot", "state", "task", "wheel")
 

@@ -9,7 +9,7 @@ _WHAT = {"schedule": "Schedule", "expire": "Expire", "cancelled90": "90 % cancel
 
 
 def full_table(result: Mapping[str, Any]) -> str:
-    """The table of nanoseconds. A dash stands where a subject cannot be measured or would take too long."""
+    """The table of nanoseconds. A dash: the subject cannot be measured there, or would take too long."""
     parts = []
     for what, title in _WHAT.items():
         for mix, counts in result["table"][what].items():

@@ -140,7 +140,7 @@ def say_finding(finding: Finding) -> None:
 
 
 def _check_of(name: str, loaded: Loaded) -> Check:
-    """Import the check "module:function" of an extension, and pass it the loaded settings."""
+    """Import an extension's check, named "module:function", as a `Check`: it then gets `loaded` as second argument."""
     check = resolve(name)
 
     @wraps(check)
@@ -152,9 +152,9 @@ def _check_of(name: str, loaded: Loaded) -> Check:
 
 
 def _examined(check: Check, target: ExaminedTarget) -> Finding:
-    """Run a check. Its error becomes a finding, so that the other checks still run.
+    """Run a check. If it raises a `WheelSchedError`, return a warning, so that the checks after it still run.
 
-    `StoreUnavailable` is raised, and so are errors that are no `WheelSchedError`.
+    `StoreUnavailable` and errors of all other classes are raised.
     """
     try:
         return check(target)

@@ -118,7 +118,7 @@ def readable(target: ExaminedTarget) -> Finding:
 def places(target: ExaminedTarget) -> Finding:
     """Check that sampled items are in the shard that their route (or else their id) selects.
 
-    A process that uses an old shard count stores items in other shards.
+    A process that uses an old shard count stores items in wrong shards.
     """
     from wheel_sched.store.core.call import Call
     from wheel_sched.store.core.get import Get

@@ -59,7 +59,7 @@ def reachable(target: ExaminedTarget) -> Finding:
 
 
 def server_version(target: ExaminedTarget) -> Finding:
-    """Check that the server is new enough."""
+    """Check that the server's release is new enough for this package."""
     from wheel_sched.store.redis.backend import check_version
 
     valkey, server = target.info.get("valkey_version"), target.info.get("redis_version")
@@ -115,7 +115,10 @@ def persistence(target: ExaminedTarget) -> Finding:
 
 
 def _confirmed(target: ExaminedTarget, text: str) -> Finding:
-    """Check that the server can confirm writes ("fsync", "replicated"), and that enough replicas must confirm."""
+    """Check that the server can confirm writes as "fsync" or "replicated" require.
+
+    With "replicated", also check that every connected replica must confirm. `text` describes the persistence.
+    """
     from wheel_sched.store.redis.durability import Durability
 
     replicas = target.settings.replicas
@@ -193,7 +196,7 @@ def round_trip(target: ExaminedTarget) -> Finding:
 def _forget(client: Any, keys: tuple[bytes, ...]) -> None:
     """Delete the keys of the scratch namespace. If the server refuses this, let them expire within a minute.
 
-    The server also stores answers for repeated calls; they always expire within a minute.
+    The round trip also made the server store its answers, in case a call is repeated. They expire within a minute.
     """
     import redis
 

@@ -54,7 +54,7 @@ class Extension:
         server_checks: checks of `wheel-sched doctor` on a server: "module:function", called as
             `function(target, loaded)` with an `ExaminedTarget` and `Loaded` settings; returns a `Finding`. Defaults to
             none.
-        namespace_checks: likewise, on a namespace that exists. Defaults to none.
+        namespace_checks: checks on a namespace that exists, in the form of `server_checks`. Defaults to none.
         stats: parts of `wheel-sched stats`: "module:function", called as `function(store, loaded)`; returns a
             `StatsPart`. Defaults to none.
         packages: import name of a package it uses -> the extra of `wheel-sched` that installs it. Defaults to none.

@@ -57,7 +57,10 @@ def drop_output() -> None:
 
 
 def is_unread() -> bool:
-    """Whether the reader of stdout has closed the pipe. A BrokenPipeError may also come from a network connection."""
+    """Whether the reader of stdout has closed the pipe. On Windows, which cannot tell, always True.
+
+    A BrokenPipeError alone does not show this, because it may also come from a network connection.
+    """
     if not hasattr(select, "poll"):  # Windows
         return True
     poll = select.poll()

@@ -17,7 +17,7 @@ from wheel_sched.errors import ConfigError
 
 
 def now_ms() -> int:
-    """The time of this machine. `doctor` shows by how much the store's time differs."""
+    """This machine's time, in epoch milliseconds. `doctor` shows by how much the store's time differs."""
     return time.time_ns() // 1_000_000
 
 

@@ -105,7 +105,10 @@ def shards_of(settings: Settings, url: str, *, create: bool = False, made_by: st
 
 @contextlib.contextmanager
 def opened(settings: Settings, *, create: bool = False, made_by: str = "") -> Iterator[DelayStore]:
-    """Yield the open store, and close it at the end of the `with` block. Arguments and errors: see `server_url`."""
+    """Yield the open store, and close it at the end of the `with` block.
+
+    Arguments and errors: see `server_url` and `shards_of`.
+    """
     with server_url(settings, create=create, made_by=made_by) as url:
         shards = shards_of(settings, url, create=create, made_by=made_by)
         with open_store(

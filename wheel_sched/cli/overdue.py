@@ -8,8 +8,8 @@ from wheel_sched.cli.extensions import installed
 from wheel_sched.cli.output import span
 from wheel_sched.store import DelayStore
 
-NOTICED_MS = 5_000  # a dispatcher releases items within milliseconds; behind an item that is later than this, none runs
-_COUNTED = 1_000  # of each shard
+NOTICED_MS = 5_000  # an item that is later than this shows that no dispatcher runs: one would release it within ms
+_COUNTED = 1_000  # at most so many items of each shard are counted
 
 
 @dataclass(frozen=True, slots=True)

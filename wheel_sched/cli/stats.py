@@ -100,7 +100,7 @@ def _say(answers: _Answers) -> None:
         say(f"ordered    {amount(answers.locked, 'key')} locked, {amount(parked, 'message')} parked")
     for flow in answers.flows:
         if flow.state == "" and (flow.destination is not None or not {"granted", "spread"} & flow.numbers.keys()):
-            continue  # it has reported results, but no policy uses them
+            continue  # results were reported for this flow, but no policy uses them
         say(f"flow       {_flow_line(flow, now_ms)}")
     if counts.frozen:
         say(f"frozen     {counts.frozen}")

@@ -1,9 +1,10 @@
 """The dispatcher: a timing wheel in front of a delay store.
 
 The dispatcher reads the next due times into the wheel, sleeps until the next one, claims due items, gives them to the
-publisher and settles them. A blocking read of the store's markers reports an item that is due earlier than all others.
-Apart from this read, an idle dispatcher sends only a sweep every 60 s to each shard with waiting items. Any number of
-dispatchers may run over one store, because a claimed item belongs to one dispatcher until its lease ends.
+publisher and settles them. When an item is stored that is due earlier than all others, the store writes a marker (a
+stream entry), and the dispatcher's blocking read receives it. Apart from this read, an idle dispatcher sends only a
+sweep every 60 s to each shard with waiting items. Any number of dispatchers may run over one store, because a claimed
+item belongs to one dispatcher until its lease ends.
 
     dispatcher    the owner thread, with workers and listeners around it
     owner_loop    what the owner does in each step; it runs without a thread, for example in a simulator

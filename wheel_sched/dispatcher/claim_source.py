@@ -40,7 +40,7 @@ class ClaimSource(Protocol):
         ...
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
-        """The call that claims up to `limit` due items of a shard; the call of `look` while this process may not claim.
+        """The call that claims up to `limit` due items of a shard or, while this process may not claim, that of `look`.
 
         Args:
             shard: the number of a shard in which items are due.
@@ -133,7 +133,7 @@ class SharedLeases:
         """Implements `ClaimSource.claimed`: nothing to do, because the store keeps the lease."""
 
     def failed(self, call: Call[Any], error: Exception) -> None:
-        """Implements `ClaimSource.failed`: nothing to do. Items that were claimed nevertheless wait again later."""
+        """Implements `ClaimSource.failed`: nothing to do. If the claim took items, they wait again after the lease."""
 
     def next_look_ms(self, shard: int, due_head_ms: int | None, lease_head_ms: int | None, now_ms: int) -> int | None:
         """Implements `ClaimSource.next_look_ms`. The items of an ended lease are due again, so lease ends count too."""

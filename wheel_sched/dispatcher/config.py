@@ -17,7 +17,8 @@ class DispatcherConfig:
     Args:
         batch: items per claim. Claiming a batch and settling the previous batch are two calls; with 80 items, each call
             keeps the server busy for about half a millisecond. Defaults to 80.
-        push_batch: items per claim-and-publish script, which does more per item. Defaults to 30.
+        push_batch: items per claim when the server also publishes them (push), which takes longer per item. Defaults
+            to 30.
         lease_ms: how long a claimed batch belongs to this dispatcher. The dispatcher extends the lease while it
             publishes the batch. When the dispatcher dies, the batch is late by at most this time. Defaults to 10 s.
         workers: threads that publish, each one batch at a time. When this process is killed, at most this many batches
@@ -27,10 +28,11 @@ class DispatcherConfig:
         publish_timeout_ms: after this time a batch is settled with the answers it has. An item without an answer is
             in doubt: it becomes due again after a delay, so it may be published twice. Defaults to 60 s.
         backoff_ms: first delay of an item whose publishing failed, doubled each time. Defaults to 200 ms.
-        backoff_max_ms: greatest delay of an item, and of a reconnect to the store. Defaults to 30 s.
+        backoff_max_ms: greatest delay of an item. A reconnect to the store is delayed by at most this time and at most
+            5 s. Defaults to 30 s.
         lapse_cap: how often the lease of an item may run out before the item becomes a dead letter, 0 = any number.
             Defaults to 10.
-        dead_cap: dead letters kept, 0 = all. Defaults to 100,000.
+        dead_cap: dead letters kept in each shard, 0 = all. Defaults to 100,000.
         dead_age_ms: how long dead letters are kept, 0 = for ever. Defaults to 90 days.
 
     Raises:

@@ -96,7 +96,7 @@ class Dispatcher:
             return ["its thread has ended"]
         threads = (*self.loop.workers.threads, *self._listeners.threads)
         ended = [f"{thread.name} has ended" for thread in threads if not thread.is_alive()]
-        return ended * (self._state == "running") + self.loop.watchdog.stuck(OWNER)  # in a drain they end
+        return ended * (self._state == "running") + self.loop.watchdog.stuck(OWNER)  # a drain ends threads on purpose
 
     @property
     def ready(self) -> bool:
@@ -112,7 +112,7 @@ class Dispatcher:
         return self.loop.in_flight.purgatory
 
     def start(self) -> None:
-        """Start the owner and the workers."""
+        """Start the owner thread and the worker threads."""
         with self._state_lock:
             if self._state != "new":
                 return

@@ -1,6 +1,6 @@
 """Due shards: when a dispatcher's owner loop must look at which shard, and the calls that it sends for this.
 
-A shard is *unread* until the store has answered what it releases next. It is *due* when items may be claimed from it.
+A shard is *unread* until the store has reported its next due time. It is *due* when items may be claimed from it.
 It must be *swept* when its last sweep was long ago: a sweep ends leases that have run out, finds items whose marker was
 lost, and deletes old dead letters. Each other shard with waiting items has one alarm in a timing wheel: at its earliest
 due time or lease end, or after `sweep_ms` if that is earlier. Every reply of the store has the next due time of the
@@ -8,8 +8,7 @@ shard, so one alarm per shard is enough.
 
 This module does no I/O: the caller passes the time, in ms of the store's clock. One owner makes all calls.
 
-Invariant: every shard that was read is due, or has an alarm no later than the earliest due time or lease end known
-here.
+Invariant: a shard whose earliest due time or lease end is known here is due, or has an alarm no later than this time.
 """
 
 from __future__ import annotations
@@ -78,8 +77,8 @@ class DueShards:
     def run_due(self, now_ms: int) -> int:
         """Remove the alarms whose time has come, and mark each one's shard as due or, for a sweep, as to be swept.
 
-        If `now_ms` is before the time of the last call, the store's clock was set back. The other alarms then wait
-        until the clock shows their times again. Returns how many alarms were removed.
+        If `now_ms` is before the time of the last call, the store's clock was set back. All alarms then wait until the
+        clock shows their times again. Returns how many alarms were removed.
         """
         for entry in self._queue.follow(now_ms):
             self._remember(entry)
@@ -144,7 +143,7 @@ class DueShards:
     # -- replies and markers
 
     def read(self, shard: int, epoch: int) -> None:
-        """Note that the store has answered what a shard releases next."""
+        """Note that the store has reported the next due time of a shard, and the shard's epoch."""
         self.unread.discard(shard)
         self.epochs[shard] = epoch
 
@@ -166,14 +165,17 @@ class DueShards:
         self.look_at(shard, at_ms, now_ms, keep=keep)
 
     def marked(self, shard: int, due_ms: int | None, now_ms: int) -> None:
-        """Handle a marker: an item at `due_ms` is due earlier than all others. None: read the shard again."""
+        """Handle a marker: a new item is due at `due_ms`, before all others of the shard. None: read the shard anew."""
         if due_ms is None:
             self.read_anew([shard])
         else:
             self.look_at(shard, due_ms, now_ms, keep=True)
 
     def look_at(self, shard: int, at_ms: int | None, now_ms: int, *, keep: bool = False) -> None:
-        """Set the alarm of a shard to `at_ms`; None: no item waits in it. `keep`: an earlier alarm stays."""
+        """Mark a shard as due if `at_ms` has come; otherwise set its alarm to `at_ms`. None: no item waits there.
+
+        `keep`: an earlier alarm stays.
+        """
         if not keep:
             self._due.pop(shard, None)  # an earlier answer of the same step may have made it due
         if at_ms is None:

@@ -1,11 +1,12 @@
-"""In-flight batches: from their claim to the answer to their settling.
+"""In-flight batches: from the claim of a batch until the store has answered that it is settled.
 
     hold ─► (ready) ─► watch ─► answers ─► settle_calls ─► settled
 
 A batch waits for its answers as a `DelayedProduce` whose partitions are its items: it completes with the last answer,
-and expires at the publish timeout with the answers it has. A drain is a `DelayedJoin` of the batches. Until a batch is
-settled, an alarm extends its lease. All these waits use local monotonic time, which does not depend on the store's
-clock. This module does no I/O except for extending leases, and starts no thread: the owner loop makes all calls.
+and expires at the publish timeout with the answers it has. A drain (an orderly stop) waits as a `DelayedJoin` until all
+batches are settled. Until then, an alarm extends the lease of each batch. All these waits use local monotonic time,
+which does not depend on the store's clock. This module does no I/O except for extending leases, and starts no thread:
+the owner loop makes all calls.
 
 `Backoff` turns answers into settlements. An item that was not published waits, each time twice as long, or becomes a
 dead letter.
@@ -47,14 +48,14 @@ class OwnerTimer:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._queue: DeadlineQueue[Callable[[], object]] = DeadlineQueue(clock.monotonic_ms())
-        self._due: deque[Callable[[], object]] = deque()  # after a callback that raised, the next call runs the others
+        self._due: deque[Callable[[], object]] = deque()  # if a callback raises, those after it stay here
 
     def schedule(self, delay_ms: int, callback: Callable[[], object]) -> TimerTaskEntry[Callable[[], object]]:
         """Call `callback` from `run_due` once `delay_ms` have passed."""
         return self._queue.schedule(callback, deadline_after(self._clock.monotonic_ns(), delay_ms))
 
     def next_ms(self) -> int | None:
-        """When the next callback is due, in monotonic ms of the clock."""
+        """When the next callback is due, in monotonic ms of the clock; None when no callback waits."""
         return self._queue.next_ms()
 
     def run_due(self) -> None:
@@ -180,7 +181,7 @@ class InFlightBatches:
             self.purgatory.try_complete_else_watch(answers, (batch,))
 
     def check(self, batch: Batch) -> None:
-        """Check whether the batch has all its answers. Call this after new answers have come."""
+        """Complete the wait for answers if the batch has all of them. Call this after new answers have come."""
         self.purgatory.check_and_complete(batch)
 
     def end(self, batch: Batch) -> None:
@@ -239,8 +240,9 @@ class InFlightBatches:
     def after_failure(self) -> None:
         """Repair the state after a failed step of the owner, which may have lost batches that were claimed.
 
-        A lost batch that had its answers is settled again, under the same token, but only once. All other lost batches
-        are forgotten: their items wait again when the lease ends.
+        A lost batch that had its answers is settled again, but only once. The second call has the token (name) of the
+        first, so the store settles nothing twice. All other lost batches are forgotten: their items wait again when the
+        lease ends.
         """
         known = {*self.ready, *self.answered, *self._unanswered}
         lost = [batch for batch in self._held if batch not in known]

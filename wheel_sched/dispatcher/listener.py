@@ -1,6 +1,6 @@
 """The listener: one thread that blocks on the store's markers. A marker reports an item that is due before all others.
 
-The blocking read only signals markers and never measures time: an idle server may wake a blocked client 100 ms late.
+The blocking read is never used as a timer, because an idle server may wake a blocked client 100 ms late.
 The listener has its own connection, with a socket timeout longer than the read. Markers are durable: after a lost
 connection the listener reads the markers that were written meanwhile.
 
@@ -38,7 +38,7 @@ class Listener:
         backend: the backend of the store.
         marks: the last marker seen of each shard; only newer markers are reported.
         on_mark: called with (shard, mark) from the listener's thread.
-        on_reconnect: called when a lost connection is up again, before the first marker is read on it.
+        on_reconnect: called with the shards when a lost connection is up again, before the first marker is read on it.
         block_ms: how long one read blocks.
     """
 
@@ -102,7 +102,9 @@ class Listener:
 
 
 class Listeners:
-    """All listeners of a dispatcher: one; in a cluster one per shard, because there a command reads only one shard.
+    """All listeners of a dispatcher: one for all shards, but in a Redis cluster one for each shard.
+
+    In a cluster a command can read only one shard.
 
     Args:
         backend, on_mark, on_reconnect, block_ms: see `Listener`.

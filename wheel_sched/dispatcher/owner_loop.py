@@ -7,9 +7,9 @@ the listeners. So nothing here needs a lock. Other threads (listeners, workers, 
 callback. Alarms of shards use the store's time, batches use local time. A claim source says from which shards to claim
 and how a claim ends.
 
-Invariant: every shard has an alarm no later than the earliest due time or lease end known here. A caller that inserts
-an earlier item writes the shard's marker. So a sleeping dispatcher always wakes in time. The sweep finds items whose
-markers were lost with a server's memory.
+Invariant: a shard's alarm is no later than the shard's earliest due time or lease end known here. The call that stores
+an earlier item also writes a marker, which wakes the dispatcher. So a sleeping dispatcher always wakes in time. A sweep
+finds items whose markers were lost with a server's memory.
 
 At most `workers` batches at a time are being published or settled. So when this process dies, at most this many batches
 are published twice. If `publish` waits for nothing and returns with all answers (see `Workers.at_once`), the owner
@@ -375,7 +375,7 @@ class OwnerLoop:
             logger.error("dispatcher.step_failed: the dispatcher continues", exc_info=error)
         elif self._store_failures == 1:
             logger.warning("dispatcher.store_away: %s", error)
-        self.shards.read_anew()  # at every reconnect
+        self.shards.read_anew()  # the store may have changed until the next connection
         delay_ms = min(50 * 2 ** min(self._store_failures, 10), self._config.backoff_max_ms, 5_000)
         self._back_off_until_us = self._local_us() + delay_ms * 1000
 

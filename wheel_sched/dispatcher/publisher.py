@@ -79,7 +79,7 @@ class Batch:
 class PublisherTraits:
     """What a dispatcher may rely on when it calls a publisher.
 
-    A publisher that wraps another one makes its traits from those of the other with `dataclasses.replace`.
+    A publisher that wraps another publisher makes its traits from the inner publisher's with `dataclasses.replace`.
 
     Args:
         never_waits: `publish` waits for nothing, because the broker is in this process. The dispatcher calls it in its

@@ -1,8 +1,8 @@
 """The work of a dispatcher, as counters and as events.
 
-The dispatcher measures lateness from an item's due time until the store has settled it, by the store's clock. This is
-for operators; tests and benchmarks measure lateness at the receiver. The buckets of lateness have upper bounds from
-1 ms to 1 h, as is usual with Prometheus.
+The dispatcher measures lateness from an item's due time until the store has settled it, by the store's clock. This
+figure is for operators; tests and benchmarks measure lateness at the receiver. The buckets of lateness have upper
+bounds from 1 ms to 1 h, as is usual with Prometheus.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ LATENESS_BUCKETS_MS = (
 
 @dataclass(slots=True)
 class DispatcherStats:
-    """Counters since the start. Read from any thread; written by the dispatcher's owner thread."""
+    """Counters since the start. Any thread may read them; only the dispatcher's owner thread changes them.
+
+    `observability.prometheus` has a line about each counter.
+    """
 
     published: int = 0
     dead: int = 0

@@ -76,12 +76,14 @@ def send(store: DelayStore, requests: Sequence[Request], sent_us: int, *, ahead:
 class ServerTime:
     """An estimate of the store's clock from local monotonic time, in microseconds.
 
-    The estimate is a lower bound, so that no item is ever claimed too early. Let a be the local time of a call, b the
-    local time of its reply, and s the server time in the reply. Then server minus local time lies in [s - b, s - a].
-    The greatest recent lower end is the offset: `local + offset` never runs ahead of the server, and is behind it by
-    about the travel time of one reply. Between replies the estimate follows the local clock. After a minute without
-    replies, clocks that drift by 100 ppm are 6 ms apart. Then a claim may come too early, and a server that uses its
-    own clock answers it with no items.
+    The estimate is a lower bound, so that no claim is sent too early. Let a be the local time of a call, b the local
+    time of its reply, and s the server's time in the reply. Then server minus local time lies in [s - b, s - a]. The
+    greatest lower end among recent replies is the offset. At a reply, `local + offset` is not ahead of the server, and
+    is behind it by about the travel time of one reply.
+
+    Between replies the estimate follows the local clock, which may drift from the server's by 100 ppm: by 6 ms in a
+    minute without replies. The next claim may be too early by this time. A server that uses its own clock then returns
+    no items.
     """
 
     __slots__ = ("_at_us", "_offset_us")
@@ -95,7 +97,7 @@ class ServerTime:
         return self._offset_us is not None
 
     def observe(self, server_us: int, asked_us: int, answered_us: int) -> int:
-        """Use a reply for the estimate. Returns the signed step in us if the server's clock jumped over 5 s, else 0."""
+        """Use a reply for the estimate. Returns 0; if the server's clock jumped by over 5 s, the signed step in us."""
         low, high = server_us - answered_us, server_us - asked_us + 1
         if self._offset_us is None:
             self._offset_us, self._at_us = low, answered_us
@@ -110,7 +112,11 @@ class ServerTime:
         return 0
 
     def now_us(self, local_us: int) -> int:
-        """Estimate the server's time at a local instant. The estimate is never ahead of the server."""
+        """Estimate the server's time at a local instant.
+
+        Raises:
+            RuntimeError: no reply was observed yet.
+        """
         if self._offset_us is None:
             raise RuntimeError("no reply of the store has been seen yet")
         return local_us + self._offset_us

@@ -18,9 +18,9 @@ from wheel_sched.store.push import Refused
 logger = logger_of("wheel_sched.dispatcher")
 
 STUCK_AFTER_MS: Final = 60_000
-"""A thread is stuck when one step lasts longer: every call in a step ends within a few seconds."""
+"""A thread whose step lasts longer than this is stuck, because every call in a step ends within a few seconds."""
 SLOW_STORE_MS: Final = 2_000
-"""While a round trip lasts longer, the dispatcher is not ready; a usual one takes milliseconds."""
+"""While a round trip lasts longer than this, the dispatcher is not ready. Usually a round trip takes milliseconds."""
 
 
 class Watchdog:
@@ -63,7 +63,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def round_trip(self) -> Iterator[None]:
-        """Mark the time of a `with` block, in which the owner waits for the store's answer."""
+        """Note that the owner waits for the store's answer during a `with` block; see `store_is_slow`."""
         self._round_trip_since_ms = self._clock.monotonic_ms()
         try:
             yield
@@ -71,7 +71,10 @@ class Watchdog:
             self._round_trip_since_ms = None
 
     def store_is_slow(self) -> bool:
-        """Whether an answer of the store is late. So a server that hangs is noticed before the call times out."""
+        """Whether the owner has waited for the store's answer for more than `SLOW_STORE_MS`.
+
+        This shows that a server hangs before the call times out.
+        """
         since_ms = self._round_trip_since_ms
         return since_ms is not None and self._clock.monotonic_ms() - since_ms > SLOW_STORE_MS
 
@@ -90,8 +93,8 @@ class Workers:
         config: number of workers, and how long a publisher may take.
         clock: local time, with which a worker checks that a batch still has its lease.
         watchdog: receives the heartbeats of each thread while it publishes.
-        returned: called from a worker when the publisher has returned; items without an answer are then in doubt. Not
-            called for batches of a publisher that acknowledges later.
+        returned: called with a batch, in a worker, when the publisher has returned; items without an answer are then in
+            doubt. Not called when a publisher that acknowledges later has returned without an error.
     """
 
     def __init__(

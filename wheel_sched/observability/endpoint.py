@@ -41,7 +41,7 @@ def verdict(problems: Callable[[], list[str]]) -> Page:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Parse `HOST:PORT`, `:PORT` or `PORT` (loopback), or `[IPv6]:PORT`. Port 0 stands for any free port.
+    """Parse `HOST:PORT`, `[IPv6]:PORT`, `:PORT` or `PORT`; the last two mean loopback. Port 0 means any free port.
 
     Raises:
         ConfigError: the text has none of these forms.
@@ -54,7 +54,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 class Endpoint:
-    """A server that runs from its creation until `close`.
+    """An HTTP server that runs from its creation until `close`.
 
     Args:
         host: address to bind to.

@@ -27,8 +27,8 @@ class AsyncPurgatory(Purgatory[K]):
     Args:
         timer: expires the operations; the caller closes it. Defaults to a new `AsyncTimer`, which `close` closes.
         clock: the timer's clock. Defaults to the machine's.
-        on_error: see `Purgatory`. Errors in callbacks of expired operations go to the timer's error handler, by default
-            the loop's.
+        on_error: see `Purgatory`. The timer's error handler, by default the loop's, receives the errors in callbacks of
+            expired operations.
 
     Raises:
         RuntimeError: no timer was given, and no loop runs.
@@ -45,7 +45,7 @@ class AsyncPurgatory(Purgatory[K]):
         super().__init__(timer or self._own, clock=clock, on_error=on_error)
 
     def close(self) -> list[DelayedOperation]:
-        """Do what `Purgatory.close` does."""
+        """Do what `Purgatory.close` does, and close the timer unless the caller gave it."""
         forced = super().close()
         if self._own is not None:
             self._own.close()

@@ -1,8 +1,8 @@
 """Heartbeats: a member expires when it sends no heartbeat for its session timeout.
 
 This is Kafka's session timeout of a consumer group, without an operation per heartbeat. Each member has one entry in a
-deadline queue. A beat touches this entry, which only notes the later deadline. However often a member beats, its entry
-moves once per timeout. A member expires once. It does not expire if it beats, is removed or is replaced before
+deadline queue. A beat only notes the later deadline in this entry. However often a member beats, its entry moves in the
+queue once per timeout. A member expires once. It does not expire if it beats, is removed or is replaced before
 `on_expired` has begun.
 
 Cost: a beat is a dict look-up and two attribute writes under a lock. A member is a dict entry and a queue entry.
@@ -30,7 +30,7 @@ _BATCH = 256
 
 
 class HeartbeatMonitor(Generic[M]):
-    """The members that have sent a heartbeat in time.
+    """Watches members, and expires each one that sends no heartbeat for its timeout.
 
     Args:
         timeout_ms: longest time between two beats, for members without their own timeout.
@@ -67,7 +67,7 @@ class HeartbeatMonitor(Generic[M]):
         self._expired = 0
 
     def add(self, member: M, timeout_ms: int | None = None) -> None:
-        """Add a member whose last beat is now. If it is a member already, start again.
+        """Add a member, whose timeout begins now. A member that exists already begins anew, with this timeout.
 
         Raises:
             ConfigError: `timeout_ms` is not an int of at least 1; nothing was changed.
@@ -89,14 +89,14 @@ class HeartbeatMonitor(Generic[M]):
     def beat(self, member: M) -> bool:
         """Record a heartbeat of a member. Returns False if it is not a member now."""
         lock = self._lock
-        lock.acquire()  # `with` would cost as much as the rest
+        lock.acquire()  # `with` would double the cost of this method
         try:
             entry = self._members.get(member)
             if entry is None:
                 return False
             timeout_ms = self._timeouts.get(member, self.timeout_ms) if self._timeouts else self.timeout_ms
             deadline_ms = timeout_ms - (-self._now_ns() // NS_PER_MS)  # rounded up
-            if not entry.touch(deadline_ms):  # it was handed out, but its expiry has not begun
+            if not entry.touch(deadline_ms):  # `_due` has returned the entry, but the expiry has not begun
                 entry.reschedule(deadline_ms)
                 self._rearm(deadline_ms)
             return True
@@ -171,7 +171,7 @@ class HeartbeatMonitor(Generic[M]):
         return True
 
     def _return(self, entries: list[TimerTaskEntry[M]]) -> None:
-        """Let those members wait again that `_due` has returned and that have not expired."""
+        """Let the members of `entries`, which `_due` has returned, wait again if they have not expired."""
         with self._lock:
             for entry in entries:
                 if entry.state is EntryState.RUNNING and self._members.get(entry.task) is entry:  # type: ignore[arg-type]

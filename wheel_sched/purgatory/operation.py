@@ -51,13 +51,13 @@ _RLock: Final = threading.RLock
 class WatchingPurgatory(Protocol):
     """The part of a purgatory that its operations use."""
 
-    # Each one counts an operation; called after the operation has left its lists.
+    # An operation that is completed leaves its lists and then calls one of these, which counts it.
     ended_at_once: Callable[[], object]
     ended_by_force: Callable[[], object]
     ended_by_try: Callable[[], object]
 
     def expired(self, handle: Any) -> None:
-        """Called when an operation has expired. `handle` is its timer."""
+        """Called when an operation has expired. `handle` is its entry in the timer."""
         ...
 
     def emptied(self, operation: DelayedOperation) -> None:
@@ -319,7 +319,7 @@ class DelayedOperation:
             raise problem
 
     def _withdraw(self, callback: Callable[[Completion], object]) -> None:
-        """Forget a callback: its caller does not wait any more."""
+        """Forget a callback, because the caller that passed it waits no longer."""
         self._lock.acquire()
         try:
             if self._callbacks is not None:

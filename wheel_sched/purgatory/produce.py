@@ -1,7 +1,7 @@
 """DelayedProduce: wait for the answers of all partitions, at most for a given time; then respond with them.
 
-This is Kafka's `DelayedProduce` (`acks=all`). A failure is an answer too: it differs from no answer in time. After
-`acknowledge` the caller calls `check_and_complete`.
+This is Kafka's `DelayedProduce` (`acks=all`). A partition may also answer with a failure. After `acknowledge` the
+caller calls `check_and_complete`.
 """
 
 from __future__ import annotations

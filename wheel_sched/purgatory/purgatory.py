@@ -1,11 +1,11 @@
 """The purgatory: operations wait under keys, each until it can be completed, or until it expires.
 
-This is Kafka's `DelayedOperationPurgatory`. After each change of the condition of some operations, the same thread
-calls `check_and_complete(key)`. So the purgatory neither polls nor purges.
+This is Kafka's `DelayedOperationPurgatory`. A thread that changes what the operations of a key wait for then calls
+`check_and_complete(key)`. So the purgatory neither polls nor purges.
 
 `try_complete_else_watch` tries an operation, watches it under all its keys, tries it again and only then starts its
 timer, all under the operation's lock. The second try makes this safe: it sees each change that came before the
-operation was watched. A later change finds the operation in its list, and its thread waits for the lock.
+operation was watched. A thread that makes a later change finds the operation in its list, and waits for the lock.
 
 Cost. Watching an operation costs a dict operation per key and one `schedule`. Completing it costs a dict operation per
 key and one `cancel`. `check_and_complete` tries the operations under its key only. `stats` adds up all lists.
@@ -186,8 +186,8 @@ class Purgatory(Generic[K]):
     def close(self) -> list[DelayedOperation]:
         """Accept no more operations. Completes all waiting operations by force, and returns them. Idempotent.
 
-        Waits for a callback that the `Reaper` runs, so hold no lock that an operation takes. Errors of `on_complete` go
-        to `on_error`.
+        Waits for a callback that the `Reaper` runs, so hold no lock that an operation takes. `on_error` receives the
+        errors of `on_complete`.
         """
         self._closed = True
         waiting = {operation: None for key in self._lists for operation in self._lists.watching(key)}
@@ -229,7 +229,7 @@ class Purgatory(Generic[K]):
     # -- the operation's side
 
     def expired(self, handle: Handle) -> None:
-        """Count an expired operation and its lateness. `handle` is its timer."""
+        """Count an expired operation and its lateness. `handle` is its entry in the timer."""
         self._expired()
         self._lateness.add(self._clock.monotonic_ms() - handle.deadline_ms)
 
@@ -238,7 +238,7 @@ class Purgatory(Generic[K]):
         self._lists.drop(operation._keys, operation._lists)
 
     def _disconnect(self, operation: DelayedOperation) -> Handle | None:
-        """Remove an operation from its lists. Returns its timer, None if it has none."""
+        """Remove an operation from its lists. Returns its entry in the timer; None if it has none yet."""
         self._lists.leave(operation._keys, operation, operation._lists)
         handle: Handle | None = operation._handle
         operation._purgatory = operation._lists = operation._handle = None

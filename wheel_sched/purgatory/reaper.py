@@ -4,8 +4,8 @@ It is Kafka's `ExpiredOperationReaper` without its purge. A purgatory schedules 
 request, so the reaper does only this, at little cost. It has no keys, recurrence, contexts or executor. For these, give
 the purgatory a `SystemTimer`. The reaper sleeps until the earliest deadline; only an earlier deadline wakes it.
 
-Threads: any thread may schedule and cancel. If each call on the queue is atomic (`DeadlineQueue.any_thread`), they add
-and remove entries without a lock; otherwise they hold the reaper's lock. Callbacks run in the reaper's thread, one
+Threads: any thread may schedule and cancel. If each call on the queue is atomic (`DeadlineQueue.any_thread`), threads
+add and remove entries without a lock; otherwise they hold the reaper's lock. Callbacks run in the reaper's thread, one
 after the other, under no lock. The first `schedule` starts the thread. The thread is a daemon: waiting callbacks are
 lost when the program ends. A child made by `fork` must make a new reaper.
 """
@@ -41,7 +41,7 @@ class Handle(Protocol):
 
     @property
     def deadline_ms(self) -> int:
-        """When the callback is (or was) due, by the timer's clock."""
+        """When the callback is (or was) due, in monotonic ms of the timer's clock."""
         ...
 
 

@@ -22,7 +22,7 @@ class PurgatoryStats:
 
     Args:
         watched: entries in all watcher lists; an operation counts once per key.
-        keys: watcher lists.
+        keys: number of watcher lists, one for each key under which operations wait.
         delayed: operations whose timer runs.
         satisfied: completed by a successful try, at once or later.
         forced: completed by `force_complete`.
@@ -52,7 +52,7 @@ class Tally:
     """A number that any thread may increase by one.
 
     Attributes:
-        add: increases it. One C call.
+        add: increases the number by one. It is a single C call, so no other thread can interrupt it.
     """
 
     __slots__ = ("_lock", "_reads", "add")

@@ -14,10 +14,10 @@ from wheel_sched.simulation.scheduler import Task, running
 
 
 def timeout_ns_of(timeout_s: float | None) -> int | None:
-    """Convert a timeout by the clock of the calling process to virtual time, in ns.
+    """Convert a timeout by the clock of the calling process to virtual time, in ns. None: no timeout.
 
-    It adds a microsecond, so that rounding makes no wait too short. With a drift of 1 % a wait can still be too short
-    by 0.01 % of its timeout, because the conversion is linear.
+    The function adds a microsecond, so that rounding makes no wait too short. If the clock drifts by 1 %, a wait can
+    still be too short by 0.01 % of its timeout, because the conversion is linear.
     """
     if timeout_s is None:
         return None

@@ -1,8 +1,8 @@
 """Runs many histories (simulated runs, one for each seed) on several cores, and collects their violations.
 
-Each batch runs in a child process that ends without cleaning up, because simulated processes that are killed leave
-suspended greenlets behind (see `scheduler`). String hashes are the same in every run, because the command starts itself
-again with PYTHONHASHSEED=0.
+Each batch of histories runs in a child process that ends without cleaning up, because simulated processes that are
+killed leave suspended greenlets behind (see `scheduler`). String hashes are the same in every run, because the command
+starts itself again with PYTHONHASHSEED=0.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Kind(Protocol):
 
 
 def run_one(kind: Kind, scenario: Scenario, *, with_trace: bool = False) -> Result:
-    """Run a scenario in this process. The caller has installed the simulation.
+    """Run a scenario in this process, inside a `with substituted(...)` block of the caller.
 
     If the scenario uses more than `STUCK_S` seconds of processor time, the code that runs is interrupted, and the
-    result has a violation. If the code does not end even then, or waits for something real, this process prints its
-    stack to stderr and exits.
+    result has a violation. If the code does not end even then, or waits in real time, this process prints its stack to
+    stderr and exits.
     """
     faulthandler.dump_traceback_later(5 * STUCK_S, exit=True)
     before = signal.signal(signal.SIGVTALRM, _interrupt)

@@ -165,8 +165,8 @@ def draw_faults(
         count: how many faults.
         processes: the names of the processes that faults may hit.
         servers: for each server, the `SERVER_FAULTS` that may hit it.
-        calls: faults of calls hit the first so many calls of a process.
-        span_ms: the other faults strike within this time from the start.
+        calls: a fault of a call hits one of the first `calls` calls of a process.
+        span_ms: faults of servers and processes strike within this time from the start.
         pause_ms: the possible lengths of pauses. Some are longer than every lease.
     """
     on_servers = [(kind, server) for server, kinds in servers.items() for kind in kinds]
@@ -200,7 +200,7 @@ def draw_store_faults(
     """Draw faults that `draw_faults` does not draw: faults of the store's server, and clocks that drift by up to 1 %.
 
     Args:
-        rng: another generator than that of `draw_faults`, so that a seed still gives the same faults there.
+        rng: a random generator of its own, so that the faults that `draw_faults` draws for a seed stay the same.
         count: how many faults.
         processes: the names of the processes whose clocks may drift.
         span_ms: the faults strike within this time from the start.

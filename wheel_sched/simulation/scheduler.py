@@ -229,6 +229,9 @@ class Scheduler:
         """Let the calling task wait until `wake` is called for it, or until `timeout_ns` have passed (None: no limit).
 
         Returns whether `wake` was called.
+
+        Raises:
+            RuntimeError: the caller is not a task.
         """
         task = self.current
         if task is None:

@@ -1,9 +1,9 @@
 """The contents of a simulated store that runs the real scripts: on fakeredis, or on a server at a URL.
 
 The namespace has a test clock (`clock=test`): each call carries the virtual time. Two things of a server still follow
-the server's own clock, so this module corrects both. It deletes the answers that the server keeps for repeated calls
-when they expire in virtual time. It gives each new marker a number as its id instead of a time, as the memory store
-does; otherwise two runs of one history would differ.
+the server's own clock, so this module corrects both. The server keeps its answers in case a call is repeated: this
+module deletes each answer when it expires in virtual time. The server uses its time as the id of a new marker: this
+module replaces the id by a number, as in the memory store, because otherwise two runs of one history would differ.
 
 Each process of the operating system has a namespace of its own, so several processes can use one server.
 """
@@ -55,7 +55,7 @@ class ScriptContents:
         self._client: Any = _client(store, os.getpid())  # redis-py types replies as awaitable or not
         self._namespace = f"simulated-{os.getpid()}"
         self._backend = RedisBackend(self._client, Dialect(self._namespace, shards=shards))
-        self._answers: dict[bytes, int] = {}  # key of a first answer -> when it expires (us)
+        self._answers: dict[bytes, int] = {}  # key of an answer kept for repeats -> when it expires (us)
         self._markers: dict[int, Marker] = {}
         self._now_ms = 0  # the time of the last call
         self.empty()

@@ -22,7 +22,7 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.items import Marker
 from wheel_sched.store.memory import MemoryBackend
 
-REPEATS = 2  # as the backend on Redis repeats a call after a lost reply
+REPEATS = 2  # how often a client repeats a call after a lost reply, as the backend on Redis does
 FAILOVER_MS = 300  # how long no server accepts calls while a replica takes over
 
 
@@ -67,7 +67,11 @@ class StoreServer(SimulatedServer):
 
     @property
     def backend(self) -> MemoryBackend:
-        """The memory store's backend. Only a server that keeps its items in memory has one; `contents` always works."""
+        """The memory store's backend, of a server that keeps its items in memory.
+
+        Raises:
+            TypeError: the server keeps its items in a database; use `contents`.
+        """
         contents = self.contents
         if not isinstance(contents, MemoryContents):
             raise TypeError("this world keeps its items in a database")
@@ -79,7 +83,10 @@ class StoreServer(SimulatedServer):
         return self._loading_until_ns > self.world.scheduler.now_ns
 
     def perform(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls, and note those that write in the journal. While the server loads, each answer is an error."""
+        """Perform calls, and note calls that write in the journal.
+
+        Each answer is an error while the server loads or, if one of the calls writes, while the server refuses writes.
+        """
         if self.loading:
             return [StoreUnavailable("LOADING: the server is still loading its data") for _ in calls]
         writes = any(not call.operation.reads for call in calls)
@@ -159,7 +166,7 @@ class _Waiter:
 
 
 class _Answers:
-    """The calls of one `RemoteStore.begin`. Only `answers` sends them; it returns their results."""
+    """The calls of one `RemoteStore.begin`. They are sent when `answers` is called, which returns their results."""
 
     def __init__(self, store: RemoteStore, calls: Sequence[Call[Any]]) -> None:
         self._store, self._calls = store, calls

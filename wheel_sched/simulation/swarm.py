@@ -16,7 +16,7 @@ from wheel_sched.simulation.scenario import CALL_FAULTS, LIFE, Fault
 T = TypeVar("T")
 
 SHARES = (0.1, 0.2, 0.4, 1.0)
-BURST = 4  # a burst fails so many calls in a row; a client of the store gives a call up after three failures
+BURST = 4  # a burst makes this many calls in a row fail; a client of the store gives a call up after three failures
 STEPS_MS = (-60_000, -7_000, -3_000, -500, 500, 3_000, 7_000, 60_000)
 
 
@@ -45,7 +45,7 @@ def draw_swarm(
         processes: the names of the processes that faults may hit. The part before the last "-" is the process's role.
         servers: for each server, the `SERVER_FAULTS` that may hit it.
         aims: the calls that each role makes, as the trace shows them, such as "store settle".
-        calls: a fault that is not aimed at a named call hits one of the first so many calls of a process.
+        calls: a fault that is not aimed at a named call hits one of the first `calls` calls of a process.
         span_ms: faults that are not faults of calls strike within this time from the start.
         pause_ms: the possible lengths of pauses. Some are longer than every lease.
     """

@@ -87,7 +87,7 @@ class SimulatedServer:
             self._waiting = left
 
     def strike(self, fault: Fault) -> None:
-        """Let a fault hit this server. The base class knows "outage", "step-clock" and "drift"."""
+        """Let a fault hit this server. This class knows "outage", "step-clock", "drift"; others raise `ValueError`."""
         if fault.kind == "outage":
             self.away_until_ns = self.world.scheduler.now_ns + fault.amount * MS
         elif fault.kind == "step-clock":
@@ -116,7 +116,7 @@ class Host:
         self._start = start
         self._again_ms = again_ms
         self._stop: Callable[[], object] | None = None
-        self.calls = 0  # of all processes that ran here, one after the other
+        self.calls = 0  # how many calls all processes of this host have made
         self.lives = 0
         self.drift_ppm: int | None = None  # of the machine's clock; None: the drift of all other machines
         self.process = Process(f"{name}.0", 0)
@@ -154,11 +154,11 @@ class Host:
     def stop_in_order(self, *, again: bool = True) -> None:
         """Shut the process down as its user would. If `again`, a new one starts after `again_ms`."""
         stop, process = self._stop, self.process
-        if not again and stop is None and process.alive:  # it still starts
+        if not again and stop is None and process.alive:  # `start` has not returned yet
             self._world.later(self._again_ms, lambda: self.stop_in_order(again=False))
         if stop is None or not process.alive:
             return
-        self._stop = None  # a second stop would be one too many
+        self._stop = None  # so that a second stop does nothing
         self._world.note(process.name, "is stopped")
 
         def main() -> None:
@@ -380,7 +380,7 @@ class World:
     def run(self, until_ms: int, ended: Callable[[], bool], quiet_ms: int) -> None:
         """Run until virtual time reaches `until_ms`, or until `ended` has been true for `quiet_ms` without a break.
 
-        Within the quiet time, late effects of a fault still come, such as the end of a lease.
+        Late effects of a fault, such as the end of a lease, can still occur in the quiet time.
         """
 
         def watch() -> None:

@@ -139,7 +139,7 @@ class AsyncTimer(TimerFacade):
             try:
                 for handle in due:
                     self._run(handle)
-            except BaseException:  # it ends the loop; the rest of the batch must stay pending
+            except BaseException:  # the error ends the loop; the timers of the batch that did not run stay pending
                 registry.take_back(due)
                 raise
         finally:

@@ -52,7 +52,7 @@ def coalesced(deadline_ms: int, slack_ms: int) -> int:
     """The roundest moment from `deadline_ms` to `slack_ms` later, so that timers close together share a wake-up.
 
     The roundest moment is the one that is divisible by the highest power of two. It may be the deadline itself.
-    Source: `apply_slack` of the Linux kernel's timer wheel, but the kernel takes a later moment even in that case.
+    Source: `apply_slack` of the Linux kernel's timer wheel. There the moment is always later than the deadline.
     """
     if deadline_ms <= 0:
         return deadline_ms
@@ -82,7 +82,7 @@ class Every:
     run. Runs of one timer never overlap: the timer waits for its next run only when the last one has ended.
 
     Args:
-        interval_ms: from deadline to deadline, or from the end of a run to the next; an int of at least 1.
+        interval_ms: from deadline to deadline, or from the end of a run to the next deadline; an int of at least 1.
         fixed: "rate" or "delay". Defaults to "rate".
         catch_up: for "rate", what happens to missed runs. Defaults to `CatchUp.ONCE`.
 

@@ -79,7 +79,7 @@ class TimerRegistry:
         return self._clock.wall_ms() if handle._wall else self._clock.monotonic_ms()
 
     def drain_inbox(self) -> None:
-        """Empty the inbox: put its waiting handles into their queues, and remove the cancelled ones from there.
+        """Empty the inbox: add its waiting handles to their queues, and remove its cancelled handles from the queues.
 
         Has no effect when a finalizer calls it while its thread works on a queue.
         """

@@ -20,7 +20,7 @@ Source: `org.apache.kafka.server.util.timer.SystemTimer` and `SystemTimerReaper`
 from __future__ import annotations
 
 import atexit
-import concurrent.futures.thread  # noqa: F401  # exit hooks run in reverse: this module's, which ends pools, after ours
+import concurrent.futures.thread  # noqa: F401  # exit hooks run in reverse: its hook, which ends pools, runs after ours
 import math
 import os
 import threading

@@ -10,7 +10,7 @@ GIL, on which it depends. `WHEEL_SCHED_PURE=1` in the environment forces the pur
 and `CORE_REASON` says why; `wheel-sched doctor` shows both. `CORES` holds all available cores.
 
 Neither core reads a clock or waits: `now` is an argument, in whole milliseconds. One owner makes all calls to a pure
-wheel; any thread may call a compiled one, and the timers depend on this.
+wheel; any thread may call a compiled one, so the timers add entries to it without a lock.
 """
 
 from __future__ import annotations

@@ -341,7 +341,7 @@ cdef class TimingWheel:
 
     @property
     def now_ms(self):
-        """The wheel's clock: the tick handed out last. It moves in `advance` only, and never back."""
+        """The wheel's clock: the time, in ms, of the tick handed out last. Only `advance` moves it, and never back."""
         return clock_of(self) * self._tick_ms
 
     @property
@@ -444,8 +444,8 @@ cdef class TimingWheel:
     def next_expiry(self):
         """The exact ms at which `advance` would next hand out an entry, or None when no entry waits.
 
-        A result that is not later than `now_ms` means that an entry is due now. While it searches, it moves entries
-        that `touch` postponed to the slots of their new deadlines.
+        If the result is `now_ms` or earlier, an entry is due now. The search moves each entry that `touch` postponed to
+        the slot of its new deadline.
         """
         cdef Level* near = &self.levels[0]
         cdef int slot

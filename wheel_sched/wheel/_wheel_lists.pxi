@@ -130,7 +130,7 @@ cdef inline int take_out(TimingWheel wheel, TimerTaskEntry entry) except -1:
 
 
 cdef int put_in(TimingWheel wheel, TimerTaskEntry entry) except -1:
-    """Put an entry that waits nowhere into its slot or into `beyond`. Without memory it stays cancelled."""
+    """Put an entry that waits nowhere into its slot or into `beyond`. If there is no memory, it stays cancelled."""
     entry.where.standing = CANCELLED
     if wheel.beyond_clock is not None or entry.deadline >= wheel.range_ms:
         entry.where.level = BEYOND

@@ -3,18 +3,18 @@
 It is Kafka's `TimingWheel` (after Varghese and Lauck, SOSP 1987, scheme 7) without clock, lock, thread or callback. The
 caller passes the time in whole milliseconds, and `advance` returns the due entries.
 
-    level 0   slots of tick_ms                  to the end of the current block of `wheel_size` ticks
-    level 1   slots of one such block           to the end of the current span of 16 blocks
-    level 2   slots of 16 blocks                to the end of the current group of 256 such slots
-    level n   slots of 256 of the level below   and so on without limit
+    level 0   a slot covers tick_ms                        reaches to the end of the current block of `wheel_size` ticks
+    level 1   a slot covers one such block                 reaches to the end of the current span of 16 blocks
+    level 2   a slot covers one such span                  reaches to the end of the current group of 256 spans
+    level n   a slot covers 256 slots of the level below   and so on without limit
 
 Invariants. Levels are aligned and follow each other without overlap, so only the clock decides where a tick belongs.
 Entries of one tick always share one slot. All entries of a slot move to lower levels in one step, before a new entry
 is placed there. So each tick is FIFO: first come, first served. One exception: an entry that `touch` postponed stays in
-its old slot until the wheel comes to that slot, and only then joins its new tick, as the last entry. The wheel rounds a
+its old slot until the clock reaches that slot, and only then joins its new tick, as the last entry. The wheel rounds a
 deadline up to a tick and the caller's time down, so no entry is early. An overdue entry joins the clock's tick.
 
-The run. When the clock comes to a slot above level 0, the wheel sorts the entries of the slot into the run: a dict
+The run. When the clock reaches a slot above level 0, the wheel sorts the entries of the slot into the run: a dict
 whose last entry is due next, so `popitem` takes it. Most timers are alone in their tick, and a slot for each of them
 would cost several times as much. Entries that are already in the run are older than the entries of the slot. Entries
 that callers schedule later for a tick of the run are younger, and they wait in level 0 or 1 until the wheel sorts them
@@ -115,7 +115,7 @@ class TimingWheel(Generic[T]):
 
     @property
     def now_ms(self) -> int:
-        """The wheel's clock: the tick handed out last. It moves in `advance` only, and never back."""
+        """The wheel's clock: the time, in ms, of the tick handed out last. Only `advance` moves it, and never back."""
         return self._clock * self._tick_ms
 
     @property
@@ -231,7 +231,7 @@ class TimingWheel(Generic[T]):
                     if entry._deadline_ms <= tick * tick_ms:
                         entry._slot = _RUNNING
                         due.append(entry)
-                    else:  # touched
+                    else:  # postponed by `touch`
                         self._relocations += 1
                         self._place(entry)
                 if len(due) == most:
@@ -293,7 +293,7 @@ class TimingWheel(Generic[T]):
         return pending
 
     def _place(self, entry: TimerTaskEntry[T]) -> None:
-        """Put an entry into the slot of its deadline. The caller has removed it from its old slot, and counts it."""
+        """Put an entry into the slot of its deadline. It is in no slot now, but `_pending` counts it."""
         tick = -(-entry._deadline_ms // self._tick_ms)  # rounds up
         near = self._near
         if tick < near.end:
@@ -341,7 +341,7 @@ class TimingWheel(Generic[T]):
         return level.slots.pop(number)
 
     def _grow(self, tick: int) -> _Level[T]:
-        """Add levels until one reaches `tick`."""
+        """Add levels until one reaches `tick`. Returns this level."""
         while True:
             level: _Level[T] = _Level(self._far[-1].span, _FAR_BITS, self._clock)
             self._far.append(level)
@@ -371,7 +371,7 @@ class TimingWheel(Generic[T]):
     def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
         """Move run entries of ticks up to `last` to `due`, until `due` has `most`. Returns whether there was an entry.
 
-        A postponed entry goes to its new slot and ends the call, because it may be due before the rest of the run."""
+        The call ends when it has moved a postponed entry to its new slot: the entry may be due before the next one."""
         run, tick_ms = self._run, self._tick_ms
         taken = -1
         touched: TimerTaskEntry[T] | None = None
@@ -399,7 +399,7 @@ class TimingWheel(Generic[T]):
     def _refill(self, target: int) -> bool:
         """Sort the earliest slot above level 0 into the run (`_run`) if the slot begins at or before `target`.
 
-        If the slot begins later, set `_far_start` to its beginning, and `advance` hands out the run only before it.
+        If the slot begins later, set `_far_start` to its first tick. Then `advance` takes only run entries before it.
         Level 0 must be empty. Returns whether a slot was emptied or `_far_start` has another value.
         """
         before = self._far_start

@@ -79,6 +79,9 @@ class TimerTaskEntry(Generic[T]):
         """Wait for `deadline_ms` instead, as if scheduled now. An entry that was handed out waits again.
 
         Returns False and changes nothing when the entry was cancelled: its task is gone.
+
+        Raises:
+            Rejected: `deadline_ms` is not an int; nothing was changed.
         """
         if type(deadline_ms) is not int:
             deadline_ms = whole("deadline_ms", deadline_ms)
@@ -98,6 +101,9 @@ class TimerTaskEntry(Generic[T]):
 
         This is the cheapest way to postpone one deadline again and again, as heartbeats do. For an earlier deadline
         `touch` does what `reschedule` does. Returns False and changes nothing when the entry does not wait.
+
+        Raises:
+            Rejected: `deadline_ms` is not an int; nothing was changed.
         """
         if type(deadline_ms) is not int:
             deadline_ms = whole("deadline_ms", deadline_ms)

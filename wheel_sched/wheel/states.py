@@ -28,7 +28,8 @@ class WheelCounters:
         levels: number of waiting entries per level, lowest first; each entry counts at the level of its tick. The list
             ends with the last level that holds an entry, and has at least one number.
         cascades: moves of an entry to a finer slot on its way to the lowest level. The number depends on the core.
-        relocations: moves of entries that `touch` had postponed; an entry moves when the clock reaches its old slot.
+        relocations: moves of entries that `touch` had postponed; an entry moves when the clock reaches its old slot, or
+            when `next_expiry` searches that slot.
         productive_wakeups: `advance` calls that handed out an entry.
         empty_wakeups: `advance` calls that handed out nothing.
     """
