@@ -58,7 +58,7 @@ class ServiceConfig:
         group_topics: the group's topics, if they are not named after the group. Consumers need the same setting.
             Defaults to topics named after the group.
         hand_over: "auto" hands messages over in one script (exactly once) if the store's server holds the topics and no
-            policy limits releases. "settle" never does. Defaults to "auto".
+            policy limits releases. "settle" never uses one script. Defaults to "auto".
     """
 
     redelivery: Literal["group", "origin"] = "group"
@@ -204,8 +204,9 @@ class RetryService:
     def _warn_of_timeouts(self) -> None:
         """Warn unless the transaction timeout is longer than the lease, and the lease longer than the delivery timeout.
 
-        The service starts in any case. In another order, too, no message is delivered twice, because a transaction
-        holds both a claim and its number. But another process may end a claim while it is sent. Then it is sent later.
+        The service starts in any case. With other timeouts, too, no message is delivered twice, because one transaction
+        holds the messages of a claim and the claim's number. But another process may take a claim back while this
+        process sends it. Then its messages are sent later.
         """
         delivery_ms = getattr(self.connection.broker, "delivery_timeout_ms", None)
         transaction_ms = getattr(self.connection.broker, "transaction_timeout_ms", None)

@@ -113,7 +113,10 @@ def _watch(
     url: str,
     started: float,
 ) -> None:
-    """Wait until every record is delivered or dead. Kill the first service when half of them are."""
+    """Wait until every record is delivered or dead, or until `LIMIT_S` have passed since `started`.
+
+    When half of the records are delivered or dead, kill the first retry service and start a second one.
+    """
     killed = False
     for snapshot, dead in _snapshots(connection, port):
         done = snapshot["accepted"] + dead

@@ -1,6 +1,7 @@
 """Writes the attempt history of a store to a file, as Parquet or JSON Lines. Changes nothing in the store.
 
-A row may be in the store twice, because a reply was lost. It is exported once. All rows of a message are in one shard.
+A row may be in the store twice, because a reply was lost. The export writes it once. All rows of a message are in one
+shard, so the export looks for repeated rows only within a shard.
 """
 
 from __future__ import annotations
