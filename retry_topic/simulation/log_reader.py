@@ -19,7 +19,15 @@ from wheel_sched.simulation.world import World
 
 @dataclass(slots=True)
 class _Reading:
-    """A partition that a log reader reads, and its positions."""
+    """A partition that a log reader reads, and its positions.
+
+    Args:
+        number: the number of the partition's assignment.
+        source: the store's permanent name for the partition.
+        began: the position at which the member began to read; None if neither the intake nor the group knew one.
+        position: the position of the next record to read.
+        expected: the position that the intake expects next; None if it knows none.
+    """
 
     number: int
     source: str
@@ -95,7 +103,10 @@ class RemoteLogReader(GroupMember):
         return (Delivery(message, None) for message in messages)
 
     def _assigned(self, gained: Mapping[Place, int]) -> bool:
-        """Start to read new partitions, from the intake's positions or else from the group's committed offsets."""
+        """Start to read new partitions, from the intake's positions or else from the group's committed offsets.
+
+        Returns False if the topic was deleted and created again. The next poll then joins the group again.
+        """
         topic_id = self._id_of(self._topic)
         if self._parts and topic_id != self._topic_id:
             self._begin_anew()
@@ -111,7 +122,7 @@ class RemoteLogReader(GroupMember):
         return True
 
     def _is_anew(self) -> bool:
-        """Whether the topic was deleted and created again. The real client asks for this about once a second."""
+        """Whether the topic was deleted and created again. The real client asks the cluster about once a second."""
         return self._server.topics[self._topic].id != self._topic_id and self._id_of(self._topic) != self._topic_id
 
     def _begin_anew(self) -> None:
@@ -120,7 +131,7 @@ class RemoteLogReader(GroupMember):
         self._leave()
 
     def _behind(self, place: Place, part: _Reading) -> int:
-        """How many records of the partition are left to read. Not 0 either if the position is beyond the log's end."""
+        """How many records of the partition are left to read; also above 0 if the position is beyond the log's end."""
         return abs(len(self._server.topics[place[0]].logs[place[1]]) - part.position)
 
     def _readable(self) -> bool:
