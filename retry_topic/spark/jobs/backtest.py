@@ -1,7 +1,7 @@
 """backtest: scores today's retry policies on the attempt history and proposes better ones as a policy file.
 
-Spark reduces the history to intervals (`curves`) for each topic and error class, some tens of kilobytes. The rest is
-arithmetic on the driver. The first failure of a message gives its error class.
+Spark reduces the history to intervals (`curves`) for each topic and error class, some tens of kilobytes. From these the
+driver computes the scores and the proposal. The error class of a message is that of its first failure.
 """
 
 from __future__ import annotations

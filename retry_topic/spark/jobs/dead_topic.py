@@ -72,7 +72,7 @@ def replay_topic(
     max_replays: int = MAX_REPLAYS,
     dry_run: bool = False,
 ) -> Replay:
-    """Send each of these dead letters again, once, however often this is called. Its attempt count starts at 0 again.
+    """Send each of these dead letters again, once, however often this function is called. Attempts count from 0 again.
 
     Args:
         letters: a selection of `topic_letters`.
@@ -111,7 +111,10 @@ def replay_topic(
 
 
 def _with_targets(letters: DataFrame, to: str, topic_id: str) -> DataFrame:
-    """Add two columns: `target`, the topic to send a letter to (null if unknown), and `ours`: it is of this topic."""
+    """Add two columns: `target`, the topic to send a letter to (null if unknown), and `ours`, whether it is from here.
+
+    A letter is from here if its id begins with `topic_id`, the id of the dead topic. Repeated ids are dropped.
+    """
     from pyspark.sql import functions as f
 
     target = f.lit(to)

@@ -37,9 +37,10 @@ OPTIONAL = MappingProxyType({"shard": ATTEMPTS["shard"]})
 
 
 def load_table(spark: SparkSession, path: str, schema: str | None = None) -> DataFrame:
-    """Read Parquet files, or JSON Lines when the path ends with .json or .jsonl (or these and .gz).
+    """Read Parquet files, or JSON Lines when the path ends with .json, .jsonl, .json.gz or .jsonl.gz.
 
-    The files of a folder must agree: a column may be missing in some files, but it must have one type.
+    The files of a folder must agree: a column may be missing in some files, but it must have one type. `schema` (DDL)
+    is for JSON Lines; without it Spark infers the columns.
 
     Raises:
         ConfigError: the files cannot be read; nothing was changed.

@@ -24,7 +24,7 @@ class RowLog:
     Args:
         source: the store's name of the partition.
         rows: the records of the partition, by offset.
-        position: the next offset that the store expects; None when it has none.
+        position: the next offset that the store expects; None when the store has no position.
         between: reads the records from one offset up to, not including, another.
     """
 

@@ -198,7 +198,7 @@ def _one_by_one(state: State, stored: list[bytes | None], reasons_raw: list[byte
 
 
 def read_or_none(raw: bytes | None) -> Record | None:
-    """The record; None when it is missing or not readable."""
+    """The record; None when it is missing or not readable, or when its version does not fit Spark's bigint."""
     try:
         record = None if raw is None else read_record(raw)
     except StoreError:

@@ -71,8 +71,8 @@ class Scope:
         states: the states. Defaults to all four.
         topic: the only topic. Defaults to None: all.
         shards: the only shards. Defaults to None: all.
-        from_ms: the earliest due time, end of a lease, or time at which an item became dead. Defaults to 0.
-        until_ms: the latest such time. Defaults to `MAX_DUE_MS`.
+        from_ms: the earliest time (due time, end of the lease, or time of death) of an item. Defaults to 0.
+        until_ms: the latest time of an item, in the same sense. Defaults to `MAX_DUE_MS`.
     """
 
     states: tuple[State, ...] = STATES

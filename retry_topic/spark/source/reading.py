@@ -110,7 +110,10 @@ class StoreReader(DataSourceReader):
             yield from rows.without_place(store, part.shard)
 
     def _batch(self, arrays: dict[str, Any]) -> pa.RecordBatch:
-        """An Arrow batch with the columns of the schema, in this order. It has only the rows of the wanted topic."""
+        """An Arrow batch with the columns of the schema, in the schema's order.
+
+        If the scope names a topic, the batch has only the rows of this topic.
+        """
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
