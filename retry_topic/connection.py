@@ -72,8 +72,8 @@ class Connection:
 
     @property
     def hand_over(self) -> str:
-        """The way of due messages from the store to their topic: "one script" (exactly once), "transactions"
-        (effectively once), or "claim, publish, settle" (at least once, with a stable id)."""
+        """How due messages get from the store to their topic: by "one script" (exactly once), by "transactions"
+        (effectively once), or by "claim, publish, settle" (at least once, with a stable id)."""
         if isinstance(self.broker, LogBroker) and self.broker.transactions:
             return "transactions"
         return "one script" if self.push_target() else "claim, publish, settle"
@@ -303,7 +303,7 @@ def connect(
         keep: about how many records of a topic stay after every group has settled them. Defaults to 10,000.
 
     Raises:
-        ConfigError, StoreError: see `open_store`. ConfigError also: see `Connection`.
+        ConfigError, StoreError: see `open_store` and `Connection`.
     """
     store = open_store(url, namespace=namespace, shards=shards, durability=durability, replicas=replicas)
     try:

@@ -1,9 +1,9 @@
 """OpenTelemetry for handlers, with a trace that survives the delay. Needs the extra `otel`.
 
-The message's own headers (`traceparent`, `tracestate`, `baggage`) keep the creation context unchanged, as the semantic
-conventions ask. The span of a first delivery is a child of the creation context. A delayed attempt starts its own
-trace, which *links* to the creation context: tail sampling cuts or drops a trace that stays open for hours, but keeps
-links.
+The message's own headers (`traceparent`, `tracestate`, `baggage`) keep the creation context, the trace context of the
+message's producer, unchanged, as the semantic conventions ask. The span of a first delivery is a child of the creation
+context. A delayed attempt starts its own trace, which *links* to the creation context: tail sampling cuts or drops a
+trace that stays open for hours, but keeps links.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _with_outcome(span: Span, verdict: Any) -> Any:
 
 
 def _carrier(headers: Headers) -> Mapping[str, str]:
-    """Text headers by lower-case name. The last one of a name counts; a value that is not ASCII is ignored."""
+    """Text headers by lower-case name. The last header of a name counts. A value that is not ASCII is ignored."""
     found: dict[str, str] = {}
     for name, value in headers:
         try:

@@ -82,11 +82,11 @@ class ChangeRequest:
         Args:
             connection: where the messages are stored.
             parked: False leaves out messages that are parked behind a failed message of their key, unless an id names
-                them. Defaults to None: parked messages are treated like others.
+                them. Defaults to None: parked messages are treated like all other messages.
             dead: what the advice says about dead letters. Defaults to the option that selects them.
 
         Raises:
-            UsageError: neither ids nor a filter nor --all is given, or ids are given together with one of the others.
+            UsageError: neither ids nor a filter nor --all is given, or ids are given together with a filter or --all.
             CommandFailed: an id does not exist, or several messages have it; nothing was changed.
         """
         chosen = replace(self.chosen, parked=parked)

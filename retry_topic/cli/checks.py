@@ -87,7 +87,10 @@ def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
 
 
 def _untaken(client: Any, settings: RetrySettings) -> list[UntakenRetries] | None:
-    """The retries on the store's server that no service reads; None when the topics are on Kafka: it is not asked."""
+    """The retries on the store's server that no service reads.
+
+    None when the topics are on Kafka. No request is sent to Kafka.
+    """
     if settings.kafka is not None:
         return None
     broker = RedisStreamsBroker(client, prefix=settings.prefix)

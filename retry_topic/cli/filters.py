@@ -137,7 +137,7 @@ class Filter:
             dead: what to do about dead letters. Defaults to the option that selects them.
 
         Returns:
-            The advice; None when there is none.
+            The advice; None when there is nothing to advise.
         """
         if self.states:
             return None if self.topic is None else unknown_topic(connection, self.topic)

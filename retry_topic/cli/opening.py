@@ -65,7 +65,7 @@ def cluster_of(settings: RetrySettings) -> dict[str, str]:
     """The settings of a client of the Kafka cluster.
 
     Raises:
-        ConfigError: the settings name no cluster, or `kafka_settings` refuses its file.
+        ConfigError: the settings name no cluster, or `kafka_settings` refuses the file of client properties.
     """
     if settings.kafka is None:
         raise ConfigError("which cluster? Give --kafka HOST:PORT, WHEEL_SCHED_KAFKA or kafka = in wheel-sched.toml")

@@ -82,7 +82,7 @@ def select(
         states: the states to select from when the filter names none.
 
     Raises:
-        UsageError: neither ids nor a filter nor --all is given, or ids are given together with one of the others.
+        UsageError: neither ids nor a filter nor --all is given, or ids are given together with a filter or --all.
         CommandFailed: an id does not exist, or several messages have it; nothing was changed.
     """
     if ids and (chosen.narrow or everything):

@@ -23,7 +23,7 @@ class Answer(Enum):
 
 
 class FailureProfile(NamedTuple):
-    """The first `times` requests of a record get `answer`; later requests succeed. `times` is None: all get it."""
+    """The first `times` requests of a record (all if None) get the answer `answer`. Later requests succeed."""
 
     answer: Answer
     times: int | None

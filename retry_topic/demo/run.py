@@ -43,7 +43,7 @@ def run(
         input_path: a JSON Lines file with the records. Defaults to None: each record is an airport from the package
             `airportsdata`.
         count: how many records. Defaults to 2,500 airports, or to all lines of the file.
-        folder: data folder of the embedded server. The demo first removes what an earlier run left there.
+        folder: data folder of the embedded server. The demo first deletes this folder and everything in it.
         progress: called with (records that are delivered or dead, all records, a text).
 
     Raises:

@@ -47,7 +47,7 @@ class HistoryWriter:
         self.thread.start()
 
     def put(self, rows: Sequence[Attempt]) -> None:
-        """Queue rows to be written."""
+        """Queue rows to be written. Rows that do not fit into the queue are dropped and counted."""
         with self._changed:
             room = _MOST_WAITING - len(self._waiting)
             self._waiting.extend(rows[: max(0, room)])

@@ -105,7 +105,7 @@ def _dead_letters(run: RetryWorld) -> dict[int, int]:
 
 
 def _letters(run: RetryWorld) -> dict[int, list[str]]:
-    """The reasons of the store's dead letters, by message number. Without a body, the item's id tells the number."""
+    """The reasons of the store's dead letters, by message number. If an item has no body, its id has the number."""
     found: dict[int, list[str]] = {}
     for item in run.store.contents.items():
         if item.state == "dead":
@@ -161,15 +161,18 @@ def _apart_ms(run: RetryWorld) -> int:
 
 
 def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
-    """Check that no attempt begins before its delay has passed on the store's clock since the send or the failure."""
+    """Check that no attempt begins before its delay has passed on the store's clock.
+
+    The delay of the first attempt counts from the send. The delay of a retry counts from the failure before it.
+    """
     found = []
     apart_ms = _apart_ms(run)
 
     def passed_ms(since_ns: int, since_wall_ms: int, one: HandlerCall) -> int:
-        """The longest time in ms that may have passed on the store's clock from `since` to the start of `one`.
+        """The longest time in ms that may have passed on the store's clock from `since_ns` to the start of `one`.
 
-        A delay begins when the store gets the message. If the clock has stepped back after `since`, nobody knows
-        whether the store got the message before or after the step.
+        A delay begins when the store gets the message. If the clock has stepped back after `since_ns`, nobody knows
+        whether the store got the message before or after the step. `since_wall_ms`: the store's clock at `since_ns`.
         """
         longest, lowest_ms = 0, since_wall_ms
         for at_ns, before_ms, after_ms in run.store.steps:
@@ -315,7 +318,7 @@ def _released_once(run: RetryWorld) -> list[str]:
 
 
 def _leaks(run: RetryWorld, undone: set[int]) -> list[str]:
-    """Check that at the end no item waits or is leased, and that every record is settled."""
+    """Check that at the end the store has no items but dead letters, and that every record is settled."""
     found = []
     items = (item for item in run.store.contents.items() if not (run.ordered and _number_in(item.id) in undone))
     left = Counter((item.shard, item.state) for item in items if item.state != "dead")

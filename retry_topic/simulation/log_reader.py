@@ -57,11 +57,11 @@ class RemoteLogReader(GroupMember):
         super().__init__(world, server, (topic,), group, idle_ms, name)
 
     def expected(self) -> dict[str, int]:
-        """For each partition with a known position: the position of its next batch, by source."""
+        """The position of the next batch of each partition, by source; without the partitions of unknown position."""
         return {part.source: part.expected for part in self._parts.values() if part.expected is not None}
 
     def rewind(self, source: str, position: int | None) -> None:
-        """Read a source again from `position`; None: from where this member began to read it."""
+        """Read the partition `source` again from `position`; None: from where this member began to read it."""
         for part in self._parts.values():
             if part.source == source:
                 start = part.began if position is None else position

@@ -294,8 +294,8 @@ class LogServer(BrokerServer):
         """The number of records that a group has not settled, by topic.
 
         Args:
-            taken_in: the positions that the store keeps, by source. An intake's group has settled the records before
-                its position. If the store keeps no position, the offset that the intake's group has committed counts.
+            taken_in: the positions that the store keeps, by source. For the group of an intake, the records before the
+                store's position are settled. If the store keeps none, the offset that the group has committed counts.
         """
         found: Counter[str] = Counter()
         for name, group in self.groups.items():
@@ -317,7 +317,7 @@ class LogServer(BrokerServer):
         ]
 
     def _position(self, group: str, place: Place, taken_in: Mapping[str, int]) -> tuple[int, str]:
-        """The offset of the first record that a group has not settled, and its metadata text."""
+        """The offset of a group's first unsettled record, and the metadata text that was committed with it, or ""."""
         topic_id = self.topics[place[0]].id
         source = topic_names.source_of(group, topic_id, place[1])
         if group.endswith(".intake") and source in taken_in:  # without a position in the store, the offset counts

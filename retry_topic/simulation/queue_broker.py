@@ -80,7 +80,7 @@ class RemoteBroker(_Client):
     name = "simulated"
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Publish messages. Returns one answer for each: in doubt if the reply was lost. See `Broker.publish`."""
+        """Publish messages. Returns an answer for each, as `Broker.publish`; all are in doubt if the reply was lost."""
         messages = list(messages)
         try:
             return self._call("publish", lambda: self._server.broker.publish(messages))

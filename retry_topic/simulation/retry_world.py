@@ -104,7 +104,7 @@ class RetryWorld:
 
     Args:
         scenario: the messages, the faults and their times.
-        policy: the policy of the services. Defaults to None: `MAX_ATTEMPTS` attempts, each `DELAY_MS` after the last.
+        policy: the policy of the services. Defaults to None: `MAX_ATTEMPTS` attempts, with a delay of `DELAY_MS`.
         most_steps: after so many steps of the scheduler the run ends with `TooManySteps`. Defaults to None: the
             default of `World`.
     """
@@ -154,7 +154,7 @@ class RetryWorld:
         return found
 
     def _positions(self) -> dict[str, int]:
-        """The positions up to which the store has read each source."""
+        """For each source (a partition that a group reads), the position up to which the store has taken it in."""
         return self.store.contents.positions()
 
     def _count_in_hand(self, fault: Fault, call: str) -> None:

@@ -32,7 +32,7 @@ class Backfilled:
     """What the job found and stored.
 
     Args:
-        dry_run: the rows were only checked.
+        dry_run: whether the rows were only checked.
         job_id: the name of the set of rows.
         rows: number of rows.
         bad: number of rows that cannot be stored, by reason.

@@ -50,8 +50,8 @@ class Verdict:
         error_class: class of their first error.
         messages: messages that failed at least once.
         today: measured in the history: share of successes, tries per message, and wait (p50, p90, p99).
-        present: the same, predicted by the curve for today's policy. The closer to `today`, the better the curve fits.
-        proposed: the same, predicted by the curve for the proposed policy.
+        present: the figures that the curve predicts for today's policy. They show how well the curve fits `today`.
+        proposed: the figures that the curve predicts for the proposed policy.
         load: deliveries of these messages today and with the proposal, and their ratio.
         interval: confidence intervals of the proposal's success and tries, at least 95 %; see `curves.interval`.
         policy: the settings of the proposal.

@@ -34,7 +34,7 @@ class Replay:
     """What a replay did. In a dry run: what it would do.
 
     Args:
-        dry_run: nothing was changed.
+        dry_run: whether the run changed nothing.
         selected: letters in the selection.
         replayed: of the selected, letters that were replayed.
         guarded: of the selected, letters that were replayed `max_replays` times before; they stay dead.

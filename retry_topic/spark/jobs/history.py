@@ -128,7 +128,7 @@ def check_history(history: DataFrame) -> DataFrame:
 def check_columns(
     table: DataFrame, needed: MappingProxyType[str, str], optional: MappingProxyType[str, str] = MappingProxyType({})
 ) -> DataFrame:
-    """Select these columns of a table. Integers of another width are cast.
+    """Select the `needed` and the `optional` columns of a table, and cast integers of another width.
 
     Raises:
         ConfigError: lists every column that is missing or has a wrong type.

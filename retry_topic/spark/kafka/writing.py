@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TopicWritten(WriterCommitMessage):
-    """What one task wrote. `repeated`: the topics already had its rows, so it wrote nothing."""
+    """What one task wrote. `repeated`: the topics already had the rows of the task, so the task wrote nothing."""
 
     writer: str
     rows: int

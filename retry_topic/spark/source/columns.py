@@ -30,7 +30,7 @@ _VIEWABLE = 2**31 - 1  # greatest size that Arrow's 32-bit offsets reach
 
 
 def places(shard: int, state: State, pages: Sequence[BulkPage], names: set[str]) -> Arrays:
-    """Those of the columns id, state, shard and at_ms that `names` has."""
+    """The columns id, state, shard and at_ms, each only if `names` has it."""
     lengths = _whole(page.id_lengths for page in pages)
     found: Arrays = {}
     if "id" in names:
@@ -47,7 +47,7 @@ def places(shard: int, state: State, pages: Sequence[BulkPage], names: set[str])
 
 
 def items(shard: int, state: State, pages: Sequence[BulkPage], names: set[str]) -> Arrays:
-    """Those columns of the form `items` that `names` has."""
+    """The columns of the form `items`, each only if `names` has it."""
     found = places(shard, state, pages, names)
     wanted = names - found.keys()
     if not wanted:

@@ -69,8 +69,8 @@ class Scope:
 
     Args:
         states: the states. Defaults to all four.
-        topic: the only topic. Defaults to None: all.
-        shards: the only shards. Defaults to None: all.
+        topic: read only items of this topic. Defaults to None: items of all topics.
+        shards: read only these shards. Defaults to None: all shards.
         from_ms: the earliest time (due time, end of the lease, or time of death) of an item. Defaults to 0.
         until_ms: the latest time of an item, in the same sense. Defaults to `MAX_DUE_MS`.
     """
