@@ -49,7 +49,7 @@ class UntakenRetries:
 
     @property
     def fix(self) -> str:
-        """Advice for the user. The service needs the names of all the group's topics; only one is known here."""
+        """Advice for the user: start the service, with the names of all the group's topics. Only one is known here."""
         others = ", and with the --redelivery-topic and --dead-topic that its consumers have" if self._is_named else ""
         return f"start `{self.command}`{others}"
 

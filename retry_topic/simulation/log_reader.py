@@ -68,7 +68,10 @@ class RemoteLogReader(GroupMember):
                 part.position, part.expected = start or 0, position
 
     def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
-        """The next records of one partition, or None. A poll that finds nothing does not call the server."""
+        """The next records of one partition; None if there are none, or if the member has to join the group again.
+
+        A poll that finds nothing does not call the server.
+        """
         if not self._server.wait_until(self._readable, timeout_ms):
             return None
         self._join()

@@ -2,7 +2,7 @@
 
 The job checks all rows before it writes one: columns and types; missing, too long or repeated ids; missing or
 impossible due times; and the server's memory. Bad rows stop the job. If a folder for rejects is given, the job writes
-the bad rows there and stores the other rows.
+the bad rows there and stores the other rows. But of rows with the same id it stores one, and writes the others nowhere.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _check_rows(report: Backfilled) -> None:
 
 
 def _write(judged: DataFrame, place: StorePlace, report: Backfilled, spread_ms: int, rate: float | None) -> None:
-    """Write bad rows to the folder for rejects and good rows to the store."""
+    """Write bad rows to the folder for rejects and good rows to the store; of rows with the same id only one."""
     if report.rejects is not None:
         judged.where("flaw <> ''").write.mode("overwrite").parquet(report.rejects)
     good = judged.where("flaw = ''").drop("flaw").dropDuplicates(["id"])

@@ -51,7 +51,7 @@ class StorePlace:
         """Open the store; close it at the end of the block.
 
         Raises:
-            StoreError: the store cannot be reached, or has other settings; nothing was changed.
+            StoreError: the store cannot be reached, or was created with other settings; nothing was changed.
         """
         with open_store(
             self.url,
