@@ -249,7 +249,7 @@ def _level_of(store: DelayStore) -> Any:
 
 
 def _checked(message: Message) -> Message:
-    """The message, if its parts have the right types: not every caller uses a type checker."""
+    """Return the message. Raises `Rejected` if a part has a wrong type: not every caller uses a type checker."""
     problems = [] if isinstance(message.value, bytes) else [f"value to be bytes, got: {type(message.value).__name__}"]
     if not isinstance(message.key, bytes | None):
         problems.append(f"key to be bytes or None, got: {type(message.key).__name__}")

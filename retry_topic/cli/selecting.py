@@ -159,7 +159,7 @@ def _absent(ids: Sequence[str], unchanged: str, every: bool) -> str:
 def _known_as(connection: Connection, ids: Sequence[str]) -> tuple[dict[str, list[Found]], bool]:
     """Search the store for messages that have one of these ids as `retry-id`.
 
-    Returns the items found, by id, and whether every item of the store was read.
+    Returns the items found, by id, and whether every item of the store was read. False: the search ended at 100,000.
     """
     known: dict[str, list[Found]] = {}
     wanted, starts = set(ids), tuple(item_id[:_KEPT] for item_id in ids)

@@ -75,6 +75,9 @@ def _start(stack: contextlib.ExitStack, module: str, *args: str) -> tuple[subpro
     """Start a process of the demo. Returns the process and its first line of output.
 
     The process ends when its stdin closes.
+
+    Raises:
+        DemoFailed: the process ended before it printed a line.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", f"retry_topic.demo.{module}", *args],
