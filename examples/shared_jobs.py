@@ -1,4 +1,4 @@
-"""Two processes with a stock APScheduler share one store: each job runs once, also if a process is killed.
+"""Two processes with a stock APScheduler share one store: no job is lost if a process is killed.
 
     python examples/shared_jobs.py
 

@@ -69,7 +69,10 @@ def number_of(child: subprocess.Popen[bytes]) -> int:
 
 
 def rest_of(child: subprocess.Popen[bytes]) -> list[int]:
-    """End a child, and read the numbers that it has still printed. `communicate` would miss those in our buffer."""
+    """End a child, and return the numbers that it printed and this process has not read yet.
+
+    `communicate` would miss the numbers that are already in the buffer of `child.stdout`.
+    """
     assert child.stdin is not None  # noqa: S101 - a pipe was asked for
     assert child.stdout is not None  # noqa: S101 - as above
     with child:  # waits for its end

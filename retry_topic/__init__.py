@@ -1,7 +1,7 @@
 """Retry topics: failed messages wait in a durable store, come back on time, and become dead letters in the end.
 
 A name is imported at its first use. So a process that needs one part, such as each process that Spark starts, does not
-wait for the others.
+wait for the import of the other parts.
 """
 
 from importlib import import_module

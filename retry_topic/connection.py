@@ -44,7 +44,7 @@ class Connection:
         broker: holds the topics.
 
     Raises:
-        ConfigError: a broker on Redis Streams has another durability level than the store.
+        ConfigError: a broker on Redis Streams has a durability level that does not include the store's level.
     """
 
     def __init__(self, store: DelayStore, broker: Broker) -> None:
@@ -72,8 +72,8 @@ class Connection:
 
     @property
     def hand_over(self) -> str:
-        """The way of due messages from the store to their topic: "one script" (exactly once), "transactions"
-        (effectively once), or "claim, publish, settle" (at least once, with a stable id)."""
+        """How due messages get from the store to their topic: by "one script" (exactly once), by "transactions"
+        (effectively once), or by "claim, publish, settle" (at least once, with a stable id)."""
         if isinstance(self.broker, LogBroker) and self.broker.transactions:
             return "transactions"
         return "one script" if self.push_target() else "claim, publish, settle"
@@ -120,7 +120,8 @@ class Connection:
 
         Raises:
             UnknownTopic: the topic does not exist. Nothing was sent.
-            Rejected: an argument is wrong, or no topic can have that name. Nothing was sent.
+            Rejected: an argument is wrong, no topic can have that name, or a stored message for another topic has the
+                id. Nothing was sent.
             BrokerError, StoreError: the message was refused, or nobody knows whether it was sent.
         """
         if delay is not None and at is not None:
@@ -150,7 +151,7 @@ class Connection:
         return message_id
 
     def check_topic(self, topic: str) -> None:
-        """Raise unless messages can be sent to `topic`, now or later.
+        """Check that messages can be sent to `topic`, now or later.
 
         Raises:
             Rejected: no topic can have that name.
@@ -229,7 +230,11 @@ class Connection:
 
 
 def _agreed(store: DelayStore, broker: Broker) -> None:
-    """Check that the broker acknowledges a write after the same confirmation as the store."""
+    """Check that the broker's durability level includes the store's level.
+
+    Raises:
+        ConfigError: it does not.
+    """
     asked, kept = _level_of(store), getattr(broker, "durability", None)
     if asked is not None and kept is not None and not kept.keeps(asked):
         raise ConfigError(
@@ -244,7 +249,7 @@ def _level_of(store: DelayStore) -> Any:
 
 
 def _checked(message: Message) -> Message:
-    """The message, if its parts have the right types: not every caller uses a type checker."""
+    """Return the message. Raises `Rejected` if a part has a wrong type: not every caller uses a type checker."""
     problems = [] if isinstance(message.value, bytes) else [f"value to be bytes, got: {type(message.value).__name__}"]
     if not isinstance(message.key, bytes | None):
         problems.append(f"key to be bytes or None, got: {type(message.key).__name__}")
@@ -298,7 +303,7 @@ def connect(
         keep: about how many records of a topic stay after every group has settled them. Defaults to 10,000.
 
     Raises:
-        ConfigError, StoreError: see `open_store`.
+        ConfigError, StoreError: see `open_store` and `Connection`.
     """
     store = open_store(url, namespace=namespace, shards=shards, durability=durability, replicas=replicas)
     try:

@@ -53,12 +53,12 @@ class ServiceConfig:
         dispatcher: see `DispatcherConfig`.
         history: about how many attempts the store keeps for reports, see `retry_topic.history`. Consumers need the same
             setting. Each attempt takes some 150 bytes. Defaults to 0: none.
-        reference_above: payloads of more bytes than this stay in the retry topic, and the store holds only a reference
-            to them (Kafka). The topic must keep them as long as a message may wait. Defaults to 0: all are stored.
+        reference_above: only with Kafka: payloads of more bytes than this stay in the retry topic, and the store holds
+            a reference. The topic must keep them as long as a message may wait. Defaults to 0: the store holds all.
         group_topics: the group's topics, if they are not named after the group. Consumers need the same setting.
             Defaults to topics named after the group.
         hand_over: "auto" hands messages over in one script (exactly once) if the store's server holds the topics and no
-            policy limits releases. "settle" never does. Defaults to "auto".
+            policy limits releases. "settle" never uses one script. Defaults to "auto".
     """
 
     redelivery: Literal["group", "origin"] = "group"
@@ -166,7 +166,7 @@ class RetryService:
 
     @property
     def hand_over(self) -> str:
-        """The way of due messages to their topic, see `Connection.hand_over`."""
+        """How due messages get from the store to their topic, see `Connection.hand_over`."""
         if self._sender is not None:
             return "transactions"
         return "one script" if self.dispatcher.push else "claim, publish, settle"
@@ -191,7 +191,7 @@ class RetryService:
         return self._worker.ready and not barred and self.dispatcher.ready
 
     def start(self) -> None:
-        """Create the group's absent topics and begin."""
+        """Create the group's absent topics, then start the dispatcher and the intake. Later calls do nothing."""
         with self._lock:
             if self._state != "new":
                 return
@@ -204,8 +204,9 @@ class RetryService:
     def _warn_of_timeouts(self) -> None:
         """Warn unless the transaction timeout is longer than the lease, and the lease longer than the delivery timeout.
 
-        The service starts in any case. In another order, too, no message is delivered twice, because a transaction
-        holds both a claim and its number. But another process may end a claim while it is sent. Then it is sent later.
+        The service starts in any case. With other timeouts, too, no message is delivered twice, because one transaction
+        holds the messages of a claim and the claim's number. But another process may take a claim back while this
+        process sends it. Then its messages are sent later.
         """
         delivery_ms = getattr(self.connection.broker, "delivery_timeout_ms", None)
         transaction_ms = getattr(self.connection.broker, "transaction_timeout_ms", None)

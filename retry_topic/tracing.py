@@ -1,8 +1,9 @@
 """OpenTelemetry for handlers, with a trace that survives the delay. Needs the extra `otel`.
 
-The creation context travels unchanged in the message's own headers (`traceparent`, `tracestate`, `baggage`), as the
-semantic conventions ask. A first delivery is a child of that context. A delayed attempt starts its own trace, which
-*links* to that context: tail sampling cuts or drops a trace that stays open for hours, but keeps links.
+The message's own headers (`traceparent`, `tracestate`, `baggage`) keep the creation context, the trace context of the
+message's producer, unchanged, as the semantic conventions ask. The span of a first delivery is a child of the creation
+context. A delayed attempt starts its own trace, which *links* to the creation context: tail sampling cuts or drops a
+trace that stays open for hours, but keeps links.
 """
 
 from __future__ import annotations
@@ -36,18 +37,19 @@ def trace_headers() -> Headers:
 def traced(handler: Handler, *, tracer_provider: TracerProvider | None = None) -> Handler:
     """A handler with a span `process TOPIC` around each call.
 
-    Attributes: the messaging conventions' (system, operation, destination, body size), `wheel_sched.attempt` (1 for
-    the first delivery), and on a redelivery `wheel_sched.due_at` (epoch ms) and `wheel_sched.lateness` (seconds). An
-    exception is recorded and raised again; `wheel_sched.outcome` names a returned `Retry` or `DeadLetter`.
+    The span has the attributes of the messaging conventions (system, operation, destination, body size) and
+    `wheel_sched.attempt` (1 for the first delivery). On a redelivery it also has `wheel_sched.due_at` (epoch ms) and
+    `wheel_sched.lateness` (seconds). The span records an exception, which is raised again. `wheel_sched.outcome` names
+    a returned `Retry` or `DeadLetter`.
 
     Args:
         handler: plain or `async def`.
-        tracer_provider: defaults to the global one.
+        tracer_provider: makes the spans. Defaults to OpenTelemetry's global provider.
 
     Raises:
         ConfigError: the handler cannot be called.
 
-    Thread rules: as the handler's.
+    Several threads may call the returned handler if they may call `handler`.
     """
     if not callable(handler):
         raise ConfigError([f"expected a handler that can be called, got: {handler!r}"])
@@ -106,7 +108,7 @@ def _with_outcome(span: Span, verdict: Any) -> Any:
 
 
 def _carrier(headers: Headers) -> Mapping[str, str]:
-    """Text headers by lower-case name. The last one of a name counts; a value that is not ASCII is ignored."""
+    """Text headers by lower-case name. The last header of a name counts. A value that is not ASCII is ignored."""
     found: dict[str, str] = {}
     for name, value in headers:
         try:

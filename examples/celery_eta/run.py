@@ -2,7 +2,7 @@
 
     python examples/celery_eta/run.py ./data
 
-All tasks are due in an hour. One of the two workers is killed. Then the tasks are made due in two seconds.
+All tasks are due in an hour. The example kills one of the two workers. Then it makes the tasks due in two seconds.
 """
 
 from __future__ import annotations

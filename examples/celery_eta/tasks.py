@@ -15,6 +15,6 @@ install(app)
 
 @app.task(bind=True, name="reports.send")
 def send(self, who: str) -> dict[str, object]:  # type: ignore[no-untyped-def]  # noqa: ANN001
-    """Return who got a report, from which worker, and how late it was."""
+    """Return who got a report, from which worker, and how many ms late."""
     due = datetime.fromisoformat(self.request.eta).timestamp()
     return {"who": who, "worker": self.request.hostname, "late_ms": (time.time() - due) * 1000}

@@ -1,7 +1,7 @@
 """`wheel-sched run-now | reschedule | delete`: change messages by id or by filter.
 
-Before it changes several messages, a command asks, unless --yes is given. The store changes at most 500 messages in one
-step. An interrupted command has changed some messages completely and the others not at all.
+Before a command changes several messages, it asks the user to confirm; with --yes it does not ask. The store changes at
+most 500 messages in one step. An interrupted command has changed some messages completely and the others not at all.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ChangePace:
             raise click.UsageError("Give --rate or --spread, not both.")
 
     def due_ms(self, start_ms: int, place: int, total: int) -> int:
-        """The due time of message number `place` of `total`."""
+        """The due time (epoch ms) of message number `place`, from 0, of `total` messages."""
         if self.rate is not None:
             return start_ms + int(place * 1000 / self.rate)
         return start_ms + (self.spread_ms or 0) * place // max(total, 1)
@@ -77,16 +77,16 @@ class ChangeRequest:
     as_json: bool
 
     def select(self, connection: Connection, *, parked: bool | None = None, dead: str = "add --dead") -> Selected:
-        """Select the messages to change. When a filter selects none, a note says where it would match.
+        """Select the messages to change. When a filter selects none, print the advice of `Filter.elsewhere`.
 
         Args:
-            connection: where they are stored.
-            parked: False leaves out messages that are parked behind their key's head, unless an id names them.
-                Defaults to None: they are treated like others.
-            dead: the advice about dead letters in that note. Defaults to the option that selects them.
+            connection: where the messages are stored.
+            parked: False leaves out messages that are parked behind a failed message of their key, unless an id names
+                them. Defaults to None: parked messages are treated like all other messages.
+            dead: what the advice says about dead letters. Defaults to the option that selects them.
 
         Raises:
-            UsageError: nothing selects messages, or both ids and a filter do.
+            UsageError: neither ids nor a filter nor --all is given, or ids are given together with a filter or --all.
             CommandFailed: an id does not exist, or several messages have it; nothing was changed.
         """
         chosen = replace(self.chosen, parked=parked)
@@ -99,13 +99,13 @@ class ChangeRequest:
         """Ask before several messages are changed. A dry run only shows them. Returns whether to change them.
 
         Args:
-            action: such as "reschedule {}"; the number of messages replaces the braces.
-            meant: the messages.
-            now_ms: the time of the store.
+            action: such as "reschedule {}"; words such as "3 messages" replace the braces.
+            meant: the selected messages.
+            now_ms: the store's present time, epoch ms.
             for_good: ask also for one message, because the change cannot be undone. Defaults to False.
 
         Raises:
-            UsageError: the question has no terminal, and --yes is absent.
+            UsageError: there is no terminal to ask on, and --yes is absent.
             CommandFailed: the user answered no.
         """
         action = action.format(amount(len(meant), "message"))
@@ -237,7 +237,10 @@ def delete(request: ChangeRequest) -> int:
 def alter(
     connection: Connection, members: Sequence[Member], alteration: Callable[[Member, int], Alteration]
 ) -> list[Outcome]:
-    """Change each member as `alteration(member, place)` says, in steps. The outcomes are not in the members' order."""
+    """Change each member as `alteration(member, place)` says, where `place` is its index in `members`.
+
+    Returns one outcome for each member, in another order than that of the members.
+    """
     by_route: dict[str | None, list[Alteration]] = {}
     for place, member in enumerate(members):
         by_route.setdefault(member.route, []).append(alteration(member, place))
@@ -253,7 +256,7 @@ def alter(
 
 
 def _performed(store: DelayStore, plan: Plan[list[Outcome]]) -> list[Outcome]:
-    """Perform a plan that has one step, and return its outcomes.
+    """Perform a plan (a generator of calls on the store) that has one step, and return its outcomes.
 
     `plans.change` makes such a plan. `DelayStore.reschedule` does not suffice: it gives all messages one due time.
     """
@@ -279,7 +282,7 @@ _WORDS = {
 
 
 def show_outcomes(done: str, outcomes: Sequence[Outcome], as_json: bool, **extra: Any) -> int:
-    """Show how many messages were changed. Returns the exit code: 0 when all were.
+    """Show how many messages were changed. Returns the exit code: 0 when all were changed, else 1.
 
     For the exit code, a message in flight that is not tried again after its present attempt counts as changed.
     """

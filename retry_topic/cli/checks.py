@@ -38,7 +38,10 @@ def hand_over(target: ExaminedTarget, loaded: Loaded) -> Finding:
 
 
 def _hand_over(target: ExaminedTarget, settings: RetrySettings) -> str:
-    """The hand-over that a service with these settings would use. Nothing is created, and Kafka is not asked."""
+    """How a service with these settings would hand due messages over: see `Connection.hand_over`.
+
+    Nothing is created, and no request is sent to Kafka.
+    """
     broker: Broker
     if settings.kafka is not None:
         broker = kafka_broker(settings)
@@ -65,7 +68,10 @@ def retries(target: ExaminedTarget, loaded: Loaded) -> Finding:
 
 
 def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
-    """Retries that no service reads, for `stats`. It notes an error of the broker, so that `stats` shows the rest."""
+    """Retries that no service reads, for `stats`.
+
+    An error of the broker is only printed as a note, so that `stats` can still show its other parts.
+    """
     backend: Any = store.backend
     try:
         found = _untaken(backend.client, loaded.read(RetrySettings))
@@ -81,7 +87,10 @@ def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
 
 
 def _untaken(client: Any, settings: RetrySettings) -> list[UntakenRetries] | None:
-    """The retries that wait on a store's server; None when the topics are Kafka's, which are not looked at."""
+    """The retries on the store's server that no service reads.
+
+    None when the topics are on Kafka. No request is sent to Kafka.
+    """
     if settings.kafka is not None:
         return None
     broker = RedisStreamsBroker(client, prefix=settings.prefix)

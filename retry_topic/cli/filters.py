@@ -56,7 +56,7 @@ class ListedMessage:
 
     @property
     def error(self) -> str:
-        """The error in one line; "" when there is none."""
+        """Class and message of the error; without an error, why the message is held or dead; else ""."""
         state = self.letter.state
         error = ": ".join(filter(None, (state.error_class, state.error_message)))
         return error or (self.found.reason if self.found.state in ("held", "dead") else "")
@@ -87,13 +87,13 @@ class ListedMessage:
 
 
 def entry_of(found: Found) -> ListedMessage:
-    """Read an item as a message. An unreadable one has an empty state and no message."""
+    """Read an item as a message. For an unreadable item the retry state is empty, and the message is None."""
     return ListedMessage(found, read_dead(found))
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The conditions for messages that the options of a command give."""
+    """The conditions that a command's options set for messages."""
 
     topic: str | None = None
     states: tuple[State, ...] = ()
@@ -107,7 +107,7 @@ class Filter:
 
     @property
     def narrow(self) -> bool:
-        """Whether there is any condition but the limit."""
+        """Whether there is any condition besides `limit` and `parked`."""
         given = (self.topic, self.error, self.fingerprint, self.since_ms, self.until_ms, self.key)
         return bool(self.states) or any(value is not None for value in given)
 
@@ -126,7 +126,10 @@ class Filter:
         )
 
     def elsewhere(self, connection: Connection, states: Sequence[State], dead: str = "add --dead") -> str | None:
-        """Advice for the user when no message in `states` matches: other states that match, or an unknown topic.
+        """Advice for the user when no message in `states` matches.
+
+        The advice names the other states in which messages match, or says that the topic is unknown. When the command
+        line names states, the advice is only about an unknown topic.
 
         Args:
             connection: where to look.
@@ -134,7 +137,7 @@ class Filter:
             dead: what to do about dead letters. Defaults to the option that selects them.
 
         Returns:
-            None when there is nothing to say, also when the command line names the states.
+            The advice; None when there is nothing to advise.
         """
         if self.states:
             return None if self.topic is None else unknown_topic(connection, self.topic)
@@ -162,7 +165,7 @@ class Filter:
         return DeadLetterFilter(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
 
     def entries(self, connection: Connection, states: Sequence[State]) -> Iterator[ListedMessage]:
-        """The messages that match, state by state in order of time, at most `limit`.
+        """The messages that match, state by state, at most `limit`. Due and dead messages are in order of `at_ms`.
 
         Args:
             connection: where to look.

@@ -1,4 +1,4 @@
-"""Options for groups whose topics are not named after the group. Without an option, the setting of that name counts."""
+"""Options for groups whose topics are not named after the group. A missing option gets the setting of the same name."""
 
 from __future__ import annotations
 

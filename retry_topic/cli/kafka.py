@@ -60,7 +60,7 @@ def _owned(topics: GroupTopics, groups: Iterable[str]) -> dict[str, dict[str, st
 
 
 def _shards(settings: Settings) -> int:
-    """The shard count of the namespace, or that of the settings when the namespace is absent or cannot be asked."""
+    """The shard count of the namespace; that of the settings when the namespace is absent or its store unreachable."""
     try:
         with server_url(settings) as url:
             return int(created_as(url, settings.namespace).get("shards", settings.shards or 1))

@@ -152,7 +152,7 @@ def in_doubt(settings: Settings) -> Finding:
 
 
 def timeouts(broker: KafkaBroker, lease_ms: int) -> Finding:
-    """Check that the delivery time-out is shorter than the lease, and the lease than the transaction time-out."""
+    """Check that the lease is longer than the delivery time-out and shorter than the transaction time-out."""
     order = f"{broker.transaction_timeout_ms} > {lease_ms} > {broker.delivery_timeout_ms} ms"
     if broker.transaction_timeout_ms > lease_ms > broker.delivery_timeout_ms:
         return ok("time-outs", f"transaction > lease > delivery: {order}")

@@ -65,7 +65,7 @@ def list_keys(session: Session, limit: int, as_json: bool) -> None:
 
 
 def _as_dict(connection: Connection, key: ClosedKey) -> dict[str, Any]:
-    """A locked key as plain data, with the state of its head."""
+    """A locked key as plain data, with the state of its head: the failed message for which the key waits."""
     ids = [item_id for item_id in connection.store.find(ref_of(key.lock)) if item_id.startswith(f"{key.head}.")]
     items = [item for item in connection.store.get(ids, anywhere=True) if item is not None and item.state != "dead"]
     return {

@@ -99,7 +99,10 @@ def _only_state(chosen: Filter) -> bool:
 
 
 def _payload(entry: ListedMessage) -> dict[str, Any]:
-    """The payload for scripts: as text, or in base64 when it is no text; neither when the store holds a reference."""
+    """The payload for scripts: as text, or in base64 when it is no text.
+
+    When the store holds only a reference to the payload, both are None, and `reference` names the record that holds it.
+    """
     message = entry.letter.message
     value = entry.found.body if message is None else message.value
     if message is not None and message.reference is not None:

@@ -47,7 +47,8 @@ def kafka_broker(settings: RetrySettings, **more: Any) -> KafkaBroker:
     """The Kafka cluster of the settings. It is not connected yet.
 
     Raises:
-        ConfigError: the settings name none, the extra is missing, the file is unreadable, or a setting is wrong.
+        ConfigError: the settings name no cluster, the extra `kafka` is missing, the file of client properties is
+            unreadable, or a setting is wrong.
     """
     client = cluster_of(settings)
     try:
@@ -64,7 +65,7 @@ def cluster_of(settings: RetrySettings) -> dict[str, str]:
     """The settings of a client of the Kafka cluster.
 
     Raises:
-        ConfigError: the settings name no cluster, or see `kafka_settings`.
+        ConfigError: the settings name no cluster, or `kafka_settings` refuses the file of client properties.
     """
     if settings.kafka is None:
         raise ConfigError("which cluster? Give --kafka HOST:PORT, WHEEL_SCHED_KAFKA or kafka = in wheel-sched.toml")
@@ -72,7 +73,7 @@ def cluster_of(settings: RetrySettings) -> dict[str, str]:
 
 
 def kafka_settings(servers: str) -> dict[str, str]:
-    """The settings of a client: an address, or the content of a file of client properties.
+    """The settings of a client. `servers` is an address, or the path of a file of client properties (*.properties).
 
     Raises:
         ConfigError: the file is unreadable, or a line is not name=value. The error quotes no line, because lines may
@@ -112,7 +113,7 @@ def secrets_of(settings: RetrySettings) -> tuple[bytes, ...]:
     """The secrets that sign headers, from the file that the settings name; none without a file. The first one signs.
 
     Raises:
-        ConfigError: the file is unreadable, or its secrets are too short. The error quotes no secret.
+        ConfigError: the file is unreadable or empty, or its secrets are too short. The error quotes no secret.
     """
     if settings.secrets is None:
         return ()

@@ -106,7 +106,11 @@ def _refuse_living(ids: Sequence[str], dead: Set[str]) -> None:
 
 
 def _selection(connection: Connection, chosen: Filter) -> DeadLetterFilter:
-    """The filter as a `DeadLetterFilter`. The beginning of a fingerprint must belong to one error only."""
+    """The filter as a `DeadLetterFilter`, with the whole fingerprint instead of its beginning.
+
+    Raises:
+        CommandFailed: several errors have fingerprints with this beginning.
+    """
     if chosen.fingerprint is None:
         return chosen.selection()
     groups = DeadLetters(connection).groups(chosen.selection())

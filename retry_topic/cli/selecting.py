@@ -3,8 +3,9 @@
 Without ids, a filter or --all a command fails: it never selects the whole store by accident.
 
 An id has one of three forms: the id that `list` shows, which names one attempt; that id without its attempt; or the
-id that handlers and logs show (the header `retry-id`). The publisher may have chosen the last one, and all groups that
-read the topic share it. The store has no index of it, so up to 100,000 items are read, in batches.
+id that handlers and logs show (the header `retry-id`). The publisher may have chosen an id of the third form, and all
+groups that read the topic share it. The store has no index of the third form. To find such an id, up to 100,000 items
+are read, in batches.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The selected messages, and the first of them in full."""
+    """The selected messages, and the first five of them in full."""
 
     members: list[Member]
     samples: list[ListedMessage]
@@ -74,14 +75,14 @@ def select(
     """Select messages.
 
     Args:
-        connection: where they are stored.
+        connection: where the messages are stored.
         ids: the ids of the messages, in the three forms that the module describes.
         chosen: the filter.
         everything: whether --all was given.
         states: the states to select from when the filter names none.
 
     Raises:
-        UsageError: nothing selects messages, or both ids and a filter do.
+        UsageError: neither ids nor a filter nor --all is given, or ids are given together with a filter or --all.
         CommandFailed: an id does not exist, or several messages have it; nothing was changed.
     """
     if ids and (chosen.narrow or everything):
@@ -107,7 +108,7 @@ def find_messages(connection: Connection, ids: Sequence[str], unchanged: str = "
     """Find the messages of these ids, each once. If a message is stored under another id, a note says so.
 
     Args:
-        connection: where they are stored.
+        connection: where the messages are stored.
         ids: in the three forms that the module describes.
         unchanged: a clause for error texts, such as "nothing was changed". Defaults to "".
 
@@ -156,7 +157,10 @@ def _absent(ids: Sequence[str], unchanged: str, every: bool) -> str:
 
 
 def _known_as(connection: Connection, ids: Sequence[str]) -> tuple[dict[str, list[Found]], bool]:
-    """Search the items whose message has one of these ids; returns them, and whether every item was read."""
+    """Search the store for messages that have one of these ids as `retry-id`.
+
+    Returns the items found, by id, and whether every item of the store was read. False: the search ended at 100,000.
+    """
     known: dict[str, list[Found]] = {}
     wanted, starts = set(ids), tuple(item_id[:_KEPT] for item_id in ids)
     looked_at = 0

@@ -1,9 +1,9 @@
 """`wheel-sched serve`: runs the retry service of consumer groups until a signal.
 
-On SIGTERM the service settles the messages that it is publishing, and ends with exit code 0; on Ctrl-C it does the
-same, with 130. A second signal ends it at once. That loses nothing: after the leases end, the messages in flight are
-delivered again. When its embedded server ends and cannot be started again, the service ends with 69, so that a
-supervisor can restart it.
+On SIGTERM the service settles the messages that it is publishing, and ends with exit code 0. On Ctrl-C it does the
+same, but ends with exit code 130. A second signal ends the service at once. That loses no message: after the leases
+end, the messages in flight are delivered again. When the embedded server ends and cannot be started again, the service
+ends with exit code 69, so that a supervisor can restart it.
 """
 
 from __future__ import annotations
@@ -188,7 +188,10 @@ def _stop_signals() -> Iterator[_Stop]:
 
 @contextlib.contextmanager
 def _frozen_heap() -> Iterator[None]:
-    """A `with` block in which garbage collection skips the loaded modules. Else it delays messages by tens of ms."""
+    """A `with` block in which garbage collection skips the loaded modules.
+
+    A collection that visits them too delays messages by tens of ms.
+    """
     gc.collect()
     gc.freeze()
     try:

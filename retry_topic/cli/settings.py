@@ -25,8 +25,8 @@ class RetrySettings(Settings):
             not signed.
         retry_topic: the topic into which a group's consumers put failed messages, for commands about one group.
             Defaults to None: the topic named after the group.
-        redelivery_topic: the topic into which due retries of that group go. Defaults to None: named after the group.
-        dead_topic: the topic into which dead letters of that group go. Defaults to None: named after the group.
+        redelivery_topic: the topic that gets the due retries of that group. Defaults to None: named after the group.
+        dead_topic: the topic that gets the dead letters of that group. Defaults to None: named after the group.
     """
 
     prefix: str = setting("", SettingSpec(may_be_empty=True))

@@ -1,4 +1,4 @@
-"""`wheel-sched topics | pause | resume`: topics and the messages that wait for them."""
+"""`wheel-sched topics | pause | resume`: lists topics; holds and releases the messages that wait for a topic."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ force_option = click.option("--force", is_flag=True, help="Also accept a topic t
 def unknown_topic(connection: Connection, topic: str) -> str | None:
     """A sentence about a topic that neither the broker nor the store knows; None for a known topic.
 
-    It is for commands that change something, because an unknown topic is mostly a typing mistake.
+    An unknown topic is mostly a typing mistake, so the sentence names similar and known topics.
     """
     counts = connection.store.counts()
     known = {*counts.topics, *counts.paused} - {""}

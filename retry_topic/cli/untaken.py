@@ -49,7 +49,7 @@ class UntakenRetries:
 
     @property
     def fix(self) -> str:
-        """Advice for the user. The service needs the names of all the group's topics; only one is known here."""
+        """Advice for the user: start the service, with the names of all the group's topics. Only one is known here."""
         others = ", and with the --redelivery-topic and --dead-topic that its consumers have" if self._is_named else ""
         return f"start `{self.command}`{others}"
 
@@ -79,7 +79,7 @@ def untaken_retries(broker: Broker, named: str | None = None) -> list[UntakenRet
     """Find the retry topics that hold messages and that no service reads.
 
     Args:
-        broker: the broker of the topics. For one that cannot count a group's records the result is empty.
+        broker: the broker of the topics. For a broker that cannot count a group's records, the result is empty.
         named: a retry topic that is not named after its group. Defaults to None.
 
     Raises:
@@ -106,7 +106,7 @@ def untaken_retries(broker: Broker, named: str | None = None) -> list[UntakenRet
 
 
 def _first_of(there: Backlog) -> RetryState:
-    """The retry state of a topic's oldest record."""
+    """The retry state of a topic's oldest record; an empty state when there is no record."""
     return RetryState() if there.oldest is None else read(there.oldest.headers)
 
 

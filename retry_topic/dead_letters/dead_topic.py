@@ -40,7 +40,7 @@ class LetterToMessage:
             (A handler that sends to `to` may have copied such headers from the message that it handled.)
         dead_id: id of the dead topic. Together with the letter's position it makes the new id, so a repeated
             conversion gives the same id.
-        secrets: the first one signs. Defaults to none: letters must not be signed.
+        secrets: the first one signs. Defaults to none: then a signed letter is refused.
     """
 
     group: str
@@ -78,7 +78,7 @@ class TopicReplay:
     Args:
         convert: converts letters to messages.
         store: the store of the group's service, which holds the counts of the loop guard.
-        max_replays: how often one message is replayed, under all its ids together.
+        max_replays: how often one message may be replayed, under all its ids together.
         replayed: how many letters were replayed.
         guarded: how many letters the loop guard held back, because each was replayed too often before.
         failed: how many letters could not be replayed.
@@ -95,7 +95,7 @@ class TopicReplay:
         """Publish letters as messages and settle them. Letters that were replayed too often are only settled.
 
         Returns:
-            Why some letters were not replayed.
+            The reasons why letters could not be published; empty if there were none.
 
         Raises:
             ConfigError: a letter is signed, and there is no secret to sign with; no letter was replayed.

@@ -32,7 +32,7 @@ class DeadLetters:
     def select(self, selection: DeadLetterFilter | None = None) -> Iterator[DeadLetterInfo]:
         """Iterate over the dead letters that `selection` chooses (by default all), in order of death.
 
-        Letters that are chosen by id come in the order of the ids. The letters are read page by page.
+        Letters that are chosen by id come sorted by id instead. The letters are read page by page.
         """
         return select(self._store, selection or DeadLetterFilter())
 
@@ -59,8 +59,8 @@ class DeadLetters:
             dry_run: change nothing; count, and give five samples. Defaults to False.
             rate: messages per second. Defaults to None: all at once.
             limit: at most this many. Defaults to all.
-            target: send to this topic instead. It then counts as the topic on which they first failed. Defaults to the
-                topic of their next attempt.
+            target: send the letters to this topic instead. It then counts as the topic on which they first failed.
+                Defaults to the topic of each letter's next attempt.
             edit: changes each message before it is sent: payload, key, headers. Defaults to no change.
             max_replays: the loop guard's limit, per message. Defaults to 3.
             progress: called with the number of letters handled so far.

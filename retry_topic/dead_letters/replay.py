@@ -23,8 +23,8 @@ class Order:
 
     Args:
         id: the id of the letter.
-        due_ms: when it is sent. Defaults to now.
-        value: its new payload. Defaults to the payload it has.
+        due_ms: when the letter is sent, epoch ms. Defaults to now.
+        value: the letter's new payload. Defaults to the payload it has.
     """
 
     id: str
@@ -41,7 +41,7 @@ class Replayed:
         replayed: how many letters wait again.
         guarded: how many letters the loop guard held back, because each was replayed too often before.
         unreadable: how many letters cannot be read.
-        last_due_ms: when the last replayed letter is due.
+        last_due_ms: when the last replayed letter is due; None when no letter was replayed.
         samples: the first five letters.
     """
 
@@ -113,7 +113,7 @@ class LetterReplay:
             done.replayed += self.store.requeue(moves).count(Outcome.DONE)
 
     def _item(self, letter: DeadLetterInfo, message: Message, replays: int) -> Item:
-        """The item that replaces a letter in the store."""
+        """The item that replaces a letter in the store. Raises `Rejected` if `edit` returns no message."""
         state = replayed_state(letter.state, replays)
         goes_to = message.topic if self.target is None else self.target
         if goes_to != message.topic:

@@ -24,7 +24,7 @@ class DeadLetterInfo:
         id: its id in the store.
         topic: the topic on which it first failed.
         died_ms: when it became a dead letter.
-        reason: why it did, in words.
+        reason: why it died, in words.
         state: its retry headers; empty when it cannot be read.
         message: the message that a replay would send; None when it cannot be read.
         route: the key that chose its shard. Defaults to its id.

@@ -1,4 +1,4 @@
-"""How the endpoint fails: each record has a failure profile. Only the id decides it, so it is the same in every run.
+"""How the endpoint fails: the id of a record decides its failure profile, which is the same in every run.
 
 Shares of the records: 70 % succeed at once; 12 % get 503 one to three times; 8 % get 429 with Retry-After once; 4 %
 hang once, longer than the client's timeout; 3 % get one connection reset; 2 % always get 410; 1 % always get 503.
@@ -23,7 +23,7 @@ class Answer(Enum):
 
 
 class FailureProfile(NamedTuple):
-    """The first `times` requests of a record get `answer` (None: all of them). Later requests succeed."""
+    """The first `times` requests of a record (all if None) get the answer `answer`. Later requests succeed."""
 
     answer: Answer
     times: int | None

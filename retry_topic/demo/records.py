@@ -14,7 +14,8 @@ def load_records(path: str | None, count: int | None) -> list[tuple[str, bytes]]
     """Load the records as pairs of a unique id and JSON.
 
     Raises:
-        ConfigError: the file cannot be read, or some lines are not JSON objects (the error lists the first five).
+        ConfigError: the file cannot be read or holds no records, some lines are not JSON objects (the error lists the
+            first five), or the package `airportsdata` is missing.
     """
     if path:
         return _from_file(Path(path), count)

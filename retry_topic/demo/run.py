@@ -43,7 +43,7 @@ def run(
         input_path: a JSON Lines file with the records. Defaults to None: each record is an airport from the package
             `airportsdata`.
         count: how many records. Defaults to 2,500 airports, or to all lines of the file.
-        folder: data folder of the embedded server. The demo first removes what an earlier run left there.
+        folder: data folder of the embedded server. The demo first deletes this folder and everything in it.
         progress: called with (records that are delivered or dead, all records, a text).
 
     Raises:
@@ -75,6 +75,9 @@ def _start(stack: contextlib.ExitStack, module: str, *args: str) -> tuple[subpro
     """Start a process of the demo. Returns the process and its first line of output.
 
     The process ends when its stdin closes.
+
+    Raises:
+        DemoFailed: the process ended before it printed a line.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", f"retry_topic.demo.{module}", *args],
@@ -113,7 +116,10 @@ def _watch(
     url: str,
     started: float,
 ) -> None:
-    """Wait until every record is delivered or dead. Kill the first service when half of them are."""
+    """Wait until every record is delivered or dead, or until `LIMIT_S` have passed since `started`.
+
+    When half of the records are delivered or dead, kill the first retry service and start a second one.
+    """
     killed = False
     for snapshot, dead in _snapshots(connection, port):
         done = snapshot["accepted"] + dead

@@ -1,4 +1,4 @@
-"""One row of the attempt history, and its form in the store's log: a JSON list, version first.
+"""One row of the attempt history, and its form as an entry of the store's event history: a JSON list, version first.
 
     [1, id, topic, attempt, due_ms, started_ms, outcome, error_class, shard]
 
@@ -32,7 +32,7 @@ class Attempt(NamedTuple):
             when the intake took the failure in.
         outcome: "ok", "failed" or "dead" (failed and given up).
         error_class: the class of the failure's error.
-        shard: the store's shard that held it until its due time. None for the first delivery. None also when a
+        shard: the store's shard that held the message until the due time. None for the first delivery. None also when a
             message's source, not its id, decides its shard (`Connection.by_source`).
     """
 
@@ -46,7 +46,7 @@ class Attempt(NamedTuple):
     shard: int | None = None
 
     def encode(self) -> bytes:
-        """The row as an entry of the store's log."""
+        """The row as an entry of the store's event history."""
         return json.dumps([VERSION, *self], ensure_ascii=True, separators=(",", ":")).encode()
 
 
@@ -64,7 +64,7 @@ def releasing_shard(state: RetryState, number: int, shards: int | None) -> int |
 
 
 def read_attempt(entry: bytes) -> Attempt:
-    """The row in an entry of the log.
+    """The row in an entry of the store's event history.
 
     Raises:
         Rejected: the entry has another version, or is no row.

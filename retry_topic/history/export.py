@@ -1,6 +1,7 @@
 """Writes the attempt history of a store to a file, as Parquet or JSON Lines. Changes nothing in the store.
 
-A row may be in the store twice, because a reply was lost. It is exported once. All rows of a message are in one shard.
+A row may be in the store twice, because a reply was lost. The export writes it once. All rows of a message are in one
+shard, so the export looks for repeated rows only within a shard.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class Exported:
     """The counts of an export.
 
     Args:
-        rows: rows that were exported.
-        unreadable: entries that are no rows of this version.
+        rows: number of exported rows.
+        unreadable: number of entries that are no rows of this version.
         first_ms, last_ms: start of the earliest and the latest attempt, epoch ms; None without rows.
         schema: the version of the rows.
     """
@@ -38,7 +39,7 @@ class Exported:
 
 
 def attempts_in(store: DelayStore, shard: int, seen: Exported | None = None) -> Iterator[Attempt]:
-    """The rows of a shard's log, oldest first, each once. The counts in `seen` are raised for each row.
+    """The rows of a shard's attempt history, oldest first, each once. Each row raises the counts in `seen`.
 
     Raises:
         StoreError: the shard cannot be reached.

@@ -47,7 +47,7 @@ class HistoryWriter:
         self.thread.start()
 
     def put(self, rows: Sequence[Attempt]) -> None:
-        """Queue rows to be written."""
+        """Queue rows to be written. Rows that do not fit into the queue are dropped and counted."""
         with self._changed:
             room = _MOST_WAITING - len(self._waiting)
             self._waiting.extend(rows[: max(0, room)])
@@ -67,7 +67,7 @@ class HistoryWriter:
             pass
 
     def step(self) -> bool:
-        """Wait for rows, and write a batch of them. Returns False when it is time to end."""
+        """Wait for rows, and write a batch of them. Returns False when `stop` was called and no row is queued."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ending.is_set())
             rows = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]

@@ -1,7 +1,7 @@
 """Faults of a simulated broker that wait for the next call of a certain kind.
 
-A fault of `SERVER_FAULTS` strikes the server at its time. A fault of this module strikes the first suitable call after
-its time:
+A fault of `SERVER_FAULTS` strikes the server at the time that the scenario sets. A fault of this module strikes the
+first suitable call after that time:
 
 - "late-commit": the broker performs a transaction or a forward late, after its caller has given up
 - "untold-commit": the broker performs a transaction or a forward, and its caller gets no reply

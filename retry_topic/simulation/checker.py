@@ -29,6 +29,8 @@ REPORTED_MS = 1_000  # a consumer that no fault hits reports a success within th
 def _allows(fault: Fault, call: str, in_hand: int, run: RetryWorld) -> int:
     """How many attempts may run again because of a fault. 0: the product prevents every repeat.
 
+    `call` is the call that the fault hit, or "". `in_hand` counts the messages that the hit processes held.
+
     These faults cause repeats: a process dies or is paused for long while it holds messages; partitions move; the
     broker's reply to a publish or a forward is lost; a server loses writes or is away for long; its clock steps
     forward. These cause none: the store's reply is lost, and a server is away for a moment. Over queues, a process that
@@ -103,7 +105,7 @@ def _dead_letters(run: RetryWorld) -> dict[int, int]:
 
 
 def _letters(run: RetryWorld) -> dict[int, list[str]]:
-    """The reasons of the store's dead letters, by message number. Without a body, the item's id tells the number."""
+    """The reasons of the store's dead letters, by message number. If an item has no body, its id has the number."""
     found: dict[int, list[str]] = {}
     for item in run.store.contents.items():
         if item.state == "dead":
@@ -159,15 +161,18 @@ def _apart_ms(run: RetryWorld) -> int:
 
 
 def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
-    """Check that each attempt begins only after the delay since the send or the failure, by the store's clock."""
+    """Check that no attempt begins before its delay has passed on the store's clock.
+
+    The delay of the first attempt counts from the send. The delay of a retry counts from the failure before it.
+    """
     found = []
     apart_ms = _apart_ms(run)
 
     def passed_ms(since_ns: int, since_wall_ms: int, one: HandlerCall) -> int:
-        """The longest time in ms that may have passed on the store's clock between a moment and the begin of `one`.
+        """The longest time in ms that may have passed on the store's clock from `since_ns` to the start of `one`.
 
-        A delay begins when the store gets the message. If the clock has stepped back after the moment, nobody knows
-        whether the store got the message before or after the step.
+        A delay begins when the store gets the message. If the clock has stepped back after `since_ns`, nobody knows
+        whether the store got the message before or after the step. `since_wall_ms`: the store's clock at `since_ns`.
         """
         longest, lowest_ms = 0, since_wall_ms
         for at_ns, before_ms, after_ms in run.store.steps:
@@ -196,7 +201,10 @@ def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
 
 
 def _caps(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, int]) -> list[str]:
-    """Check that no message has more attempts than its policy allows, and that none dies before its last attempt."""
+    """Check that no message has more attempts than its policy allows.
+
+    In a history without faults, also check that no message dies before its last attempt or dies twice.
+    """
     found = []
     for number, attempts in sorted(calls.items()):
         send, greatest = run.sends[number], max(one.attempt for one in attempts)
@@ -243,7 +251,10 @@ def _duplicates(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[st
 
 
 def _follows_copy(one: HandlerCall, attempts: Sequence[HandlerCall], ended_ns: int) -> bool:
-    """Whether an attempt retries a second copy that failed after the success. The caller has counted that copy."""
+    """Whether `one` retries a second copy of its message that failed after the success at `ended_ns`.
+
+    The caller has counted the attempt of that copy already.
+    """
     return any(
         copy.attempt == one.attempt - 1 and copy.outcome == "failed" and ended_ns < copy.began_ns < one.began_ns
         for copy in attempts
@@ -307,7 +318,7 @@ def _released_once(run: RetryWorld) -> list[str]:
 
 
 def _leaks(run: RetryWorld, undone: set[int]) -> list[str]:
-    """Check that at the end no item waits or is leased, and that every record is settled."""
+    """Check that at the end the store has no items but dead letters, and that every record is settled."""
     found = []
     items = (item for item in run.store.contents.items() if not (run.ordered and _number_in(item.id) in undone))
     left = Counter((item.shard, item.state) for item in items if item.state != "dead")

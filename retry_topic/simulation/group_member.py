@@ -78,7 +78,7 @@ class GroupMember(LogClient):
         raise NotImplementedError
 
     def _join(self) -> None:
-        """Join the group, unless this member is in the group already."""
+        """Join the group, unless this member is in it already. Raises `BrokerUnavailable` if the member was closed."""
         if self._closed.is_set():
             raise BrokerUnavailable("this consumer was closed: nothing was read")
         if not self._member or self._server.beat(self._group, self._member) is None:

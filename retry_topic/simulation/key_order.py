@@ -4,11 +4,11 @@ A handler gets a message for the first time only after every earlier message of 
 dead letter. "Earlier" means earlier in the topic. A message that a handler has seen may come again, even after later
 messages.
 
-In a queue world, a topic may have two owners for a while: the store's server has lost the lease, or its clock has
-stepped over the lease's end (`topic_owners`). docs/ordering.md says that both can break the order of the messages that
-are being handled. So the check skips a pair of messages if both were in the topic before that time ended, and the
-earlier one had not ended when it began. In a log world the group assigns the partitions, so a lost lease alone breaks
-no order, and the check skips nothing.
+In a queue world, a topic may have two owners for a while, because the store's server has lost the lease, or because its
+clock has stepped over the lease's end (`topic_owners`). docs/ordering.md says that both can break the order of the
+messages that are being handled. So the check skips a pair of messages if both were in the topic before the time of two
+owners ended, and the earlier message had not ended when that time began. In a log world the group assigns the
+partitions, so a lost lease alone breaks no order, and the check skips nothing.
 """
 
 from __future__ import annotations

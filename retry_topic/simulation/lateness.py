@@ -41,7 +41,11 @@ def late_attempts(run: RetryWorld, calls: Mapping[int, Sequence[HandlerCall]]) -
 
 
 def due_times(run: RetryWorld, number: int, attempts: Sequence[HandlerCall]) -> list[int]:
-    """When each attempt of a message was due, in ms of true time: its delay after the send or the previous call."""
+    """When each attempt of a message was due, in ms of true time.
+
+    The first attempt is due at the message's delay after the send. A later attempt is due `DELAY_MS` after all attempts
+    before it have ended.
+    """
     result, send = run.results.get(number), run.sends[number]
     found: list[int] = []
     for index, _ in enumerate(attempts):

@@ -34,7 +34,7 @@ class RemoteLogBroker(LogClient):
         return f"{self._world.scheduler.process.name}-{self._members}-{self._server._number()}"
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Publish messages. Returns one answer for each: in doubt if the reply was lost. See `Broker.publish`."""
+        """Publish messages. Returns an answer for each, as `Broker.publish`; all are in doubt if the reply was lost."""
         messages = list(messages)
         if not messages:
             return []
@@ -89,7 +89,7 @@ class RemoteSender(LogClient):
         self._epochs: dict[int, int] = {}
 
     def take_over(self, shard: int) -> int | None:
-        """Fence the shard's previous sender. Returns the number of the last claim that was sent, or None."""
+        """Fence the shard's previous sender. Returns the number of the last claim that was sent; None without one."""
         name = f"{self._namespace}.claims-{shard}"
         self._epochs.pop(shard, None)
         self._epochs[shard] = self._call("init producer", lambda: self._server.begin_producer(name))
@@ -111,7 +111,7 @@ class RemoteSender(LogClient):
             raise
 
     def stale(self, shard: int) -> bool:
-        """Return False, because the simulated broker never forgets a number. Implements `ClaimSender.stale`."""
+        """Return False, because the simulated broker never forgets a claim's number. Implements `ClaimSender.stale`."""
         return False
 
     def close(self) -> None:

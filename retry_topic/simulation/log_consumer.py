@@ -2,7 +2,7 @@
 
 `RemoteLogConsumer` does what `KafkaConsumer` does, with the product's own offset tracker and topic ids. The simulated
 server does the work of the cluster and of the background threads of the real client library. The module `log_reader`
-has the other kind of group member: it stores no positions, because the intake that uses it does.
+has the other kind of group member: it stores no positions, because the intake that uses it stores them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _TopicIdCalls:
 
     @staticmethod
     def answered_id(topic: str, asked: Callable[[], str]) -> str:
-        """The id that `ask_id` got, or the error that it got."""
+        """Return the id that `ask_id` got, or raise the error that `ask_id` got."""
         return asked()
 
 
@@ -128,9 +128,9 @@ class RemoteLogConsumer(GroupMember):
             yield from offsets.entries.values()
 
     def _made_anew(self) -> bool:
-        """Join again if a topic was deleted and created again. Returns whether it was.
+        """Join again if a topic of this member was deleted and created again. Returns whether one was.
 
-        The real client asks for this about once a second.
+        The real client asks the cluster about this once a second.
         """
         held = {topic for topic, _ in self._numbers}
         if all(self._server.topics[topic].id == self._ids.of(topic) for topic in held):
@@ -140,7 +140,10 @@ class RemoteLogConsumer(GroupMember):
         return True
 
     def _assigned(self, gained: Mapping[Place, int]) -> bool:
-        """Start to read new partitions, from the offsets that the group has committed."""
+        """Start to read new partitions, from the offsets that the group has committed.
+
+        Returns False if a topic was deleted and created again. The next poll then joins the group again.
+        """
         places = [*gained]
         try:
             found = self._ids.look_up(sorted({topic for topic, _ in places}))
@@ -187,9 +190,9 @@ class RemoteLogConsumer(GroupMember):
         }
 
     def _commit(self, places: set[Place], *, counted: bool = True) -> bool:
-        """Commit the offsets of these partitions.
+        """Commit the offsets of these partitions. `counted`: see `OffsetTracker.to_commit`.
 
-        Returns False if there are none, or if the group has expelled the member.
+        Returns False if there are no offsets, or if the group has expelled the member.
         """
         with self._committing:
             rows, member = self._rows(places, counted=counted), self._member
@@ -263,7 +266,7 @@ class RemoteLogConsumer(GroupMember):
     ) -> list[PublishFailure | None]:
         """Send messages and offsets in one transaction.
 
-        After a lost reply the member joins again. Then the committed offsets show whether it was committed.
+        After a lost reply the member joins again. Then the committed offsets show whether the transaction succeeded.
         """
         if self._epoch < 0:
             self._revive()
@@ -290,14 +293,14 @@ class RemoteLogConsumer(GroupMember):
         self._epoch = self._call("init producer", lambda: self._server.begin_producer(name))
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep deliveries alive. Implements `BrokerConsumer.beat`."""
+        """Report that deliveries are still being handled. Implements `BrokerConsumer.beat`."""
         for delivery in deliveries:
             held = self._tracker.held(delivery)
             if held is not None:
                 held.since_ms = self._alive_ms = _now_ms()
 
     def assignments(self) -> dict[Place, int]:
-        """The numbers of the assignments of this member's partitions. Implements `PartitionedConsumer.assignments`."""
+        """For each partition of this member, the assignment's number. Implements `PartitionedConsumer.assignments`."""
         return {place: offsets.assignment for place, offsets in self._tracker.partitions.items()}
 
     def assignment_of(self, delivery: Delivery) -> int:

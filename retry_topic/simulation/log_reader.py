@@ -19,7 +19,15 @@ from wheel_sched.simulation.world import World
 
 @dataclass(slots=True)
 class _Reading:
-    """A partition that a log reader reads, and its positions."""
+    """A partition that a log reader reads, and its positions.
+
+    Args:
+        number: the number of the partition's assignment.
+        source: the store's permanent name for the partition.
+        began: the position at which the member began to read; None if neither the intake nor the group knew one.
+        position: the position of the next record to read.
+        expected: the position that the intake expects next; None if it knows none.
+    """
 
     number: int
     source: str
@@ -49,18 +57,21 @@ class RemoteLogReader(GroupMember):
         super().__init__(world, server, (topic,), group, idle_ms, name)
 
     def expected(self) -> dict[str, int]:
-        """For each partition with a known position: the position of its next batch, by source."""
+        """The position of the next batch of each partition, by source; without the partitions of unknown position."""
         return {part.source: part.expected for part in self._parts.values() if part.expected is not None}
 
     def rewind(self, source: str, position: int | None) -> None:
-        """Read a source again from `position`; None: from where this member began to read it."""
+        """Read the partition `source` again from `position`; None: from where this member began to read it."""
         for part in self._parts.values():
             if part.source == source:
                 start = part.began if position is None else position
                 part.position, part.expected = start or 0, position
 
     def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
-        """The next records of one partition, or None. A poll that finds nothing does not call the server."""
+        """The next records of one partition; None if there are none, or if the member has to join the group again.
+
+        A poll that finds nothing does not call the server.
+        """
         if not self._server.wait_until(self._readable, timeout_ms):
             return None
         self._join()
@@ -95,7 +106,10 @@ class RemoteLogReader(GroupMember):
         return (Delivery(message, None) for message in messages)
 
     def _assigned(self, gained: Mapping[Place, int]) -> bool:
-        """Start to read new partitions, from the intake's positions or else from the group's committed offsets."""
+        """Start to read new partitions, from the intake's positions or else from the group's committed offsets.
+
+        Returns False if the topic was deleted and created again. The next poll then joins the group again.
+        """
         topic_id = self._id_of(self._topic)
         if self._parts and topic_id != self._topic_id:
             self._begin_anew()
@@ -111,7 +125,7 @@ class RemoteLogReader(GroupMember):
         return True
 
     def _is_anew(self) -> bool:
-        """Whether the topic was deleted and created again. The real client asks for this about once a second."""
+        """Whether the topic was deleted and created again. The real client asks the cluster about once a second."""
         return self._server.topics[self._topic].id != self._topic_id and self._id_of(self._topic) != self._topic_id
 
     def _begin_anew(self) -> None:
@@ -120,7 +134,7 @@ class RemoteLogReader(GroupMember):
         self._leave()
 
     def _behind(self, place: Place, part: _Reading) -> int:
-        """How many records of the partition are left to read. Not 0 either if the position is beyond the log's end."""
+        """How many records of the partition are left to read; also above 0 if the position is beyond the log's end."""
         return abs(len(self._server.topics[place[0]].logs[place[1]]) - part.position)
 
     def _readable(self) -> bool:

@@ -101,7 +101,7 @@ class LogServer(BrokerServer):
         self._numbers = 0
 
     def strike(self, fault: Fault) -> None:
-        """Let a fault happen: a fault that only the log broker has, or one of every server."""
+        """Let a fault happen: a fault that only the log broker has, or one that every server has."""
         rng = self.world.rng
         match fault.kind:
             case "redeliver":  # expels all members: each joins again, and partitions may move
@@ -196,7 +196,7 @@ class LogServer(BrokerServer):
     def fetch(
         self, group: str, member: str, positions: Mapping[Place, int], limit: int
     ) -> tuple[dict[Place, int], list[tuple[Place, int, Message]]]:
-        """Return the member's partitions, and the records of those partitions whose positions it sent."""
+        """Return the member's partitions with their assignment numbers, and up to `limit` records from `positions`."""
         ours = self.assignments(group, member)
         found: list[tuple[Place, int, Message]] = []
         for place, position in positions.items():
@@ -294,8 +294,8 @@ class LogServer(BrokerServer):
         """The number of records that a group has not settled, by topic.
 
         Args:
-            taken_in: the positions that the store keeps, by source. An intake's group has settled the records before
-                its position. The offset that this group has committed is used only if the store keeps no position.
+            taken_in: the positions that the store keeps, by source. For the group of an intake, the records before the
+                store's position are settled. If the store keeps none, the offset that the group has committed counts.
         """
         found: Counter[str] = Counter()
         for name, group in self.groups.items():
@@ -305,7 +305,10 @@ class LogServer(BrokerServer):
         return {topic: count for topic, count in found.items() if count}
 
     def _left(self, group: str, place: Place, taken_in: Mapping[str, int]) -> list[Message]:
-        """The records of a partition that a group has not settled. An offset's metadata text names the settled ones."""
+        """The records of a partition that a group has not settled.
+
+        The committed offset's metadata text says which records after that offset are settled.
+        """
         log, start = self.topics[place[0]].logs[place[1]], PartitionOffsets(*self._position(group, place, taken_in))
         return [
             log[offset][0]
@@ -314,7 +317,7 @@ class LogServer(BrokerServer):
         ]
 
     def _position(self, group: str, place: Place, taken_in: Mapping[str, int]) -> tuple[int, str]:
-        """The offset of the first record that a group has not settled, and its metadata text."""
+        """The offset of a group's first unsettled record, and the metadata text that was committed with it, or ""."""
         topic_id = self.topics[place[0]].id
         source = topic_names.source_of(group, topic_id, place[1])
         if group.endswith(".intake") and source in taken_in:  # without a position in the store, the offset counts

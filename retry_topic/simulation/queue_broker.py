@@ -51,7 +51,7 @@ class QueueServer(BrokerServer):
         return sum(len(group.leases) for topic in known if topic is not None for group in topic.groups.values())
 
     def unsettled(self, taken_in: Mapping[str, int]) -> dict[str, int]:
-        """The number of records that a group has not settled, by topic. Queues do not use the store's positions."""
+        """The number of records that a group has not settled, by topic. `taken_in` is for logs, and not used here."""
         found: dict[str, int] = {}
         for name, topic in self.broker._topics.items():
             for group in topic.groups.values():
@@ -80,7 +80,7 @@ class RemoteBroker(_Client):
     name = "simulated"
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Publish messages. Returns one answer for each: in doubt if the reply was lost. See `Broker.publish`."""
+        """Publish messages. Returns an answer for each, as `Broker.publish`; all are in doubt if the reply was lost."""
         messages = list(messages)
         try:
             return self._call("publish", lambda: self._server.broker.publish(messages))
@@ -100,7 +100,10 @@ class RemoteBroker(_Client):
             return [PublishFailure("no reply", in_doubt=True) for _ in entries]
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
-        """Publish a message, unless the topic got its id within `window_ms`. Implements `OnceBroker.publish_once`."""
+        """Publish a message, unless the topic got one with this id in the last `window_ms`.
+
+        Implements `OnceBroker.publish_once`.
+        """
         try:
             return self._call("publish", lambda: self._server.broker.publish_once(message, message_id, window_ms))
         except BrokerUnavailable as error:
@@ -181,7 +184,7 @@ class RemoteConsumer(_Client):
         return self._call("forward", lambda: self._inner.forward(pairs))
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep deliveries alive. Implements `BrokerConsumer.beat`."""
+        """Renew the leases of deliveries that are still being handled. Implements `BrokerConsumer.beat`."""
         deliveries = list(deliveries)
         self._call("beat", lambda: self._inner.beat(deliveries))
 

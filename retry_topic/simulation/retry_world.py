@@ -60,7 +60,8 @@ from wheel_sched.simulation.world import World
 class SendResult:
     """The result that the producer got for a message.
 
-    `outcome`: "sent", "refused" or "in doubt". `wall_ms`: the store's clock just before the call. `at_ns`: true time.
+    `outcome`: "sent", "refused" or "in doubt". `wall_ms`: the store's clock just before the first call. `at_ns`: the
+    true time of the same moment.
     """
 
     outcome: str
@@ -83,7 +84,7 @@ class HandlerCall:
 
 
 def attempt_in(item_id: str) -> tuple[int, int] | None:
-    """The message number and the attempt in an item's id, m<number>.<attempt>; None if it is another id."""
+    """The message number and the attempt (0 if absent) in an item's id m<number>.<attempt>; None for other ids."""
     found = re.match(r"m(\d+)(?:~[^.]*)?(?:\.(\d+))?", item_id)
     return (int(found[1]), int(found[2] or 0)) if found else None
 
@@ -103,7 +104,7 @@ class RetryWorld:
 
     Args:
         scenario: the messages, the faults and their times.
-        policy: the policy of the services. Defaults to None: `MAX_ATTEMPTS` attempts, each `DELAY_MS` after the last.
+        policy: the policy of the services. Defaults to None: `MAX_ATTEMPTS` attempts, with a delay of `DELAY_MS`.
         most_steps: after so many steps of the scheduler the run ends with `TooManySteps`. Defaults to None: the
             default of `World`.
     """
@@ -147,20 +148,21 @@ class RetryWorld:
         return not self.store.contents.waiting() and len(self.results) == len(self.sends) and not self.unsettled()
 
     def unsettled(self) -> dict[str, int]:
-        """The number of records that a group has not settled, by topic. Nobody reads the dead topic."""
+        """The number of records that a group has not settled, by topic, without the dead topic: nobody reads it."""
         found = self.broker.unsettled(self._positions())
         found.pop(f"{GROUP}.dead", None)
         return found
 
     def _positions(self) -> dict[str, int]:
-        """The positions up to which the store has read each source."""
+        """For each source (a partition that a group reads), the position up to which the store has taken it in."""
         return self.store.contents.positions()
 
     def _count_in_hand(self, fault: Fault, call: str) -> None:
         """Count the messages that a fault may repeat: those that the processes with the target's role hold.
 
         A service that dies or is paused can repeat a claimed message that it has published. A consumer can repeat
-        the messages that it has read and not settled. In a log world partitions move too, so it counts nothing.
+        the messages that it has read and not settled. In a log world nothing is counted, because moving partitions
+        cause repeats too. The checker then allows `AT_ONCE` repeats.
         """
         broker, role = self.broker, fault.target.partition("-")[0]
         if isinstance(broker, LogServer):

@@ -116,7 +116,7 @@ def dlq(
 
 
 def _check_replay(archive: str | None, topic: str | None, selected: bool, limited: bool) -> None:
-    """Raise `click.UsageError` if other options forbid --replay or if one that it needs is missing."""
+    """Raise `click.UsageError` if other options forbid --replay, or if an option that --replay needs is missing."""
     if archive and topic is None:
         raise click.UsageError("An archive cannot be replayed; only letters of the store or of a topic can.")
     if not selected:

@@ -21,7 +21,10 @@ class JobFailed(WheelSchedError):
 
 
 def plain_errors(job: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a job, so that it raises a task's own error instead of Spark's. Without such an error: `JobFailed`."""
+    """Decorate a job, so that it raises the error of this package that a task raised, instead of Spark's error.
+
+    If Spark's error contains no error of this package, the job raises `JobFailed`.
+    """
 
     @functools.wraps(job)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""Starts a Spark session with the settings that this package's data sources need, and registers them.
+"""Starts a Spark session with the settings that this package's data sources need, and registers the data sources.
 
 Workers run the Python interpreter of this process (`PYSPARK_PYTHON`). The `python3` on the PATH would not find the
 packages of a virtual environment. A local session binds to loopback and has no web page. Workers import the data
@@ -56,7 +56,8 @@ def spark_session(
         master: `local[N]`, `spark://host:port` or any other master of Spark, or `sc://host:port` of a Spark Connect
             server. Defaults to None: what spark-submit, SPARK_REMOTE or spark-defaults say, else `local[*]`.
         app: name of the application. Defaults to "wheel-sched".
-        settings: Spark settings; they override the defaults of this package. Defaults to none.
+        settings: Spark settings; they override the defaults of this package. A session that is already active in this
+            thread does not get them. Defaults to none.
         progress: show a progress bar for each stage on stderr. Has an effect only on a session that this function
             starts. Defaults to False.
 
@@ -95,7 +96,7 @@ def spark_session(
 
 
 def _configured(session: SparkSession, settings: Mapping[str, str] | None) -> SparkSession:
-    """Give these settings and this package's data sources to a session that the caller did not start."""
+    """Give these settings and this package's data sources to a session of spark-submit or of Spark Connect."""
     for name, value in (settings or {}).items():
         session.conf.set(name, value)
     return register(session)

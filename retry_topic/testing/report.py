@@ -36,7 +36,8 @@ class MessageSeen:
         value: its payload.
         sent_s: when it was sent, in seconds since the start.
         attempts: the calls of the handler, in order.
-        end: "succeeded", "dead" (a dead letter), "waiting" (it still waited when the run reached its limit), or "lost".
+        end: "succeeded"; "dead" (a dead letter); "lost" (it was sent, has neither succeeded nor died, and nothing waits
+            any more); or "waiting" (anything else, mostly because the run reached its limit).
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""The Spark jobs. Each job returns a report. A job with the argument `dry_run` then changes nothing."""
+"""The Spark jobs. Each job returns a report. With `dry_run=True`, a job that has this argument changes nothing."""
 
 from retry_topic.spark.jobs.audit import audit
 from retry_topic.spark.jobs.backfill import backfill

@@ -28,12 +28,13 @@ class FlawedItem:
     """One damaged or overdue item.
 
     Args:
-        flaw: `no record`: an id in an index without a record. `no place`: a record in no index. `unreadable record`.
-            `wrong shard`: not the shard that the id belongs to. `two places`: in two indexes of one shard. `two
-            shards`: in two shards. `expired lease`. `overdue`: due for longer than the grace time.
+        flaw: what is wrong. `no record`: an index has the id, but the item has no record. `no place`: no index has the
+            id of the record. `unreadable record`. `wrong shard`: the id belongs to another shard. `two places`: two
+            indexes of one shard have the id. `two shards`: two shards have the id. `expired lease`: the lease ended
+            longer ago than the grace time. `overdue`: the due time passed longer ago than the grace time.
         id: the item's id.
-        shard: the shard that holds it.
-        state: the state whose index holds it; "" when no index does.
+        shard: the shard that holds the item.
+        state: the state whose index has the id; "" when no index has it.
     """
 
     flaw: str
@@ -50,7 +51,7 @@ class Audit:
         repair: whether the caller asked for repairs.
         items: number of items in the store.
         found: number of findings of each kind.
-        drifted: one text for each counter of a shard that differs from the number of its items.
+        drifted: one text for each counter of a shard that differs from the number of the shard's items.
         findings: the damaged and overdue items.
         repaired: the number of items that were repaired.
         recovered: items that wait again, because their lease had expired.
@@ -129,7 +130,7 @@ def _collected(part: DataFrame) -> list[FlawedItem]:
 
 
 def drift(shard: int, counts: Counts) -> list[str]:
-    """One text for each counter of a shard that differs from the number of its items."""
+    """One text for each counter of a shard that differs from the number of the shard's items."""
     return [
         f"shard {shard}: {counts.total(state):,} {state} by the counters, {counts.sizes[state]:,} in the index"
         for state in ("due", "leased", "held", "dead")

@@ -1,8 +1,8 @@
 """backfill: schedules the rows of any DataFrame, millions of them. Each row is stored once, however often the job runs.
 
 The job checks all rows before it writes one: columns and types; missing, too long or repeated ids; missing or
-impossible due times; and the server's memory. Bad rows stop the job. If a folder for rejects is given, the bad rows go
-there and the job stores the other rows.
+impossible due times; and the server's memory. Bad rows stop the job. If a folder for rejects is given, the job writes
+the bad rows there and stores the other rows. But of rows with the same id it stores one, and writes the others nowhere.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Backfilled:
     """What the job found and stored.
 
     Args:
-        dry_run: the rows were only checked.
+        dry_run: whether the rows were only checked.
         job_id: the name of the set of rows.
         rows: number of rows.
         bad: number of rows that cannot be stored, by reason.
         stored: rows that this run stored.
-        first_due_ms, last_due_ms: earliest and latest due time of the good rows; None when they have none.
+        first_due_ms, last_due_ms: earliest and latest due time of the good rows; None when no good row has one.
         bytes_needed: about how much server memory the good rows need.
         bytes_free: server memory that is free; None when the server does not say.
         rejects: the folder for the bad rows.
@@ -75,11 +75,12 @@ def backfill(
     """Schedule every row. A second run stores only the rows that the first run did not store.
 
     Args:
-        rows: with the columns that `format("wheelsched")` takes, or with others for `columns`.
+        rows: a DataFrame with the columns that `format("wheelsched")` takes, or with any columns that the expressions
+            of `columns` use.
         place: the store.
         job_id: the name of this set of rows. Never use it for other rows.
-        columns: SQL by column (`{"id": "concat('c', customer)", "value": "to_json(struct(*))"}`); it replaces the
-            columns of `rows`. The id must be the same in every run. Defaults to none.
+        columns: SQL expressions by column (`{"id": "concat('c', customer)", "value": "to_json(struct(*))"}`). They
+            replace columns of `rows` with the same name. The id must be the same in every run. Defaults to none.
         spread_ms: delay each row's due time by up to this; a hash of the id chooses the delay. Defaults to 0.
         rate: instead of `spread_ms`: about this many rows become due per second from now on, none before its own due
             time. Defaults to None.
@@ -140,7 +141,7 @@ def _check_rows(report: Backfilled) -> None:
 
 
 def _write(judged: DataFrame, place: StorePlace, report: Backfilled, spread_ms: int, rate: float | None) -> None:
-    """Write bad rows to the folder for rejects and good rows to the store."""
+    """Write bad rows to the folder for rejects and good rows to the store; of rows with the same id only one."""
     if report.rejects is not None:
         judged.where("flaw <> ''").write.mode("overwrite").parquet(report.rejects)
     good = judged.where("flaw = ''").drop("flaw").dropDuplicates(["id"])

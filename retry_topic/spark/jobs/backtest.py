@@ -1,7 +1,7 @@
 """backtest: scores today's retry policies on the attempt history and proposes better ones as a policy file.
 
-Spark reduces the history to intervals (`curves`) for each topic and error class, some tens of kilobytes. The rest is
-arithmetic on the driver. The first failure of a message gives its error class.
+Spark reduces the history to intervals (`curves`) for each topic and error class, some tens of kilobytes. From these the
+driver computes the scores and the proposal. The error class of a message is that of its first failure.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Verdict:
         error_class: class of their first error.
         messages: messages that failed at least once.
         today: measured in the history: share of successes, tries per message, and wait (p50, p90, p99).
-        present: the same, predicted by the curve for today's policy. The closer to `today`, the better the curve fits.
-        proposed: the same, predicted by the curve for the proposed policy.
+        present: the figures that the curve predicts for today's policy. They show how well the curve fits `today`.
+        proposed: the figures that the curve predicts for the proposed policy.
         load: deliveries of these messages today and with the proposal, and their ratio.
         interval: confidence intervals of the proposal's success and tries, at least 95 %; see `curves.interval`.
         policy: the settings of the proposal.

@@ -138,7 +138,7 @@ def capacity(
 
 
 def waiting(spark: SparkSession, place: StorePlace) -> DataFrame:
-    """The messages that wait in a store, as arrivals for `capacity`. All are created now."""
+    """The messages that wait in a store, as arrivals for `capacity`. Each one counts as created now."""
     from pyspark.sql import functions as f
 
     with place.opened() as store:

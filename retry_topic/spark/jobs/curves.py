@@ -142,7 +142,7 @@ class Score:
         success: share of the messages that succeed in the end.
         tries: deliveries per message, including the first one.
         wait_ms: p50, p90 and p99 of the time from the first failure to the success, of the messages that succeed.
-        beyond: the policy retries later than the horizon; then `success` is a lower bound.
+        beyond: whether the policy retries later than the curve's horizon. Then `success` is a lower bound.
     """
 
     success: float
@@ -200,11 +200,11 @@ def _waits(times_ms: Floats, gained: Floats) -> dict[str, int]:
 def interval(estimate: float, others: Iterable[float], least: float, most: float) -> tuple[float, float]:
     """A confidence interval of at least 95 %, within `least` and `most`.
 
-    It is the estimate plus and minus 1.96 standard deviations of `others`, the values of `resample`'s curves. These
-    curves have a third of the messages, so the interval is wider than chance alone requires. The extra width makes up
-    for three further errors: the rounding to the grid, the censoring, and one curve that both chose and scored the
-    policy. docs/spark-backtest.md says how often the interval contained the truth on histories with known recovery
-    laws.
+    It is the estimate plus and minus 1.96 standard deviations of `others`, the same figure from each curve of
+    `resample`. These curves have a third of the messages, so the interval is wider than chance alone requires. The
+    extra width makes up for three further errors: times are rounded to the grid, times are censored, and one curve has
+    both chosen and scored the policy. docs/spark-backtest.md says how often the interval contained the truth on
+    histories with known recovery laws.
     """
     reach = 1.96 * float(np.std(np.asarray([*others]), ddof=1))
     return max(least, estimate - reach), min(most, estimate + reach)

@@ -72,7 +72,7 @@ def replay_topic(
     max_replays: int = MAX_REPLAYS,
     dry_run: bool = False,
 ) -> Replay:
-    """Send each of these dead letters again, once, however often this is called. Its attempt count starts at 0 again.
+    """Send each of these dead letters again, once, however often this function is called. Attempts count from 0 again.
 
     Args:
         letters: a selection of `topic_letters`.
@@ -111,7 +111,10 @@ def replay_topic(
 
 
 def _with_targets(letters: DataFrame, to: str, topic_id: str) -> DataFrame:
-    """Add two columns: `target`, the topic to send a letter to (null if unknown), and `ours`: it is of this topic."""
+    """Add the columns `target`, the topic to send a letter to (null if unknown), and `ours`.
+
+    `ours` says whether the letter was read from the topic with the id `topic_id`. Repeated letters are dropped.
+    """
     from pyspark.sql import functions as f
 
     target = f.lit(to)
@@ -129,7 +132,7 @@ class _Run:
 
     Args:
         broker: the cluster.
-        settings: the settings of its client.
+        settings: the client settings of the cluster.
         topic: the dead topic.
         to, max_replays: see `replay_topic`.
         allowed: the topics that headers may name; None when `to` names a topic.
@@ -163,10 +166,11 @@ class _Run:
         )
 
     def count(self, judged: DataFrame) -> Replay:
-        """Count the letters that are to be sent, and the others by the reason why they are not.
+        """Count the letters to send, and by `skip_reason` the letters that are not sent.
 
         Raises:
-            ConfigError: a letter is in another topic, or its target is absent or not allowed; nothing was replayed.
+            ConfigError: a letter was read from another topic, or its target topic is absent or not allowed; nothing was
+                replayed.
         """
         counts: dict[str, int] = {}
         for row in judged.groupBy("skip_reason", "target").count().collect():
@@ -196,7 +200,8 @@ class _Run:
         """End earlier runs, judge the letters again and send them.
 
         Raises:
-            ConfigError: a letter is in another topic, or its target is absent or not allowed; nothing was replayed.
+            ConfigError: a letter was read from another topic, or its target topic is absent or not allowed; nothing was
+                replayed.
             Rejected: another run began meanwhile.
         """
         from retry_topic.spark.kafka.runs import begin_run, is_last

@@ -34,11 +34,11 @@ class Replay:
     """What a replay did. In a dry run: what it would do.
 
     Args:
-        dry_run: nothing was changed.
+        dry_run: whether the run changed nothing.
         selected: letters in the selection.
         replayed: of the selected, letters that were replayed.
         guarded: of the selected, letters that were replayed `max_replays` times before; they stay dead.
-        unreadable: of the selected, letters without a known target.
+        unreadable: of the selected, letters that cannot be read or have no known target.
         gone: of the selected, letters that others replayed or deleted meanwhile.
         before: letters of a dead topic that an earlier run has sent; not part of `selected`. Always 0 when the letters
             are in a store.

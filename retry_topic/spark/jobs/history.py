@@ -37,9 +37,10 @@ OPTIONAL = MappingProxyType({"shard": ATTEMPTS["shard"]})
 
 
 def load_table(spark: SparkSession, path: str, schema: str | None = None) -> DataFrame:
-    """Read Parquet files, or JSON Lines when the path ends with .json or .jsonl (or these and .gz).
+    """Read Parquet files, or JSON Lines when the path ends with .json, .jsonl, .json.gz or .jsonl.gz.
 
-    The files of a folder must agree: a column may be missing in some files, but it must have one type.
+    The files of a folder must agree: a column may be missing in some files, but it must have one type. `schema` (DDL)
+    is for JSON Lines; without it Spark infers the columns.
 
     Raises:
         ConfigError: the files cannot be read; nothing was changed.
@@ -127,7 +128,7 @@ def check_history(history: DataFrame) -> DataFrame:
 def check_columns(
     table: DataFrame, needed: MappingProxyType[str, str], optional: MappingProxyType[str, str] = MappingProxyType({})
 ) -> DataFrame:
-    """Select these columns of a table. Integers of another width are cast.
+    """Select the `needed` and the `optional` columns of a table, and cast integers of another width.
 
     Raises:
         ConfigError: lists every column that is missing or has a wrong type.

@@ -47,7 +47,7 @@ class PartitionProgress:
 
     Args:
         partition: its number in the retry topic.
-        position: the next offset to read, from the store; None when the store has no position yet.
+        position: the next offset to read, as the store knows it; None when the store has no position yet.
         end: the offset after the last record.
         lag: number of offsets still to read, up to `end`. Transaction markers count too.
     """
@@ -63,7 +63,7 @@ class IntakeReport:
     """What a run stored. In a dry run: what it would read.
 
     Args:
-        dry_run: nothing was changed.
+        dry_run: whether the run changed nothing and only reports the lag.
         group: the consumer group of the retry topic.
         connector: "jvm" or "python".
         batches: batches of the stream that held records.
@@ -124,7 +124,8 @@ def intake(
         group: the consumer group whose retry topic is read. Give the settings that its services have.
         policies: the retry policies of these services. Defaults to the default policy.
         redelivery, origins, headers, secrets, history, reference_above, group_topics: see `ServiceConfig`.
-        connector: what reads the topic. "auto" (default): JVM if its jars are there and `kafka` is only an address.
+        connector: what reads the topic. "auto" (default): "jvm" if the session has the connector's jars and `kafka` is
+            only an address, else "python".
         most: about this many offsets in one batch. Defaults to None: all.
         checkpoint: folder of the query; every node must reach it. Defaults to None: a temporary one.
         every_s: start a batch this often until `stop` is set. Defaults to None: read what is there, then end.
@@ -152,7 +153,7 @@ def intake(
 
 
 def _policy_text(policies: PolicySet | RetryPolicy | None) -> str:
-    """The policies as TOML text, in which form the tasks get them."""
+    """The policies as TOML text, for the tasks."""
     return dump_policies(PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet())
 
 

@@ -45,7 +45,7 @@ class IntakeTask:
         settings: librdkafka settings of the cluster that has the group's dead topic.
         group: the consumer group of the retry topic.
         policies: the retry policies, as TOML.
-        redelivery, spring, secrets, history, reference_above, topics, origins: see `Intake`.
+        redelivery, spring, secrets, history, reference_above, topics, origins: see `Transport` of the intake.
     """
 
     place: StorePlace
@@ -114,7 +114,10 @@ class IntakeTask:
 
 
 def commit_position(broker: KafkaBroker, group: str, topic: str, partition: int, position: int | None) -> None:
-    """Commit the position, so that `kafka lag` shows it. Ignores a failure: services in the group commit it too."""
+    """Commit the position, so that `kafka lag` shows it. Ignores a failure.
+
+    The commit fails while services are members of the group. They commit their positions themselves.
+    """
     from confluent_kafka import TopicPartition
 
     if position is not None:

@@ -4,8 +4,8 @@ A mark is a committed offset of a consumer group without members, on a topic tha
 records the published claims of a shard in the same way.) Each part of an epoch has a mark with its number of rows.
 The writer has one more mark: it names the current epoch and says whether the epoch is done.
 
-The cluster deletes marks a week after the last one (`offsets.retention.minutes`). If a query paused for longer, nobody
-can know whether its last epoch is in the topics. The writer refuses such a query.
+By default the cluster deletes marks a week after the last commit (`offsets.retention.minutes`). If a query paused for
+longer, nobody can know whether its last epoch is in the topics. The writer refuses such a query.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def note_epoch(groups: Groups, part: Part, *, in_doubt: bool) -> bool:
     Args:
         groups: the consumer groups of the cluster.
         part: the part that the caller will write.
-        in_doubt: write although the cluster has no mark of earlier epochs.
+        in_doubt: whether to write even if the cluster has no mark of earlier epochs.
 
     Raises:
         Rejected: a later epoch has begun, or the cluster has no mark of the writer any more; nothing was written.

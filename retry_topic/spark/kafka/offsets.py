@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def ends_of(broker: KafkaBroker, topics: Iterable[str], *, earliest: bool = False) -> Offsets:
-    """The offset after the last record of each partition that a reader of committed records gets now.
+    """For each partition, the offset after the last record that a reader of committed records can get now.
 
-    With `earliest` it is the first offset of each partition.
+    With `earliest`: for each partition, its first offset.
 
     Raises:
         BrokerError: the cluster does not answer.

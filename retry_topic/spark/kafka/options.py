@@ -51,7 +51,7 @@ class KafkaReadOptions:
         starting: where a new query begins: `LATEST`, `EARLIEST`, or offsets (partitions without one: `EARLIEST`).
         ending: where a batch ends. Defaults to `LATEST`.
         most: about this many offsets in one batch of a stream. Defaults to None: all.
-        lossy: skip records that the cluster has deleted; without it the query fails. Defaults to False.
+        lossy: whether to skip records that the cluster has deleted. Defaults to False: the query fails.
     """
 
     settings: Settings
@@ -69,7 +69,7 @@ class KafkaWriteOptions:
     Args:
         settings: librdkafka settings of the client.
         topic: topic of all rows; None: each row has a column `topic`.
-        in_doubt: write although the cluster has deleted the marks of earlier epochs.
+        in_doubt: whether to write even if the cluster has deleted the marks of earlier epochs.
     """
 
     settings: Settings

@@ -24,7 +24,7 @@ class RowLog:
     Args:
         source: the store's name of the partition.
         rows: the records of the partition, by offset.
-        position: the next offset that the store expects; None when it has none.
+        position: the next offset that the store expects; None when the store has no position.
         between: reads the records from one offset up to, not including, another.
     """
 
@@ -70,7 +70,10 @@ class RowLog:
         return {} if self.position is None else {self._source: self.position}
 
     def rewind(self, source: str, position: int | None) -> None:
-        """Continue at `position`, because another reader has stored records or the store has lost some."""
+        """Continue at `position`, because another reader has stored records or the store has lost some.
+
+        None: the store has no position, so no row is skipped.
+        """
         self._rows = chain(self._last, self._rows)
         self.position, self._last, self._joined = position, [], False
 

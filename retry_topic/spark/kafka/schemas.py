@@ -33,6 +33,10 @@ TAKEN = MappingProxyType(
 def check_written(columns: dict[str, str], has_topic: bool) -> None:
     """Check the columns of a DataFrame before its rows are computed.
 
+    Args:
+        columns: the type of each column, by name.
+        has_topic: whether the option `topic` names one topic for all rows.
+
     Raises:
         ConfigError: lists every problem; nothing was written.
     """

@@ -1,6 +1,6 @@
 """Reads topics as a stream. The query's checkpoint holds the offsets, as `{topic: {partition: next}}`.
 
-It needs PySpark 4.2: older versions do not pass the start and the limit of a batch to a source.
+It needs PySpark 4.2 or newer: older versions do not pass the start and the limit of a batch to a source.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as a stream. One instance in a process of the driver plans the batches; others read in tasks."""
+    """Reads topics as a stream. One instance, in a process of the driver, plans the batches; copies read in tasks."""
 
     def __init__(self, options: KafkaReadOptions, schema: StructType) -> None:
         self._options = options

@@ -1,8 +1,8 @@
 """One Kafka transaction that lasts as long as a Spark task.
 
 The retry service collects the messages of a transaction before it sends them. A Spark task has hundreds of thousands of
-rows, so this class gives each message to the Kafka client at once. To make a `Transaction` is to open its transactional
-id. This fences the previous owner of the id and aborts that owner's open transaction.
+rows, so this class gives each message to the Kafka client at once. The constructor of `Transaction` opens the
+transactional id. This fences the previous owner of the id and aborts that owner's open transaction.
 """
 
 from __future__ import annotations

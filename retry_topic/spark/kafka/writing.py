@@ -2,7 +2,7 @@
 
 So the topics hold a part together with its mark, or nothing of it. A repeated task, an epoch that runs again from the
 checkpoint, and a late task that Spark has given up find the mark and write nothing. All transactions of a part have one
-id. To open the id is to fence its previous owner. Readers must read committed records only.
+id, and opening the id fences its previous owner. Readers must read committed records only.
 
 This needs one condition: when a failed epoch runs again, Spark must partition it into the same parts. It does so when
 there is no shuffle between source and sink, or when a repartition by a fixed number comes last. The writer refuses a
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TopicWritten(WriterCommitMessage):
-    """What one task wrote. `repeated`: the topics already had its rows, so it wrote nothing."""
+    """What one task wrote. `repeated`: the topics already had the rows of the task, so the task wrote nothing."""
 
     writer: str
     rows: int
@@ -124,7 +124,7 @@ def write_part(target: KafkaWriteOptions, part: Part, batches: Iterator[pa.Recor
 
 
 def messages_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Message]:
-    """The rows as messages.
+    """The rows as messages for `topic`; None: for the topic in each row's column `topic`.
 
     Raises:
         Rejected: a row has no topic.

@@ -30,7 +30,7 @@ _VIEWABLE = 2**31 - 1  # greatest size that Arrow's 32-bit offsets reach
 
 
 def places(shard: int, state: State, pages: Sequence[BulkPage], names: set[str]) -> Arrays:
-    """Those of the columns id, state, shard and at_ms that `names` has."""
+    """The columns id, state, shard and at_ms, each only if `names` has it."""
     lengths = _whole(page.id_lengths for page in pages)
     found: Arrays = {}
     if "id" in names:
@@ -47,7 +47,7 @@ def places(shard: int, state: State, pages: Sequence[BulkPage], names: set[str])
 
 
 def items(shard: int, state: State, pages: Sequence[BulkPage], names: set[str]) -> Arrays:
-    """Those columns of the form `items` that `names` has."""
+    """The columns of the form `items`, each only if `names` has it."""
     found = places(shard, state, pages, names)
     wanted = names - found.keys()
     if not wanted:
@@ -198,7 +198,7 @@ def _one_by_one(state: State, stored: list[bytes | None], reasons_raw: list[byte
 
 
 def read_or_none(raw: bytes | None) -> Record | None:
-    """The record; None when it is missing or not readable."""
+    """The record; None when it is missing or not readable, or when its version does not fit Spark's bigint."""
     try:
         record = None if raw is None else read_record(raw)
     except StoreError:

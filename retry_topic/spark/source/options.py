@@ -51,7 +51,7 @@ class StorePlace:
         """Open the store; close it at the end of the block.
 
         Raises:
-            StoreError: the store cannot be reached, or has other settings; nothing was changed.
+            StoreError: the store cannot be reached, or was created with other settings; nothing was changed.
         """
         with open_store(
             self.url,
@@ -69,10 +69,10 @@ class Scope:
 
     Args:
         states: the states. Defaults to all four.
-        topic: the only topic. Defaults to None: all.
-        shards: the only shards. Defaults to None: all.
-        from_ms: the earliest due time, end of a lease, or time at which an item became dead. Defaults to 0.
-        until_ms: the latest such time. Defaults to `MAX_DUE_MS`.
+        topic: read only items of this topic. Defaults to None: items of all topics.
+        shards: read only these shards. Defaults to None: all shards.
+        from_ms: the earliest time (due time, end of the lease, or time of death) of an item. Defaults to 0.
+        until_ms: the latest time of an item, in the same sense. Defaults to `MAX_DUE_MS`.
     """
 
     states: tuple[State, ...] = STATES

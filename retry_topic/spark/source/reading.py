@@ -3,10 +3,10 @@
 The server prepares the next page while this process decodes the last one. A page begins after the last item of the page
 before.
 
-A state with many items is cut by score into partitions of about `PART` rows, so several tasks can read one shard. A
-live store is not a snapshot: an item that changes its state or score during the read may be seen twice or not at all.
-An item that does not change is seen exactly once. A read of only `id`, `state`, `shard` and `at_ms` does not load
-records.
+A state with many items is cut by score (due time, end of lease or time of death) into partitions of about `PART` rows,
+so several tasks can read one shard. A live store is not a snapshot: an item that changes its state or score during the
+read may be seen twice or not at all. An item that does not change is seen exactly once. A read of only `id`, `state`,
+`shard` and `at_ms` does not load records.
 """
 
 from __future__ import annotations
@@ -110,7 +110,10 @@ class StoreReader(DataSourceReader):
             yield from rows.without_place(store, part.shard)
 
     def _batch(self, arrays: dict[str, Any]) -> pa.RecordBatch:
-        """An Arrow batch with the columns of the schema, in this order. It has only the rows of the wanted topic."""
+        """An Arrow batch with the columns of the schema, in the schema's order.
+
+        If the scope names a topic, the batch has only the rows of this topic.
+        """
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 

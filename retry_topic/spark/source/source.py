@@ -99,7 +99,10 @@ class WheelSchedSource(DataSource):
 
 
 def _check_memory(store: DelayStore, writing: StoreWriteOptions) -> None:
-    """Raise `Rejected` if, by the options, the rows need more memory than the server has. Call it before tasks run."""
+    """Raise `Rejected` if the rows, as the options give their size, need more memory than the server has left.
+
+    Call it before tasks run.
+    """
     if writing.bytes_needed is not None or writing.memory_limit is not None:
         many = "the rows" if writing.rows is None else f"{writing.rows:,} rows"
         check_room(writing.bytes_needed or 1, bytes_left(store, writing.memory_limit), many)

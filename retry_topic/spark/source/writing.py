@@ -153,7 +153,7 @@ def items_of(batch: pa.RecordBatch, spread: DueSpread = UNCHANGED) -> list[Item]
         spread: how the due times are delayed. Defaults to no change.
 
     Raises:
-        Rejected: a row cannot be stored; the error holds its id.
+        Rejected: rows have no id, or a row cannot be encoded as a message.
     """
     columns: dict[str, list[Any]] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
