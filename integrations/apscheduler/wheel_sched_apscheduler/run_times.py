@@ -129,9 +129,9 @@ def missed_runs(job: Any, now: datetime, *, quiet: bool = False) -> tuple[list[d
 
 
 def _walk(trigger: Any, moment: datetime | None, now: datetime, coalesce: bool) -> tuple[list[datetime], Any]:
-    """The run times from `moment` up to `now`, and the one that follows them.
+    """The run times from `moment` up to `now` (if `coalesce`, only the last), and the run time after them.
 
-    Stops after `RUN_TIMES_AT_MOST` run times; the one that follows is then not after `now`.
+    Stops after `RUN_TIMES_AT_MOST` run times. The run time after them may then be earlier than `now`.
     """
     times: list[datetime] = []
     for _ in range(RUN_TIMES_AT_MOST):

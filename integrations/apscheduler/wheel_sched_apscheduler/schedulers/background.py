@@ -30,7 +30,7 @@ class WheelBlockingScheduler(WheelScheduler, BlockingScheduler):
 
 
 class WheelBackgroundScheduler(WheelScheduler, BackgroundScheduler):
-    """Replaces `BackgroundScheduler`, and accepts its setting `daemon`. See `WheelScheduler` for the others."""
+    """Replaces `BackgroundScheduler`, and accepts its setting `daemon`. See `WheelScheduler` for other settings."""
 
     def start(self, paused: bool = False) -> None:
         """Start the loop's thread and return.

@@ -241,7 +241,7 @@ class InFlightLimits:
         return sum(len(load.occurrences) for load in self._loads.values())
 
     def room(self) -> tuple[int, float | None]:
-        """How many jobs may be claimed. If none, also after how many seconds to ask again; None = after `leave`."""
+        """How many jobs may be claimed now. If none: in how many seconds to ask again; None = after a `leave`."""
         answer = self._room()
         if not answer[0]:
             self._waiting = True

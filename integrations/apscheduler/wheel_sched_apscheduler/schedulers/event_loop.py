@@ -31,7 +31,7 @@ _SLICE = 16  # tasks started in one turn of the loop, which takes much less than
 
 
 class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
-    """Replaces `AsyncIOScheduler`, and accepts its setting `event_loop`. See `WheelScheduler` for the others.
+    """Replaces `AsyncIOScheduler`, and accepts its setting `event_loop`. See `WheelScheduler` for other settings.
 
     A thread of the scheduler claims and settles jobs. The event loop only starts the coroutines, a few at a time, and
     calls the listeners. `add_job` and the other methods call the store in the caller's thread, and block it. A
@@ -156,7 +156,7 @@ class EventLoopAdapter(ExecutorAdapter):
         self._begun = threading.Event()
 
     def wait_begun(self, patience_s: float) -> None:
-        """Wait until the event loop has started all submissions, at most `patience_s`. Do not call it on the loop."""
+        """Wait until the event loop has started all submissions, at most `patience_s` s. Do not call it on the loop."""
         self._begun.wait(patience_s)
 
     def _report(self, accepted: list[Submission], refused: list[Submission]) -> None:

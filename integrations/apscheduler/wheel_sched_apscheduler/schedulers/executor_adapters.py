@@ -143,7 +143,7 @@ class ExecutorAdapter:
         self._reports.finished()
 
     def _dropped(self, submission: Submission) -> None:
-        """Report a job that never started or was interrupted: an error, unless its jobstore hands it out again."""
+        """Report a job that did not start or was interrupted: no error if a shutdown lets its jobstore repeat it."""
         if submission.comes_again and self._reports.closing:
             self._succeeded(submission, [])
         else:
@@ -151,7 +151,7 @@ class ExecutorAdapter:
 
 
 class GenericExecutorAdapter(ExecutorAdapter):
-    """Submits jobs to an executor that has no adapter of its own, by its `submit_job`, one job at a time.
+    """Submits jobs one at a time, by the executor's `submit_job`. Used for executors without an adapter of their own.
 
     Such an executor reports the end of a run with the job id, without the submission, and sends no event for an error.
     So this adapter replaces the two methods by which this executor object reports the end of a run.
@@ -191,7 +191,7 @@ class GenericExecutorAdapter(ExecutorAdapter):
                     self._reports.announce(submission.missed())
 
     def _drop_count_of_none(self, job_id: str) -> None:
-        """Remove a count of zero.
+        """Remove the executor's count of a job's running instances, if the count is zero.
 
         An executor that runs the job inside `submit_job` decreases the count before APScheduler increases it. So a
         count of zero would remain for each job id.

@@ -64,7 +64,7 @@ class Reports(Protocol):
         """Hand events to the listeners, in order."""
 
     def last_run_ended(self, submission: Submission, gone: bool = True) -> None:
-        """After the events of a job's last run: report its end. If `gone` is False, the job is handed out again."""
+        """Report that a job's last run has ended, after the run's events. `gone` False: the job is handed out again."""
 
     def finished(self) -> None:
         """Report that a submission has ended, in any way."""
@@ -79,7 +79,7 @@ class Submission:
 
     Args:
         job: the job. It has no misfire grace, because the job source has already checked the lateness.
-        alias: the alias of its jobstore.
+        alias: the alias of the job's jobstore.
         run_times: the run times to run, earliest first; empty when all came too late.
         source: gets the events of the end; no events if the job was interrupted and must be handed out again. Defaults
             to None: the jobstore needs no report, and hands out no job twice.
@@ -198,7 +198,7 @@ def run(
 async def run_coroutine(
     job: Job, alias: str, run_times: list[datetime], logger_name: str, fencing: FencingInfo | None
 ) -> list[SchedulerEvent]:
-    """Run a coroutine job for each of its run times, in its own task, and return the events of their ends."""
+    """Run a coroutine job for each of its run times, and return the events of their ends. Call it in a new task."""
     events: list[Any] = []
     for run_time in run_times:
         if fencing is not None:  # the context ends with the task: nothing to reset

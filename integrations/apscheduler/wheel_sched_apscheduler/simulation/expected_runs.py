@@ -54,7 +54,7 @@ class Period:
         return min((one for one in self.times if one > at), default=FOREVER_MS)
 
     def may_run(self, at: int, ahead_ms: int) -> bool:
-        """Whether this time may run. A process may be `ahead_ms` ahead of true time."""
+        """Whether this run time may run. A process's clock may be `ahead_ms` ahead of true time."""
         return at in self.times and self.possible_from <= at <= self.closed_at + ahead_ms
 
 

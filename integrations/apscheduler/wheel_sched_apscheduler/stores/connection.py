@@ -243,10 +243,11 @@ class OccurrenceSettler:
             self._notified.set()
 
     def stop(self, *, until: Callable[[], bool], runs: Callable[[], bool], then: Callable[[], None]) -> None:
-        """Let the settler end when `until()` is true and all reports are sent. It then calls `then`.
+        """Let the settler end when all reports are sent and `until()` is true or no job runs. It then calls `then`.
 
-        If `runs()` says that a job still runs, this returns at once. Otherwise it waits for the settler. If the store
-        does not answer for `PATIENCE_S` while no job runs, the settler ends without sending the rest.
+        If `runs()` says that a job still runs, this method returns at once. Otherwise it waits for the settler, for
+        at most `PATIENCE_S` seconds. If the store does not answer for so long while no job runs, the settler ends
+        without sending the other reports.
         """
         self._may_end, self._runs, self._then = until, runs, then
         self._stopping.set()

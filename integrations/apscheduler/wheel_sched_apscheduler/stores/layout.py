@@ -187,7 +187,7 @@ class RunWriter:
         return Done(handle.item_id, None if once else handle.version)
 
     def successor(self, occurrence: Occurrence, *, running: bool = False) -> Next:
-        """The settlement after which the job waits for its next run. `running`: a split item continues this run."""
+        """The settlement after which the job waits for its next run. `running`: this run continues in a split item."""
         handle: ClaimHandle = occurrence.handle
         moment = occurrence.next_run_time
         body = self._codec.advanced(handle.stored, moment)

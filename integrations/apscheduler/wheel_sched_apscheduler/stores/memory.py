@@ -156,7 +156,7 @@ class WheelJobStore(MemoryJobQueries):
         return [slot.job for slot in self._ordered()]
 
     def get_next_run_time(self) -> datetime | None:
-        """When to make the next pass. Also considers jobs that this pass has put back."""
+        """When to make the next pass. Also considers jobs that the present pass has put back."""
         return earliest([super().get_next_run_time(), self._head()])
 
     def _drop_notes(self, job_id: str) -> None:

@@ -143,7 +143,7 @@ class ClaimTracker:
         return settled, failure
 
     def next_claim_ms(self, claims: Sequence[Claim], asked_ms: int) -> int:
-        """When a job may be due next, in ms. It is due when this machine's clock and the store's have reached its time.
+        """When a job may be due next, in ms. A job is due when both this machine's clock and the store's say so.
 
         Args:
             claims: the answers to the last claim, one of each shard.
