@@ -183,7 +183,10 @@ def workers(examined: Examined) -> Finding:
 
 
 def agreement(examined: Examined) -> Finding:
-    """Check whether this app and all workers of the namespace have the same horizon and lead."""
+    """Check whether this app and all workers of the namespace have the same horizon and the same lead.
+
+    The lead is how long before its ETA a task leaves the store.
+    """
     lines = differing(examined.tasks.wheel.settings, examined.stats or {})
     if lines:
         return warn(
@@ -196,7 +199,7 @@ def agreement(examined: Examined) -> Finding:
 
 
 def late(examined: Examined) -> Finding:
-    """Check whether a due task still waits in the store."""
+    """Check whether a task still waits in the store more than `LATE_MS` after its due time."""
     head_ms = examined.counts.due_head_ms
     late_ms = 0 if head_ms is None else examined.now_ms - head_ms
     if late_ms > LATE_MS:

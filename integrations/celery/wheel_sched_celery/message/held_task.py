@@ -3,8 +3,8 @@
 Celery accepts the same task id several times, with other arguments, other headers or for other queues, and runs each
 message. So the id of an item contains the task id, the retry, the ETA, and a digest of everything else that makes two
 messages different (see `MessageKind`). Copies of one message have the same digest. Copies exist in two cases. A
-producer sends a message again after a lost reply. Or a producer gets no answer from the store, sends the message the
-stock way, and a worker then takes it over.
+producer sends a message again after a lost reply. Or a producer gets no answer from the store and sends the message
+through the broker, and a worker then puts it into the store.
 
 The functions are pure, so any thread may call them.
 """
@@ -94,7 +94,8 @@ class HeldTask:
         """The id of the task's item. All deliveries of a message have the same id; each retry and ETA has another one.
 
         If an exchange puts a message into several queues, the copy in each queue has its own id. If a producer does not
-        know whether the store has a task, and sends the task the stock way, a takeover computes the same id.
+        know whether the store has a task, it sends the task through the broker. A worker that then puts this message
+        into the store computes the same id.
         """
         kind = MessageKind(
             self.name,

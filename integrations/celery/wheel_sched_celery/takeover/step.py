@@ -1,4 +1,4 @@
-"""`TakeoverStep`: the worker's bootstep that wraps the strategies of its consumer."""
+"""`TakeoverStep`: the worker's bootstep that wraps its consumer's strategies, so that it can store ETA messages."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ item both stayed, the task would run twice. Before a worker acknowledges the mes
 into the item (a ref `taker:...`).
 
 A worker that could not wait for the store keeps its message. Its call may still reach the store and store an item. The
-worker later withdraws this item, but only if no other process has written its id there.
+worker later *withdraws* (removes) this item, but only if no other process has written its id there.
 
 Threads: the store's thread calls everything, except for `pending`, `fresh_us` and `estimate_us`.
 """

@@ -156,7 +156,7 @@ class WheelTimer(Timer):
                 place.cancel()
 
     def cancel(self, tref: Any) -> None:
-        """Never run `tref` again."""
+        """Never run the entry `tref` again."""
         tref.cancel()
 
     def clear(self) -> None:
