@@ -58,8 +58,8 @@ class MigrationReport:
 
     Args:
         found: number of jobs in the source.
-        copied: number of jobs that were written; `migrate` also verifies them. In a dry run: of those that can be
-            copied.
+        copied: number of jobs that were written; `migrate` also verifies them. In a dry run: number of jobs that can be
+            written.
         existing: ids that the target already has; those jobs were not copied.
         failed: id -> why the job cannot be copied.
     """

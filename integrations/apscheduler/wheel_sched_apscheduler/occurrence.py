@@ -189,7 +189,7 @@ def set_current(job_id: str, run_time: datetime, token: int, redelivered: bool) 
 
 
 def reset_current(mark: Any) -> None:
-    """Undo `set_current`."""
+    """Undo the call of `set_current` that returned `mark`."""
     _current.reset(mark)
 
 
@@ -238,7 +238,7 @@ class ClaimedJob(Job):
 
     @property
     def misfire_grace_time(self) -> float | None:
-        """How late a run may begin, in seconds. The executor drops later ones. None: it drops none."""
+        """How late a run may begin, in seconds. The executor drops a run that is later. None: it drops none."""
         oldest = None if self.claimed_at is None else self.oldest_in_grace()
         return self.grace_s if oldest is None else (datetime.now(UTC) - oldest).total_seconds()
 

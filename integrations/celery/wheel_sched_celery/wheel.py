@@ -98,7 +98,7 @@ class Wheel:
             return self._store
 
     def open_store(self, timeout_ms: int | None = None) -> DelayStore:
-        """Open the store once more. The caller closes the result.
+        """Open another connection to the app's store. The caller closes the result.
 
         Args:
             timeout_ms: how long one call may take. Defaults to the timeout of the store's client.

@@ -22,7 +22,7 @@ class WheelBlockingScheduler(WheelScheduler, BlockingScheduler):
         """Run the loop until another thread or a job calls `shutdown`.
 
         Raises:
-            SchedulerAlreadyRunningError: it was started before and not shut down.
+            SchedulerAlreadyRunningError: the scheduler was started before and not shut down.
         """
         self._before_start()
         BaseScheduler.start(self, paused)
@@ -36,7 +36,7 @@ class WheelBackgroundScheduler(WheelScheduler, BackgroundScheduler):
         """Start the loop's thread and return.
 
         Raises:
-            SchedulerAlreadyRunningError: it was started before and not shut down.
+            SchedulerAlreadyRunningError: the scheduler was started before and not shut down.
         """
         self._before_start()
         BaseScheduler.start(self, paused)

@@ -146,7 +146,7 @@ class ClaimingJobSource:
         return []
 
     def _plan(self, occurrence: Occurrence, now: datetime) -> bool:
-        """Set the run times of an occurrence and the job's next run time. Returns False if it does not run now."""
+        """Set an occurrence's run times and the job's next run time. Returns False if the occurrence cannot run now."""
         job = occurrence.job
         try:
             if occurrence.run_times:
@@ -219,7 +219,7 @@ class _ExecutorLoad:
 class InFlightLimits:
     """How many occurrences of one jobstore each executor holds, and how many more may be claimed.
 
-    Threads: any thread calls `leave`; the claiming thread calls the rest.
+    Threads: any thread calls `leave`; the claiming thread calls the other methods.
 
     Args:
         executors: the names of all executors. The scheduler may add and remove names.

@@ -4,9 +4,9 @@ A stock scheduler submits each job separately, which costs a future with its con
 spends 60 to 80 % of its time on this. The adapter for a thread pool puts a whole batch into one deque. All idle workers
 take jobs from the deque, and each takes the next job when it has finished the last one. So a slow job delays no other.
 
-Each adapter updates the executor's own count of running instances, so `max_instances` has the stock meaning. Each
+Each adapter updates the executor's own count of running instances, so `max_instances` has APScheduler's meaning. Each
 submission ends in an event, also when the executor was shut down, a worker process dies, or the arguments cannot be
-sent to a worker process. In these cases stock only writes to the log.
+sent to a worker process. In these cases stock APScheduler only writes to the log.
 
 Threads: only the scheduler's thread calls `submit`.
 """
@@ -211,7 +211,7 @@ class GenericExecutorAdapter(ExecutorAdapter):
         return job
 
     def _take_back(self, job_id: str, submission: Submission | None = None, event: Any = None) -> Submission | None:
-        """Remove and return a submission: the given one, else that with the event's run time, else the job's oldest."""
+        """Remove and return `submission`; None = the submission with the event's run time, else the job's oldest."""
         with self._submitted_lock:
             out = self._unended.get(job_id, [])
             if submission is None and event is not None:
@@ -345,7 +345,7 @@ class ThreadPoolAdapter(ExecutorAdapter):
 
 
 class ProcessPoolAdapter(ExecutorAdapter):
-    """Submits jobs to a pool of processes, each as a future. Replaces a broken pool, as stock does, and logs this."""
+    """Submits jobs to a pool of processes, each as a future. Replaces a broken pool, as APScheduler does; logs this."""
 
     def _run(self, submissions: list[Submission]) -> None:
         for submission in submissions:

@@ -269,7 +269,7 @@ class WheelScheduler(BaseScheduler):
     # ---- reports of adapters
 
     def wants(self, mask: int) -> bool:
-        """Whether there is a listener for events of `mask`."""
+        """Whether there is a listener for an event code in `mask`."""
         return any(mask & wanted for _, wanted in self._listeners)
 
     def announce(self, events: list[SchedulerEvent]) -> None:

@@ -169,7 +169,7 @@ class _JobJudge:
         return died <= self._troubles.claimed_by(free) + CLAIMED_MS
 
     def _full_until(self, at: int, claimed_by: int) -> int | None:
-        """When a run could begin, if `max_instances` other runs were under way when it was handed out. Else None."""
+        """From when a run can begin, if `max_instances` other runs were under way at its claim; None if not so many."""
         others = [(self._claimed_ms(run), self._counts_until(run)) for run in self._runs if run.run_ms != at]
         for one in self._handed_out:
             if one.covers(at) and one.at_ms <= claimed_by:

@@ -1,8 +1,8 @@
 """Computes from the answers that the producer got which runs of a job must take place, and which must not.
 
 A call that adds, reschedules or resumes a job opens a *period*: from then on the job runs at the times of its trigger.
-The next such call, a pause or a removal closes the period. A call without an answer may have taken effect at any time
-after its beginning, or not at all.
+The next call that opens a period closes this one, and so does a pause or a removal. A call without an answer may have
+taken effect at any time after its beginning, or not at all.
 """
 
 from __future__ import annotations

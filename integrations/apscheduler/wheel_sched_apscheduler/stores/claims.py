@@ -16,7 +16,7 @@ So an occurrence is in the store until it has ended. While the run is short, the
 run takes longer than `SPLIT_AFTER_S`, or if the next run of the job is due, a split item represents it. If the process
 dies, the lease ends. The job or the split item is then due again, and the next process that claims gets it.
 
-Other processes may change a job while it is in flight. If they have replaced its record, the store refuses the
+Other processes may change a job while it is in flight. If one has replaced the job's record, the store refuses the
 settlement (OTHER_VERSION). This module then reads the record again and makes a new settlement. The new settlement has
 the planned run time, unless the change has set another one. A new job may also take the id of a job in its last run.
 The process that adds the new job moves the old run to the split item `<due>\\0<job id>`, under the same claim. The
@@ -58,7 +58,7 @@ ORPHANS_AT_MOST = 10_000  # ended occurrences that were settled too late; this p
 
 
 class _Gathered:
-    """The contents of one round trip, grouped by shard. Settlements are also grouped by claim."""
+    """What one round trip must write to the store, grouped by shard. Settlements are also grouped by claim."""
 
     def __init__(self) -> None:
         self.settlements: dict[tuple[int, int], list[PendingSettlement]] = {}
@@ -156,7 +156,7 @@ class InFlightClaims:
         return True
 
     def _move_beside(self, occurrence: Occurrence) -> None:
-        """Note that the store has moved the claim to a split item, because a new job has taken the job's id."""
+        """Note that the store has moved the claim to an item of its own, because a new job has taken the job's id."""
         handle: ClaimHandle = occurrence.handle
         self._forget(occurrence)
         handle.item_id, handle.split_item = split_item_id(occurrence.job_id, handle.due_ms), True
@@ -184,12 +184,12 @@ class InFlightClaims:
     # Commands for the store.
 
     def gather(self, server_now_ms: int, *, split_due_ms: int | None = None) -> list[PendingCommand]:
-        """The commands for all reports since the last call.
+        """The commands for the store that carry out all reports since the last call of `gather`.
 
         Args:
             server_now_ms: the store's time.
-            split_due_ms: also split running jobs whose next run is due at this time or earlier. Defaults to None: split
-                only long runs.
+            split_due_ms: also split a run (store it in an item of its own) if the job's next run is due at this time or
+                earlier. Defaults to None: split only long runs.
         """
         commands, self._unsent = self._unsent, []
         gathered = _Gathered()

@@ -5,8 +5,8 @@ job that was paused or rescheduled during a run whose process was then lost; a j
 loader settles each of these.
 
 *Refusals.* If an application runs in several releases, a process may lack the function, the executor or the secret of a
-job. It then refuses the job: it gives the job back, and the job is due again a moment later. For a while this process
-claims later than the other processes (`deferral_ms`), so that a process that can run the job claims it first.
+job. This process then refuses the job: it gives the job back, and the job is due again a moment later. For a while this
+process claims later than the other processes (`deferral_ms`), so that a process that can run the job claims it first.
 
 A *round* ends when a process claims a job that it has already refused in this round, because the other processes have
 then had time to claim it. The job waits twice as long after each round. Refs of the job hold the number of rounds, the
@@ -81,7 +81,7 @@ _SINCE_AT_MOST_MS = 1 << 47  # the year 6429
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How often a waiting job was given back.
+    """How often a waiting job was given back by processes that cannot run it.
 
     Args:
         rounds: number of rounds; the first refusal begins round 1.

@@ -75,7 +75,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             "at_least_once".
         misfire: when lateness is measured, see `run_times.grace_after_claim`. Defaults to "lenient".
         max_instances_scope: where `max_instances` is counted: "store" = over all processes; "process" = in each
-            process, as stock does. Defaults to "store".
+            process, as APScheduler does. Defaults to "store".
         batch: how many jobs one pass hands out at most. Defaults to 200.
         max_sleep_s: how long a scheduler sleeps at most, in case a wake-up is lost. Defaults to 10.
         history: how many items of run records are kept, of up to 50 records each; 0 = none. Defaults to 1000.
@@ -214,7 +214,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
     # The contract, see `scheduler_pass`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
-        """Settle the newly ended occurrences and claim those that are due at `now`, in one round trip."""
+        """Report the occurrences that have ended to the store, and claim those due at `now`, in one round trip."""
         limit = min(limit or self.settings.batch, 500)
         tracker = self.tracker
         with tracker.lock, self._next_pass:

@@ -1,8 +1,8 @@
 """`apply_many`: stores thousands of ETA tasks of one kind, 500 in a call.
 
 It does what a loop over `apply_async(countdown=...)` does, at less than a tenth of the cost. Celery makes one message,
-and a template makes the others (see `message_template`). While the server stores a batch, this module prepares the next
-one.
+and a template makes the other messages (see `message_template`). While the server stores a batch, this module prepares
+the next batch.
 
 For some tasks Celery must make each message: tasks with handlers of `before_task_publish`, links, chords, another
 serializer than JSON, compression, `expires`, function routers, or their own `apply_async`. Celery then makes the

@@ -57,8 +57,8 @@ class MessageTemplate:
 
     Args:
         pattern: the example that Celery made for one task of this kind, with a random id and an ETA from `mark_ms()`.
-            The template replaces its id, ETA and arguments by those of other tasks. So the example's id must occur in
-            the message only as the task's id.
+            The template replaces the example's id, ETA and arguments by those of other tasks. So the example's id must
+            occur in the message only as the task's id.
         render: makes the item of a message, as `Wheel.item_of` does.
         lead_ms: how long before the due time a task leaves the store, see `release_ms`.
         longest_repr: the greatest length of a text of arguments that Celery writes into a header.

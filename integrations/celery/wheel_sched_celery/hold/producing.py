@@ -99,7 +99,7 @@ class HoldingAMQP:
     def as_task_v2(
         self, task_id: str, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
     ) -> Any:
-        """Make Celery's own message, but write the texts of plain arguments here, in a tenth of Celery's time."""
+        """Make Celery's own message, but write `argsrepr` and `kwargsrepr` here, in a tenth of Celery's time."""
         if options.get("argsrepr") is None:
             options["argsrepr"] = plain_repr(args or (), self.argsrepr_maxsize)
         if options.get("kwargsrepr") is None:

@@ -73,7 +73,10 @@ MARK: Final = "wheel-sched-sent"
 
 
 def marked(headers: Mapping[str, Any], task_id: str, retries: int) -> dict[str, Any]:
-    """The headers with the mark. In protocol 1 the ETA is in the body, so the mark names only id and retries."""
+    """The headers with the mark of a message that the store has sent.
+
+    In protocol 1 the ETA is in the body, so the mark names only id and retries.
+    """
     if "task" in headers:
         return {**headers, MARK: _named(headers)}
     return {**headers, MARK: f"{task_id}:{retries}"}
@@ -102,7 +105,7 @@ _SHORT: Final = 64  # characters
 
 
 def plain_repr(value: Any, longest: int) -> str | None:
-    """The result of Celery's `saferepr(value, longest)` for plain arguments; None for all others.
+    """The result of Celery's `saferepr(value, longest)` for plain arguments; None for other arguments.
 
     For a few numbers and short texts this is `repr`, at a tenth of the cost. Most tasks have such arguments.
     """

@@ -65,9 +65,10 @@ class HeldTask:
         content_type, content_encoding, headers, properties, priority: of the message, as kombu publishes it.
         declare: queues and exchanges to declare before publishing, see `stored_forms`.
         ttl_until_ms: when the message's TTL in the broker (`expiration`) ends; None = it has none.
-        taken_over: whether a worker took the message from a queue. Not stored: the item has the ref `taken-over`.
+        taken_over: whether a worker moved the message from a queue into the store. Not stored: the item has the ref
+            `taken-over`.
         one_of_many: whether an exchange may have put copies of the message into other queues. Not stored.
-        sent_to: exchange and routing key that the producer used, if the message was taken over. Not stored.
+        sent_to: exchange and routing key that the producer used, if `taken_over`. Not stored.
     """
 
     task_id: str
@@ -246,7 +247,7 @@ class MessageKind:
 def _counting(headers: Mapping[str, Any]) -> dict[str, Any]:
     """The headers that make two messages different. A header with the value None counts as absent.
 
-    Some libraries repeat their headers in a header named `headers`; this treats those in the same way.
+    Some libraries repeat their headers in a header named `headers`. Its contents are treated like the headers.
     """
     counting = {
         name: value

@@ -3,7 +3,7 @@
 If so, the server itself moves a due task to its queue, in one script. Each process asks broker and store once. If one
 of them does not answer, the process asks again later.
 
-Threads: any thread may call any method. While one thread asks, the others continue without an answer.
+Threads: any thread may call any method. While one thread asks, other threads continue without an answer.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ DRIFT: Final = 1e-4  # a clock runs at most this much faster than another
 
 
 class TakenItems:
-    """Stores the messages that a worker takes over as items, and withdraws such items.
+    """Stores messages that reach a worker through the broker, an item for each, and removes such items again.
 
     Args:
         wheel: the integration of the app, whose store is used.

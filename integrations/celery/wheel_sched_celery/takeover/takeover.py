@@ -115,7 +115,7 @@ class Takeover:
         self._over = False
 
     def wrap(self, stock: Strategy) -> Strategy:
-        """Make a strategy that takes over messages due later than the horizon, and leaves the others to `stock`."""
+        """Make a strategy that stores messages due later than the horizon, and leaves other messages to `stock`."""
         takes_clock = "to_timestamp" in inspect.signature(stock).parameters
 
         def strategy(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **options: Any) -> Any:
