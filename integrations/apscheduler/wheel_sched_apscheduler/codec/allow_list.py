@@ -127,7 +127,8 @@ class Allowed:
             ref: the reference by which APScheduler names the function.
 
         Raises:
-            Forbidden: no process with these settings may look the function up.
+            Forbidden: no process with these settings may look the function up, or `func` is no plain function, class
+                or method.
             ValueError: the function has no name that can be imported.
         """
         if func is None or ref in self._exact:

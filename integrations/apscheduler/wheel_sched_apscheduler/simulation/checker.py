@@ -368,7 +368,7 @@ class _JobJudge:
         )
 
     def _was_written_late(self, run: JobRun) -> bool:
-        """Whether a process that stood still stored this run late, see `_wrote_late`. Until then no count has it."""
+        """Whether a process that stood still stored this run too late to be counted by others, see `_wrote_late`."""
         before = [one for one in self._runs if one.run_ms == run.run_ms and one.began_ns < run.began_ns]
         return self._wrote_late(before, run)
 

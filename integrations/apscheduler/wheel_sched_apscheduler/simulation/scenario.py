@@ -23,7 +23,7 @@ SKEWS_MS = (0, 0, 0, 40, -40, 3_000, -1_500)  # of a process's wall clock
 
 @dataclass(frozen=True, slots=True)
 class JobStep(HandIn):
-    """One call of the producer. `number`: the number of the job. `delay`: the time from `at` to the first run time.
+    """One call of the producer. `number`: the number of the job. `delay`: the ms from `at` to the first run time.
 
     Args:
         action: "add", or one of `CHANGES`.

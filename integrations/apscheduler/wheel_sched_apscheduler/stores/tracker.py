@@ -143,7 +143,9 @@ class ClaimTracker:
         return settled, failure
 
     def next_claim_ms(self, claims: Sequence[Claim], asked_ms: int) -> int:
-        """When a job may be due next, in ms. A job is due when both this machine's clock and the store's say so.
+        """When a job may be due next, in ms since 1970.
+
+        A job is due when both this machine's clock and the store's clock have reached its due time.
 
         Args:
             claims: the answers to the last claim, one of each shard.
@@ -252,7 +254,7 @@ class ClaimTracker:
         return min((nap for nap in naps if nap is not None), default=None)
 
     def flush(self) -> None:
-        """Settle ended occurrences in the store, split long runs, write history.
+        """Settle ended occurrences in the store, store long runs in items of their own, write history.
 
         Raises:
             StoreError: the store does not answer. Everything is kept for the next call.

@@ -61,7 +61,7 @@ class SharedServer:
         return self._queue
 
     def ask(self) -> bool:
-        """Ask now if the answer is not known. Returns whether the answer is known."""
+        """Ask now whether broker and store share a database, if this is not known. Returns whether it is known."""
         self._ask_again_s = 0.0
         _ = self.queue
         return self._is_known
