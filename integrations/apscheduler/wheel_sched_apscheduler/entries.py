@@ -34,13 +34,13 @@ class JobEntry:
     Args:
         id: the id of the job.
         state: one of `JOB_STATES`.
-        func: reference of its function.
+        func: reference of the job's function.
         name: the name of the job, for people.
         trigger: the trigger of the job, as text.
         next_run_time: None = paused.
-        executor: alias of its executor.
+        executor: alias of the job's executor.
         reason: why the job is quarantined, or why a process could not run it and gave it back. Defaults to "".
-        tags: names by which it can be found.
+        tags: names by which the job can be found.
         metadata: as given when the job was added.
         args, kwargs: as stored. A value of a type that JSON lacks has its tagged form, see `codec.values`.
     """

@@ -58,7 +58,8 @@ class MigrationReport:
 
     Args:
         found: number of jobs in the source.
-        copied: number of jobs that were written, and by `migrate` verified; in a dry run, that can be copied.
+        copied: number of jobs that were written; `migrate` also verifies them. In a dry run: number of jobs that can be
+            written.
         existing: ids that the target already has; those jobs were not copied.
         failed: id -> why the job cannot be copied.
     """
@@ -77,7 +78,7 @@ class Stock(Protocol):
         ...
 
     def put(self, job_id: str, moment: datetime | None, state: bytes) -> bool:
-        """Add a job. Returns False if the id exists."""
+        """Add a job with its next run time (None = paused) and its pickle. Returns False if the id exists."""
         ...
 
 

@@ -117,7 +117,7 @@ class Occurrence:
         return self.submitted and self.unseen < UNSEEN_AT_MOST
 
     def due_at(self, now: datetime) -> datetime:
-        """Run times up to this moment are due: the earlier of `now` and the store's time at the claim."""
+        """The moment up to which run times are due: the earlier of `now` and the store's time at the claim."""
         return now if self.reached is None else min(now, self.reached)
 
     def run_at(self, run_times: list[datetime]) -> list[datetime]:
@@ -137,7 +137,7 @@ class Occurrence:
             self.started_ms = time.time_ns() // 1_000_000
 
     def mark_ended(self, finish: Finish, error: str = "") -> None:
-        """Note how the occurrence ended, when the last of its run times has ended."""
+        """Note how the occurrence ended. Call this when the last of its run times has ended."""
         self.finish, self.error = finish, error
         self.finished_ms = time.time_ns() // 1_000_000
 
@@ -189,7 +189,7 @@ def set_current(job_id: str, run_time: datetime, token: int, redelivered: bool) 
 
 
 def reset_current(mark: Any) -> None:
-    """Undo `set_current`."""
+    """Undo the call of `set_current` that returned `mark`."""
     _current.reset(mark)
 
 
@@ -209,7 +209,7 @@ class Answered:
         self._following = following
 
     def get_next_fire_time(self, _: datetime | None, __: datetime) -> datetime | None:
-        """The run time that the other trigger gave."""
+        """The run time that `trigger` has given before."""
         return self._following
 
     def __str__(self) -> str:
@@ -238,7 +238,7 @@ class ClaimedJob(Job):
 
     @property
     def misfire_grace_time(self) -> float | None:
-        """The executor drops run times that are further back than this, in seconds. None: it drops none."""
+        """How late a run may begin, in seconds. The executor drops a run that is later. None: it drops none."""
         oldest = None if self.claimed_at is None else self.oldest_in_grace()
         return self.grace_s if oldest is None else (datetime.now(UTC) - oldest).total_seconds()
 
@@ -315,8 +315,8 @@ class ClaimedJob(Job):
         Args:
             token: fencing token.
             redelivered: whether the occurrence was handed out before. Defaults to False.
-            fixed: its run times, if they are already decided. Defaults to None.
-            claimed_at: the moment up to which the lateness of its run times is measured. Defaults to None: up to the
+            fixed: the occurrence's run times, if they are already decided. Defaults to None.
+            claimed_at: the moment up to which the lateness of the run times is measured. Defaults to None: up to the
                 moment at which the executor begins each run.
         """
         self.occurrence = Occurrence(self, self.id, self.next_run_time, token, redelivered)
@@ -336,7 +336,7 @@ def claimed_copy(
         token: fencing token.
         grace_s: the grace that the executor of the job applies, in seconds.
         redelivered: whether the occurrence was handed out before. Defaults to False.
-        claimed_at: the moment up to which the lateness of its run times is measured. Defaults to None: up to the
+        claimed_at: the moment up to which the lateness of the run times is measured. Defaults to None: up to the
             moment at which the executor begins each run.
     """
     copy = ClaimedJob.__new__(ClaimedJob)

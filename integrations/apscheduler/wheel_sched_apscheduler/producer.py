@@ -1,7 +1,7 @@
 """Producer: adds and removes jobs in a process that runs no scheduler.
 
-It has some of a scheduler's calls, uses the same atomic scripts, and wakes the schedulers of the store. It starts no
-thread.
+It has some of a scheduler's methods. It changes the store by the same atomic scripts as a scheduler, and wakes the
+store's schedulers. It starts no thread.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Producer:
     def add_jobs(
         self, jobs: Iterable[Job], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
     ) -> list[str]:
-        """Store jobs that `make` has made, 500 to a round trip. Returns the ids that exist; these jobs stay."""
+        """Store jobs that `make` has made, 500 in a round trip. Skips ids that exist, and returns these ids."""
         return self.jobstore.add_jobs(list(jobs), metadata=metadata, tags=tags)
 
     def remove_job(self, job_id: str) -> None:

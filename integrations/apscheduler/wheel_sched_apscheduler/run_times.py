@@ -5,11 +5,11 @@ back: 02:35 of summer time is earlier than 02:30 of winter time, but Python says
 times as integers (`to_us`) or in UTC (`in_utc`). In milliseconds, due times are rounded up and the present time is
 rounded down, so nothing is due early.
 
-*Missed runs.* If `coalesce` is set, stock asks the trigger for each missed run time and then drops all but the last.
-For a job that runs each second, a week of downtime costs 604,801 calls under the scheduler's lock. `missed_runs` asks
-less often. It first finds a run time close to the last missed one: for an interval trigger by a division, for a cron
-trigger by a search backwards from now in steps that double. From there it asks the trigger for later run times until
-one is after now. This one is the next run time of the job.
+*Missed runs.* If `coalesce` is set, stock APScheduler asks the trigger for each missed run time and then drops all but
+the last. For a job that runs each second, a week of downtime costs 604,801 calls under the scheduler's lock.
+`missed_runs` asks less often. It first finds a run time close to the last missed one: for an interval trigger by a
+division, for a cron trigger by a search backwards from now in steps that double. From there it asks the trigger for
+later run times, until one is after now. That is the next run time of the job.
 
 A pass hands out at most `RUN_TIMES_AT_MOST` run times of a job. If a job without `coalesce` has missed more, one run at
 the last missed run time stands for all the others. An interval of a microsecond has 10^12 run times in ten days, too
@@ -20,10 +20,10 @@ It passes a later `now` each time. But a part that gets a previous run time comp
 gives the same answer again. If the first answers differ, AndTrigger loops for ever, and holds the scheduler's lock.
 `next_fire_time` raises an error instead.
 
-*Misfires.* Stock compares the lateness of a run with `misfire_grace_time` when a worker of the executor takes the run.
-So the time in the executor's queue counts as lateness. With stock's default of one second, most jobs of a burst are
-dropped. This package measures the lateness once, when it claims the job. A job that is claimed in time runs. If the job
-is put back instead, its lateness is measured from the time to which it was put back.
+*Misfires.* Stock APScheduler compares the lateness of a run with `misfire_grace_time` when a worker of the executor
+takes the run. So the time in the executor's queue counts as lateness. With APScheduler's default of one second, most
+jobs of a burst are dropped. This package measures the lateness once, when it claims the job. A job that is claimed in
+time runs. If the job is put back instead, its lateness is measured from the time to which it was put back.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def to_us(moment: datetime) -> int:
 
 
 def in_utc(moment: datetime) -> datetime:
-    """The same instant on a clock that never goes back."""
+    """The same instant in UTC, where the clock never goes back."""
     return moment.astimezone(UTC)
 
 
@@ -129,9 +129,9 @@ def missed_runs(job: Any, now: datetime, *, quiet: bool = False) -> tuple[list[d
 
 
 def _walk(trigger: Any, moment: datetime | None, now: datetime, coalesce: bool) -> tuple[list[datetime], Any]:
-    """The run times from `moment` up to `now`, and the one that follows them.
+    """The run times from `moment` up to `now` (if `coalesce`, only the last), and the run time after them.
 
-    Stops after `RUN_TIMES_AT_MOST` run times; the one that follows is then not after `now`.
+    Stops after `RUN_TIMES_AT_MOST` run times. The run time after them may then be earlier than `now`.
     """
     times: list[datetime] = []
     for _ in range(RUN_TIMES_AT_MOST):

@@ -23,7 +23,7 @@ _NO = ("0", "false", "no", "off", "f", "n")
 
 @dataclass(frozen=True, slots=True)
 class SharedStoreSettings:
-    """The checked settings of a `RedisWheelJobStore`. Its docstring explains them."""
+    """The checked settings of a `RedisWheelJobStore`. The docstring of that class explains them."""
 
     lease_ms: int
     delivery: Delivery

@@ -32,7 +32,7 @@ def install(
         app: the Celery app.
         url: address of the store; None = no store, only a better timer in the worker. Defaults to `app.conf.wheel_url`,
             else to the broker's URL if the broker is a Redis.
-        horizon: a task due later than this from now is held; None = stock behaviour. Defaults to "2s".
+        horizon: a task due later than this from now is held; None = Celery's own behaviour. Defaults to "2s".
         settings: the other fields of `WheelSettings`.
 
     Raises:

@@ -77,7 +77,7 @@ class WheelSettings:
 
     @property
     def holds(self) -> bool:
-        """Whether tasks are held."""
+        """Whether producers hold tasks."""
         return self.url is not None and self.horizon is not None
 
 
@@ -128,7 +128,7 @@ def load_settings(given: Mapping[str, Any], conf: Mapping[str, Any], broker_url:
 
 
 def _visibility_ms(conf: Mapping[str, Any]) -> int:
-    """The broker's visibility timeout if the app sets one; else a day."""
+    """The broker's visibility timeout, in ms, if the app sets one of less than a day; else a day."""
     options = conf.get("broker_transport_options") or {}
     seconds = options.get("visibility_timeout") if isinstance(options, Mapping) else None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _DAY_MS / 1000:
@@ -175,7 +175,7 @@ def _checked(name: str, value: Any, place: str, problems: list[str]) -> Any:
 
 
 def duration_ms(value: Any) -> int | None:
-    """Whole milliseconds, rounded up; None when `value` is no duration."""
+    """A duration in whole milliseconds, rounded up; None when `value` is no duration."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
     if isinstance(value, str):

@@ -104,7 +104,7 @@ class StoreThread:
         return max(0, dropped)
 
     def step(self, *, wait: bool = True) -> bool:
-        """Run the next job in the calling thread. If `wait` is False, returns False when there is no job."""
+        """Run the next job in the calling thread. Returns False if no job waits and `wait` is False, else True."""
         try:
             job = self._jobs.get(wait)
         except queue.Empty:

@@ -98,7 +98,7 @@ class Wheel:
             return self._store
 
     def open_store(self, timeout_ms: int | None = None) -> DelayStore:
-        """Open the store once more. The caller closes the result.
+        """Open another connection to the app's store. The caller closes the result.
 
         Args:
             timeout_ms: how long one call may take. Defaults to the timeout of the store's client.
@@ -234,7 +234,7 @@ class Wheel:
         return finish
 
     def not_held(self, items: Sequence[Item], error: Exception) -> Collection[str]:
-        """The ids of those items that the caller must send the stock way, after `schedule` has failed with `error`.
+        """The ids of the items that the caller must send as stock Celery does, after `schedule` failed with `error`.
 
         The store may have written an item without confirming it. If the caller sends such a task too, it runs twice. If
         the caller does not send it, a crash of the server loses it. So this method removes such items, and the caller
@@ -288,7 +288,7 @@ class Wheel:
         return item
 
     def hold_or_fall_back(self, task: HeldTask) -> bool:
-        """Hold one task. Returns False if the caller must send it the stock way.
+        """Hold one task. Returns False if the caller must send it as stock Celery does.
 
         Raises:
             HoldRefused: the store is away and `on_outage` is "refuse"; the task was not sent, or it is not known
@@ -334,6 +334,6 @@ def wheel_with_store(app: Any) -> Wheel | None:
 
 
 def wheel_of(app: Any) -> Wheel | None:
-    """The integration of an app, None where it is not installed."""
+    """The integration of an app; None if it is not installed."""
     wheel = app.__dict__.get("wheel")
     return wheel if isinstance(wheel, Wheel) else None

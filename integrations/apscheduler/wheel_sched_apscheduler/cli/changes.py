@@ -158,7 +158,7 @@ def confirm_several(question: str, count: int, yes: bool) -> None:
     """Ask before more than one job is changed. `{}` in the question stands for their number.
 
     Raises:
-        UsageError: the question has no terminal, and `yes` is false.
+        UsageError: `yes` is false, and there is no terminal on which to ask.
         CommandFailed: the user answered no.
     """
     if count > 1:

@@ -5,9 +5,10 @@ the module itself defines: `__module__` is that module and `__qualname__` is tha
 module has only imported, a built-in, a special method, or an attribute of an object. This module checks a reference
 before it imports anything.
 
-A job may name functions of the modules in `allow`. Without such a list, a signed job may name any module but the
-standard library's and our own, because a process that knows the secret has stored the job. An unsigned job may name
-functions of `__main__`, and functions of which this process itself has added a job (*registered* functions).
+A job may name functions of the modules in `allow`. Without such a list, a signed job may name functions of any module
+except the standard library, this project, APScheduler and a few tools (`_OURS`), because a process that knows the
+secret has stored the job. An unsigned job may name functions of `__main__`, and functions of which this process itself
+has added a job (*registered* functions).
 """
 
 from __future__ import annotations
@@ -47,13 +48,14 @@ class Allowed:
     """The allow-list of function references.
 
     Args:
-        allow: modules (`myapp` also means `myapp.jobs`), single functions by name (`myapp.jobs:send`, of any kind), or
-            functions themselves. Defaults to None: see the top of this module.
+        allow: modules (`myapp` also means `myapp.jobs`), names of single callables (`myapp.jobs:send`), or functions
+            themselves. Defaults to None: see the top of this module.
         aliases: old reference -> new one, for functions that have moved; the new ones are allowed. Defaults to none.
         signed: whether every job that is read has a valid signature. Defaults to False.
 
     Raises:
-        ConfigError: an entry is neither text nor a function.
+        ConfigError: an entry of `allow` is neither text nor a function, or an entry of `aliases` is not a pair of
+            texts, the second with a colon.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class Allowed:
         """Check that a process with these settings may look a reference up, if it has registered the function.
 
         Raises:
-            Forbidden: no process with these settings may. The text of the error says what to change.
+            Forbidden: no process with these settings may look it up. The text of the error says what to change.
         """
         if not self._storable(ref):
             raise self._forbidden(ref)
@@ -125,7 +127,8 @@ class Allowed:
             ref: the reference by which APScheduler names the function.
 
         Raises:
-            Forbidden: no process with these settings may look it up.
+            Forbidden: no process with these settings may look the function up, or `func` is no plain function, class
+                or method.
             ValueError: the function has no name that can be imported.
         """
         if func is None or ref in self._exact:
@@ -233,7 +236,7 @@ def _wrong(entry: Any) -> ConfigError:
 
 
 def _pairs(aliases: Any) -> dict[str, str]:
-    """Aliases as a dict. A file of settings gives them as the text `old=new, ...`."""
+    """Aliases as a dict. A settings file gives aliases as the text `old=new, ...`."""
     if isinstance(aliases, str):
         parts = [part.partition("=") for part in aliases.split(",") if part.strip()]
         aliases = {old.strip(): new.strip() for old, _, new in parts}

@@ -3,8 +3,8 @@
     [s <32 bytes HMAC>] 1;<next run time in us, or ->;<its zone>;<JSON of everything that stays the same>
 
 The part before the JSON, the *front*, holds what changes with every run. So the codec writes the next occurrence of a
-job without making the JSON again. The JSON contains the job's metadata. Tags are not in these bytes: they are refs of
-the item, so that jobs can be found by them.
+job without making the JSON again. The JSON contains the job's metadata. Tags are not in these bytes: the store keeps
+them as refs (second names) of the item, so that it can find jobs by a tag.
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ class JobCodec:
         """The job as bytes.
 
         Raises:
-            NotSerializable: its function has no importable name, or an argument or the trigger cannot be stored.
-            Forbidden: its function is outside of the allow-list, so no process would run it.
+            NotSerializable: the job's function has no importable name; the job's id, name or executor has a control
+                character; or an argument, the metadata or the trigger cannot be stored.
+            Forbidden: the job's function is outside of the allow-list, so no process would run it.
         """
         try:
             state = job.__getstate__()
@@ -122,7 +123,7 @@ class JobCodec:
         return self._joined(job.id, moment, zone, rest)
 
     def advanced(self, stored: StoredJob, next_run_time: datetime | None) -> bytes:
-        """The bytes of the same job with another next run time."""
+        """The job's bytes with another next run time. None = the job has no next run time."""
         if not is_built_in(stored.trigger):
             doc = _loads(stored.rest.decode())
             doc["t"] = self._triggers.dump(stored.trigger)
@@ -160,7 +161,7 @@ class JobCodec:
         """Read a job from bytes. If `resolve` is False, nothing is imported, and the job has only its function's name.
 
         Raises:
-            BadSignature, Forbidden, Unreadable: the job may not or cannot be read. Nothing was imported.
+            BadSignature, Forbidden, Unreadable: the job may not or cannot be read.
             NotRegistered, NotHere: this process cannot run the job; another process perhaps can.
         """
         when, zone, rest, doc = _parts(self.unseal(job_id, raw))
@@ -222,11 +223,12 @@ class JobCodec:
     def rewritten(
         self, job_id: str, raw: bytes, *, func: str | None = None, metadata: Mapping[str, Any] | None = None
     ) -> bytes:
-        """The same job with another function reference or other metadata. The job is not loaded.
+        """The job's bytes with another function reference or other metadata. The job is not loaded.
 
         Raises:
-            BadSignature, Unreadable: it cannot be read.
+            BadSignature, Unreadable: the given bytes cannot be read.
             Forbidden: the new reference is outside of the allow-list.
+            NotSerializable: the metadata cannot be stored.
         """
         when, zone, _, doc = _parts(self.unseal(job_id, raw))
         if func is not None:
@@ -238,10 +240,10 @@ class JobCodec:
         return self._joined(job_id, None if when is None else from_us(when), zone, rest)
 
     def moved(self, job_id: str, raw: bytes, next_run_time: datetime | None) -> bytes:
-        """The same job with another next run time, in its own time zone. The job is not loaded.
+        """The job's bytes with another next run time and the same time zone. The job is not loaded.
 
         Raises:
-            BadSignature, Unreadable: it cannot be read.
+            BadSignature, Unreadable: the given bytes cannot be read.
         """
         _, zone, rest, doc = _parts(self.unseal(job_id, raw))
         return self._joined(job_id, next_run_time, zone or self._home_zone(doc), rest)

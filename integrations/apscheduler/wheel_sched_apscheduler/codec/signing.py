@@ -1,9 +1,9 @@
-"""Signatures of stored jobs: HMAC-SHA256 over id and body. Only a process with a secret can make or move a job.
+"""Signatures of stored jobs: HMAC-SHA256 over id and body. Only a process with a secret can add or change a job.
 
 The secret comes from the jobstore's setting `secret`, or from the environment, `WHEEL_SCHED_APS_SECRET`. For a store in
 a folder (`embedded:FOLDER`), this module makes a secret at the first use and keeps it beside the data, in a file that
-only its owner can read. A store behind a URL has no place that its writers cannot read, so there the user must give a
-secret.
+only its owner can read. Whoever can write to a store behind a URL can also read everything in it. So for such a store
+the user must give a secret.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Signer:
         """Check the signature and return the body without it.
 
         Raises:
-            BadSignature: none of the secrets has signed it for this job.
+            BadSignature: none of the secrets has signed the body for this job.
         """
         if signed[:1] == MARK and len(signed) > _LENGTH:
             mac, body = signed[1 : _LENGTH + 1], signed[_LENGTH + 1 :]
@@ -115,7 +115,7 @@ def kept_secret(folder: Path) -> bytes:
     """The secret of a data folder. Makes one if there is none. If several processes do so, they all get the same one.
 
     Raises:
-        ConfigError: it cannot be read or written, or has less than 16 bytes.
+        ConfigError: the secret cannot be read or written, or has less than 16 bytes.
     """
     path = folder / FILE
     try:

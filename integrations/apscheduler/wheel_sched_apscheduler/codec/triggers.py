@@ -50,7 +50,7 @@ MONTHS_AT_MOST = 12 * 1000  # beyond the end of the calendar CalendarIntervalTri
 
 
 def is_built_in(trigger: Any) -> bool:
-    """Whether the trigger is one of APScheduler's, which hold no state and give the same answer in every process."""
+    """Whether the trigger's class is one of APScheduler's. Such a trigger does not change when it is asked."""
     return type(trigger) in _BUILT_IN
 
 
@@ -62,7 +62,7 @@ class Triggers:
         extra: further trigger classes that stored jobs may name, or their names "module:name".
 
     Raises:
-        ConfigError: one of them is no class with `get_next_fire_time`.
+        ConfigError: an entry of `extra` cannot be imported, or is no class with `get_next_fire_time`.
     """
 
     def __init__(self, values: Values, extra: Iterable[type | str] = ()) -> None:
@@ -86,7 +86,7 @@ class Triggers:
         """Write a trigger as [name, state].
 
         Raises:
-            NotSerializable: its class is not allowed, its state is not plain, or one of its fields is wrong.
+            NotSerializable: the trigger's class is not allowed, its state is not plain, or one of its fields is wrong.
         """
         kind = type(trigger)
         name = _BUILT_IN.get(kind)
@@ -121,8 +121,8 @@ class Triggers:
         """The trigger that `dump` has written.
 
         Raises:
-            Forbidden: it names a class that is not allowed; nothing was imported.
-            Unreadable: its state is not what `dump` makes.
+            Forbidden: the data names a class that is not allowed; nothing was imported.
+            Unreadable: the data is not what `dump` makes.
         """
         if depth > MAX_DEPTH:
             raise Unreadable("its triggers are nested too deeply")

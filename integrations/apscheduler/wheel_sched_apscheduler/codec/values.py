@@ -66,7 +66,7 @@ class Values:
         """Write a value as data for JSON. `place` says in an error where the value is.
 
         Raises:
-            NotSerializable: the value has another type, or is nested too deeply.
+            NotSerializable: the value's type is not listed at the top of this module, or it is nested too deeply.
         """
         kind = type(value)
         if value is None or kind in (str, bool, int):
@@ -133,7 +133,7 @@ class Values:
 
 
 def _dump_scalar(value: Any) -> dict[str, Any] | None:
-    """A tagged value; None when the type is not known. A subclass is not known: it would be read as its base class."""
+    """The value with its tag; None when its type has none. A subclass has none: it would be read as its base class."""
     kind = type(value)
     if kind is datetime:
         if value.tzinfo is None:

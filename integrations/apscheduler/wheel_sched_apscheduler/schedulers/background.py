@@ -22,7 +22,7 @@ class WheelBlockingScheduler(WheelScheduler, BlockingScheduler):
         """Run the loop until another thread or a job calls `shutdown`.
 
         Raises:
-            SchedulerAlreadyRunningError: it was started before and not shut down.
+            SchedulerAlreadyRunningError: the scheduler was started before and not shut down.
         """
         self._before_start()
         BaseScheduler.start(self, paused)
@@ -30,13 +30,13 @@ class WheelBlockingScheduler(WheelScheduler, BlockingScheduler):
 
 
 class WheelBackgroundScheduler(WheelScheduler, BackgroundScheduler):
-    """Replaces `BackgroundScheduler`, and accepts its setting `daemon`. See `WheelScheduler` for the others."""
+    """Replaces `BackgroundScheduler`, and accepts its setting `daemon`. See `WheelScheduler` for other settings."""
 
     def start(self, paused: bool = False) -> None:
         """Start the loop's thread and return.
 
         Raises:
-            SchedulerAlreadyRunningError: it was started before and not shut down.
+            SchedulerAlreadyRunningError: the scheduler was started before and not shut down.
         """
         self._before_start()
         BaseScheduler.start(self, paused)

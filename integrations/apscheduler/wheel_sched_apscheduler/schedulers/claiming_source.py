@@ -146,7 +146,7 @@ class ClaimingJobSource:
         return []
 
     def _plan(self, occurrence: Occurrence, now: datetime) -> bool:
-        """Set the run times of an occurrence and the job's next run time. Returns False if it does not run now."""
+        """Set an occurrence's run times and the job's next run time. Returns False if the occurrence cannot run now."""
         job = occurrence.job
         try:
             if occurrence.run_times:
@@ -219,7 +219,7 @@ class _ExecutorLoad:
 class InFlightLimits:
     """How many occurrences of one jobstore each executor holds, and how many more may be claimed.
 
-    Threads: any thread calls `leave`; the claiming thread calls the rest.
+    Threads: any thread calls `leave`; the claiming thread calls the other methods.
 
     Args:
         executors: the names of all executors. The scheduler may add and remove names.
@@ -241,7 +241,7 @@ class InFlightLimits:
         return sum(len(load.occurrences) for load in self._loads.values())
 
     def room(self) -> tuple[int, float | None]:
-        """How many jobs may be claimed. If none, also after how many seconds to ask again; None = after `leave`."""
+        """How many jobs may be claimed now. If none: in how many seconds to ask again; None = after a `leave`."""
         answer = self._room()
         if not answer[0]:
             self._waiting = True

@@ -31,7 +31,7 @@ _SLICE = 16  # tasks started in one turn of the loop, which takes much less than
 
 
 class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
-    """Replaces `AsyncIOScheduler`, and accepts its setting `event_loop`. See `WheelScheduler` for the others.
+    """Replaces `AsyncIOScheduler`, and accepts its setting `event_loop`. See `WheelScheduler` for other settings.
 
     A thread of the scheduler claims and settles jobs. The event loop only starts the coroutines, a few at a time, and
     calls the listeners. `add_job` and the other methods call the store in the caller's thread, and block it. A
@@ -45,7 +45,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         """Start the scheduler. Call this on the running event loop.
 
         Raises:
-            SchedulerAlreadyRunningError: it was started before and not shut down.
+            SchedulerAlreadyRunningError: the scheduler was started before and not shut down.
             RuntimeError: no event loop is running and none was given.
         """
         self._before_start()
@@ -80,7 +80,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         """Overrides `WheelScheduler.drain`. Do not call it from the event loop's thread, which runs the jobs.
 
         Raises:
-            SchedulerNotRunningError: it was not started.
+            SchedulerNotRunningError: the scheduler was not started.
             RuntimeError: called on the event loop or from inside a job; nothing was changed.
         """
         if self._on_the_loop():
@@ -88,7 +88,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         return super().drain(timeout)
 
     def shutdown(self, wait: bool = True) -> None:
-        """Cancel running coroutines, as stock does, and end executors and job stores.
+        """Cancel running coroutines, as stock APScheduler does, and end executors and job stores.
 
         Await `drain_async` first to let coroutines end. This returns at once: a new thread ends executors and job
         stores, and the interpreter does not exit before that thread has ended.
@@ -97,7 +97,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
             wait: whether other executors wait for their jobs. Defaults to True.
 
         Raises:
-            SchedulerNotRunningError: it was not started, or is being shut down.
+            SchedulerNotRunningError: the scheduler was not started, or is being shut down.
         """
         self._begin_the_end()
         loop = self._eventloop
@@ -156,7 +156,7 @@ class EventLoopAdapter(ExecutorAdapter):
         self._begun = threading.Event()
 
     def wait_begun(self, patience_s: float) -> None:
-        """Wait until the event loop has started all submissions, at most `patience_s`. Do not call it on the loop."""
+        """Wait until the event loop has started all submissions, at most `patience_s` s. Do not call it on the loop."""
         self._begun.wait(patience_s)
 
     def _report(self, accepted: list[Submission], refused: list[Submission]) -> None:
@@ -171,7 +171,7 @@ class EventLoopAdapter(ExecutorAdapter):
             self.abandon()
 
     def _start_slice(self, again: bool = False) -> None:
-        """Start a few submissions, and the rest in the next turns of the event loop. Runs on the event loop."""
+        """Start a few submissions now, and the others in the next turns of the event loop. Runs on the event loop."""
         if self._reports.closing:
             self.abandon()
         if self._slicing and not again:

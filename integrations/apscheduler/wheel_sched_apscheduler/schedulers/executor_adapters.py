@@ -4,9 +4,9 @@ A stock scheduler submits each job separately, which costs a future with its con
 spends 60 to 80 % of its time on this. The adapter for a thread pool puts a whole batch into one deque. All idle workers
 take jobs from the deque, and each takes the next job when it has finished the last one. So a slow job delays no other.
 
-Each adapter updates the executor's own count of running instances, so `max_instances` has the stock meaning. Each
+Each adapter updates the executor's own count of running instances, so `max_instances` has APScheduler's meaning. Each
 submission ends in an event, also when the executor was shut down, a worker process dies, or the arguments cannot be
-sent to a worker process. In these cases stock only writes to the log.
+sent to a worker process. In these cases stock APScheduler only writes to the log.
 
 Threads: only the scheduler's thread calls `submit`.
 """
@@ -143,7 +143,7 @@ class ExecutorAdapter:
         self._reports.finished()
 
     def _dropped(self, submission: Submission) -> None:
-        """Report a job that never started or was interrupted: an error, unless its jobstore hands it out again."""
+        """Report a job that did not start or was interrupted: no error if a shutdown lets its jobstore repeat it."""
         if submission.comes_again and self._reports.closing:
             self._succeeded(submission, [])
         else:
@@ -151,7 +151,7 @@ class ExecutorAdapter:
 
 
 class GenericExecutorAdapter(ExecutorAdapter):
-    """Submits jobs to an executor that has no adapter of its own, by its `submit_job`, one job at a time.
+    """Submits jobs one at a time, by the executor's `submit_job`. Used for executors without an adapter of their own.
 
     Such an executor reports the end of a run with the job id, without the submission, and sends no event for an error.
     So this adapter replaces the two methods by which this executor object reports the end of a run.
@@ -191,7 +191,7 @@ class GenericExecutorAdapter(ExecutorAdapter):
                     self._reports.announce(submission.missed())
 
     def _drop_count_of_none(self, job_id: str) -> None:
-        """Remove a count of zero.
+        """Remove the executor's count of a job's running instances, if the count is zero.
 
         An executor that runs the job inside `submit_job` decreases the count before APScheduler increases it. So a
         count of zero would remain for each job id.
@@ -211,7 +211,7 @@ class GenericExecutorAdapter(ExecutorAdapter):
         return job
 
     def _take_back(self, job_id: str, submission: Submission | None = None, event: Any = None) -> Submission | None:
-        """Remove and return a submission: the given one, else that with the event's run time, else the job's oldest."""
+        """Remove and return `submission`; None = the submission with the event's run time, else the job's oldest."""
         with self._submitted_lock:
             out = self._unended.get(job_id, [])
             if submission is None and event is not None:
@@ -345,7 +345,7 @@ class ThreadPoolAdapter(ExecutorAdapter):
 
 
 class ProcessPoolAdapter(ExecutorAdapter):
-    """Submits jobs to a pool of processes, each as a future. Replaces a broken pool, as stock does, and logs this."""
+    """Submits jobs to a pool of processes, each as a future. Replaces a broken pool, as APScheduler does; logs this."""
 
     def _run(self, submissions: list[Submission]) -> None:
         for submission in submissions:

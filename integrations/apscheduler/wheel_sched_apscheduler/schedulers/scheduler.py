@@ -52,6 +52,9 @@ class WheelScheduler(BaseScheduler):
         job_defaults: the defaults of jobs, as APScheduler's schedulers take them. But `misfire_grace_time` defaults to
             None: no late run is dropped. Lateness is measured when a job is claimed, not when a worker is free.
 
+    Raises:
+        ConfigError: `batch` or `max_in_flight` is wrong.
+
     Threads: any thread may call any public method, also from inside a job or a listener.
     """
 
@@ -266,7 +269,7 @@ class WheelScheduler(BaseScheduler):
     # ---- reports of adapters
 
     def wants(self, mask: int) -> bool:
-        """Whether there is a listener for events of `mask`."""
+        """Whether there is a listener for an event code in `mask`."""
         return any(mask & wanted for _, wanted in self._listeners)
 
     def announce(self, events: list[SchedulerEvent]) -> None:
@@ -305,7 +308,7 @@ class WheelScheduler(BaseScheduler):
             Whether all submitted jobs have ended. The scheduler stays paused in any case: call `resume` or `shutdown`.
 
         Raises:
-            SchedulerNotRunningError: it was not started.
+            SchedulerNotRunningError: the scheduler was not started.
             RuntimeError: called from inside a job or the scheduler's own thread, which cannot wait for itself.
         """
         if self._would_wait_for_itself():

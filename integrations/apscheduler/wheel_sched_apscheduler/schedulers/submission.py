@@ -1,9 +1,9 @@
 """A submission: runs of one job that the scheduler gives to an executor. This module also executes them.
 
 `run` replaces APScheduler's `run_job`, which looks up its logger under a lock that all workers share, and makes two log
-calls for each job. That is a third of the cost of a short job. `run` makes the same events and log lines, and clears
-tracebacks in the same way. It does not check the misfire grace, because the job source has checked it. Coroutines run
-in APScheduler's own `run_coroutine_job`.
+calls for each job. The look-up and the log calls are a third of the cost of a short job. `run` makes the same events
+and log lines as `run_job`, and clears tracebacks as it does. `run` does not check the misfire grace, because the job
+source has checked it. Coroutines run in APScheduler's own `run_coroutine_job`.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Reports(Protocol):
     closing: bool
 
     def wants(self, mask: int) -> bool:
-        """Whether there is a listener for events of `mask`."""
+        """Whether there is a listener for an event code in `mask`."""
 
     def announce(self, events: list[SchedulerEvent]) -> None:
         """Hand events to the listeners, in order."""
 
     def last_run_ended(self, submission: Submission, gone: bool = True) -> None:
-        """After the events of a job's last run: report its end. If `gone` is False, the job is handed out again."""
+        """Report that a job's last run has ended, after the run's events. `gone` False: the job is handed out again."""
 
     def finished(self) -> None:
         """Report that a submission has ended, in any way."""
@@ -79,7 +79,7 @@ class Submission:
 
     Args:
         job: the job. It has no misfire grace, because the job source has already checked the lateness.
-        alias: the alias of its jobstore.
+        alias: the alias of the job's jobstore.
         run_times: the run times to run, earliest first; empty when all came too late.
         source: gets the events of the end; no events if the job was interrupted and must be handed out again. Defaults
             to None: the jobstore needs no report, and hands out no job twice.
@@ -198,7 +198,7 @@ def run(
 async def run_coroutine(
     job: Job, alias: str, run_times: list[datetime], logger_name: str, fencing: FencingInfo | None
 ) -> list[SchedulerEvent]:
-    """Run a coroutine job for each of its run times, in its own task, and return the events of their ends."""
+    """Run a coroutine job for each of its run times, and return the events of their ends. Call it in a new task."""
     events: list[Any] = []
     for run_time in run_times:
         if fencing is not None:  # the context ends with the task: nothing to reset

@@ -1,4 +1,4 @@
-"""Judges a history of the world of jobs by the promises of docs/apscheduler.md and docs/guarantees.md.
+"""Judges a history, a simulated run of schedulers, by the promises of docs/apscheduler.md and docs/guarantees.md.
 
 The checker sees the answers that the producer got, the runs of job bodies, and what is left in the store. It reads no
 counter of the product.
@@ -169,7 +169,7 @@ class _JobJudge:
         return died <= self._troubles.claimed_by(free) + CLAIMED_MS
 
     def _full_until(self, at: int, claimed_by: int) -> int | None:
-        """When a run could begin, if `max_instances` other runs were under way when it was handed out. Else None."""
+        """From when a run can begin, if `max_instances` other runs were under way at its claim; None if not so many."""
         others = [(self._claimed_ms(run), self._counts_until(run)) for run in self._runs if run.run_ms != at]
         for one in self._handed_out:
             if one.covers(at) and one.at_ms <= claimed_by:
@@ -204,7 +204,7 @@ class _JobJudge:
         return FOREVER_MS if died is None else self._troubles.claimed_by(died) + LEASE_MS
 
     def _delay_of_reports(self, run: JobRun) -> int:
-        """How long the report of a run's end may take."""
+        """How long the report of a run's end may take, in ms."""
         ended = run.ended_ns // MS
         return self._troubles.claimed_by(ended) - ended
 
@@ -238,16 +238,16 @@ class _JobJudge:
     def _claims_lost(self, at: int) -> int:
         """How many claims of this run time the server has lost. After each loss it hands the run time out again.
 
-        The process that had the lost claim may have stored the run as a split item. Then the store hands the run time
-        out again after the death of that process, perhaps long after the loss.
+        The process that had the lost claim may have stored the run as an item of its own, a split item. Then the store
+        hands the run time out again after the death of that process, perhaps long after the loss.
         """
         return sum(one.covers(at) for one in self._lost_claims)
 
     def _named_again(self, at: int, runs: list[JobRun]) -> int:
         """How many calls have scheduled this run time again, although it had run.
 
-        A resume schedules the times after its caller's clock. A scheduler whose clock is ahead may have run some of
-        them already, and so may any scheduler until the call takes effect.
+        A resume schedules the run times after the present time by its caller's clock. A scheduler whose clock is ahead
+        may have run some of them already. So may any scheduler until the call takes effect.
         """
         return sum(
             period.began_ms < at <= max(period.began_ms + self._troubles.ahead_ms, period.answered_ms)
@@ -259,9 +259,9 @@ class _JobJudge:
     def _wrote_late(self, before: list[JobRun], run: JobRun) -> bool:
         """Whether a process that ran this occurrence before has stood still for longer than its lease.
 
-        When such a process continues, it may still store a split item for its run, although another process has claimed
-        the occurrence. Whoever claims the split item runs the occurrence once more: see the traps in
-        docs/apscheduler.md.
+        When such a process continues, it may still store its run as an item of its own, a split item, although another
+        process has claimed the occurrence. Whoever claims the split item runs the occurrence once more: see the traps
+        in docs/apscheduler.md.
         """
         until = run.began_ns // MS
         return not self._at_most_once and any(
@@ -368,7 +368,7 @@ class _JobJudge:
         )
 
     def _was_written_late(self, run: JobRun) -> bool:
-        """Whether a process that stood still stored this run late (see `_wrote_late`), so that a count lacked it."""
+        """Whether a process that stood still stored this run too late to be counted by others, see `_wrote_late`."""
         before = [one for one in self._runs if one.run_ms == run.run_ms and one.began_ns < run.began_ns]
         return self._wrote_late(before, run)
 

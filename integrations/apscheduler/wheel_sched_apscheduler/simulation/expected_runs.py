@@ -1,8 +1,8 @@
 """Computes from the answers that the producer got which runs of a job must take place, and which must not.
 
 A call that adds, reschedules or resumes a job opens a *period*: from then on the job runs at the times of its trigger.
-The next such call, a pause or a removal closes the period. A call without an answer may have taken effect at any time
-after its beginning, or not at all.
+The next call that opens a period closes this one, and so does a pause or a removal. A call without an answer may have
+taken effect at any time after its beginning, or not at all.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Period:
         return min((one for one in self.times if one > at), default=FOREVER_MS)
 
     def may_run(self, at: int, ahead_ms: int) -> bool:
-        """Whether this time may run. A process may be `ahead_ms` ahead of true time."""
+        """Whether this run time may run. A process's clock may be `ahead_ms` ahead of true time."""
         return at in self.times and self.possible_from <= at <= self.closed_at + ahead_ms
 
 

@@ -1,6 +1,6 @@
 """Which jobs the store handed out in a history, when, and to whom, and which leases it extended.
 
-The server of this world keeps its answers to claims and to calls that extend leases, with the true time. From these the
+The simulated server keeps its answers to claims and to calls that extend leases, with the true time. From these the
 checker learns whether a process that died had claimed a run, and whether the server lost the claim under which a
 process ran a job. If a lease ended, the checker also learns since when the process had not reached the store. After the
 end of a lease, the store hands the run out again, see docs/guarantees.md.
@@ -33,7 +33,7 @@ _JOB_ID = re.compile(r"job(\d+)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandedOut:
-    """A job, or the split item of a run, that a claim has handed out. All times are true time in ms.
+    """A job, or a run in an item of its own (a split item), that a claim has handed out. Times are true time in ms.
 
     Args:
         number: the job's number in the history.
@@ -122,7 +122,7 @@ class JobServer(StoreServer):
             self.holds.append(Hold(item_id, process, at_ms, since_ms))
 
     def last_hold(self, handed_out: HandedOut, process: str) -> Hold | None:
-        """The last hold of a process on an item before a claim handed the item to another. None: there is none."""
+        """The last hold of `process` on the item of `handed_out` before this claim. None: there is none."""
         return next(
             (
                 hold
@@ -152,11 +152,11 @@ class JobServer(StoreServer):
         return None if moment is None else to_ms(moment) - START_MS
 
     def lost_claims(self, number: int) -> list[HandedOut]:
-        """Those entries of `handed_out` about a job whose claims the server has lost, see `StoreServer.lost_calls`."""
+        """The claims in `handed_out` of one job that the server has lost, see `StoreServer.lost_calls`."""
         return [
             one for one in self.handed_out if one.number == number and any(one.call is call for call in self.lost_calls)
         ]
 
     def undone_jobs(self) -> set[int]:
-        """The jobs about which the server has lost a write. `appendfsync everysec` allows that."""
+        """The numbers of the jobs about which the server has lost a write. `appendfsync everysec` allows that."""
         return {int(number) for call in self.lost_calls for number in _JOB_ID.findall(repr(call))}

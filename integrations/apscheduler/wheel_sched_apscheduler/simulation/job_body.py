@@ -1,4 +1,4 @@
-"""The function of every simulated job. A stored job names its function and the module, so it must be in a module."""
+"""The function of every simulated job. A stored job names its function by module and name, so a module defines it."""
 
 from __future__ import annotations
 

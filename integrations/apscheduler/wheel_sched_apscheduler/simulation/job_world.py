@@ -183,7 +183,7 @@ class JobWorld:
         return lambda: None
 
     def _plain_calls(self) -> Mapping[str, Callable[[Any], object]]:
-        """Make the calls from a process without a scheduler."""
+        """The functions that make the calls in a process without a scheduler, by action."""
         producer = Producer(self._jobstore(), timezone=UTC)
         store = producer.jobstore
 
@@ -214,7 +214,7 @@ class JobWorld:
         }
 
     def _scheduler_calls(self) -> Mapping[str, Callable[[Any], object]]:
-        """Make the calls through a paused scheduler."""
+        """The functions that make the calls through a paused scheduler, by action."""
         scheduler = self._started(WheelBackgroundScheduler, paused=True)
         return {
             "add": lambda step: scheduler.add_job(run, trigger_of(step), id=id_of(step), **self._job_options(step)),

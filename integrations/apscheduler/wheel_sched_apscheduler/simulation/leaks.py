@@ -10,7 +10,7 @@ from wheel_sched_apscheduler.simulation.job_world import JobWorld
 def leaks(history: JobWorld, undone: set[int]) -> list[str]:
     """Check that at the end no item is due or leased, and that the producer has made all its calls.
 
-    A held item must be a paused job or the item of a process.
+    A held item must be a paused job, or an item in which a process lists its long runs.
     """
     found = []
     items = history.store.contents.items()

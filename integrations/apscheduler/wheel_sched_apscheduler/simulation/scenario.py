@@ -23,14 +23,14 @@ SKEWS_MS = (0, 0, 0, 40, -40, 3_000, -1_500)  # of a process's wall clock
 
 @dataclass(frozen=True, slots=True)
 class JobStep(HandIn):
-    """One call of the producer. `number`: the number of the job. `delay`: the time from `at` to the first run time.
+    """One call of the producer. `number`: the number of the job. `delay`: the ms from `at` to the first run time.
 
     Args:
         action: "add", or one of `CHANGES`.
         trigger: for "add" and "reschedule": "date", "interval" or "cron".
         every: ms between two run times; for a cron trigger a multiple of 1,000.
         times: the largest number of run times.
-        grace_s: the misfire grace time; 0: None.
+        grace_s: the misfire grace time in seconds; 0 stands for None.
         coalesce: whether missed run times become one.
         instances: how many instances may run at a time.
     """
@@ -63,7 +63,7 @@ class JobStep(HandIn):
 
     @property
     def end_ms(self) -> int:
-        """The trigger's end, a little after its last run time, because APScheduler's intervals are not exact."""
+        """The trigger's end in ms, a little after its last run time: APScheduler's intervals are not exact."""
         return self.first_ms + self.every * (self.times - 1) + 50
 
     def run_times(self) -> list[int]:

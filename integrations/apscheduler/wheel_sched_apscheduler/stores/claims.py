@@ -1,7 +1,7 @@
 """In-flight claims: the occurrences that this process has claimed, until the store knows how each one ended.
 
 A claimed job stays in the store under a lease. The jobstore reports to this module how occurrences end, and the module
-makes commands for the store of these reports, without I/O. One round trip carries many commands, and also the next
+makes commands for the store from these reports, without I/O. One round trip carries many commands, and also the next
 claim if possible.
 
     the occurrence             what the commands do
@@ -16,11 +16,11 @@ So an occurrence is in the store until it has ended. While the run is short, the
 run takes longer than `SPLIT_AFTER_S`, or if the next run of the job is due, a split item represents it. If the process
 dies, the lease ends. The job or the split item is then due again, and the next process that claims gets it.
 
-Other processes may change a job while it is in flight. If they have replaced its record, the store refuses the
-settlement (OTHER_VERSION). This module then reads the record again and makes a new settlement. It has the planned run
-time, unless the change has set another one. A new job may also take the id of a job in its last run. The process that
-adds the new job moves the old run to the split item `<due>\\0<job id>`, under the same claim. The store then finds no
-claim under the job's id (STALE), and this module settles the split item.
+Other processes may change a job while it is in flight. If one has replaced the job's record, the store refuses the
+settlement (OTHER_VERSION). This module then reads the record again and makes a new settlement. The new settlement has
+the planned run time, unless the change has set another one. A new job may also take the id of a job in its last run.
+The process that adds the new job moves the old run to the split item `<due>\\0<job id>`, under the same claim. The
+store then finds no claim under the job's id (STALE), and this module settles the split item.
 
 Invariant. An occurrence is in `in_flight` from its claim until the store has answered its last settlement. A command
 whose answer was lost is sent again unchanged, with the same request token if it has one.
@@ -58,7 +58,7 @@ ORPHANS_AT_MOST = 10_000  # ended occurrences that were settled too late; this p
 
 
 class _Gathered:
-    """The contents of one round trip, grouped by shard. Settlements are also grouped by claim."""
+    """What one round trip must write to the store, grouped by shard. Settlements are also grouped by claim."""
 
     def __init__(self) -> None:
         self.settlements: dict[tuple[int, int], list[PendingSettlement]] = {}
@@ -107,7 +107,7 @@ class InFlightClaims:
         return bool(self._ended or self._released or self._unsent or self._replaced or self._decided)
 
     def next_split_s(self, now_s: float) -> float | None:
-        """The seconds until the next running job must be split; None = there is none."""
+        """The seconds until a running job must be split (stored in an item of its own); None = there is none."""
         return max(0.0, self._young[0].handle.since + SPLIT_AFTER_S - now_s) if self._young else None
 
     # Reports about occurrences.
@@ -156,7 +156,7 @@ class InFlightClaims:
         return True
 
     def _move_beside(self, occurrence: Occurrence) -> None:
-        """Note that the store has moved the claim to a split item, because a new job has taken the job's id."""
+        """Note that the store has moved the claim to an item of its own, because a new job has taken the job's id."""
         handle: ClaimHandle = occurrence.handle
         self._forget(occurrence)
         handle.item_id, handle.split_item = split_item_id(occurrence.job_id, handle.due_ms), True
@@ -184,12 +184,12 @@ class InFlightClaims:
     # Commands for the store.
 
     def gather(self, server_now_ms: int, *, split_due_ms: int | None = None) -> list[PendingCommand]:
-        """The commands for all reports since the last call.
+        """The commands for the store that carry out all reports since the last call of `gather`.
 
         Args:
             server_now_ms: the store's time.
-            split_due_ms: also split running jobs whose next run is due at this time or earlier. Defaults to None: split
-                only long runs.
+            split_due_ms: also split a run (store it in an item of its own) if the job's next run is due at this time or
+                earlier. Defaults to None: split only long runs.
         """
         commands, self._unsent = self._unsent, []
         gathered = _Gathered()

@@ -4,8 +4,8 @@ The connection opens the store at the first use. Between two answers of the serv
 time. All parts of a jobstore log to `StoreConnection.logger`, so that their lines have the alias of the jobstore.
 
 *The settler* thread reports ended occurrences to the store. A pass of the scheduler does this together with its claim;
-the settler does it between two passes. It waits a moment first, so that one round trip reports many ends. It also
-extends leases. *The listener* thread learns of jobs that other processes have made due earlier.
+the settler does it between two passes. The settler waits a moment first, so that one round trip reports many ends. It
+also extends leases. *The listener* thread learns of jobs that other processes have made due earlier.
 
 The settler also opens the store. A scheduler's `start` may run on an event loop, so it waits only a moment for the
 store. If the store does not answer by then, the settler continues to wait for it.
@@ -46,7 +46,7 @@ class StoreConnection:
     Args:
         target: URL or client of the server.
         options: the other arguments of `open_store`: namespace, shards, durability, replicas.
-        store: an open store to use instead of `target`. Its owner closes it. Defaults to None.
+        store: an open store to use instead of `target`. `close` does not close it. Defaults to None.
     """
 
     def __init__(self, target: Any, options: Mapping[str, Any], store: DelayStore | None = None) -> None:
@@ -243,10 +243,13 @@ class OccurrenceSettler:
             self._notified.set()
 
     def stop(self, *, until: Callable[[], bool], runs: Callable[[], bool], then: Callable[[], None]) -> None:
-        """Let the settler end when `until()` is true and all reports are sent. It then calls `then`.
+        """Let the settler end and then call `then`.
 
-        If `runs()` says that a job still runs, this returns at once. Otherwise it waits for the settler. If the store
-        does not answer for `PATIENCE_S` while no job runs, the settler ends without sending the rest.
+        It ends when all reports are sent, and when also `until()` is true or no job runs.
+
+        If `runs()` says that a job still runs, this method returns at once. Otherwise it waits for the settler, for
+        at most `PATIENCE_S` seconds. If the store does not answer for so long while no job runs, the settler ends
+        without sending the other reports.
         """
         self._may_end, self._runs, self._then = until, runs, then
         self._stopping.set()

@@ -64,7 +64,7 @@ def claimed_due_ms(found: Found) -> int:
 
 
 def run_ref(job_id: str) -> str:
-    """The ref by which the split items and marks of a job's runs are found."""
+    """The ref by which the store finds the items of a job's runs: split items and marks."""
     return f"run:{job_id}"
 
 
@@ -84,7 +84,7 @@ def is_put_back(settlement: Next) -> bool:
 
 
 def split_item_id(job_id: str, run_ms: int) -> str:
-    """The id of the split item for a run of this job at this run time."""
+    """The id of the split item, the item of its own in which the job's run at this run time is stored."""
     return f"{run_ms}\0{job_id}"
 
 
@@ -164,7 +164,7 @@ class ClaimHandle:
 
 
 class RunWriter:
-    """Makes the settlements and split items with which a process reports runs to the store. No I/O.
+    """Makes the settlements and split items (runs in items of their own) that report runs to the store. No I/O.
 
     Args:
         codec: writes jobs.
@@ -187,7 +187,10 @@ class RunWriter:
         return Done(handle.item_id, None if once else handle.version)
 
     def successor(self, occurrence: Occurrence, *, running: bool = False) -> Next:
-        """The settlement after which the job waits for its next run. `running`: a split item continues this run."""
+        """The settlement after which the job waits for its next run.
+
+        `running`: this run continues in an item of its own, a split item.
+        """
         handle: ClaimHandle = occurrence.handle
         moment = occurrence.next_run_time
         body = self._codec.advanced(handle.stored, moment)
@@ -202,7 +205,7 @@ class RunWriter:
         Args:
             occurrence: the run that has ended or was split.
             found: the present record of the job.
-            running: whether the run continues as a split item.
+            running: whether the run continues in an item of its own, a split item.
         """
         handle: ClaimHandle = occurrence.handle
         moment = self._codec.next_run_time(found.body)
@@ -219,7 +222,10 @@ class RunWriter:
         return Next(found.id, due_of(moment), body, JOB, refs, version=found.version)
 
     def split_item_of(self, occurrence: Occurrence, due_ms: int, *, waiting: bool = False) -> Item:
-        """The split item in which an occurrence continues. `waiting`: it was put back, so no process runs it now."""
+        """The split item, an item of its own, in which an occurrence continues.
+
+        `waiting`: the occurrence was put back, so no process runs it now.
+        """
         run_times, body = occurrence.run_times or [occurrence.scheduled], occurrence.handle.body
         item = self.split_item(occurrence.job_id, to_ms(run_times[0]), run_times, body, due_ms=due_ms)
         return replace(item, refs=(*item.refs, WAITING)) if waiting else item
@@ -244,7 +250,7 @@ class RunWriter:
     def split_item(
         self, job_id: str, run_ms: int, run_times: Sequence[datetime], body: bytes, *, due_ms: int | None
     ) -> Item:
-        """Make a split item. `body` is the body of the job or of another split item."""
+        """Make a split item: an item in which a run of a job is stored. `body`: the job as the codec has written it."""
         item_id = split_item_id(job_id, run_ms)
         times = ",".join(str(to_us(moment)) for moment in run_times).encode()
         # in the shard of the job, so that its fencing tokens keep growing
@@ -260,7 +266,7 @@ class PendingSettlement(NamedTuple):
         shard, claim_number: name the claim of the item.
         settlement: what becomes of the item.
         occurrence: the run that has ended, was put back or was split. Defaults to None: the item did not become a run.
-        split: whether the run continues as a split item. Defaults to False.
+        split: whether the run continues in an item of its own, a split item. Defaults to False.
     """
 
     shard: int

@@ -1,12 +1,12 @@
-"""Loading: makes occurrences of the items that a process has claimed, and refuses jobs that it cannot run.
+"""Loading: makes occurrences from the items that a process has claimed, and refuses jobs that the process cannot run.
 
 Some claimed items do not become occurrences: the mark of a lost run; a run that is still under way in this process; a
 job that was paused or rescheduled during a run whose process was then lost; a job that this process cannot run. The
 loader settles each of these.
 
 *Refusals.* If an application runs in several releases, a process may lack the function, the executor or the secret of a
-job. It then refuses the job: it gives the job back, and the job is due again a moment later. For a while this process
-claims later than the others do (`deferral_ms`), so that a process that can run the job claims it first.
+job. This process then refuses the job: it gives the job back, and the job is due again a moment later. For a while this
+process claims later than the other processes (`deferral_ms`), so that a process that can run the job claims it first.
 
 A *round* ends when a process claims a job that it has already refused in this round, because the other processes have
 then had time to claim it. The job waits twice as long after each round. Refs of the job hold the number of rounds, the
@@ -81,7 +81,7 @@ _SINCE_AT_MOST_MS = 1 << 47  # the year 6429
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """How often a waiting job was given back.
+    """How often a waiting job was given back by processes that cannot run it.
 
     Args:
         rounds: number of rounds; the first refusal begins round 1.
@@ -153,7 +153,7 @@ class RefusalPolicy:
         """How much later than the other processes this process claims next, so that they can claim refused jobs.
 
         Args:
-            heads: the earliest due time of each shard. If a refused job has it, this process waits.
+            heads: the earliest due time of each shard. If one is the due time of a refused job, this process waits.
         """
         defers = self.clock() < self._defer_until_s or any(head in self._dues for head in heads)
         return DEFER_MS if defers else 0
@@ -198,7 +198,7 @@ class RefusalPolicy:
 
 
 class ClaimLoader:
-    """Makes occurrences of claimed items, and settles the items that do not become occurrences.
+    """Makes occurrences from claimed items, and settles the items that do not become occurrences.
 
     Args:
         codec: reads jobs.

@@ -69,7 +69,7 @@ class MisfireQueue(Generic[T]):
         self._heap: list[int] = []  # dues of the buckets, and of some removed buckets
 
     def add(self, due: int, name: str, entry: T) -> None:
-        """Add an entry. No other entry with this due time has this name."""
+        """Add an entry. The queue must not have an entry with the same due time and name."""
         bucket = self._buckets.get(due)
         if bucket is None:
             bucket = self._buckets[due] = _Bucket()
@@ -156,7 +156,7 @@ class WheelJobStore(MemoryJobQueries):
         return [slot.job for slot in self._ordered()]
 
     def get_next_run_time(self) -> datetime | None:
-        """When to make the next pass. Also considers jobs that this pass has put back."""
+        """When to make the next pass. Also considers jobs that the present pass has put back."""
         return earliest([super().get_next_run_time(), self._head()])
 
     def _drop_notes(self, job_id: str) -> None:
@@ -185,7 +185,7 @@ class WheelJobStore(MemoryJobQueries):
             self._queue.restart(SystemClock().wall_ms())
 
     def shutdown(self) -> None:
-        """Forget every job, as stock's `MemoryJobStore` does."""
+        """Forget every job, as APScheduler's `MemoryJobStore` does."""
         self.remove_all_jobs()
 
     def _update(self, job: Any) -> None:

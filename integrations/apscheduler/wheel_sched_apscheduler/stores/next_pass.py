@@ -1,8 +1,8 @@
 """When a scheduler makes its next pass, and which earlier due times need a wake-up.
 
 Other threads store jobs and report their due times while a pass runs. If the pass has claimed before such a job was
-stored, the answer to the claim does not contain the job. So `NextPass` keeps the reports until the pass plans the next
-one.
+stored, the answer to the claim does not contain the job. So `NextPass` keeps the reports until the pass under way plans
+the next pass.
 
 Threads: any thread calls `earlier` and `sooner`; one thread at a time makes a pass.
 """

@@ -103,7 +103,11 @@ class JobQueries:
         return JobPage([self.entry(found) for found in page.found], page.cursor)
 
     def entries(self, state: JobState | None = None) -> Iterator[JobEntry]:
-        """Every job in a state, or in all states."""
+        """Every job in a state, or in all states.
+
+        Raises:
+            Rejected: there is no such state.
+        """
         for chosen in JOB_STATES if state is None else (state,):
             yield from self._entries(chosen)
 
@@ -128,7 +132,7 @@ class JobQueries:
         return None if found is None or found.topic != JOB else self.entry(found)
 
     def entry(self, found: Found) -> JobEntry:
-        """The entry of a job's record. If the record cannot be read, the entry has the id, the tags and the reason."""
+        """A job's record as a `JobEntry`. If it cannot be read, the entry has only the id, the tags and the reason."""
         state: JobState
         if found.state == "held":
             state = "quarantined" if _is_quarantined(found) else "paused"
@@ -170,7 +174,10 @@ class JobQueries:
         return runs
 
     def workers(self) -> list[dict[str, Any]]:
-        """The processes that have announced runs. A process lists its runs of more than half a second in an item."""
+        """The processes that have announced runs. A process lists its runs of more than half a second in an item.
+
+        Also deletes the items of processes that have ended.
+        """
         store = self.store
         records = []
         for found in store.get(store.find(WORKERS)):
@@ -214,10 +221,11 @@ class JobQueries:
         self.repository.change(job_id, tagged, keep_due=True)
 
     def set_metadata(self, job_id: str, metadata: Mapping[str, Any]) -> None:
-        """Replace the metadata of a job: plain values.
+        """Replace the metadata of a job.
 
         Raises:
             JobLookupError: there is no such job.
+            NotSerializable: a value cannot be stored.
         """
         self.repository.change(
             job_id,
@@ -249,7 +257,7 @@ class JobQueries:
         """Schedule a paused job from now on.
 
         Returns:
-            Its next run time; None when its trigger has no more run times and the job was removed.
+            The job's next run time; None when its trigger has no more run times and the job was removed.
 
         Raises:
             JobLookupError: there is no such job.
@@ -271,7 +279,7 @@ class JobQueries:
     def add_jobs(
         self, jobs: Sequence[Any], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
     ) -> list[str]:
-        """Add jobs, 500 to a round trip, with one wake-up.
+        """Add jobs, 500 in a round trip, with one wake-up.
 
         Returns:
             The ids that already exist. Those jobs were not changed.

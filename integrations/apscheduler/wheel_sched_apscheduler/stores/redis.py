@@ -9,7 +9,7 @@ allow-list, and as pickle only if you ask for it. `scheduler_pass` explains how 
     RedisWheelJobStore         APScheduler's calls over both, and the threads
 
 Cost. A pass makes one round trip for all its jobs: it settles ended occurrences and claims due ones. An idle scheduler
-claims once in `max_sleep_s`. A blocked read learns of jobs that other processes have made due earlier.
+claims once in `max_sleep_s`. A blocking read on the server learns of jobs that other processes have made due earlier.
 
 Threads. Any thread may call any method. From `start` to `shutdown` the jobstore runs two threads. Errors of the store
 never reach a scheduler's loop: if the store does not answer, a pass gets no jobs and the time of the next try.
@@ -63,19 +63,19 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         client: instead of a URL, a redis-py client: standalone, from a Sentinel, or of a Cluster. Defaults to None.
         store: instead of both, an open `DelayStore`. Defaults to None.
         namespace: prefix of all keys. Defaults to "apscheduler".
-        shards: number of shards, fixed when the namespace is created. Several spread it over a cluster. Defaults to 1.
+        shards: number of shards, fixed when the namespace is created. A cluster spreads them. Defaults to 1.
         durability: how durable an acknowledged write is, see docs/guarantees.md. Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         codec: reads and writes jobs; replaces the next five arguments. Defaults to None.
         allow, triggers, aliases, allow_pickle: see `JobCodec`.
         secret: signs the jobs, see `JobCodec`. Defaults to None: the environment's WHEEL_SCHED_APS_SECRET; without
             it, for `embedded:FOLDER`, a secret in the folder; else jobs are not signed.
-        lease_s: how long after the death of a process its jobs are handed out again. Defaults to 30.
+        lease_s: how many seconds after the death of a process its jobs are handed out again. Defaults to 30.
         delivery: "at_most_once" settles an occurrence before it runs, so that a crash loses it. Defaults to
             "at_least_once".
         misfire: when lateness is measured, see `run_times.grace_after_claim`. Defaults to "lenient".
         max_instances_scope: where `max_instances` is counted: "store" = over all processes; "process" = in each
-            process, as stock does. Defaults to "store".
+            process, as APScheduler does. Defaults to "store".
         batch: how many jobs one pass hands out at most. Defaults to 200.
         max_sleep_s: how long a scheduler sleeps at most, in case a wake-up is lost. Defaults to 10.
         history: how many items of run records are kept, of up to 50 records each; 0 = none. Defaults to 1000.
@@ -214,7 +214,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
     # The contract, see `scheduler_pass`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
-        """Settle the newly ended occurrences and claim those that are due at `now`, in one round trip."""
+        """Report the occurrences that have ended to the store, and claim those due at `now`, in one round trip."""
         limit = min(limit or self.settings.batch, 500)
         tracker = self.tracker
         with tracker.lock, self._next_pass:
@@ -326,7 +326,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._notify_settler()
 
     def report_trigger_failure(self, occurrence: Occurrence, error: Exception) -> None:
-        """Quarantine a job with a built-in trigger. Give others back: another release may have a corrected one."""
+        """Quarantine a job with a built-in trigger. Give any other job back: a newer release may repair its trigger."""
         unreadable = is_built_in(occurrence.handle.stored.trigger)
         self.tracker.refuse(occurrence, f"its trigger failed: {error!r}", error=error, unreadable=unreadable)
         self._notify_settler()

@@ -44,7 +44,7 @@ from wheel_sched_apscheduler.stores.loading import without_refusal
 
 TRIES = 50  # how often a change is tried, each time after another process has changed the job
 _STATES: tuple[State, ...] = ("due", "held", "leased")
-PAGE = 500  # records to a round trip
+PAGE = 500  # records in a round trip
 
 
 class LookedUpJob(Job):
@@ -61,7 +61,7 @@ class JobRepository:
     Args:
         connection: the connection to the store.
         codec: reads and writes jobs.
-        planner_of: returns this process's occurrence that has planned the next run of a job (id, record version).
+        planner_of: maps a job's id and record version to this process's occurrence that planned its next run, or None.
         counts_runs: whether runs are counted over all processes. See `_with_running_refs`.
     """
 
@@ -199,7 +199,7 @@ class JobRepository:
             job: the job.
             metadata: plain values. Defaults to none.
             tags: names by which the job can be found. Defaults to none.
-            replace_existing: whether to replace a job with this id. Its metadata and tags stay. Defaults to False.
+            replace_existing: whether to replace a job with this id; the old metadata and tags stay. Defaults to False.
 
         Raises:
             ConflictingIdError: the id exists. Nothing was changed.
@@ -281,7 +281,7 @@ class JobRepository:
         return False
 
     def _move_to_split_item(self, found: Found) -> Alteration:
-        """The change that makes a run in flight a split item. The process that runs it finds it there, see `claims`."""
+        """The change that moves a run in flight into an item of its own. There the run's process finds it: `claims`."""
         run_times: list[datetime] = []
         if not _is_cancelled(found):  # a cancelled run never comes again
             job = self._codec.decode(found.id, found.body, resolve=False).job
@@ -292,7 +292,7 @@ class JobRepository:
     # Changing.
 
     def update(self, job: Any) -> None:
-        """Replace a job; metadata and tags stay. If the run time of `job` is that of its look-up, the stored one stays.
+        """Replace a job; metadata and tags stay. If `job` has the run time of its look-up, the stored run time stays.
 
         Raises:
             JobLookupError: there is no job with this id, or its last run is under way.
@@ -352,7 +352,7 @@ class JobRepository:
             occurrence: this process's occurrence that has claimed the job. Defaults to None.
 
         Raises:
-            JobLookupError: there is no job with this id.
+            JobLookupError: there is no job with this id, or its last run is under way.
         """
         if occurrence is not None and occurrence.planned and occurrence.next_run_time is None:
             found = self._connection.store.get([job_id])[0]

@@ -3,7 +3,7 @@
 *`max_instances`, counted over all processes.* A run that is not very short gets a split item beside its job, with the
 ref `run:<job id>`. From then on the job has the ref `running`. So `apply_limits` asks the store only about claimed jobs
 with the ref `running`, in one round trip for the whole batch. Short runs cost nothing. A job that has reached its limit
-is still handed out, but with a `LimitReached` as its `max_instances`. Its executor then refuses the job in its usual
+is still handed out, but with a `LimitReached` as its `max_instances`. The executor then refuses the job in its usual
 way, with an event and a log line.
 
 With at-most-once delivery a run has already left the store. `RunMarks` writes a *mark* in its place: an item with the
@@ -111,7 +111,7 @@ class _Mark(NamedTuple):
 
 
 class RunMarks:
-    """The marks of runs that have left the store (at-most-once delivery).
+    """The marks: items by which processes count runs that have left the store (at-most-once delivery).
 
     Args:
         shards: number of shards of the namespace.
@@ -158,7 +158,7 @@ class RunMarks:
         return commands_of(ended, lambda shard, batch: Call(shard, Change(batch, new_token())))
 
     def heartbeats(self, server_now_ms: int, alive: Callable[[Occurrence], bool]) -> list[PendingCommand]:
-        """Commands that extend the marks of runs that are alive. Forgets a run that its executor has lost."""
+        """Commands that extend the leases of the marks of live runs. Forgets a run that its executor has lost."""
         beats: dict[int, list[Alteration]] = {}
         lost_s = time.monotonic() - self._lease_ms / 1000
         for occurrence, mark in list(self._running.items()):

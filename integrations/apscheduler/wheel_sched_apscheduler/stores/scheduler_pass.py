@@ -257,7 +257,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         return True
 
     def _occurrence_of(self, job_id: str, run_time: datetime, *, new: bool = False) -> Occurrence | None:
-        """The occurrence that an event is about. `new`: it was just submitted or refused, so skip submitted ones."""
+        """The occurrence that an event is about. `new`: skip occurrences that were already submitted."""
         with self._running_lock:
             occurrences = [one for one in self._running.get(job_id, ()) if not (new and one.submitted)]
             if len(occurrences) == 1:

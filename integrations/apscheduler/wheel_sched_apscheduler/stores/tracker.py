@@ -78,7 +78,7 @@ class ClaimTracker:
         """Settle ended occurrences, and claim up to `limit` due items of each shard. Returns the answers, by shard.
 
         Raises:
-            StoreError: the store does not answer; the next call repeats this one.
+            StoreError: the store does not answer; the next call repeats this claim.
         """
         now_ms = floor_ms(now)
         commands = self._claims.gather(self._connection.now_ms(), split_due_ms=now_ms) + self._marks.gather()
@@ -109,10 +109,10 @@ class ClaimTracker:
         """For at-most-once delivery: settle planned occurrences now, so that a crash loses them and repeats none.
 
         A mark in the store counts each occurrence for `max_instances` while it runs. If an occurrence is put
-        back later, because of a pause or a full executor, it is stored again as a split item.
+        back later, because of a pause or a full executor, it is stored again, in an item of its own.
 
         Returns:
-            The occurrences that have left the store and may run, and the error that stopped the others.
+            The occurrences that have left the store and may run, and the store's error, if it kept some in the store.
         """
         for occurrence in occurrences:
             occurrence.handle.running = occurrence.handle.running or self._counts_all
@@ -143,7 +143,9 @@ class ClaimTracker:
         return settled, failure
 
     def next_claim_ms(self, claims: Sequence[Claim], asked_ms: int) -> int:
-        """When a job may be due next, in ms. It is due when this machine's clock and the store's have reached its time.
+        """When a job may be due next, in ms since 1970.
+
+        A job is due when both this machine's clock and the store's clock have reached its due time.
 
         Args:
             claims: the answers to the last claim, one of each shard.
@@ -198,8 +200,8 @@ class ClaimTracker:
     def release(self, occurrence: Occurrence, delay_ms: int = 0) -> None:
         """Put an occurrence back. It is due again at its old due time, or after `delay_ms`. Any thread may call it.
 
-        If it was claimed within its misfire grace time, it is due now instead of at its old due time. The loader
-        measures lateness from the time to which a job was put back, so the occurrence is still in time.
+        If the occurrence was claimed within its misfire grace time, it is due now, and not at its old due time. The
+        loader measures lateness from the time to which a job was put back, so the occurrence is still in time.
         """
         handle = occurrence.handle
         handle.released = True
@@ -227,7 +229,7 @@ class ClaimTracker:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something to settle immediately."""
+        """Whether commands wait to be sent to the store immediately."""
         return self._claims.waiting
 
     @property
@@ -252,7 +254,7 @@ class ClaimTracker:
         return min((nap for nap in naps if nap is not None), default=None)
 
     def flush(self) -> None:
-        """Settle ended occurrences in the store, split long runs, write history.
+        """Settle ended occurrences in the store, store long runs in items of their own, write history.
 
         Raises:
             StoreError: the store does not answer. Everything is kept for the next call.

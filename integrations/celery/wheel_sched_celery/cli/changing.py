@@ -35,7 +35,7 @@ class _Action:
         question: asked before the change; `{}` becomes the number of tasks.
         done: names the change in the output after the change.
         change: the function that changes the tasks.
-        removes: whether a single task needs a question too, unless the user has named it by its id.
+        removes: whether to ask also about a single task, if the user has not named it by its id.
     """
 
     verb: str

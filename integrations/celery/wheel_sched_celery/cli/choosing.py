@@ -58,8 +58,8 @@ def chosen(tasks: HeldTasks, selection: TaskFilter, everything: bool) -> list[Wa
     """The tasks that a command must change. The user must give ids, a filter or --all.
 
     Raises:
-        UsageError: there are no ids, no filter and no --all; or ids and --all.
-        CommandFailed: no task with one of the ids waits; nothing was changed.
+        UsageError: the user gave no ids, no filter and no --all; or both ids and --all.
+        CommandFailed: for one of the ids no task waits; nothing was changed.
     """
     if everything and selection.ids:
         raise click.UsageError("Give ids, or --all, not both.")

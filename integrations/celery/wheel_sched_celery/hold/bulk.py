@@ -1,12 +1,12 @@
 """`apply_many`: stores thousands of ETA tasks of one kind, 500 in a call.
 
 It does what a loop over `apply_async(countdown=...)` does, at less than a tenth of the cost. Celery makes one message,
-and a template makes the others (see `message_template`). While the server stores a batch, this module prepares the next
-one.
+and a template makes the other messages (see `message_template`). While the server stores a batch, this module prepares
+the next batch.
 
 For some tasks Celery must make each message: tasks with handlers of `before_task_publish`, links, chords, another
-serializer than JSON, compression, `expires`, function routers, or their own `apply_async`. The messages are then made
-one by one, and stored in the same calls.
+serializer than JSON, compression, `expires`, function routers, or their own `apply_async`. Celery then makes the
+messages one by one, and this module still stores 500 of them in a call.
 
 Threads: any thread may call any method.
 """
@@ -84,16 +84,16 @@ def apply_many(
         task: a task of an app with the integration installed.
         calls: positional arguments as a tuple or list, or a `TaskCall`, for each task. May be a generator.
         countdown: seconds from now, the same moment for all.
-        eta: the due time instead; without a zone it is in the app's time zone. Give one of the two, unless each call
-            has its own.
+        eta: the due time; without a zone it is in the app's time zone. Give `countdown` or `eta`, unless each call has
+            an eta of its own.
         options: further arguments of `apply_async`, the same for all.
 
     Returns:
-        The ids, in the order of the calls. `app.AsyncResult(id)` is the result of one.
+        The ids of the tasks, in the order of the calls. `app.AsyncResult(id)` is the result of one task.
 
     Raises:
         TypeError: arguments do not fit the task; the calls of earlier batches of 500 were sent.
-        ValueError: neither `countdown` nor `eta` nor a call's own `eta`.
+        ValueError: a call has no `eta`, and neither `countdown` nor `eta` is given.
         HoldRefused: the store is away and `on_outage` is "refuse". The text says how many calls were sent before, and
             whether a batch may be stored. `TaskCall`s with a task_id and an eta of their own may be sent again.
         OperationalError: the store and the broker are away; tasks that were not held were not sent.
@@ -152,7 +152,7 @@ class _Bulk:
         self._under_way: tuple[list[Item], int, Callable[[], None]] | None = None
 
     def send(self, producer: Any, batch: list[_Task], before: int) -> None:
-        """Prepare a batch while the server stores the last one, and begin to store it. Call `settle` at the end.
+        """Prepare a batch while the server stores the previous one, then begin to store it. Call `settle` at the end.
 
         Args:
             producer: the Celery producer for tasks that are not held.
@@ -222,7 +222,7 @@ class _Bulk:
         self._task.apply_async(args, kwargs, task_id=task_id, eta=eta, producer=producer, **self._options)
 
     def _make_template(self, producer: Any, one: _Task, tasks: list[HeldTask]) -> MessageTemplate | None:
-        """A template made of the first task's message; None when Celery has to make every message."""
+        """A template made from an example of the task's message; None when Celery has to make every message."""
         known = len(tasks)
         eta_ms = mark_ms()
         self._apply(producer, one.args, one.kwargs, str(uuid4()), datetime.fromtimestamp(eta_ms / 1000, UTC))

@@ -1,7 +1,7 @@
 """A message template, which makes the messages of thousands of tasks of one kind.
 
-Celery and kombu make one message. It has known texts in the places where tasks differ: id, ETA, arguments and delivery
-tag. The template finds these places by their texts. All other parts are the same for all tasks.
+Celery and kombu make one message. This message has known texts in the places where tasks differ: id, ETA, arguments and
+delivery tag. The template finds these places by their texts. All other parts are the same for all tasks.
 
 Invariant: the template makes, byte for byte, what `apply_async` would store for that task. If this is not certain, such
 as when one of the known texts appears in another place, there is no template, and Celery makes each message.
@@ -57,8 +57,8 @@ class MessageTemplate:
 
     Args:
         pattern: the example that Celery made for one task of this kind, with a random id and an ETA from `mark_ms()`.
-            The template replaces its id, ETA and arguments by those of other tasks. So the example's id must occur in
-            the message only as the task's id.
+            The template replaces the example's id, ETA and arguments by those of other tasks. So the example's id must
+            occur in the message only as the task's id.
         render: makes the item of a message, as `Wheel.item_of` does.
         lead_ms: how long before the due time a task leaves the store, see `release_ms`.
         longest_repr: the greatest length of a text of arguments that Celery writes into a header.
@@ -136,7 +136,7 @@ class MessageTemplate:
             task_id: the task's id.
             args, kwargs: the task's arguments.
             eta_ms: when the task is due, in ms since 1970.
-            iso: the same time as Celery writes it into the header.
+            iso: the same time as text, as Celery writes it into the header `eta`.
         """
         body = _encode([args, kwargs])[:-1] + self._embed
         values = {

@@ -1,8 +1,8 @@
 """The producer's side: this module replaces `AMQP.send_task_message` of an app, and so can hold each task that is sent.
 
-Canvas, beat, `retry`, `send_task`, links and chords all call that method. This module decides when the method publishes
-the message. The signal `before_task_publish` comes before that, so a held message has the changes of its handlers. The
-signal `after_task_publish` and the event `task-sent` follow as in stock Celery.
+Canvas, beat, `retry`, `send_task`, links and chords all call that method. This module decides at the moment at which
+the method publishes the message. Celery sends the signal `before_task_publish` earlier, so a held message has the
+changes of the signal's handlers. The signal `after_task_publish` and the event `task-sent` follow as in stock Celery.
 
 To hold a task, this module lets kombu publish the message to a channel that only records it. kombu serializes and
 compresses the message, so the record is what a broker would have received. This needs no connection to the broker, so
@@ -71,7 +71,7 @@ class HoldingProducer:
         )
 
     def _target(self, options: dict[str, Any]) -> dict[str, Any] | None:
-        """Options that change the target of the publish. None: do not hold, because it is a broadcast or unknown."""
+        """Options that change the target of the message. None: do not hold it; its target is a fanout or unknown."""
         exchange, key = options.get("exchange") or "", options.get("routing_key")
         name = exchange.name if isinstance(exchange, Exchange) else exchange
         queues = self._wheel.app.amqp.queues.values()
@@ -99,7 +99,7 @@ class HoldingAMQP:
     def as_task_v2(
         self, task_id: str, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
     ) -> Any:
-        """Make Celery's own message, but write the texts of plain arguments here, in a tenth of Celery's time."""
+        """Make Celery's own message, but write `argsrepr` and `kwargsrepr` here, in a tenth of Celery's time."""
         if options.get("argsrepr") is None:
             options["argsrepr"] = plain_repr(args or (), self.argsrepr_maxsize)
         if options.get("kwargsrepr") is None:
@@ -193,7 +193,7 @@ def record(producer: Any, body: Any, options: dict[str, Any], eta_ms: int) -> He
 
 
 class _Recorders(threading.local):
-    """The recorders of this thread, one for each producer. Making a recorder takes as long as recording a message."""
+    """This thread's recorders (see `_recorder_of`), one for each producer: to make one takes as long as to record."""
 
     def __init__(self) -> None:
         self.known: weakref.WeakKeyDictionary[Any, tuple[list[Any], Any, RecordingChannel]]

@@ -1,4 +1,4 @@
-"""Checks of an app, such as which producers send ETA tasks the stock way, and whether workers send held tasks.
+"""Checks of an app, such as which producers send ETA tasks without the store, and whether workers send held tasks.
 
 The checks change nothing. They ask the workers over Celery's remote control and wait `timeout_s` for answers. They read
 everything else from the store, so they also work while no worker is up. A finding then says that no worker answered.
@@ -46,7 +46,7 @@ class Examined:
         pinged: names of the workers that are up.
         broker_away: why the broker cannot be reached; "" when it can.
         in_memory: rows of `inspect scheduled` about tasks that are in the memory of workers and not in the store.
-        senders: number of taken-over tasks by their producer.
+        senders: by producer, the number of its tasks that workers moved from queues into the store.
         longest_ms: the latest due time of a held task in the store, in ms; None when no task is held.
     """
 
@@ -97,9 +97,10 @@ def _longest_ms(examined: Examined) -> int | None:
 
 
 def _senders(tasks: HeldTasks) -> Counter[str]:
-    """The number of taken-over tasks of each producer, in a sample. Names a producer by the header `origin`.
+    """By producer, the number of its tasks that workers moved into the store, in a sample.
 
-    Tasks without this header count under the text "unknown senders of <task name>".
+    Names a producer by the header `origin`. Tasks without this header count under the text "unknown senders of <task
+    name>".
     """
     senders: Counter[str] = Counter()
     for item_id in tasks.store.find(TAKEN_OVER, limit=_SAMPLE):
@@ -183,7 +184,10 @@ def workers(examined: Examined) -> Finding:
 
 
 def agreement(examined: Examined) -> Finding:
-    """Check whether this app and all workers of the namespace have the same horizon and lead."""
+    """Check whether this app and all workers of the namespace have the same horizon and the same lead.
+
+    The lead is how long before its ETA a task leaves the store.
+    """
     lines = differing(examined.tasks.wheel.settings, examined.stats or {})
     if lines:
         return warn(
@@ -196,7 +200,7 @@ def agreement(examined: Examined) -> Finding:
 
 
 def late(examined: Examined) -> Finding:
-    """Check whether a due task still waits in the store."""
+    """Check whether a task still waits in the store more than `LATE_MS` after its due time."""
     head_ms = examined.counts.due_head_ms
     late_ms = 0 if head_ms is None else examined.now_ms - head_ms
     if late_ms > LATE_MS:

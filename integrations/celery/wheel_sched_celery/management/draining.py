@@ -3,7 +3,7 @@
 The `eta` stays in the message, so the tasks then wait in the memory of workers. Like a dispatcher, the drain claims
 items under a lease, publishes them, waits for the confirms and settles them. So an interrupted drain loses nothing,
 and can be repeated. Its messages have the mark of messages that the store has sent, so that running workers do not
-take them over. At the end, the drain counts the tasks that producers have held during the drain.
+put them back into the store. At the end, the drain counts the tasks that producers have held during the drain.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None) ->
 
     Args:
         app: the Celery app, with the integration.
-        progress: called with the number published so far, after each batch. Defaults to nothing.
+        progress: called after each batch, with the number of tasks published so far. Defaults to nothing.
 
     Raises:
         ConfigError: the app has no store.
-        StoreError: the store is away. Tasks that were published but not settled are published again after their lease.
+        StoreError: the store is away. Tasks that were published but not settled are published again later.
         OperationalError: the broker is away; nothing was done.
     """
     wheel = wheel_with_store(app)

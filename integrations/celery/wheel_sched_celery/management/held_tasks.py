@@ -156,8 +156,9 @@ class HeldTasks:
     def revoke(self, tasks: Iterable[WaitingTask], announcer: Announcer) -> Changed:
         """Do what `cancel` does, with the announcer of the caller.
 
-        This first moves a waiting task to the state "held", so that only one caller announces it. It removes the task
-        last. If anything fails in between, the task never runs and is still listed. A second `cancel` announces it.
+        This first moves a waiting task to the state "held", so that only one caller announces the revoke. It removes
+        the task last. If anything fails in between, the task never runs and is still listed. A second `cancel` then
+        announces the revoke.
         """
         changed = Changed()
         remaining = iter(tasks)

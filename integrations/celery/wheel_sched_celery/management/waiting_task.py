@@ -57,7 +57,7 @@ class WaitingTask:
 
     @property
     def taken_over(self) -> bool:
-        """Whether a worker took the task over from a queue."""
+        """Whether a worker received the task from a queue and put it into the store."""
         return TAKEN_OVER in self.found.refs
 
     @property

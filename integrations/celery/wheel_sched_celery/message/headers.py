@@ -36,8 +36,8 @@ def _plain_ms(text: str) -> int | None:
 def instant_ms(value: Any, timezone: Any) -> int | None:
     """The time of an ISO 8601 text or datetime, in ms since 1970, rounded up; None when it cannot be read.
 
-    A value without a time zone is in `timezone`, as in a worker. A message whose ETA cannot be read goes the stock way,
-    and stock Celery reports the error.
+    A value without a time zone is in `timezone`, as in a worker. This integration does not hold a message whose ETA
+    cannot be read. It lets Celery send the message, and Celery reports the error.
     """
     if value is None:
         return None
@@ -73,7 +73,10 @@ MARK: Final = "wheel-sched-sent"
 
 
 def marked(headers: Mapping[str, Any], task_id: str, retries: int) -> dict[str, Any]:
-    """Add the mark to `headers`. In protocol 1 the ETA is in the body, so the mark names id and retries only."""
+    """The headers with the mark of a message that the store has sent.
+
+    In protocol 1 the ETA is in the body, so the mark names only id and retries.
+    """
     if "task" in headers:
         return {**headers, MARK: _named(headers)}
     return {**headers, MARK: f"{task_id}:{retries}"}
@@ -90,7 +93,7 @@ def is_marked(headers: Mapping[str, Any] | None, body: Any) -> bool:
 
 
 def _named(headers: Mapping[str, Any]) -> str:
-    """The text by which a mark names a message. Made of the texts in its headers, so that time zones do not matter."""
+    """The text by which a mark names a message. It repeats texts of the headers, so that time zones do not matter."""
     return f"{headers.get('id')}:{headers.get('retries') or 0}:{headers.get('eta')}"
 
 
@@ -102,7 +105,7 @@ _SHORT: Final = 64  # characters
 
 
 def plain_repr(value: Any, longest: int) -> str | None:
-    """The result of Celery's `saferepr(value, longest)` for plain arguments; None for all others.
+    """The result of Celery's `saferepr(value, longest)` for plain arguments; None for other arguments.
 
     For a few numbers and short texts this is `repr`, at a tenth of the cost. Most tasks have such arguments.
     """

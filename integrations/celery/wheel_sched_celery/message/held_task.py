@@ -3,8 +3,8 @@
 Celery accepts the same task id several times, with other arguments, other headers or for other queues, and runs each
 message. So the id of an item contains the task id, the retry, the ETA, and a digest of everything else that makes two
 messages different (see `MessageKind`). Copies of one message have the same digest. Copies exist in two cases. A
-producer sends a message again after a lost reply. Or a producer gets no answer from the store, sends the message the
-stock way, and a worker then takes it over.
+producer sends a message again after a lost reply. Or a producer gets no answer from the store and sends the message
+through the broker, and a worker then puts it into the store.
 
 The functions are pure, so any thread may call them.
 """
@@ -65,9 +65,10 @@ class HeldTask:
         content_type, content_encoding, headers, properties, priority: of the message, as kombu publishes it.
         declare: queues and exchanges to declare before publishing, see `stored_forms`.
         ttl_until_ms: when the message's TTL in the broker (`expiration`) ends; None = it has none.
-        taken_over: whether a worker took the message from a queue. Not stored: the item has the ref `taken-over`.
+        taken_over: whether a worker moved the message from a queue into the store. Not stored: the item has the ref
+            `taken-over`.
         one_of_many: whether an exchange may have put copies of the message into other queues. Not stored.
-        sent_to: exchange and routing key that the producer used, if the message was taken over. Not stored.
+        sent_to: exchange and routing key that the producer used, if `taken_over`. Not stored.
     """
 
     task_id: str
@@ -94,7 +95,8 @@ class HeldTask:
         """The id of the task's item. All deliveries of a message have the same id; each retry and ETA has another one.
 
         If an exchange puts a message into several queues, the copy in each queue has its own id. If a producer does not
-        know whether the store has a task, and sends the task the stock way, a takeover computes the same id.
+        know whether the store has a task, it sends the task through the broker. A worker that then puts this message
+        into the store computes the same id.
         """
         kind = MessageKind(
             self.name,
@@ -245,7 +247,7 @@ class MessageKind:
 def _counting(headers: Mapping[str, Any]) -> dict[str, Any]:
     """The headers that make two messages different. A header with the value None counts as absent.
 
-    Some libraries repeat their headers in a header named `headers`; this treats those in the same way.
+    Some libraries repeat their headers in a header named `headers`. Its contents are treated like the headers.
     """
     counting = {
         name: value

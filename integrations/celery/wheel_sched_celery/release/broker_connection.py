@@ -239,7 +239,7 @@ class BrokerConnection:
 
 
 def _identity(properties: Mapping[str, Any]) -> str:
-    """The id that a returned message carries."""
+    """The id by which `_came_back` and `_note_confirmed` recognize a returned message."""
     return str(properties.get("correlation_id") or properties.get("message_id") or "")
 
 

@@ -1,8 +1,8 @@
 """The dispatcher in a worker. It starts after the pool and beat, so that they do not fork while its threads run.
 
-Any number of workers may run a dispatcher over the same store: leases keep two from sending the same task. Each
-dispatcher has its own connections to the store and the broker, and waits until both answer. The worker itself does not
-wait for them.
+Any number of workers may run a dispatcher over the same store: leases keep two dispatchers from sending the same task.
+Each dispatcher has its own connections to the store and the broker, and waits until both answer. The worker itself does
+not wait for them.
 
 Threads: the worker's main thread calls `start` and `stop`; one thread opens the store; the dispatcher has its own.
 """

@@ -4,7 +4,7 @@ If a process forks while one of its threads imports a module, the child can neve
 module's lock stays locked in the child. Embedded beat once hung on its first ETA task for this reason. So no thread of
 this integration imports a module; a test watches all imports.
 
-Threads: the main thread calls this, before it forks.
+Threads: the main thread calls `preload`, before it forks.
 """
 
 from __future__ import annotations

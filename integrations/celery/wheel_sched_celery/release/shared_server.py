@@ -3,7 +3,7 @@
 If so, the server itself moves a due task to its queue, in one script. Each process asks broker and store once. If one
 of them does not answer, the process asks again later.
 
-Threads: any thread may call any method. While one thread asks, the others continue without an answer.
+Threads: any thread may call any method. While one thread asks, other threads continue without an answer.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SharedServer:
         return self._queue
 
     def ask(self) -> bool:
-        """Ask now if the answer is not known. Returns whether the answer is known."""
+        """Ask now whether broker and store share a database, if this is not known. Returns whether it is known."""
         self._ask_again_s = 0.0
         _ = self.queue
         return self._is_known

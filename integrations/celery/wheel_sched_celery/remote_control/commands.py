@@ -3,8 +3,8 @@
 `revoke`, `terminate`, `revoke_by_stamped_headers`, `inspect scheduled` and `inspect query_task` include held tasks.
 `inspect wheel_stats` is a new command.
 
-Each other command replaces Celery's command of the same name, and first runs that one unchanged. For an app without the
-integration it does nothing more.
+Each other command replaces Celery's command of the same name, and first runs Celery's command unchanged. For an app
+without the integration it does nothing more.
 
 Threads: the worker's main thread runs the commands, and waits at most a second for the store (see `store_thread`).
 Another thread revokes held tasks, because results, chords and the store may take long. It revokes none while the store
@@ -192,9 +192,9 @@ def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
 
 
 def _lists_held_tasks(state: Any) -> bool:
-    """Whether this worker lists the held tasks. Only the first by name of the live workers that can do so lists them.
+    """Whether this worker lists the held tasks. Of the live workers that can list them, only the first by name does.
 
-    Without gossip a worker does not know the others, so each of them lists the held tasks.
+    Without gossip a worker does not know the other workers. Then each worker lists the held tasks.
     """
     gossip = getattr(state.consumer, "gossip", None)
     if gossip is None or not gossip.enabled:

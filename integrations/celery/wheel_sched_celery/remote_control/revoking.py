@@ -29,7 +29,7 @@ class Announcer:
     Args:
         app: the Celery app.
         hostname: the name of the worker that announces. Defaults to none.
-        events: whether to send events, over its own connection. Defaults to True.
+        events: whether to send events, over a connection that the announcer opens. Defaults to True.
     """
 
     def __init__(self, app: Any, hostname: str | None = None, events: bool = True) -> None:

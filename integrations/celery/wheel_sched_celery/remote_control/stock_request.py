@@ -1,4 +1,4 @@
-"""Makes Celery's own `Request` of a held task, as a worker makes it from a received message.
+"""Makes Celery's own `Request` from a held task, as a worker makes it from a received message.
 
 With this request, `inspect` shows a held task, and a revoke announces it, exactly as the installed release of Celery
 does.

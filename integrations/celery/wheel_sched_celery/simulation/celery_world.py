@@ -58,7 +58,7 @@ SERVER_FAULTS = {
 class TaskSendResult:
     """The result that the producer got for a task.
 
-    `outcome`: "sent"; "refused": the error proves that the task was not sent; "in doubt": neither is proven.
+    `outcome`: "sent"; "refused": the error proves that the task was not sent; "in doubt": the task may have been sent.
     """
 
     outcome: str
@@ -68,7 +68,10 @@ class TaskSendResult:
 
 @dataclass(slots=True)
 class BodyCall:
-    """One run of the task's function. `outcome`: "ok", "retries", "failed", or "running" until it ends or dies."""
+    """One run of the task's function.
+
+    `outcome`: "running" during the run, then "ok", "retries" or "failed". If the process dies, it stays "running".
+    """
 
     number: int
     attempt: int
@@ -276,7 +279,7 @@ class CeleryWorld:
         return stop
 
     def _producer(self) -> Callable[[], object]:
-        """Send each task at its time. A producer that replaces a dead one skips the tasks whose call had ended."""
+        """Send each task at its time. A producer that replaces a dead one skips the tasks that have a result."""
         app, foreign = _APPS["producer"], _APPS["foreign"]
         self._wheel(app)
         scheduler = self.world.scheduler

@@ -1,4 +1,4 @@
-"""Judges a history of the Celery world by the promises of docs/guarantees.md and docs/celery.md.
+"""Judges a history, a simulated run of workers, by the promises of docs/guarantees.md and docs/celery.md.
 
 The checker sees the results that the producer got, the runs of the tasks, and what is left in the servers. It does
 not read any counter of the product.

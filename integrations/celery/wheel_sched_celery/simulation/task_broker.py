@@ -91,7 +91,7 @@ class TaskBroker(SimulatedServer):
         self._tags = 0
 
     def strike(self, fault: Fault) -> None:
-        """Apply a fault to the server. An outage breaks all connections. "redeliver" ends each visibility timeout."""
+        """Apply a fault. An outage breaks all connections. "redeliver" requeues all unacknowledged messages."""
         if fault.kind == "redeliver":
             self._requeue(lambda unacked: True)
             return

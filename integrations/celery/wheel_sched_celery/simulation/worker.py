@@ -133,7 +133,7 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """Shut down warm: wait until the running tasks have ended, then close the connection."""
+        """Do a warm shutdown: wait until the running tasks have ended, then close the connection."""
         self._stopping = True
         self._woken.set()
         self._thread.join()

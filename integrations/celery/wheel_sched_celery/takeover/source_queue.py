@@ -1,4 +1,4 @@
-"""The queue from which a message was taken, and to which it returns after a takeover.
+"""The queue from which a worker moved a message into the store, and to which the message returns when it is due.
 
 A due message returns to its queue and not to its exchange: if several queues are bound to the exchange, each would get
 the message again. RabbitMQ names the consumer of a delivery, and so its queue. Other transports name exchange and key

@@ -1,4 +1,4 @@
-"""`TakeoverStep`: the worker's bootstep that wraps the strategies of its consumer."""
+"""`TakeoverStep`: the worker's bootstep that wraps its consumer's strategies, so that it can store ETA messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wheel_sched_celery.wheel import wheel_of
 
 
 class Strategies(dict[str, Strategy]):
-    """The strategies of a consumer. Wraps each one that Celery adds, also when Celery loads tasks again later."""
+    """The strategies of a consumer. Wraps each strategy that Celery adds, also when Celery loads tasks again later."""
 
     def __init__(self, takeover: Takeover, strategies: Iterable[tuple[str, Strategy]]) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Strategies(dict[str, Strategy]):
 
 
 class TakeoverStep(bootsteps.StartStopStep):
-    """Wraps the strategies at each connect and reconnect, after Celery has made them."""
+    """Wraps the strategies of a consumer at each connect (see `Takeover.wrap`), after Celery has made them."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 

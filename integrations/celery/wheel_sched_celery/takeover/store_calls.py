@@ -5,7 +5,7 @@ item both stayed, the task would run twice. Before a worker acknowledges the mes
 into the item (a ref `taker:...`).
 
 A worker that could not wait for the store keeps its message. Its call may still reach the store and store an item. The
-worker later withdraws this item, but only if no other process has written its id there.
+worker later *withdraws* (removes) this item, but only if no other process has written its id there.
 
 Threads: the store's thread calls everything, except for `pending`, `fresh_us` and `estimate_us`.
 """
@@ -41,7 +41,7 @@ DRIFT: Final = 1e-4  # a clock runs at most this much faster than another
 
 
 class TakenItems:
-    """Stores the messages that a worker takes over as items, and withdraws such items.
+    """Stores messages that reach a worker through the broker, an item for each, and removes such items again.
 
     Args:
         wheel: the integration of the app, whose store is used.
@@ -78,7 +78,7 @@ class TakenItems:
     def waits(self, task: HeldTask) -> bool:
         """Whether the item of this message waits in the store, neither in flight nor dead.
 
-        If so, this process has now written its id into the item, so that no other process withdraws it.
+        If so, this process has now written its id into the item, so that no other process removes it.
 
         Raises:
             StoreError: the store is away, or was a moment ago.
@@ -126,7 +126,7 @@ class TakenItems:
 
 
 class Withdrawals:
-    """Remembers which items this worker must withdraw, because the store answered too late and it keeps the messages.
+    """Remembers which items this worker must remove: it keeps their messages, because the store answered too late.
 
     Args:
         items: makes the calls that remove items from the store.
@@ -143,7 +143,7 @@ class Withdrawals:
         return bool(self._looks)
 
     def add(self, item_ids: Iterable[str]) -> None:
-        """Withdraw these items at the next `withdraw`. The store may have them, and the worker keeps their messages."""
+        """Remove these items at the next `withdraw`, if the store has them: the worker keeps their messages."""
         dropped = 0
         for item_id in item_ids:
             if len(self._looks) < MOST or item_id in self._looks:
@@ -154,7 +154,7 @@ class Withdrawals:
             logger.warning("celery.not_withdrawn: %d more tasks may be in the store too, and run twice", dropped)
 
     def discard(self, item_ids: Iterable[str]) -> None:
-        """Do not withdraw these items: the worker is about to acknowledge copies of their messages."""
+        """Leave these items in the store: the worker is about to acknowledge copies of their messages."""
         for item_id in item_ids:
             self._looks.pop(item_id, None)
 
@@ -162,7 +162,7 @@ class Withdrawals:
         self._looks.clear()
 
     def withdraw(self) -> None:
-        """Try to withdraw all pending items. If the store does not answer, they stay pending.
+        """Try to remove all pending items from the store. If the store does not answer, they stay pending.
 
         If the store does not know an item, the next call tries again: a late call may store the item in between.
         """

@@ -115,7 +115,7 @@ class Takeover:
         self._over = False
 
     def wrap(self, stock: Strategy) -> Strategy:
-        """Make a strategy that takes over messages due later than the horizon, and leaves the others to `stock`."""
+        """Make a strategy that stores messages due later than the horizon, and leaves other messages to `stock`."""
         takes_clock = "to_timestamp" in inspect.signature(stock).parameters
 
         def strategy(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **options: Any) -> Any:
@@ -226,7 +226,7 @@ class Takeover:
             one.stock(now_us)
 
     def _withdraw_soon(self) -> None:
-        """Let the store's thread withdraw the pending items as soon as the store answers."""
+        """Let the store's thread remove the pending items as soon as the store answers, see `Withdrawals`."""
         if self._will_withdraw or not self._withdrawals.pending or self._over:
             return
         self._will_withdraw = True
@@ -267,7 +267,7 @@ class Takeover:
                 self._withdraw_soon()
 
     def _note_withdrawals(self, arrived: list[_Arrival]) -> None:
-        """Note the items of messages that the loop has handed to stock Celery. The store's thread withdraws them later.
+        """Note the items of messages that the loop has handed to stock Celery. The store's thread removes them later.
 
         An item stays if the loop is about to acknowledge another copy of its message.
         """

@@ -5,8 +5,8 @@ differs from stock Celery in two ways:
 
 - It waits on a condition, so a new entry that is due earlier runs on time. Stock Celery sleeps up to
   `worker_timer_precision`, and so runs such an entry late.
-- In the green pools one greenlet waits for all entries; stock Celery keeps a greenlet for each. Each due entry still
-  runs in a greenlet: a full pool blocks the caller that hands it a task, and heartbeats must still be sent.
+- In the green pools one greenlet waits for all entries; stock Celery keeps a greenlet for each entry. Each due entry
+  still runs in its own greenlet: a full pool blocks the caller that hands it a task, and other entries send heartbeats.
 
 Threads: any thread may call any method. Callbacks run in the timer's thread, or in greenlets.
 """
@@ -41,7 +41,7 @@ class ThreadedWheelTimer(timer2.Timer):
         self._ending = threading.Event()
 
     def run(self) -> None:
-        """The thread's loop."""
+        """Run due entries until `stop`. The timer's thread calls this."""
         self.running = True
         try:
             while not self._ending.is_set():
@@ -67,7 +67,7 @@ class ThreadedWheelTimer(timer2.Timer):
     __next__ = next = _next_entry
 
     def stop(self) -> None:
-        """End the thread and wait for it. Entries that wait do not run. Idempotent, also before the start."""
+        """End the thread and wait for it. Entries that wait do not run. Idempotent; may be called before the start."""
         self._ending.set()
         with self.not_empty:
             self.not_empty.notify_all()

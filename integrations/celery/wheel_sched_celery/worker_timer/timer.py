@@ -156,7 +156,7 @@ class WheelTimer(Timer):
                 place.cancel()
 
     def cancel(self, tref: Any) -> None:
-        """Never run `tref` again."""
+        """Never run the entry `tref` again."""
         tref.cancel()
 
     def clear(self) -> None:
@@ -230,7 +230,7 @@ class WheelTimer(Timer):
         return min(max(next_ms / 1000 - self._clock(), AT_ONCE_S), longest_s)
 
     def _run_ready(self) -> None:
-        """Run due entries until the slice of time is over. If an entry raises, this raises, and the others stay due."""
+        """Run due entries until the slice of time is over. An entry's error ends this call; other entries stay due."""
         ends = self._clock() + self._slice_s
         while True:
             with self._lock:
