@@ -170,8 +170,8 @@ def test_no_strange_record_is_lost_or_stops_the_others(
 def test_more_headers_than_can_wait_make_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, count: int
 ) -> None:
-    """A record with too many headers for the store goes unchanged to the dead topic, with the reason. Smaller records
-    are retried."""
+    """A record with more headers than the store can hold is written to the dead topic with all its headers. The dead
+    letter has the reason. Records with fewer headers are retried."""
     headers = tuple((f"h{n}", b"%d" % n) for n in range(count))
     handle = handler(lambda message: None if message.value == b"m" and read(message.headers).attempt else _raise())
     bench.serve(policy(max_attempts=2))
@@ -196,7 +196,7 @@ def test_more_headers_than_can_wait_make_a_dead_letter(
 def test_a_payload_that_is_too_large_to_wait_is_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, size: int
 ) -> None:
-    """The dead topic gets the whole payload. Smaller payloads wait in the store and come back unchanged."""
+    """A payload over 8 MiB is written whole to the dead topic. A smaller one is stored and retried unchanged."""
     value = bytes([7]) * size
     handle = handler(lambda message: None if read(message.headers).attempt else _raise())
     bench.serve(policy())
@@ -254,7 +254,8 @@ def test_an_unknown_topic_at_dispatch_is_a_dead_letter(
 def test_a_target_that_is_no_stream_is_a_dead_letter(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis
 ) -> None:
-    """If the topic's key in Redis is not a stream, the dead letter has that reason. Other messages are not delayed."""
+    """If the topic's key in Redis is not a stream, the message becomes a dead letter with that reason. Other messages
+    are retried."""
     check = harmless(server, handler, policy)
     redis_client.set("taken", "by somebody")
     server.connection.store.schedule([Item("lost", 0, encode_body(Message("taken", b"m")), "taken")])

@@ -44,7 +44,7 @@ def test_a_wrong_setting_is_quoted_without_a_password(tmp_path: Path) -> None:
 
 
 def test_what_lies_in_the_store_is_refused_in_words() -> None:
-    """A nested history row, reference body or list cursor raises `Rejected`, not `RecursionError`."""
+    """A history row, reference body or list cursor that is nested too deep raises `Rejected`, not `RecursionError`."""
     deep = b"[" * DEEP
     with pytest.raises(Rejected, match="no row of a history"):
         read_attempt(deep)

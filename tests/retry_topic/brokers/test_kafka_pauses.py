@@ -52,7 +52,7 @@ class Reading:
 
 
 def filled(imitation: MockCluster, name: str, protocol: Any) -> Callable[[], KafkaBroker]:
-    """A topic with more records than the buffers hold, and a factory of member clients."""
+    """Fill a topic with more records than the buffers hold. Return a factory of clients for members of a group."""
     imitation.create_topic(name, 2)
     brokers: list[KafkaBroker] = []
 

@@ -213,7 +213,7 @@ def test_a_new_group_begins_at_the_beginning_and_commits_before_it_hands_out(ben
 
 
 def test_forwarding_without_transactions_publishes_and_settles(bench: Bench) -> None:
-    """The delivery is published once and settled. A repeated forward publishes nothing."""
+    """`forward` publishes the delivery's message and settles the delivery. A repeated `forward` publishes nothing."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
     (one,) = bench.read(1)
@@ -224,8 +224,8 @@ def test_forwarding_without_transactions_publishes_and_settles(bench: Bench) -> 
 
 
 def test_a_revoked_partition_is_given_back_in_good_order(bench: Bench) -> None:
-    """The settled records are committed. The delivery counts of the others do not rise, and their handles become
-    invalid."""
+    """The settled records are committed. The delivery counts of the unsettled records do not rise, and their handles
+    become invalid."""
     bench.client.rebalance("on_assign", 0, 1)
     bench.client.records(0, 0, 1)
     bench.client.records(1, 0)
@@ -266,7 +266,7 @@ def test_a_lost_partition_is_not_committed(bench: Bench) -> None:
 
 
 def test_a_record_that_comes_twice_is_handed_out_again_only_after_its_silence() -> None:
-    """`beat` prevents a second delivery. Without it, the record is delivered again with a higher count."""
+    """`beat` prevents a second delivery. Without `beat`, the record is delivered again with a higher count."""
     bench = Bench(idle_ms=300)
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)

@@ -143,8 +143,8 @@ def test_every_wrong_setting_is_reported() -> None:
 
 @pytest.mark.parametrize("name", ["delivery.timeout.ms", "message.timeout.ms"])
 def test_settings_that_stand_for_an_argument_are_taken_for_it(name: str) -> None:
-    """A property such as `delivery.timeout.ms` sets the argument of that meaning. If both are given and differ, it is
-    an error."""
+    """A property such as `delivery.timeout.ms` sets the broker's argument with the same meaning. Different values for
+    the property and the argument are an error."""
     properties = {name: "9000", "transaction.timeout.ms": "30000", "group.protocol": "Consumer"}
     broker = KafkaBroker(NOWHERE | properties)
     assert (broker.delivery_timeout_ms, broker.transaction_timeout_ms) == (9_000, 30_000)

@@ -14,7 +14,7 @@ from wheel_sched.errors import BrokerUnavailable, ConfigError
 
 
 class Clock:
-    """Milliseconds that a test advances."""
+    """A clock in milliseconds that only the test advances."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000

@@ -167,7 +167,7 @@ def test_a_forward_in_doubt_may_be_repeated(
 
 
 def test_one_bad_target_does_not_stop_the_others(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """An error in the middle of a batch fails only the message with that target."""
+    """In the middle of a batch, one target is not a stream. Only the message for that target fails."""
     redis_client.set("text", "a string")
     broker.publish(numbered("t", 3))
     consumer = broker.consumer(["t"], "g")

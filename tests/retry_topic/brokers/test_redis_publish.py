@@ -99,7 +99,8 @@ def test_a_message_that_can_never_go_fails_alone(
 def test_a_message_beyond_the_servers_limit_is_not_sent(
     broker: RedisStreamsBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker refuses a message that is too large for the server, which would close the connection on the batch."""
+    """The broker refuses a message that is too large for the server. Otherwise the server would close the connection,
+    and the whole batch would fail."""
     monkeypatch.setattr("retry_topic.brokers.redis_streams.publisher.MAX_BYTES", 1_000)
     broker.create_topic("t")
     done, failure = broker.publish([Message("t", b"x" * 900), Message("t", b"x" * 1_100)])
@@ -118,7 +119,7 @@ def test_a_batch_beyond_one_pipeline_keeps_its_order(broker: RedisStreamsBroker,
 
 
 def test_a_lost_reply_is_reported_and_not_repeated(redis_url: str, redis_client: redis.Redis) -> None:
-    """`publish` raises an error in doubt, and the stream has the entry once."""
+    """`publish` raises an error with `in_doubt` and does not send the message again, so the stream has one entry."""
     with FaultyProxy(redis_url) as proxy:
         broker = RedisStreamsBroker(proxy.url)
         broker.create_topic("t")
@@ -175,7 +176,8 @@ def test_a_lost_reply_of_a_message_with_an_id_is_repeated(redis_url: str, redis_
 def test_a_topic_recreated_does_not_know_what_the_one_before_held(
     redis_url: str, redis_client: redis.Redis, create: bool, others: int
 ) -> None:
-    """The entry was deleted with the stream, so a repeat is published. A further repeat publishes nothing."""
+    """The entry was deleted with the stream, so the next call with the same id publishes it again. A call after that
+    publishes nothing."""
     broker = RedisStreamsBroker(redis_url, create_topics=create)
     broker.create_topic("t")
     assert broker.publish_once(Message("t", b"m"), "id", 60_000) is None

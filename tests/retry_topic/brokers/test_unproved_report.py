@@ -21,7 +21,7 @@ UNPROVED = "not proved: exactly once under kills, rebalances and failover (make 
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Report:
-    """The function of the suite's conftest that makes the line. That conftest has no importable module name."""
+    """The function of the suite's conftest that makes the last line. That conftest has no importable module name."""
     plugins = request.config.pluginmanager.get_plugins()
     found: Report = next(plugin.kafka_report for plugin in plugins if hasattr(plugin, "kafka_report"))
     return found
@@ -54,7 +54,7 @@ def test_a_run_without_any_of_them_claims_nothing(report: Report) -> None:
 @pytest.mark.real
 @pytest.mark.timeout(180)
 def test_a_run_closes_with_what_it_has_tried(tmp_path: Path) -> None:
-    """A pytest run in another process, without Java and Maven, prints the line at its end."""
+    """A pytest run in another process, without Java and Maven, ends with the line about the stand-ins."""
     chosen = [HERE / "test_kafka_conformance.py", "-k", "TestKip848OnTheImitation and nothing_to_publish"]
     command = [sys.executable, "-m", "pytest", "-n", "1", "-m", "real and not kafka", "-p", "no:cacheprovider", *chosen]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
