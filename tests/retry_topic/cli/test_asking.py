@@ -43,7 +43,7 @@ def test_what_changes_several_is_refused_where_nobody_can_answer(
 
 @pytest.mark.parametrize("command", [("run-now",), ("reschedule", "--in", "2h")])
 def test_one_message_is_not_asked_about(cli: Any, connection: Any, waiting: None, command: tuple[str, ...]) -> None:
-    """One message, or none, is changed without a question."""
+    """A command that selects one message or none asks no question."""
     assert cli.json(*command, "a")["done"] == 1
     assert cli.json(*command, "--topic", "nope")["done"] == 0
 

@@ -57,7 +57,7 @@ def test_what_has_lines_is_reported_in_lines(offline: Any, command: str) -> None
 
 
 def test_simulate_gives_the_same_numbers_for_the_same_seed(offline: Any) -> None:
-    """Two runs with the same seed give equal numbers. Another seed gives others."""
+    """Two runs with the same seed give equal numbers. Another seed gives other numbers."""
     one, two, other = (
         offline.json("policy", "simulate", "default", "--attempts", "5", "--samples", "50", "--seed", seed)
         for seed in ("1", "1", "2")

@@ -27,7 +27,7 @@ def test_policies_of_a_file_lie_beside_it(tmp_path: Path) -> None:
 def test_they_come_from_all_places_as_those_of_the_core_do(tmp_path: Path) -> None:
     """The settings of retry topics come from file, environment and flag.
 
-    `RetrySettings` also has the core's settings. `Settings` has only those.
+    `RetrySettings` also has the core's settings. `Settings` has only the core's.
     """
     file = tmp_path / "s.toml"
     file.write_text('prefix = "p:"\nretry_topic = "from-file"\nstore = "redis://file"\n')

@@ -101,7 +101,8 @@ def test_a_service_that_was_stopped_is_one(cli: Any, connection: Connection) -> 
 def test_a_retry_topic_of_another_name_is_found_by_the_settings(
     cli: Any, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the setting, nothing shows that `spring-retry` is a retry topic. Its records name the group."""
+    """`stats` finds the retry topic `spring-retry` only if the setting `retry_topic` names it. The headers of its
+    records name the group."""
     connection.broker.create_topic("spring-retry")
     headers = write((), RetryState(id="x", consumer_group="billing"))
     connection.broker.publish([Message("spring-retry", b"1", headers=headers)])

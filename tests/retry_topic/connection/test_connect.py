@@ -116,7 +116,7 @@ def test_a_server_that_hangs_holds_a_publish_for_a_few_timeouts_of_the_address(r
 
 @pytest.mark.real
 def test_another_database_is_another_place(redis_url: str) -> None:
-    """Store and topics in two databases of one server: a script reaches only one database, so no script
+    """The store and the topics are in two databases of one server. A script reaches only one database, so no script
     moves messages."""
     other = redis_url.replace("db=0", "db=1")
     assert other != redis_url
