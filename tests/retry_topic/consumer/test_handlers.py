@@ -1,5 +1,5 @@
-"""The event loop of async handlers: one wake-up for deliveries given together, and one call for outcomes ended
-together."""
+"""The event loop of async handlers: deliveries given together wake it once, and their outcomes are reported in one
+call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Hostile handlers: whatever they raise, return or stop, no slot is blocked, no thread ends and no message is lost."""
+"""Handlers that raise or return hostile objects or stop the event loop: no slot is blocked, no thread ends, and no
+message is lost."""
 
 from __future__ import annotations
 
@@ -180,7 +181,8 @@ def test_a_consumer_is_not_ready_while_one_of_its_threads_is_down(
 
 
 def test_tasks_cancelled_before_their_first_step_fail_their_messages(memory: Bench, policy: Policy) -> None:
-    """A handler cancels all tasks of the loop. The cancelled message is delivered again, and no slot is blocked."""
+    """A handler cancels all tasks of the loop. The message whose task had not begun is delivered again, and no slot is
+    blocked."""
     memory.serve(policy(max_attempts=3))
     handled: list[bytes] = []
 

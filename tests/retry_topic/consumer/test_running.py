@@ -120,7 +120,8 @@ def test_a_message_is_not_handled_twice_at_once_by_one_consumer(bench: Bench, mo
 
 
 def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: Handlers) -> None:
-    """After more than `crash_cap` deliveries a message becomes a dead letter without a call. Others are handled."""
+    """After more than `crash_cap` deliveries, a message becomes a dead letter, and the handler does not get it. Other
+    messages are handled."""
     bench.publish(b"poison", b"harmless")
     for _ in range(3):
         member = bench.connection.broker.consumer(["orders"], "billing", idle_ms=100)

@@ -209,8 +209,8 @@ def test_room_is_what_is_free() -> None:
 
 
 def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each unsettled delivery is a member of a heartbeat monitor. `beat` is called only when the monitor reports it
-    expired."""
+    """Each unsettled delivery is a member of a heartbeat monitor. The settler calls `beat` only for deliveries that the
+    monitor reports as expired."""
     rig = Rig(idle_ms=300)
     try:
         kept = rig.deliver("kept")

@@ -1,6 +1,6 @@
-"""Successes that the store remembers, so that a second copy of the message cannot be retried.
+"""The consumer reports successes to the store, so that a second copy of the message cannot be retried.
 
-Only messages that have passed the store are remembered, and before the broker gets the ack.
+It reports only messages that were in the store before, and it does so before it acknowledges them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_only_of_what_has_passed_the_store_something_is_told(state: RetryState, known: bool) -> None:
-    """The success of any other message is not reported: it has no second copy, or its id does not identify it."""
+    """A success is reported only if the message was in the store before and no other message has its id. All other
+    messages have no second copy that could be recognised."""
     assert (success_of("g", MESSAGE, state) is not None) is known
 
 

@@ -54,7 +54,7 @@ def failed(bench: Bench, count: int = 1) -> list[Message]:
 
 @pytest.mark.parametrize("verdict", [None, Ack()])
 def test_nothing_or_ack_settles(bench: Bench, handler: Handlers, verdict: Any) -> None:
-    """The message is settled: it neither comes back nor goes to the retry topic."""
+    """The message is settled: the broker does not deliver it again, and the retry topic gets no record."""
     handle = handler(verdict)
     consumer = bench.consume(handle, idle_ms=100)
     bench.publish(b"m")

@@ -217,7 +217,8 @@ def test_an_edit_changes_what_is_sent(letter_store: LetterStore) -> None:
 
 @pytest.mark.parametrize("edited", [None, "m", replace(Message("t", b""), headers=(("a", b""),) * 2_000)])
 def test_an_edit_that_makes_nothing_sendable_is_refused(letter_store: LetterStore, edited: Any) -> None:
-    """`replay` raises an error. The letter stays dead, and its replay count does not rise."""
+    """If `edit` returns nothing that can be sent, `replay` raises an error. The letter stays dead, and no replay is
+    counted."""
     letter_store.bury("m")
     with pytest.raises(Rejected):
         letter_store.letters.replay(edit=lambda m: edited)

@@ -115,7 +115,7 @@ def test_nothing_is_acknowledged_while_no_replica_confirms(pair: Pair, name: str
 
 
 def test_a_doubt_about_opening_says_that_no_message_was_sent(pair: Pair, name: str) -> None:
-    """If opening a store or creating a topic is unconfirmed, the error says so and names no token or id to repeat."""
+    """If opening a store or creating a topic is unconfirmed, the error says that no message was sent, and no more."""
     with connect(pair.primary.url, namespace=name, durability="replicated", create_topics=True) as connection:
         pair.link.blackhole()
         with pytest.raises(StoreUnavailable, match=r"not opened, and no message.*only 0 of 1.*open it again") as raised:
@@ -134,7 +134,7 @@ def test_a_doubt_about_opening_says_that_no_message_was_sent(pair: Pair, name: s
 
 
 def test_a_doubt_about_a_batch_of_messages_names_no_token(pair: Pair, name: str) -> None:
-    """A batch has no token. The failure says that a repeat may store a second record."""
+    """A batch has no token that would make a repeat safe. Its failure says that a repeat may store a second record."""
     with connect(pair.primary.url, namespace=name, durability="replicated") as connection:
         connection.broker.create_topic(name)
         pair.link.blackhole()
@@ -297,8 +297,8 @@ def rewritten(admin: redis.Redis) -> None:
 def test_nothing_is_acknowledged_while_the_first_append_only_file_is_made(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server says `appendfsync always`, but a crash would lose the write. This also holds if it had such a file
-    before."""
+    """Meanwhile writes are in doubt, because a crash would lose them in spite of `appendfsync always`. This also holds
+    if the server had an append-only file before."""
 
     async def later() -> None:
         store = await open_async_store(syncing.url, namespace=name, durability="fsync")
@@ -335,8 +335,8 @@ def test_nothing_is_acknowledged_while_the_first_append_only_file_is_made(
 def test_an_ordinary_rewrite_of_the_file_leaves_nothing_in_doubt(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server keeps the old file until the new one is complete. On Redis 7.0, which has no WAITAOF, writes are in
-    doubt."""
+    """A rewriting server keeps the old file until the new one is complete, so writes are confirmed. On Redis 7.0, which
+    has no WAITAOF, writes are in doubt."""
     with (
         connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as connection,
         redis.Redis.from_url(syncing.url) as admin,
@@ -432,7 +432,8 @@ def test_on_a_cluster_the_asyncio_face_confirms_as_well(cluster: RedisCluster, n
 
 
 def test_a_topic_cannot_have_the_name_of_a_key_that_confirms(syncing: TemporaryServer, name: str) -> None:
-    """Under a prefix with a hash tag, a topic of this name would have the same key as the broker's confirmations."""
+    """With a hash tag in the prefix, the topic `wheel-sched:confirmed` would have the key that the broker uses for
+    confirmations. So the topic is refused."""
     from retry_topic.brokers.redis_streams import RedisStreamsBroker
 
     broker = RedisStreamsBroker(syncing.url, prefix="{one}:", create_topics=True)

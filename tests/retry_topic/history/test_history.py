@@ -109,7 +109,7 @@ def test_rows_are_exported_once_and_what_is_no_row_is_counted(store: DelayStore,
 
 
 def test_an_export_needs_a_name_that_says_what_it_is(store: DelayStore, tmp_path: Path) -> None:
-    """A file name with another ending is refused, and nothing is written."""
+    """A file name with the ending `.csv` is refused, and nothing is written."""
     with pytest.raises(ConfigError, match="ending with"):
         export(store, tmp_path / "attempts.csv")
     assert not any(tmp_path.iterdir())
