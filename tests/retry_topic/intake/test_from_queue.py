@@ -125,7 +125,8 @@ def test_the_dead_topic_keeps_as_many_letters_as_the_service_says(bench: Bench, 
 
 
 def test_a_record_taken_in_twice_is_stored_once(desk: Desk) -> None:
-    """The service dies between storing and settling. The repeat finds the stored id and only settles."""
+    """The service dies after storing a record and before settling it. When the broker delivers the record again, the
+    intake finds the stored id and only settles the record."""
     desk.put(id="m")
     deliveries = desk.poll()
     desk.intake.store(deliveries)
@@ -135,7 +136,8 @@ def test_a_record_taken_in_twice_is_stored_once(desk: Desk) -> None:
 
 
 def test_a_record_taken_in_twice_is_stored_once_though_its_message_has_gone(desk: Desk) -> None:
-    """The message is sent before the repeat. The store still knows the record by its place in the retry topic."""
+    """The message is sent before the broker delivers its record again. The store still knows the record by its place in
+    the retry topic, and stores nothing."""
     desk.put(id="m")
     deliveries = desk.poll()
     desk.intake.store(deliveries)
@@ -147,7 +149,7 @@ def test_a_record_taken_in_twice_is_stored_once_though_its_message_has_gone(desk
 
 
 def test_a_call_whose_reply_was_lost_is_repeated_under_its_token(desk: Desk, monkeypatch: Any) -> None:
-    """The repeat gets the first answer and stores nothing, even if the message was sent meanwhile."""
+    """The repeated call gets the first call's answer and stores nothing, even if the message was sent meanwhile."""
     schedule, tokens = AttemptCounts.schedule, []
 
     def losing(self: AttemptCounts, *items: Any, token: str | None = None) -> Stored:
@@ -195,8 +197,8 @@ def test_a_crash_after_storing_is_no_second_delivery_though_the_message_has_gone
 def test_over_several_shards_a_crash_before_the_note_is_no_second_attempt(
     memory: Bench, policy: Policy, monkeypatch: Any
 ) -> None:
-    """The attempt count is in another shard than the message. After a crash between both, the repeat
-    finds the message."""
+    """The attempt count is in another shard than the message. After a crash between both writes, the record is
+    delivered again, and the intake finds the message."""
     bench = type(memory)(connect("memory:", shards=4))
     desk = Desk(bench, policy(base_ms=HOUR_MS))
     desk.put(id="m")
@@ -240,7 +242,7 @@ def test_a_death_that_was_not_told_is_told_once_more(desk: Desk) -> None:
 
 
 def test_another_message_with_a_copied_id_is_not_lost(desk: Desk) -> None:
-    """Another payload or other headers under a known id: the record gets an id made from its own place."""
+    """A record with a known id, but another payload or other headers, gets an id made from its place in the topic."""
     desk.put(b"original", id="m", headers=(("trace", b"1"),))
     desk.put(b"another", id="m", headers=(("trace", b"1"),))
     desk.put(b"original", id="m", headers=(("trace", b"2"),))
@@ -314,7 +316,8 @@ class TestCopies:
     def test_no_copy_of_the_last_attempt_but_one_buries_a_message_under_way(
         self, desk: Desk, verdict: str | None
     ) -> None:
-        """A second record of attempt 3 of 4 is neither attempt 4 nor a verdict, so it makes no dead letter."""
+        """A second record of attempt 3 of 4 does not count as attempt 4, and its verdict is ignored. So it makes no
+        dead letter."""
         self.fail(desk, 3)
         desk.release()
         taken = self.fail(desk, 3, verdict=verdict)
@@ -350,7 +353,7 @@ class TestCopies:
         assert len(desk.letters()) == 1
 
     def test_a_copy_from_before_a_replay_does_not_count_against_it(self, desk: Desk) -> None:
-        """After a replay, a failure of a delivery from before it has no effect."""
+        """After a replay, the failure of a delivery from before the replay has no effect."""
         self.fail(desk, 4)
         DeadLetters(desk.bench.connection).replay()
         desk.release()
@@ -360,7 +363,8 @@ class TestCopies:
     def test_a_record_that_is_read_again_after_its_message_has_failed_anew_is_no_third_attempt(
         self, desk: Desk
     ) -> None:
-        """The store has forgotten the record's place, but it still knows the attempt."""
+        """The record of attempt 1 is read again after attempt 2 has failed. The store has forgotten the record's place,
+        but it knows the attempt and stores nothing."""
         self.fail(desk, 1)
         desk.release()
         self.fail(desk, 2)
@@ -385,8 +389,8 @@ class TestCopies:
         assert [key.lock for key in locks.closed(scope)] == ([] if succeeded else [key_lock])
 
     def test_two_groups_that_read_one_published_message_count_apart(self, desk: Desk) -> None:
-        """Both groups see one id and have their own counts. So have two messages published with one id at different
-        times."""
+        """Two groups see one id of a message, and each has its own attempt count. Two messages published with one id at
+        different times have their own counts too."""
         first = self.fail(desk, 1, id="daily", published_ms=1_000)
         second = self.fail(desk, 1, id="daily", published_ms=2_000)
         assert (first.duplicate, second.duplicate, len(desk.waiting())) == (False, False, 2)

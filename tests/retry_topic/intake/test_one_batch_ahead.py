@@ -168,7 +168,8 @@ def test_a_store_that_fell_back_gets_both_batches_again(connection: Connection) 
 
 
 def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(connection: Connection) -> None:
-    """The batch in flight is stored. The other member stores the next batch. Each record is taken in once."""
+    """A member loses its partition. Its batch in flight is stored, and another member stores the next batch. Each
+    record is taken in once."""
     states = [failed(name) for name in "abcdef"]
     mine, theirs = Log(*states), Log(*states)
     taking = intake(connection)
@@ -197,7 +198,8 @@ def test_a_process_that_dies_with_one_in_flight_leaves_it_taken_in_once(connecti
 
 
 def test_no_header_lowers_a_count_that_came_with_the_batch_before(connection: Connection) -> None:
-    """The second batch is planned before the first has raised the message's count. It is planned again afterwards."""
+    """The intake plans the second batch before the first batch has raised the message's count. Then it plans the second
+    batch again."""
     states = [failed("a", 5), failed("b", 2), failed("a", 1), failed("c")]
     taking, log = intake(connection), Log(*states, traced=True)
     taken = drain(taking, log)

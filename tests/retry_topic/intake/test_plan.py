@@ -1,4 +1,5 @@
-"""The plan of the intake: its decisions, its questions, and that the intakes from queue and log decide the same."""
+"""The plan of the intake, which has its decisions about a batch and its questions to the store. The intakes from queue
+and log decide the same."""
 
 from __future__ import annotations
 
@@ -135,8 +136,8 @@ def test_the_very_message_in_the_store_is_known(from_log: bool) -> None:
 
 @pytest.mark.parametrize("repeated", [False, True])
 def test_the_dead_topic_gets_a_dead_letter_again_that_a_queue_repeats(repeated: bool) -> None:
-    """If the broker delivers the record again, the letter may not have been sent. A new record of the failure is a
-    duplicate."""
+    """If the broker delivers a record again, its dead letter may not have been sent, so the plan sends it again. A new
+    record of the same failure is a duplicate."""
     one = delivery(failed(attempt=4), deliveries=1 + repeated)
     counts, items = {key_of(failed()): 4}, {"m.4": found(one, "m.4", "dead")}
     made = answered(rules_of(from_log=False), one, counts=counts, items=items)

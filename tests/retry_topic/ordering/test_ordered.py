@@ -35,7 +35,7 @@ IDLE_MS = 30_000
 
 
 class Journal:
-    """A handler that records values by key. It fails for a value `failures[value]` times."""
+    """A handler that records values by key. `failures` maps a value to how often it fails, or to a handler for it."""
 
     def __init__(self, **failures: Any) -> None:
         self.failures = {name.encode(): answers for name, answers in failures.items()}
@@ -103,7 +103,7 @@ def test_what_comes_while_a_key_is_closed_is_parked_and_comes_out_in_order(
 
 @pytest.mark.parametrize("end", ["verdict", "attempts"])
 def test_a_dead_head_lets_the_next_one_follow(bench: Bench, policy: Callable[..., RetryPolicy], end: str) -> None:
-    """The head becomes a dead letter, and its key is unlocked."""
+    """The failed message of a key becomes a dead letter. Then the key's later messages are handled."""
     journal = Journal(a1=(lambda message: DeadLetter("no use")) if end == "verdict" else 99)
     bench.serve(policy(max_attempts=2))
     bench.publish(b"a1", b"a2", b"a3", key=b"a")
