@@ -132,7 +132,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def test_a_message_that_kills_its_consumers_is_poison(
     server: Bench, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """Consumers are started again after each death. They handle all other messages. This one becomes a dead letter."""
+    """One message kills each consumer that handles it, and a new consumer is started each time. The message becomes a
+    dead letter, and all other messages are handled."""
     server.serve(policy())
     server.publish(*(b"%d" % n for n in range(10)), b"poison", *(b"%d" % n for n in range(10, 20)))
     printed: list[bytes] = []

@@ -151,8 +151,8 @@ def test_a_record_that_no_batch_survives_stands_alone(
 
 @pytest.mark.parametrize("who", ["both", "forger"])
 def test_signed_headers_travel_the_whole_loop(bench: Bench, handler: Handlers, policy: Policy, who: str) -> None:
-    """With one secret, consumer and service retry as usual. For a consumer without a secret, the store
-    counts attempts."""
+    """If consumer and service have the same secret, messages are retried as usual. If only the service has it, the
+    store counts the attempts."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=3), secrets=(SECRET,))
     bench.consume(handle, secrets=(SECRET,) if who == "both" else ())
@@ -165,7 +165,7 @@ def test_signed_headers_travel_the_whole_loop(bench: Bench, handler: Handlers, p
 @pytest.mark.real
 @pytest.mark.parametrize("hand_over", ["auto", "settle"])
 def test_each_message_comes_back_exactly_once(server: Bench, handler: Handlers, policy: Policy, hand_over: str) -> None:
-    """Each failed message comes back once: with one script, and with claim, publish and settle if nothing fails."""
+    """Each failed message comes back once: if one script moves it, and also with claim, publish and settle."""
     handle = handler(fail_first)
     service = server.serve(policy(), hand_over=hand_over)
     assert (service.dispatcher.push is not None) == (hand_over == "auto")

@@ -98,7 +98,7 @@ def test_failures_and_verdicts_are_told(exporter: InMemorySpanExporter, provider
 
 
 def test_async_handlers_stay_async(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
-    """A traced async function, or an object with an async call, is still async. Its span ends after the handler."""
+    """An async function, or an object with an async `__call__`, is still async when it is traced."""
 
     class Handler:
         async def __call__(self, message: Message) -> str:
@@ -142,7 +142,7 @@ def test_what_cannot_be_called_is_refused() -> None:
 def test_a_retry_links_to_the_producer_through_the_store(
     exporter: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
-    """The first delivery's span is a child of the producer's span. The retry's span links to it."""
+    """The first delivery's span is a child of the producer's span. The retry's span links to the producer's span."""
     attempts = []
 
     def handle(message: Message) -> Any:
