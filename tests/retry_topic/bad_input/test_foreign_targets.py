@@ -35,7 +35,8 @@ def failed(origin: str, **more: int) -> tuple[tuple[str, bytes], ...]:
 def test_a_record_is_not_sent_to_a_topic_that_its_group_does_not_read(
     bench: Bench, handler: Handlers, policy: Policy
 ) -> None:
-    """The record becomes a dead letter with the reason. Nothing is written to the topic that its headers name."""
+    """A retry record names an original topic that its group does not read. The record becomes a dead letter with the
+    reason, and nothing is written to that topic."""
     bench.serve(policy(), redelivery="origin")
     handle = handler()
     bench.consume(handle)
@@ -96,8 +97,8 @@ def test_a_broker_that_knows_no_readers_needs_configured_origins(memory: Bench, 
     ("given", "redelivery"), [((), "origin"), (("a",), "group"), ("a", "origin"), ([""], "origin")]
 )
 def test_origins_are_names_and_for_redelivery_to_the_origin_alone(given: object, redelivery: str) -> None:
-    """`origins` without `redelivery="origin"` would have no effect, so it is an error. So are names that no topic can
-    have."""
+    """`origins` without `redelivery="origin"` is an error, because it would have no effect. A name that no topic can
+    have is an error too."""
     if given == ():
         ServiceConfig(redelivery="origin")
         return

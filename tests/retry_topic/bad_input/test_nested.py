@@ -35,7 +35,7 @@ def test_a_settings_file_is_refused_in_words(text: str, tmp_path: Path) -> None:
 
 
 def test_a_wrong_setting_is_quoted_without_a_password(tmp_path: Path) -> None:
-    """The error for a list in place of an address does not contain the address's password."""
+    """If a settings file has a list in place of an address, the error does not show the password in the list."""
     path = tmp_path / "wheel-sched.toml"
     path.write_text('store = ["redis://u:pw@h"]')
     with pytest.raises(ConfigError) as refused:

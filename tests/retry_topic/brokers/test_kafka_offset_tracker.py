@@ -268,7 +268,8 @@ def test_a_record_that_was_settled_before_a_reassignment_is_not_handed_out_again
 
 
 def test_settling_twice_changes_nothing(tracker: OffsetTracker) -> None:
-    """The committed offset is the same after one call and after two. Then the tracker may forget the record."""
+    """A second settling of a record does not change the committed offset. After that, the tracker can forget the
+    record."""
     fetched(tracker, 0)
     (one,) = tracker.take(1)
     settle(tracker, one)

@@ -296,7 +296,8 @@ def test_an_expelled_member_joins_again_with_a_new_client(bench: Bench) -> None:
 
 
 def test_a_member_that_nobody_polls_leaves_and_joins_again_at_the_next_poll() -> None:
-    """The delivery counts of its records rise, because one of them may have blocked the application."""
+    """A member that is not polled for `idle_ms` leaves the group. The delivery counts of its records rise, because one
+    of the records may have blocked the application."""
     bench = Bench(idle_ms=100)
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)

@@ -170,7 +170,7 @@ def test_records_are_looked_at_without_consuming() -> None:
 
 
 def test_every_message_is_handed_out_once_among_threads() -> None:
-    """Four publishing and four consuming threads: each message is delivered exactly once."""
+    """Four threads publish and four threads consume. Each message is delivered exactly once."""
     broker = MemoryBroker(create_topics=True)
     got: list[int] = []
 

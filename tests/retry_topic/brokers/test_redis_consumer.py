@@ -95,8 +95,8 @@ def test_what_was_read_beyond_the_limit_is_handed_out_next(broker: RedisStreamsB
 
 
 def test_a_surplus_that_somebody_took_over_is_not_handed_out(broker: RedisStreamsBroker) -> None:
-    """A slow member has read more entries than it handed out, and another member claims them. They are handed out once
-    only."""
+    """A slow member has read more entries than it handed out, and another member claims them. Each entry is handed out
+    once."""
     slow = broker.consumer(["a", "b"], "g", idle_ms=1_500)
     broker.publish([Message("a", b"1"), Message("b", b"2")])
     assert len(slow.poll(1, 1_000)) == 1

@@ -144,8 +144,8 @@ def test_a_lost_reply_is_reported_and_not_repeated(redis_url: str, redis_client:
 def test_a_lost_reply_says_what_was_asked_for(
     redis_url: str, command: str, lost: bytes, advice: str, in_doubt: bool
 ) -> None:
-    """A lost reply of a read has changed nothing. A lost reply of a write is in doubt. Both errors say that a repeat is
-    safe."""
+    """If the reply of a read is lost, nothing was changed. If the reply of a write is lost, the write is in doubt. Both
+    errors say that a repeat is safe."""
     with FaultyProxy(redis_url) as proxy, contextlib.closing(RedisStreamsBroker(proxy.url)) as broker:
         broker.create_topic("t")
         for _ in range(2):

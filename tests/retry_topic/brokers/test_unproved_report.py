@@ -28,7 +28,7 @@ def report(request: pytest.FixtureRequest) -> Report:
 
 
 def test_both_stand_ins_are_reported_with_their_counts(report: Report) -> None:
-    """For each stand-in the line has the numbers of passed and of other tests."""
+    """For each stand-in, the line has the number of tests that passed and the number of tests that did not."""
     ended = Counter({("imitation", "passed"): 30, ("with_transactions", "passed"): 20, ("imitation", "failed"): 1})
     assert report(["java", "mvn"], ended) == (
         "Kafka without a real broker, for want of java and mvn; "

@@ -60,8 +60,8 @@ def test_one_message_is_not_asked_about(cli: Any, connection: Any, waiting: None
 def test_nothing_that_matches_says_where_something_does(
     cli: Any, bury: Any, waiting: None, command: tuple[str, ...], advice: str
 ) -> None:
-    """A filter selects waiting messages only. If it matches only dead letters, a note names the option that selects
-    them."""
+    """A filter selects waiting messages only. If it matches only dead letters, a note names the option or the command
+    for dead letters."""
     for name in ("x", "y"):
         bury(name, error="builtins.KeyError")
     error_text = cli(*command, "--error", "*KeyError*").stderr
@@ -117,7 +117,7 @@ def test_a_topic_that_does_not_exist_is_refused(cli: Any, connection: Any, comma
 
 
 def test_a_topic_of_the_store_alone_can_be_paused(cli: Any, waiting: None) -> None:
-    """The topic has no stream in the broker, but messages for it wait in the store."""
+    """A topic can be paused if messages for it wait in the store, even if it has no stream in the broker."""
     assert cli.json("pause", "orders")["held"] == 3
 
 

@@ -88,7 +88,8 @@ def test_deleting_the_head_lets_the_next_one_follow(cli: Any, line: tuple[str, l
 
 
 def test_a_filter_lets_nobody_out_of_the_line(cli: Any, line: tuple[str, list[str]]) -> None:
-    """`run-now` with a filter does not select parked messages. With the id of a parked message, it selects it."""
+    """`run-now` with a filter selects no parked message. `run-now` with the id of a parked message selects this
+    message."""
     assert cli.json("--shards", "3", "run-now", "--topic", "orders")["done"] == 1
     assert len(cli.objects("--shards", "3", "list", "--parked")) == 2
     assert cli.json("--shards", "3", "run-now", line[1][1])["done"] == 1

@@ -147,7 +147,8 @@ def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, connection: Con
 
 @pytest.mark.parametrize("command", ["stats", "list", "doctor"])
 def test_on_kafka_it_is_said_that_nobody_looked(cli: Any, forgotten: None, command: str) -> None:
-    """With Kafka, the commands say that they did not look for such retries, and name `kafka lag`, which does."""
+    """With Kafka, the commands say that they did not look for retries that no service reads. They name `kafka lag`,
+    which does."""
     shown = cli("--kafka", "127.0.0.1:1", command, code=None).output
     assert "not looked at on Kafka: `wheel-sched kafka lag GROUP`" in shown
 

@@ -125,7 +125,7 @@ def test_a_copied_id_is_replaced(ready: Bench) -> None:
 
 
 def test_two_groups_count_a_published_message_apart(ready: Bench) -> None:
-    """Both groups see the publisher's id. The store knows the message under another id for each group."""
+    """Two groups that fail see the same publisher's id. The store knows the message under another id for each group."""
     ready.connection.publish(TOPIC, b"m", id="7")
     (record,) = ready.records(TOPIC)
     failure = Failure(error_class="E")

@@ -84,7 +84,8 @@ def test_an_id_of_another_topic_is_another_message(ready: Bench) -> None:
 
 
 def test_an_id_that_waits_for_another_topic_is_refused(ready: Bench) -> None:
-    """The store holds one waiting message per id. Without the error, the second message would be lost silently."""
+    """The store holds one waiting message per id. So `publish` refuses a second message with this id for another
+    topic."""
     ready.connection.broker.create_topic("other")
     ready.connection.publish(TOPIC, b"m", delay=3_600, id="7")
     with pytest.raises(
@@ -177,7 +178,7 @@ def test_an_error_that_leaves_nothing_open_names_no_id(ready: Bench, monkeypatch
 
 @pytest.mark.real
 def test_a_made_id_costs_nothing_while_its_message_waits(server: Bench, redis_client: Any) -> None:
-    """The store remembers only ids that the caller gave: until ten minutes after the due time."""
+    """The store remembers only ids that the caller gave, until ten minutes after the due time."""
     server.connection.broker.create_topic(TOPIC)
     server.connection.publish(TOPIC, b"m", delay=3_600)
     assert list(redis_client.scan_iter("*:known:*")) == []

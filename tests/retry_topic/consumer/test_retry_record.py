@@ -215,7 +215,7 @@ def test_of_a_message_that_nobody_has_signed_the_id_alone_is_believed() -> None:
 
 
 def test_an_id_that_was_published_without_a_time_is_told_from_the_same_id_later() -> None:
-    """Without a publishing time, the time of the message's record is used."""
+    """If a message has an id and no publishing time, the time of its record is used instead."""
     message = replace(FRESH, headers=(("retry-id", b"daily"),))
     state = read(fail(message).headers)
     assert (state.id, state.published_ms, state.original_topic) == ("daily", 1_700_000_000_000, "orders")

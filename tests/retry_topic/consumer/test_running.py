@@ -140,8 +140,8 @@ def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: 
 
 @pytest.mark.slow
 def test_suspects_are_handled_alone(bench: Bench) -> None:
-    """A message during which two consumers died is handled alone, so that no other message is suspected of the next
-    death."""
+    """A message that two consumers held when they died is handled alone. So if the next consumer dies, no other message
+    is suspected."""
     bench.publish(*(b"%d" % n for n in range(5)))
     for _ in range(2):
         assert len(bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(5, 1_000)) == 5
@@ -220,7 +220,8 @@ def test_stop_gives_up_waiting_and_leaves_the_rest_to_others(bench: Bench, handl
 
 
 def test_stop_cuts_async_handlers_off(bench: Bench, handler: Handlers) -> None:
-    """`stop` cancels an async handler that hangs. This is no failure: its message goes to another consumer."""
+    """`stop` cancels an async handler that hangs. The message does not count as failed, and another consumer gets
+    it."""
     cancelled = threading.Event()
     started = threading.Event()
 

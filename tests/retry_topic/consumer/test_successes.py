@@ -55,8 +55,8 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_only_of_what_has_passed_the_store_something_is_told(state: RetryState, known: bool) -> None:
-    """A success is reported only if the message was in the store before and no other message has its id. All other
-    messages have no second copy that could be recognised."""
+    """A success is reported only if the message was in the store before and its id belongs to no other message.
+    Otherwise the message has no second copy, or the store could not recognise the copy."""
     assert (success_of("g", MESSAGE, state) is not None) is known
 
 

@@ -89,7 +89,8 @@ def test_a_repeat_on_another_connection_confirms_the_write_of_the_first(pair: Pa
 
 
 def test_nothing_is_acknowledged_while_no_replica_confirms(pair: Pair, name: str) -> None:
-    """Publishing now and later, settling, forwarding and creating topics all are in doubt. So is each repeat."""
+    """Every write is in doubt: publish, delayed publish, ack, forward, and the creation of a topic. Each repeat of a
+    write is in doubt too."""
     with connect(pair.primary.url, namespace=name, durability="replicated", prefix=f"{name}:") as connection:
         connection.broker.create_topic("orders")
         consumer = connection.broker.consumer(["orders"], "group")
@@ -115,7 +116,8 @@ def test_nothing_is_acknowledged_while_no_replica_confirms(pair: Pair, name: str
 
 
 def test_a_doubt_about_opening_says_that_no_message_was_sent(pair: Pair, name: str) -> None:
-    """If opening a store or creating a topic is unconfirmed, the error says that no message was sent, and no more."""
+    """If opening a store or creating a topic is unconfirmed, the error says that no message was sent. It names no token
+    and no id for a repeat."""
     with connect(pair.primary.url, namespace=name, durability="replicated", create_topics=True) as connection:
         pair.link.blackhole()
         with pytest.raises(StoreUnavailable, match=r"not opened, and no message.*only 0 of 1.*open it again") as raised:
@@ -199,7 +201,7 @@ def test_a_primary_that_is_cut_off_soon_refuses_writes(pair: Pair, name: str) ->
 
 
 def test_more_replicas_than_there_are_is_refused_by_both_faces(pair: Pair, name: str) -> None:
-    """Opening fails, with and without asyncio. The error has the number of connected replicas."""
+    """Opening a store fails, with and without asyncio. The error has the number of connected replicas."""
     with pytest.raises(StoreError, match="needs connected replicas: 2, this server has 1"):
         open_store(pair.primary.url, namespace=name, durability="replicated", replicas=2)
     with pytest.raises(StoreError, match="needs connected replicas: 2, this server has 1"):
@@ -250,7 +252,7 @@ def test_every_acknowledged_write_goes_through_the_confirmation(
 
 
 def test_a_server_that_stops_syncing_is_noticed_at_the_next_write(syncing: TemporaryServer, name: str) -> None:
-    """The next write is in doubt, and the error names the setting that is wrong."""
+    """After `appendfsync always` was switched off, the next write is in doubt, and the error names this setting."""
     with (
         connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as connection,
         redis.Redis.from_url(syncing.url) as admin,
@@ -297,8 +299,8 @@ def rewritten(admin: redis.Redis) -> None:
 def test_nothing_is_acknowledged_while_the_first_append_only_file_is_made(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Meanwhile writes are in doubt, because a crash would lose them in spite of `appendfsync always`. This also holds
-    if the server had an append-only file before."""
+    """While the server makes its first append-only file, writes are in doubt: a crash would lose them in spite of
+    `appendfsync always`. This also holds if the server had such a file before."""
 
     async def later() -> None:
         store = await open_async_store(syncing.url, namespace=name, durability="fsync")

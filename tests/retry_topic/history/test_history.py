@@ -39,7 +39,8 @@ def store() -> Iterator[DelayStore]:
 
 
 def test_each_delivery_of_a_message_that_failed_leaves_a_row(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The service writes the failures, and the consumer writes the success. No retry starts before its due time."""
+    """The service writes a row for each failure, and the consumer writes a row for the success after it. No retry
+    starts before its due time."""
     bench.serve(policy(max_attempts=5), history=1_000)
     consumer = bench.consume(handler(ValueError("a"), Retry(reason="b"), None), history=1_000)
     bench.publish(b"m")

@@ -196,7 +196,8 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
 
 
 def test_a_member_that_lost_its_partition_stores_nothing_of_it(bench: Bench) -> None:
-    """A member that does not know of its loss takes in a batch. Nothing of the batch is stored, in any shard."""
+    """A member has lost its partition without knowing it, and takes in a batch. Nothing of the batch is stored, in any
+    shard."""
     for name, scope in zip("abcdef", [AWAY, OTHER] * 3, strict=True):
         bench.failed(name, scope)
     zombie, other = bench.intake(), bench.intake()

@@ -218,7 +218,8 @@ def test_over_several_shards_a_crash_before_the_note_is_no_second_attempt(
 
 
 def test_a_second_record_of_the_same_failure_is_stored_once(desk: Desk) -> None:
-    """A consumer that cannot publish and settle in one step may write a record twice."""
+    """A consumer that cannot publish and settle in one step may write a record twice. The intake stores the message
+    once."""
     desk.put(b"m", id="m")
     desk.put(b"m", id="m")
     first, second = desk.take(2)
@@ -229,8 +230,8 @@ def test_a_second_record_of_the_same_failure_is_stored_once(desk: Desk) -> None:
 
 
 def test_a_death_that_was_not_told_is_told_once_more(desk: Desk) -> None:
-    """The service dies after storing a dead letter. The repeat stores nothing and sends the letter to
-    the dead topic."""
+    """The service dies after storing a dead letter. When the broker delivers the record again, the intake stores
+    nothing and sends the letter to the dead topic."""
     desk.put(id="m", attempt=4)
     deliveries = desk.poll()
     desk.intake.store(deliveries)

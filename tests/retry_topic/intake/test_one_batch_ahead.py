@@ -148,7 +148,8 @@ def test_a_stale_position_takes_the_next_batch_with_it(connection: Connection) -
 
 
 def test_a_stale_position_leaves_other_sources_alone(connection: Connection) -> None:
-    """The dropped batch belongs to one partition. The next batch, of another partition, is stored."""
+    """A batch that does not begin at the stored position is dropped. The next batch, of another partition, is
+    stored."""
     taking, log, other = intake(connection), Log(failed("a")), Log(failed("b"), source="g.retry/1")
     log.place = 0  # the store knows of nothing
     taking.offer(log, log.next(1), once)
@@ -184,7 +185,8 @@ def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(connecti
 
 
 def test_a_process_that_dies_with_one_in_flight_leaves_it_taken_in_once(connection: Connection) -> None:
-    """The next process continues at the stored position. Each record is taken in once."""
+    """A process dies while a batch is in flight. The next process continues at the stored position. Each record is
+    taken in once."""
     states = [failed(name) for name in "abcdef"]
     dying, log = Log(*states), Log(*states)
     taking = intake(connection)
@@ -258,8 +260,8 @@ def test_whoever_gives_up_waiting_is_no_longer_busy(connection: Connection) -> N
 @pytest.mark.real
 @pytest.mark.parametrize("lost", [0, 1, 2, 3])
 def test_a_lost_reply_doubles_nothing(real_server: TemporaryServer, lost: int) -> None:
-    """The reply for one batch is lost while the next is read. The repeat gets the first answer, and nothing is stored
-    twice."""
+    """The store's reply for one batch is lost while the intake reads the next batch. The repeated call gets the answer
+    of the first call, and nothing is stored twice."""
     states = [failed(str(n)) for n in range(12)]
     failures: list[Exception] = []
 

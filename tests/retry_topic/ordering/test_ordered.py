@@ -61,7 +61,8 @@ def closed(bench: Bench) -> int:
 
 
 def test_a_failed_message_keeps_back_its_key_and_no_other(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """The failed key keeps its order through two retries. The other key does not wait."""
+    """The messages of the failed key keep their order through two retries. The messages of the other key do not
+    wait."""
     journal = Journal(a1=2)
     bench.serve(policy(base_ms=60))
     bench.publish(b"a1", b"a2", b"a3", key=b"a")
@@ -256,7 +257,7 @@ def test_a_head_whose_consumer_died_before_telling_its_failure_is_handled_again(
 def test_a_parked_message_that_has_expired_is_given_up_when_its_turn_comes(
     bench: Bench, policy: Callable[..., RetryPolicy]
 ) -> None:
-    """An expired message becomes a dead letter, and the next message of its key follows."""
+    """A parked message that has expired becomes a dead letter. Then the next message of its key is handled."""
     journal = Journal(a1=1)
     bench.serve(policy(), redelivery="origin")
     bench.publish(b"a1", key=b"a")

@@ -49,12 +49,12 @@ def test_fixed_is_always_the_same() -> None:
 
 
 def test_linear_adds_a_step_each_time_up_to_its_cap() -> None:
-    """The first retry waits base, each further retry one step more, none more than the cap."""
+    """The first retry waits `base`. Each further retry waits one step longer, but never longer than the cap."""
     assert curve(Linear(1_000, 500, 2_200), [1, 2, 3, 4]) == [1_000, 1_500, 2_000, 2_200]
 
 
 def test_exponential_multiplies_each_time_up_to_its_cap() -> None:
-    """The first retry waits base, each further one factor times as long, none more than the cap."""
+    """The first retry waits `base`. Each further retry waits `factor` times as long, but never longer than the cap."""
     assert curve(Exponential(1_000, 2, 10_000), [1, 2, 3, 4, 5, 6]) == [1_000, 2_000, 4_000, 8_000, 10_000, 10_000]
 
 

@@ -554,8 +554,8 @@ def test_what_was_claimed_before_a_shard_was_lost_goes_nowhere(store: DelayStore
 def test_what_a_stopping_service_did_not_send_leaves_before_a_later_claim_goes_out(
     store: DelayStore, cluster: Cluster
 ) -> None:
-    """The unsent messages go back to the store first. Otherwise the later claim's number would say that
-    they were sent."""
+    """A stopping service puts the unsent messages of a claim back into the store before it sends a later claim.
+    Otherwise the later claim's number would say that they were sent."""
     process = Process(store, Sender(cluster, "away"))
     first, second = _two_claims(process)
     process.publisher.stop()

@@ -50,7 +50,8 @@ def test_a_message_that_never_succeeds_is_dead_after_its_attempts() -> None:
 
 
 def test_the_handlers_answers_count() -> None:
-    """A message with the verdict `Retry` comes again after its own delay. One with `DeadLetter` does not."""
+    """If the handler returns `Retry`, the message is handled again after the delay of the verdict. If it returns
+    `DeadLetter`, the message is not handled again."""
 
     def answers(message: Message) -> object:
         if message.value == b"dead":

@@ -60,7 +60,8 @@ def test_a_first_delivery_is_a_child_of_its_creation(exporter: InMemorySpanExpor
 def test_a_delayed_attempt_starts_a_trace_that_links_to_it(
     exporter: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
-    """The span has no parent. It links to the producer's trace and has the due time and the lateness."""
+    """The span of a delayed attempt has no parent. It links to the producer's trace and has the due time and the
+    lateness."""
     due_ms = int(time.time() * 1000) - 500
     headers = write((TRACEPARENT, ("baggage", b"tenant=blue")), RetryState(id="m", attempt=2, due_ms=due_ms))
     seen = []
