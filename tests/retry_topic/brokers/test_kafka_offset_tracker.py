@@ -255,8 +255,8 @@ def test_a_partition_that_comes_again_has_another_assignment(tracker: OffsetTrac
 
 
 def test_a_record_that_was_settled_before_a_reassignment_is_not_handed_out_again(tracker: OffsetTracker) -> None:
-    """The record was settled after an unsettled one, so only the metadata of the committed offset says that it is
-    settled."""
+    """A record was settled while an earlier record was not. So only the metadata of the committed offset says that it
+    is settled."""
     fetched(tracker, 0, 1, 2)
     _, second, _ = tracker.take(3)
     settle(tracker, second)

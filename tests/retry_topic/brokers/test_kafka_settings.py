@@ -85,7 +85,8 @@ def test_a_certificate_that_nobody_vouches_for_is_reported_with_what_to_set() ->
 
 
 def test_a_cluster_that_is_away_is_reported_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error contains the reason ("Connection refused"), which librdkafka reports separately."""
+    """If the cluster does not answer, the error contains the reason ("Connection refused"), which librdkafka reports
+    separately."""
     monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 0.1)
     broker = KafkaBroker(NOWHERE | {"log_level": 0})
     report, until_s = "", time.monotonic() + 30

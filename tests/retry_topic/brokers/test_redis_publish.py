@@ -207,7 +207,8 @@ def test_an_entry_that_was_trimmed_is_known(redis_url: str, redis_client: redis.
 
 
 def test_what_was_confirmed_before_the_connection_broke_stays_confirmed(redis_url: str) -> None:
-    """The second of two pipelines gets no reply. Only its messages are in doubt."""
+    """The connection breaks before the reply to the second of two pipelines. Only the messages of the second pipeline
+    are in doubt."""
     with FaultyProxy(redis_url) as proxy:
         broker = RedisStreamsBroker(proxy.url)
         broker.create_topic("t")

@@ -37,7 +37,7 @@ def test_both_stand_ins_are_reported_with_their_counts(report: Report) -> None:
 
 
 def test_a_stand_in_that_is_not_installed_is_reported(report: Report) -> None:
-    """The line says that noida-db is not installed and that transactions were not tried."""
+    """If noida-db is not installed, the line says so, and that transactions were not tried."""
     assert report(["mvn"], Counter({("imitation", "passed"): 30, ("with_transactions", "skipped"): 20})) == (
         f"Kafka without a real broker, for want of mvn; tried: {GROUPS} (30 passed); "
         f"not tried in this run: {TRANSACTIONS} (it is not installed); {UNPROVED}"
@@ -45,7 +45,7 @@ def test_a_stand_in_that_is_not_installed_is_reported(report: Report) -> None:
 
 
 def test_a_run_without_any_of_them_claims_nothing(report: Report) -> None:
-    """The line says that neither stand-in was tried."""
+    """If a run uses neither stand-in, the line says that neither was tried."""
     assert report(["mvn"], Counter()) == (
         f"Kafka without a real broker, for want of mvn; not tried in this run: {GROUPS}, {TRANSACTIONS}; {UNPROVED}"
     )

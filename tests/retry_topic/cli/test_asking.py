@@ -104,8 +104,8 @@ def test_dead_letters_have_no_due_to_move(cli: Any, bury: Any) -> None:
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
 def test_a_topic_that_does_not_exist_is_refused(cli: Any, connection: Any, command: str) -> None:
-    """The error names a similar topic and the existing topics. Nothing is changed. With --force, `pause` accepts the
-    topic."""
+    """For an unknown topic, the error names a similar topic and the existing topics, and nothing is changed. With
+    --force, `pause` accepts the topic."""
     connection.broker.create_topic("other")
     error_text = cli(command, "otehr", code=1).stderr
     assert "there is no topic 'otehr': nothing was changed; did you mean 'other'? known: " in error_text
@@ -147,7 +147,7 @@ def test_reschedule_says_which_two_exclude_each_other(cli: Any, waiting: None) -
 
 
 def test_replay_counts_ids_that_are_not_dead(cli: Any, bury: Any, waiting: None) -> None:
-    """The error names the ids that are no dead letters, in singular or plural."""
+    """If `replay` gets ids that are no dead letters, the error names these ids, in singular or plural."""
     bury("x")
     assert "a is no dead letter: nothing was replayed" in cli("replay", "x", "a", "--yes", code=1).stderr
     assert "a, b are no dead letters: nothing was replayed" in cli("replay", "x", "a", "b", "--yes", code=1).stderr

@@ -113,7 +113,7 @@ NAMED = ("max_atempts", "got: 3600", "cap to be at least base", "'requests.['", 
 
 @pytest.mark.parametrize("command", [("policy", "simulate", "bad.toml"), ("policy", "explain", "bad.toml")])
 def test_five_mistakes_of_a_file_are_all_named_by_whoever_reads_it(offline: Any, command: tuple[str, ...]) -> None:
-    """The exit code is 2. stderr names all five mistakes and their number."""
+    """For a policy file with five mistakes, the exit code is 2, and stderr names all five and their number."""
     Path("bad.toml").write_text(FIVE_MISTAKES)
     shown = offline(*command, code=2).stderr
     assert [mistake for mistake in NAMED if mistake not in shown] == []

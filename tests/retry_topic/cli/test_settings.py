@@ -52,7 +52,7 @@ def test_without_the_extension_its_settings_are_unknown(tmp_path: Path) -> None:
     ("name", "hint"), [("polices", "did you mean 'policies'"), ("redelivery", "did you mean 'redelivery_topic'")]
 )
 def test_a_mistyped_setting_is_refused_by_every_command(name: str, hint: str, cli_at: Any) -> None:
-    """The error proposes the right name, even for a command of the core."""
+    """For a mistyped setting, the error proposes the right name, even for a command of the core."""
     Path("wheel-sched.toml").write_text(f'{name} = "x"\n')
     assert hint in cli_at("memory:")("config", "show", code=2).stderr
 

@@ -45,7 +45,7 @@ def test_a_store_in_memory_does_not_take_a_level_it_cannot_keep(durability: str,
 
 
 def test_an_address_nobody_understands_is_told() -> None:
-    """The error lists the kinds of addresses that `connect` knows."""
+    """For an unknown address, the error lists the kinds of addresses that `connect` knows."""
     with pytest.raises(ConfigError, match="redis://"):
         connect("ftp://somewhere")
 

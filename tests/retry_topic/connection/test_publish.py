@@ -43,7 +43,7 @@ def nothing_sent(bench: Bench) -> bool:
 
 
 def test_a_message_without_delay_goes_at_once(ready: Bench) -> None:
-    """The message arrives byte for byte, with its id, and is never in the store."""
+    """A message without delay arrives byte for byte, with its id, and is never in the store."""
     message_id = ready.connection.publish(TOPIC, b"\x00m", key=b"\xff", headers=(("a", b"1"), ("a", b"2")))
     (record,) = ready.records(TOPIC)
     headers = (("a", b"1"), ("a", b"2"), ("retry-id", message_id.encode()))
@@ -303,7 +303,7 @@ def test_topics_are_created_on_request_alone(quick_poll: None, redis_url: str) -
     ],
 )
 def test_a_wrong_argument_is_refused(ready: Bench, arguments: dict[str, Any], words: str) -> None:
-    """The error names the expected value and is short. Nothing is sent or stored."""
+    """The error for a wrong argument names the expected value and is short. Nothing is sent or stored."""
     with pytest.raises(Rejected, match=words) as raised:
         ready.connection.publish(TOPIC, **{"value": b"m"} | arguments)
     assert len(str(raised.value)) < 400
@@ -311,7 +311,7 @@ def test_a_wrong_argument_is_refused(ready: Bench, arguments: dict[str, Any], wo
 
 
 def test_all_wrong_parts_of_a_message_are_told_at_once(ready: Bench) -> None:
-    """One error lists all mistakes."""
+    """One error lists all wrong arguments of `publish`."""
     with pytest.raises(Rejected, match=r"value to be bytes.*key to be bytes.*headers to be pairs"):
         ready.connection.publish(TOPIC, "m", key=1, headers=[1])  # type: ignore[arg-type]  # on purpose
 

@@ -125,8 +125,8 @@ def test_an_id_is_known_for_ten_minutes_after_its_due(memory: Bench, monkeypatch
 def test_a_delayed_message_in_doubt_tells_the_id_to_repeat_it_with(
     ready: Bench, error: StoreUnavailable, given: dict[str, str], minutes: int
 ) -> None:
-    """The error has the id, whether the caller gave it or `publish` made it. A repeat with this id sends
-    nothing twice."""
+    """If nobody knows whether a delayed message was stored, the error has its id, given by the caller or made by
+    `publish`. A repeat with this id sends nothing twice."""
     with pytest.MonkeyPatch.context() as patch:
         stored_in_doubt(ready, patch, error)
         words = (

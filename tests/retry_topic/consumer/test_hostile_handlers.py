@@ -67,7 +67,8 @@ class Nameless(Exception, metaclass=Meta):
 
 @pytest.mark.parametrize("error", [Hostile, Quoting, Nameless], ids=["hostile", "quoting", "nameless"])
 def test_a_hostile_error_is_a_failure_as_any_other(memory: Bench, policy: Policy, error: type[Exception]) -> None:
-    """The message becomes a dead letter after its attempts. The consumer's only slot then handles the next message."""
+    """A message whose handler raises a hostile error becomes a dead letter after its attempts. The consumer's only slot
+    then handles the next message."""
     memory.serve(policy(max_attempts=2))
 
     def handle(message: Message) -> None:
@@ -81,7 +82,8 @@ def test_a_hostile_error_is_a_failure_as_any_other(memory: Bench, policy: Policy
 
 
 def test_what_can_be_told_of_a_hostile_error_is_told() -> None:
-    """The failure has the error's class, or "unknown". A text of a subclass of str becomes a plain str."""
+    """The failure made from a hostile error has the error's class, or "unknown". A text of a subclass of str becomes a
+    plain str."""
     failure, _ = failure_in(Hostile())
     assert failure.error_class.endswith("Hostile")
     assert type(failure_in(Quoting())[0].message) is str
@@ -105,7 +107,8 @@ def test_an_answer_with_a_hostile_class_fails_its_message_alone(memory: Bench, p
 
 
 def test_a_handler_that_stops_the_event_loop_ends_nothing(memory: Bench) -> None:
-    """The handler's message and later messages are handled. `Consumer.stop` still ends the thread."""
+    """A handler stops the event loop. Its message and later messages are handled, and `Consumer.stop` still ends the
+    thread."""
     handled: list[bytes] = []
 
     async def handle(message: Message) -> None:

@@ -327,14 +327,14 @@ def test_consumers_that_come_and_go_lose_and_double_nothing(bench: Bench) -> Non
     ],
 )
 def test_a_wrong_setting_is_told(settings: dict[str, Any], words: str) -> None:
-    """The error names the setting and its bounds, and never shows a secret."""
+    """The error for a wrong setting names the setting and its bounds, and never shows a secret."""
     with pytest.raises(ConfigError, match=words) as raised:
         ConsumerConfig(**settings)
     assert "0123456789" not in str(raised.value)
 
 
 def test_all_wrong_settings_are_told_at_once() -> None:
-    """One error lists all mistakes."""
+    """One error lists all wrong settings of a consumer."""
     with pytest.raises(ConfigError) as raised:
         ConsumerConfig(concurrency=0, idle_ms=0, crash_cap=0)
     assert len(raised.value.problems) == 3

@@ -59,7 +59,8 @@ def test_each_delivery_of_a_message_that_failed_leaves_a_row(bench: Bench, handl
 
 
 def test_a_message_that_is_given_up_ends_with_a_dead_row(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The last row has the outcome `dead`. A replay that succeeds at its first delivery adds no row."""
+    """If a message is given up, its last row has the outcome `dead`. A replay that succeeds at its first delivery adds
+    no row."""
     handle = handler(ValueError("a"), ValueError("a"), None)
     bench.serve(policy(max_attempts=2), history=1_000)
     bench.consume(handle, history=1_000)

@@ -89,7 +89,8 @@ def again(deliveries: Sequence[Delivery]) -> list[Delivery]:
 
 @pytest.mark.parametrize("forged", [b"0", b"-1", b"", b"none", b"\xff\xfe", b"1", b"0000000000000000001"])
 def test_a_count_that_is_set_back_on_every_hop_gains_nothing(desk: Desk, forged: bytes) -> None:
-    """The store continues its own attempt count, whatever the header says, and `max_attempts` holds."""
+    """A header sets the attempt count back after each retry. The store continues its own count, so `max_attempts`
+    holds."""
     deaths = []
     for _ in range(4):
         desk.put(state=RetryState(id="m", original_topic="orders"), headers=())
@@ -149,7 +150,8 @@ def test_a_record_taken_in_twice_is_stored_once_though_its_message_has_gone(desk
 
 
 def test_a_call_whose_reply_was_lost_is_repeated_under_its_token(desk: Desk, monkeypatch: Any) -> None:
-    """The repeated call gets the first call's answer and stores nothing, even if the message was sent meanwhile."""
+    """The reply of a call is lost, and the call is repeated. The repeat gets the answer of the first call and stores
+    nothing, even if the message was sent meanwhile."""
     schedule, tokens = AttemptCounts.schedule, []
 
     def losing(self: AttemptCounts, *items: Any, token: str | None = None) -> Stored:

@@ -98,7 +98,7 @@ def test_no_header_lowers_a_count(from_log: bool, claimed: int, counted: int, at
 
 @BOTH
 def test_the_store_says_how_often_a_message_was_replayed(from_log: bool) -> None:
-    """The store's replay count holds, not the header's. Attempts count from that replay on."""
+    """The store's replay count holds, not the header's. Attempts are counted from that replay on."""
     made = answered(
         rules_of(from_log=from_log),
         delivery(failed("m", 1, replays=9)),

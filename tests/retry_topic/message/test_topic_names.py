@@ -31,7 +31,7 @@ def test_a_part_is_imported_when_it_is_asked_for() -> None:
 
 
 def test_a_groups_topics_are_named_after_it_unless_somebody_says_otherwise() -> None:
-    """Each topic name can be set. The others keep their defaults."""
+    """Each topic name of a group can be set. The names that are not set keep their defaults."""
     assert GroupTopics().of("billing") == {
         "retry": "billing.retry",
         "redelivery": "billing.redelivery",

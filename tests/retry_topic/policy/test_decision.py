@@ -144,7 +144,7 @@ def test_a_negative_wait_is_none_at_all() -> None:
 
 
 def test_the_previous_delay_feeds_decorrelated_jitter() -> None:
-    """The next delay is at most three times the previous one."""
+    """With decorrelated jitter, the next delay is at most three times the previous delay."""
     decision = decided(RetryPolicy(delay=Decorrelated(10, 10_000)), Failure(attempt=3, previous_delay_ms=1_000))
     assert decision.why.draw is not None
     assert (decision.why.draw.low_ms, decision.why.draw.high_ms) == (10, 3_000)

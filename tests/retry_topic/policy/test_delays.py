@@ -157,7 +157,7 @@ def test_a_list_ends_with_its_last_entry() -> None:
 
 
 def test_all_mistakes_of_a_delay_are_named() -> None:
-    """One error lists every wrong field."""
+    """One error lists every wrong field of a delay."""
     with pytest.raises(ConfigError) as caught:
         Exponential(-1, float("nan"), True, "half")  # type: ignore[arg-type]
     assert [problem.split()[1] for problem in caught.value.problems] == ["base", "cap", "factor", "jitter"]

@@ -357,7 +357,7 @@ def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
 
 
 def test_a_broker_that_is_away_is_waited_for(store: DelayStore, cluster: Cluster) -> None:
-    """The claim stays open until the broker answers, and is then sent."""
+    """While the broker does not answer, the claim stays open. When the broker answers again, the claim is sent."""
     process = Process(store, Sender(cluster, "away", "away"))
     assert process.publish() == [Done("a"), Done("b"), Done("c")]
     assert cluster.sent == [b"a", b"b", b"c"]
@@ -432,7 +432,8 @@ def test_what_is_answered_before_leaves_before_the_rest_goes_out(store: DelaySto
 
 @pytest.mark.parametrize("held_back", [2, 3])
 def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back: int) -> None:
-    """The messages within the limit are sent. The claim does not stay open, even if it has nothing to send."""
+    """A rate limit lets one message of a claim through, or none. The other messages wait in the store. The claim does
+    not stay open, even if it has nothing to send."""
     policies = load_policies('[topic.t]\nrate = "1/h"\nburst = 1')
     headers = [(FIELDS["id"].header, b"i"), (FIELDS["consumer_group"].header, b"g")]
     with open_store("memory:") as store:

@@ -247,13 +247,13 @@ def test_lost_replies_of_the_store_double_nothing(
     ],
 )
 def test_a_wrong_setting_is_told(settings: dict[str, Any], words: str) -> None:
-    """The error has the setting's name and the expected value."""
+    """The error for a wrong setting has the setting's name and the expected value."""
     with pytest.raises(ConfigError, match=f"expected .*{words}"):
         ServiceConfig(**settings)
 
 
 def test_all_wrong_settings_are_told_at_once() -> None:
-    """One error lists all mistakes."""
+    """One error lists all wrong settings of a service."""
     with pytest.raises(ConfigError) as raised:
         ServiceConfig(redelivery="x", hand_over="y", batch=0, idle_ms=0)  # type: ignore[arg-type]  # on purpose
     assert len(raised.value.problems) == 4

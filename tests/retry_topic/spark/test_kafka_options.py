@@ -41,7 +41,7 @@ def test_wrong_options_of_a_stream_are_refused(options: dict[str, str], words: s
 
 
 def test_every_mistake_is_named() -> None:
-    """One error lists all mistakes."""
+    """One error lists all wrong options."""
     assert len(problems_of({"a": "1", "b": "2"})) == 3  # two unknown options and no address
     with pytest.raises(ConfigError, match="4 problems"):
         write_options({"subscribe": "t", "in_doubt": "guess"})

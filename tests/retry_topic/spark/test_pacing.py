@@ -46,7 +46,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_every_mistake_of_a_write_is_named() -> None:
-    """One error lists all mistakes. A read refuses options of a write."""
+    """One error lists all wrong options of a write. A read refuses the options of a write."""
     with pytest.raises(ConfigError) as caught:
         read_writing({"rate": "ten", "spread_ms": "5", "form": "items", "memory_limit": "much"}, streaming=False)
     assert len(caught.value.problems) == 6

@@ -84,7 +84,7 @@ def test_time_in_the_handler_is_virtual_and_memory_is_not_shared() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind != "rewind"])
 def test_each_kind_of_fault_can_be_asked_for(kind: str) -> None:
-    """The fault happens, and no message is lost."""
+    """Faults of the requested kind happen, and no message is lost."""
     report = simulate(fails_once, POLICY, faults=[kind] * 3, seed=1, consumers=1)
     assert report.faults
     assert all(fault.startswith(kind) for fault in report.faults)

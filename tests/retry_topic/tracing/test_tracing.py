@@ -40,8 +40,8 @@ def provider(exporter: InMemorySpanExporter) -> Iterator[TracerProvider]:
 
 
 def test_a_first_delivery_is_a_child_of_its_creation(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
-    """The span belongs to the producer's trace and has the semantic conventions' attributes. Baggage reaches the
-    handler."""
+    """The span of a first delivery belongs to the producer's trace and has the attributes of the semantic conventions.
+    Baggage reaches the handler."""
     seen = []
     handler = traced(lambda message: seen.append(baggage.get_baggage("tenant")), tracer_provider=provider)
     handler(Message("orders", b"abc", headers=(TRACEPARENT, ("Baggage", b"tenant=blue"))))
