@@ -65,7 +65,7 @@ JUNK = {
 def test_undecodable_bodies_are_parked_and_the_others_flow(
     bench: Bench, handler: Handlers, policy: Policy, hand_over: str
 ) -> None:
-    """A body that no message encoding wrote is held in quarantine. Other messages are retried as usual."""
+    """An item whose body is no encoded message is held in quarantine. Other messages are retried as usual."""
     check = harmless(bench, handler, policy, hand_over=hand_over)
     bench.connection.broker.create_topic("orders")
     pushable = hand_over == "auto" and bench.connection.push_target() is not None
@@ -96,7 +96,8 @@ def test_garbage_of_any_kind_stops_nothing(bench: Bench, handler: Handlers, poli
 
 @pytest.mark.parametrize("body", JUNK.values(), ids=JUNK)
 def test_a_body_that_is_no_message_is_rejected_by_name(body: bytes) -> None:
-    """`decode_body` raises `Rejected`. The error has the size of the body and says that nothing was changed."""
+    """For a body that is no message, `decode_body` raises `Rejected`. The error has the size of the body and says that
+    nothing was changed."""
     with pytest.raises(Rejected, match=f"{len(body)} bytes.*; nothing was changed"):
         decode_body(body)
 

@@ -20,14 +20,16 @@ TABLES = ".".join(["a"] * 1_500) + " = 1"
 
 @pytest.mark.parametrize("text", [ARRAYS, TABLES, f"default.{TABLES}", f"[topic.x]\ndelay.{TABLES}"])
 def test_a_policy_file_is_refused_in_words(text: str) -> None:
-    """`load_policies` raises `ConfigError` with a readable message, not `RecursionError`."""
+    """For a policy file that is nested too deep, `load_policies` raises a readable `ConfigError`, not
+    `RecursionError`."""
     with pytest.raises(ConfigError, match=r"nested too deeply|expected"):
         load_policies(text + "\n")
 
 
 @pytest.mark.parametrize("text", [ARRAYS, TABLES, f"store.{TABLES}"])
 def test_a_settings_file_is_refused_in_words(text: str, tmp_path: Path) -> None:
-    """`load_settings` raises `ConfigError` with a readable message, not `RecursionError`."""
+    """For a settings file that is nested too deep, `load_settings` raises a readable `ConfigError`, not
+    `RecursionError`."""
     path = tmp_path / "wheel-sched.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"nested too deeply|expected|unknown setting"):

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 
 class OnKafka(GroupCases):
-    """What the tests on both stand-ins share."""
+    """The settings and fixtures that the tests on both stand-ins share."""
 
     idle_ms = 2_000
     examples = 8

@@ -184,7 +184,8 @@ def committed(tracker: OffsetTracker, partition: int = 0) -> int:
 
 
 def test_records_settled_out_of_order_move_the_offset_once_the_first_one_is_settled(tracker: OffsetTracker) -> None:
-    """Missing offsets in the log (transaction markers, compaction) do not matter."""
+    """The committed offset is that of the first unsettled record. Missing offsets in the log (transaction markers,
+    compaction) do not matter."""
     fetched(tracker, 0, 1, 5, 9)
     first, second, third, fourth = tracker.take(10)
     settle(tracker, fourth, second)

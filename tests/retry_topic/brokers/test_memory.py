@@ -37,7 +37,8 @@ def test_it_is_a_broker() -> None:
 
 
 def test_redelivery_follows_the_injected_clock() -> None:
-    """A delivery comes back after exactly `idle_ms` without a heartbeat by that clock, not a millisecond earlier."""
+    """A delivery without a heartbeat comes back after exactly `idle_ms` by the injected clock, not a millisecond
+    earlier."""
     clock = Clock()
     broker = MemoryBroker(create_topics=True, monotonic_ms=clock)
     broker.publish(messages("t", 1))

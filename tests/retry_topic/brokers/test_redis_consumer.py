@@ -128,7 +128,7 @@ def test_an_ack_whose_reply_was_lost_is_repeated(redis_url: str, broker: RedisSt
 def test_a_forward_whose_reply_was_lost_publishes_once(
     redis_url: str, broker: RedisStreamsBroker, redis_client: redis.Redis
 ) -> None:
-    """The broker repeats the script, which publishes nothing the second time."""
+    """If the reply of `forward` is lost, the broker repeats the script, which publishes nothing the second time."""
     broker.publish(numbered("t", 2))
     broker.create_topic("target")
     with FaultyProxy(redis_url) as proxy:
@@ -146,7 +146,7 @@ def test_a_forward_whose_reply_was_lost_publishes_once(
 def test_a_forward_in_doubt_may_be_repeated(
     redis_url: str, broker: RedisStreamsBroker, redis_client: redis.Redis
 ) -> None:
-    """If the broker's repetition gets no reply either, the failure is in doubt. The caller may repeat the call, which
+    """If the repeated script gets no reply either, the failure is in doubt. The caller may repeat `forward`, which
     publishes nothing more."""
     broker.publish(numbered("t", 2))
     broker.create_topic("target")
@@ -309,7 +309,7 @@ def test_members_that_are_gone_are_forgotten(broker: RedisStreamsBroker, redis_c
 
 
 def test_nothing_is_trimmed_by_default(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """Without `maxlen` a group that joins later finds everything."""
+    """Without `maxlen`, a group that joins later finds all records."""
     broker.publish(numbered("t", 300))
     consumer = broker.consumer(["t"], "g")
     consumer.ack(consumer.poll(300, 1_000))

@@ -37,7 +37,7 @@ def test_both_stand_ins_are_reported_with_their_counts(report: Report) -> None:
 
 
 def test_a_stand_in_that_is_not_installed_is_reported(report: Report) -> None:
-    """If noida-db is not installed, the line says so, and that transactions were not tried."""
+    """If noida-db is not installed, the line says so, and it lists transactions as not tried."""
     assert report(["mvn"], Counter({("imitation", "passed"): 30, ("with_transactions", "skipped"): 20})) == (
         f"Kafka without a real broker, for want of mvn; tried: {GROUPS} (30 passed); "
         f"not tried in this run: {TRANSACTIONS} (it is not installed); {UNPROVED}"

@@ -215,7 +215,7 @@ def test_an_expired_message_is_a_dead_letter(bench: Bench, handler: Handlers, po
 
 @pytest.mark.parametrize("more", [{}, {"delay": 60}, {"at": datetime(2099, 1, 1, tzinfo=UTC)}])
 def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None:
-    """`publish` raises the error at once, not when the message is due."""
+    """For an unknown topic, `publish` raises an error at once, not when the message is due."""
     bench.connection.broker.create_topic("nowhere.else")
     with pytest.raises(
         UnknownTopic, match="there is no topic 'nowhere': nothing was sent; did you mean 'now"
@@ -228,7 +228,7 @@ def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None
 
 @pytest.mark.real
 def test_a_name_that_no_topic_can_have_is_refused(server: Bench) -> None:
-    """`publish` raises the error at once, even if it would create topics."""
+    """For a name that no topic can have, `publish` raises an error at once, even with `create_topics`."""
     names = ("{orders}:wheel-sched:sent:2:yy:orders", "{wheel:0}:mark", "{wheel:0}:due", "topics", "")
     with connect(server.url or "", create_topics=True) as connection:
         for topic, more in itertools.product(names, ({}, {"delay": 60})):

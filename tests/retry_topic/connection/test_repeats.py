@@ -53,7 +53,8 @@ def unconfirmed(schedule: Callable[..., object], error: StoreError) -> Callable[
 
 
 def test_a_delayed_message_that_is_repeated_when_it_has_gone_out_goes_once(ready: Bench) -> None:
-    """After the message was sent, a repeat sends nothing: with a delay, with a past time, or with neither."""
+    """After a message was sent, a repeat with its id sends nothing, whether the repeat has a delay, a past time or
+    neither."""
     assert ready.connection.publish(TOPIC, b"m", delay=0.001, id="7") == "7"
     soon = datetime.now(UTC) + timedelta(seconds=1)
     assert ready.connection.publish(TOPIC, b"m", at=soon, id="8") == "8"

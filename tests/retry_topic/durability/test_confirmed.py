@@ -388,8 +388,8 @@ def test_a_user_who_may_not_look_is_told_how_to_allow_it(syncing: TemporaryServe
 
 
 def test_on_a_cluster_every_primary_is_asked_and_every_write_confirmed(cluster: RedisCluster, name: str) -> None:
-    """Opening fails if one primary does not sync. If a primary stops syncing later, only writes to its shards are in
-    doubt."""
+    """Opening a store with `fsync` fails if one primary does not sync. If a primary stops syncing later, only writes to
+    its shards are in doubt."""
     one, two = (node.redis_connection for node in cluster.get_primaries())
     items = [Item(f"i{n}", None, b"") for n in range(60)]
     try:

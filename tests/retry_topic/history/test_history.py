@@ -94,7 +94,8 @@ def test_what_goes_through_at_once_leaves_no_row(memory: Bench, handler: Handler
 
 
 def test_rows_are_exported_once_and_what_is_no_row_is_counted(store: DelayStore, tmp_path: Path) -> None:
-    """A repeated row is exported once, and unknown columns are ignored. Other entries are counted as unreadable."""
+    """A repeated row is exported once, and unknown columns are ignored. Entries that are no rows are counted as
+    unreadable."""
     newer = json.dumps([1, *ROW._replace(id="n"), "more"]).encode()
     entries = [ROW.encode(), ROW.encode(), newer, b"nonsense", b"[1, 2]", json.dumps([2, *ROW]).encode()]
     History(store).append([("m", entry) for entry in entries], keep=100)

@@ -152,8 +152,8 @@ def dying(bench: Bench, patch: pytest.MonkeyPatch, step: int, *, before: bool) -
 
 
 def test_each_is_stored_beside_its_key(bench: Bench) -> None:
-    """A message with a key in the batch's shard is stored with the batch. Other ordered messages are
-    stored before the batch."""
+    """If the ordering key of a message is in the shard of the batch, the message is stored with the batch. Other
+    ordered messages are stored before the batch."""
     for name, scope in (("a", BESIDE), ("b", AWAY), ("c", None), ("d", OTHER)):
         bench.failed(name, scope)
     taken = bench.take(bench.intake(), 4)

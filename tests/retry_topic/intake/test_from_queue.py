@@ -256,7 +256,8 @@ def test_another_message_with_a_copied_id_is_not_lost(desk: Desk) -> None:
 
 
 def test_two_dead_messages_with_one_id_are_two_dead_letters(desk: Desk) -> None:
-    """For dead letters too, the store compares the messages and not only their ids."""
+    """Two dead letters with one id and different payloads are both kept, because the store compares the messages and
+    not only their ids."""
     desk.put(b"original", id="m", attempt=4)
     desk.take()
     desk.put(b"another", id="m", attempt=4)
@@ -266,7 +267,7 @@ def test_two_dead_messages_with_one_id_are_two_dead_letters(desk: Desk) -> None:
 
 
 def test_a_record_by_a_stranger_has_an_id_of_its_place(desk: Desk) -> None:
-    """A record without retry headers counts as a first failure. Its id is made from its place."""
+    """A record without retry headers counts as a first failure. Its id is made from its place in the topic."""
     desk.bench.publish(b"same", b"same", topic=RETRY)
     first, second = desk.take(2)
     assert first.id != second.id
@@ -441,7 +442,7 @@ class TestSigned:
         assert [letter.message.value for letter in desk.bench.letters() if letter.message] == [b"m"]
 
     def test_a_record_without_headers_is_counted_by_its_payload(self, desk: Desk) -> None:
-        """A record that is written again and again gets no more attempts than any message."""
+        """A record without headers that is written again and again gets no more attempts than any other message."""
         decided = []
         for _ in range(4):
             desk.bench.publish(b"m", topic=RETRY)
@@ -462,8 +463,8 @@ class TestSigned:
         assert len(desk.waiting()) == 3
 
     def test_what_came_back_from_an_unsigned_record_is_counted_on_by_the_store(self, desk: Desk) -> None:
-        """The redelivered record is signed, but all equal records share its id. So each of their failures counts as an
-        attempt."""
+        """The intake signs the messages that it stores, but those of equal unsigned records share one id. So each
+        failure of such a message counts as one more attempt."""
         desk.bench.publish(b"m", b"m", topic=RETRY)
         desk.take(2)
         stored = [decode_body(found.body) for found in desk.store.list_items("due").found]

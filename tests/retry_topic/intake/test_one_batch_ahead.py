@@ -1,4 +1,5 @@
-"""The intake reads the next log batch while one is in flight. What happens to both if something fails in between?"""
+"""The intake reads the next log batch while another one is in flight. In most of these tests, something fails between
+the two."""
 
 from __future__ import annotations
 
@@ -124,7 +125,8 @@ def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
 
 
 def test_a_batch_is_told_when_the_next_is_offered(connection: Connection) -> None:
-    """At most one batch is in flight. Its results are returned after the store has answered."""
+    """At most one batch is in flight. Its results are returned when the next batch is offered, after the store has
+    answered."""
     taking, log = intake(connection), Log(failed("a"), failed("b"), failed("c"))
     assert (taking.busy, taking.finish(once)) == (False, [])
     assert (taking.offer(log, log.next(2), once), log.reported, taking.busy) == ([], [], True)

@@ -203,7 +203,8 @@ def test_a_queue_asks_for_every_count_first() -> None:
 
 @BOTH
 def test_records_that_nobody_signed_share_one_count(from_log: bool) -> None:
-    """Each unsigned record is the next attempt of its payload, up to the smallest `max_attempts` of all policies."""
+    """Unsigned records with the same payload share one attempt count, up to the smallest `max_attempts` of all
+    policies."""
     rules = rules_of(from_log=from_log, secrets=(SECRET,))
     made = answered(rules, *(delivery(failed(f"m{n}", 1, original_topic="other"), offset=n) for n in range(5)))
     assert [(one.taken().attempt, one.taken().dead) for one in made.decided] == [

@@ -160,7 +160,8 @@ def test_records_wait_until_the_partition_s_scope_is_ours(bench: Bench) -> None:
 
 
 def test_a_reader_that_starts_again_reads_its_partitions_again(bench: Bench) -> None:
-    """A new broker consumer numbers its assignments from one again. The reader must not take them for the old ones."""
+    """A new broker consumer numbers its assignments from one again. The reader must not take the new assignments for
+    the old ones."""
     broker, failures = bench.connection.broker, [BrokerUnavailable("no reply")]
     assert isinstance(broker, Partitions)
     topic_id = broker.topic_id
@@ -179,7 +180,8 @@ def test_a_reader_that_starts_again_reads_its_partitions_again(bench: Bench) -> 
 
 
 def test_records_of_an_assignment_that_is_over_are_not_handled(bench: Bench) -> None:
-    """Records that arrive late, or wait behind a running handler, are dropped. The next assignment reads them again."""
+    """Records of an ended assignment that arrive late, or wait behind a running handler, are dropped. The next
+    assignment reads them again."""
     go_on = bench.hold[b"0"] = threading.Event()
     bench.member.ours = {PLACE: 1}
     with bench.consumer:

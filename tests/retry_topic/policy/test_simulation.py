@@ -58,7 +58,7 @@ def test_rules_are_simulated_for_the_error_given() -> None:
 
 
 def test_decorrelated_jitter_grows_from_attempt_to_attempt() -> None:
-    """Each message's next delay depends on its last one."""
+    """The next delay of each message depends on the message's last delay."""
     steps = simulate(RetryPolicy(delay=Decorrelated(1_000)), attempts=3, samples=2_000).steps
     greatest = [step.delay.max_ms for step in steps if step.delay]
     assert greatest[0] <= 3_000 < 7_000 < greatest[1] <= 9_000 < 15_000 < greatest[2] <= 27_000

@@ -175,7 +175,8 @@ def test_a_claim_has_no_lease_end(store: DelayStore, cluster: Cluster) -> None:
 
 
 def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelayStore, cluster: Cluster) -> None:
-    """The refused message is a dead letter in the store before the others are sent."""
+    """A message that the broker refuses permanently becomes a dead letter before the other messages of its claim are
+    sent."""
     process = Process(store, Sender(cluster, b"b"))
     assert process.publish() == [Done("a"), Dead("b", "too large"), Done("c")]
     assert cluster.sent == [b"a", b"c"]
@@ -343,7 +344,8 @@ def test_a_claim_that_its_own_process_gave_up_is_taken_over_though_nothing_else_
 
 
 def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
-    """While one process owns the shard, another gets no claim. It looks again when the owner's lease ends."""
+    """While one process owns the shard, another process gets no claim. The other process looks again when the owner's
+    lease ends."""
     first = Process(store, Sender(cluster))
     first.claim()
     store.schedule([Item("d", 0, encode_body(Message("t", b"d")), "t")])

@@ -219,8 +219,8 @@ def test_a_killed_service_loses_and_doubles_nothing(
 def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child], point: str
 ) -> None:
-    """A service is killed between storing and settling, and its messages become due. Each message comes back exactly
-    once."""
+    """A service is killed after storing retry records and before settling them, and the stored messages become due.
+    Each message comes back exactly once."""
     server.connection.broker.create_topic(dead_topic_of("billing"))
     for n in range(30):
         server.publish(b"%d" % n, topic=RETRY, headers=write((), RetryState(attempt=1, original_topic="orders")))

@@ -86,7 +86,7 @@ def test_services_that_come_and_go_lose_and_double_nothing(bench: Bench, handler
 
 
 def test_two_services_share_the_work(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Two services run for one group. No message is retried twice."""
+    """Two services run for one group. Each failed message is retried once."""
     handle = handler(fail_first)
     one, other = bench.serve(policy(), batch=5), bench.serve(policy(), batch=5)
     consumer = bench.consume(handle, concurrency=16)
