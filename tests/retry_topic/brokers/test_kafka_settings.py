@@ -74,7 +74,7 @@ def test_settings_are_passed_through_and_ours_are_refused() -> None:
 
 
 def test_a_certificate_that_nobody_vouches_for_is_reported_with_what_to_set() -> None:
-    """The broker adds to the client's error which setting to correct, unless the error already says so."""
+    """If the client's error does not say which setting to correct, the broker adds the setting to the error."""
     trouble: deque[str] = deque(maxlen=1)
     report = _listened_to({}, trouble)["error_cb"]
     report(KafkaError(KafkaError._SSL, "error:0A000086:SSL routines::certificate verify failed (after 2ms)"))

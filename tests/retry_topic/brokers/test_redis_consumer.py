@@ -286,8 +286,8 @@ def test_a_settled_delivery_stays_settled_under_beats(broker: RedisStreamsBroker
 
 
 def test_members_that_are_gone_are_forgotten(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """`close` removes the member from the group at once, unless it holds entries. Silent members without entries are
-    removed later."""
+    """`close` removes a member that holds no entries from the group at once. Silent members without entries are removed
+    later."""
     broker.publish(numbered("t", 1))
     leaving, holding, silent, present = (broker.consumer(["t"], "g") for _ in range(4))
     held = holding.poll(1, 1_000)

@@ -85,7 +85,8 @@ def test_a_later_failure_keeps_id_origin_and_first_time() -> None:
 
 
 def test_foreign_headers_are_gone_on_with() -> None:
-    """A record of Spring's retry topics keeps its attempt count and origin. The id depends only on the origin."""
+    """A record of Spring's retry topics keeps its attempt count and origin. The id is made from the group and the
+    origin."""
     message = Message("payments-retry-1", b"m", None, spring(3), Source("payments-retry-1", 0, "5", 1))
     record = fail(message)
     state = read(record.headers)

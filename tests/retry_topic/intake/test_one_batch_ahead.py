@@ -137,8 +137,8 @@ def test_a_batch_is_told_when_the_next_is_offered(connection: Connection) -> Non
 
 
 def test_a_stale_position_takes_the_next_batch_with_it(connection: Connection) -> None:
-    """Another member has taken in the first batch. Both batches are dropped, and the reader goes to the stored
-    position."""
+    """Another member has already taken in the first batch. The first batch and the batch after it are dropped, and the
+    reader continues at the stored position."""
     states = [failed(name) for name in "abcdef"]
     zombie, log = Log(*states), Log(*states)
     drain(intake(connection), log, limit=3)

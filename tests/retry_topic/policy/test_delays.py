@@ -137,7 +137,8 @@ def test_decorrelated_jitter_puts_what_is_over_the_cap_at_the_cap() -> None:
 
 
 def test_the_bounds_test_would_notice_a_wrong_distribution() -> None:
-    """A triangular distribution is far above the limit that the tests of distributions allow, so they can fail."""
+    """A triangular distribution exceeds the limit of the distribution tests by far. So these tests notice a wrong
+    distribution."""
     rng = random.Random(1)
     triangular = sorted(int(rng.triangular(0, 4_000)) for _ in range(SAMPLES))
     assert ks_distance(triangular, uniform_cdf(0, 4_001)) > 3 * KS_BOUND

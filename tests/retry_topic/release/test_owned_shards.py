@@ -558,7 +558,7 @@ def test_what_a_stopping_service_did_not_send_leaves_before_a_later_claim_goes_o
     store: DelayStore, cluster: Cluster
 ) -> None:
     """A stopping service puts the unsent messages of a claim back into the store before it sends a later claim.
-    Otherwise the later claim's number would say that they were sent."""
+    Otherwise the later claim's number would say that these messages were sent."""
     process = Process(store, Sender(cluster, "away"))
     first, second = _two_claims(process)
     process.publisher.stop()
