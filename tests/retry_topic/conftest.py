@@ -36,7 +36,7 @@ class Call(NamedTuple):
 
     @property
     def attempt(self) -> int:
-        """The number of this delivery."""
+        """The number of this attempt, from 1 up."""
         return self.state.attempt + 1
 
 
@@ -146,7 +146,7 @@ class Bench:
 
     def unsettled(self, topic: str, group: str = group, idle_ms: int = 100) -> list[bytes]:
         """Wait longer than `idle_ms`, then return the messages that the group has received and not settled."""
-        time.sleep(idle_ms / 1000 + 0.05)  # only silence makes a record free
+        time.sleep(idle_ms / 1000 + 0.05)  # the broker delivers a record again only after this silence
         consumer = self.connection.broker.consumer([topic], group, idle_ms=idle_ms)
         deliveries = consumer.poll(500, 100)
         consumer.close()

@@ -65,7 +65,7 @@ JUNK = {
 def test_undecodable_bodies_are_parked_and_the_others_flow(
     bench: Bench, handler: Handlers, policy: Policy, hand_over: str
 ) -> None:
-    """A body that no message encoding wrote is held in quarantine. Other messages are retried as usual."""
+    """An item whose body is no encoded message is held in quarantine. Other messages are retried as usual."""
     check = harmless(bench, handler, policy, hand_over=hand_over)
     bench.connection.broker.create_topic("orders")
     pushable = hand_over == "auto" and bench.connection.push_target() is not None
@@ -96,7 +96,8 @@ def test_garbage_of_any_kind_stops_nothing(bench: Bench, handler: Handlers, poli
 
 @pytest.mark.parametrize("body", JUNK.values(), ids=JUNK)
 def test_a_body_that_is_no_message_is_rejected_by_name(body: bytes) -> None:
-    """`decode_body` raises `Rejected`. The error has the size of the body and says that nothing was changed."""
+    """For a body that is no message, `decode_body` raises `Rejected`. The error has the size of the body and says that
+    nothing was changed."""
     with pytest.raises(Rejected, match=f"{len(body)} bytes.*; nothing was changed"):
         decode_body(body)
 
@@ -170,8 +171,8 @@ def test_no_strange_record_is_lost_or_stops_the_others(
 def test_more_headers_than_can_wait_make_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, count: int
 ) -> None:
-    """A record with too many headers for the store goes unchanged to the dead topic, with the reason. Smaller records
-    are retried."""
+    """A record with more headers than the store can hold is written to the dead topic with all its headers. The dead
+    letter has the reason. Records with fewer headers are retried."""
     headers = tuple((f"h{n}", b"%d" % n) for n in range(count))
     handle = handler(lambda message: None if message.value == b"m" and read(message.headers).attempt else _raise())
     bench.serve(policy(max_attempts=2))
@@ -196,7 +197,7 @@ def test_more_headers_than_can_wait_make_a_dead_letter(
 def test_a_payload_that_is_too_large_to_wait_is_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, size: int
 ) -> None:
-    """The dead topic gets the whole payload. Smaller payloads wait in the store and come back unchanged."""
+    """A payload over 8 MiB is written whole to the dead topic. A smaller one is stored and retried unchanged."""
     value = bytes([7]) * size
     handle = handler(lambda message: None if read(message.headers).attempt else _raise())
     bench.serve(policy())
@@ -254,7 +255,8 @@ def test_an_unknown_topic_at_dispatch_is_a_dead_letter(
 def test_a_target_that_is_no_stream_is_a_dead_letter(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis
 ) -> None:
-    """If the topic's key in Redis is not a stream, the dead letter has that reason. Other messages are not delayed."""
+    """If the topic's key in Redis is not a stream, the message becomes a dead letter with that reason. Other messages
+    are retried."""
     check = harmless(server, handler, policy)
     redis_client.set("taken", "by somebody")
     server.connection.store.schedule([Item("lost", 0, encode_body(Message("taken", b"m")), "taken")])

@@ -1,4 +1,4 @@
-"""Items that were written to Redis without the store's scripts: they block no other item and damage none."""
+"""Items that were written to Redis without the store's scripts: they neither block nor damage other items."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_due_in_10000_years_waits_and_can_be_brought_forward(
 def test_a_record_beyond_every_limit_goes_out_or_is_kept(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis
 ) -> None:
-    """A 17 MiB body is either sent whole to its topic, or the item is held or dead. Other messages are retried."""
+    """An item with a 17 MiB body is sent whole to its topic, or it becomes held or dead. Other messages are retried."""
     value = bytes(17 * 1024 * 1024)
     server.connection.broker.create_topic("archive")
     store = server.connection.store

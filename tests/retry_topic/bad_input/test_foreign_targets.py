@@ -35,7 +35,8 @@ def failed(origin: str, **more: int) -> tuple[tuple[str, bytes], ...]:
 def test_a_record_is_not_sent_to_a_topic_that_its_group_does_not_read(
     bench: Bench, handler: Handlers, policy: Policy
 ) -> None:
-    """The record becomes a dead letter with the reason. Nothing is written to the topic that its headers name."""
+    """A retry record names an original topic that its group does not read. The record becomes a dead letter with the
+    reason, and nothing is written to that topic."""
     bench.serve(policy(), redelivery="origin")
     handle = handler()
     bench.consume(handle)
@@ -51,8 +52,8 @@ def test_a_record_is_not_sent_to_a_topic_that_its_group_does_not_read(
 def test_origins_that_are_configured_are_sent_to_and_no_others(
     memory: Bench, handler: Handlers, policy: Policy
 ) -> None:
-    """A configured origin topic gets its messages even if the group does not read it. Other origins make
-    dead letters."""
+    """A configured origin topic gets its messages even if the group does not read it. A record from a topic that is
+    neither configured nor read becomes a dead letter."""
     memory.serve(policy(), redelivery="origin", origins=("payroll",))
     memory.consume(handler())
     memory.publish(b"mine", topic="payroll")
@@ -75,7 +76,7 @@ def test_a_group_that_joins_a_topic_later_is_found_reading_it(memory: Bench, han
 
 
 def test_a_broker_that_knows_no_readers_needs_configured_origins(memory: Bench, policy: Policy) -> None:
-    """`RetryService` raises an error that names the missing setting `origins`."""
+    """If the broker cannot tell which topics a group reads and `origins` is not set, `RetryService` raises an error."""
 
     class Bare:
         """A broker with the methods of `Broker` only."""
@@ -96,8 +97,8 @@ def test_a_broker_that_knows_no_readers_needs_configured_origins(memory: Bench, 
     ("given", "redelivery"), [((), "origin"), (("a",), "group"), ("a", "origin"), ([""], "origin")]
 )
 def test_origins_are_names_and_for_redelivery_to_the_origin_alone(given: object, redelivery: str) -> None:
-    """`origins` without `redelivery="origin"` would have no effect, so it is an error. So are names that no topic can
-    have."""
+    """`origins` without `redelivery="origin"` is an error, because it would have no effect. A name that no topic can
+    have is an error too."""
     if given == ():
         ServiceConfig(redelivery="origin")
         return
@@ -131,8 +132,8 @@ def test_a_record_that_names_the_marker_stream_stops_nobody(
 
 @pytest.mark.real
 def test_the_server_pushes_nothing_into_a_store(server: Bench, redis_client: redis.Redis) -> None:
-    """An item whose push form names a key of a store is refused with the reason, and the server does not
-    write the key."""
+    """An item's body asks the server to publish to a key of a store. The item is refused with the reason, and the
+    server does not write the key."""
     store, asked = server.connection.store, []
 
     class Refusals:

@@ -20,14 +20,16 @@ TABLES = ".".join(["a"] * 1_500) + " = 1"
 
 @pytest.mark.parametrize("text", [ARRAYS, TABLES, f"default.{TABLES}", f"[topic.x]\ndelay.{TABLES}"])
 def test_a_policy_file_is_refused_in_words(text: str) -> None:
-    """`load_policies` raises `ConfigError` with a readable message, not `RecursionError`."""
+    """For a policy file that is nested too deep, `load_policies` raises a readable `ConfigError`, not
+    `RecursionError`."""
     with pytest.raises(ConfigError, match=r"nested too deeply|expected"):
         load_policies(text + "\n")
 
 
 @pytest.mark.parametrize("text", [ARRAYS, TABLES, f"store.{TABLES}"])
 def test_a_settings_file_is_refused_in_words(text: str, tmp_path: Path) -> None:
-    """`load_settings` raises `ConfigError` with a readable message, not `RecursionError`."""
+    """For a settings file that is nested too deep, `load_settings` raises a readable `ConfigError`, not
+    `RecursionError`."""
     path = tmp_path / "wheel-sched.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"nested too deeply|expected|unknown setting"):
@@ -35,7 +37,7 @@ def test_a_settings_file_is_refused_in_words(text: str, tmp_path: Path) -> None:
 
 
 def test_a_wrong_setting_is_quoted_without_a_password(tmp_path: Path) -> None:
-    """The error for a list in place of an address does not contain the address's password."""
+    """If a settings file has a list in place of an address, the error does not show the password in the list."""
     path = tmp_path / "wheel-sched.toml"
     path.write_text('store = ["redis://u:pw@h"]')
     with pytest.raises(ConfigError) as refused:
@@ -44,7 +46,7 @@ def test_a_wrong_setting_is_quoted_without_a_password(tmp_path: Path) -> None:
 
 
 def test_what_lies_in_the_store_is_refused_in_words() -> None:
-    """A nested history row, reference body or list cursor raises `Rejected`, not `RecursionError`."""
+    """A history row, reference body or list cursor that is nested too deep raises `Rejected`, not `RecursionError`."""
     deep = b"[" * DEEP
     with pytest.raises(Rejected, match="no row of a history"):
         read_attempt(deep)

@@ -36,7 +36,7 @@ IDLE_MS = 2_000  # records of an interrupted read come again after this time
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """How a test begins and ends one kind of server failure, and which error store and broker then raise."""
+    """How a test begins and ends one kind of server failure, and which errors the store and the broker then raise."""
 
     begin: Callable[[TemporaryServer], Any]
     end: Callable[[TemporaryServer], Any]
@@ -93,7 +93,7 @@ def server() -> Iterator[TemporaryServer]:
 
 @pytest.fixture
 def bench(server: TemporaryServer, bench_on: Callable[[str], Bench], monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """A bench with store and broker on that server. After an error, its threads try again soon."""
+    """A bench with store and broker on `server`. After an error, its threads try again in 0.1 seconds."""
     monkeypatch.setattr("retry_topic.consumer.consumer.AWAY_S", (0.1,))
     monkeypatch.setattr("retry_topic.intake.worker._AWAY_S", (0.1,))
     monkeypatch.setattr("retry_topic.consumer.settling.AWAY_S", (0.1,))

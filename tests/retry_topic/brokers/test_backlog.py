@@ -58,7 +58,7 @@ def test_the_oldest_shows_when_it_was_published(broker: Broker) -> None:
 
 
 def test_a_member_that_asks_no_more_falls_silent(broker: Broker) -> None:
-    """`silent_ms` grows while the member does not poll, and starts again when it polls."""
+    """`silent_ms` grows while the member does not poll, and a poll resets it."""
     assert isinstance(broker, BacklogBroker)
     consumer = broker.consumer(["g.retry"], "g")
     consumer.poll(1, 0)

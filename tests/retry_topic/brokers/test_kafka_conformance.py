@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 
 class OnKafka(GroupCases):
-    """What the tests on both stand-ins share."""
+    """The settings and fixtures that the tests on both stand-ins share."""
 
     idle_ms = 2_000
     examples = 8
@@ -39,7 +39,7 @@ class OnKafka(GroupCases):
 
     @pytest.fixture(autouse=True)
     def named(self, name: str) -> None:
-        """Give the test group names that no other test uses."""
+        """Let the names of the test's groups begin with a text that no other test uses."""
         self.groups = name
 
     def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
@@ -83,10 +83,11 @@ class TestKip848OnTheImitation(OnTheImitation, BrokerConformance):
 
 
 class TestClassicOnTheImitation(OnTheImitation):
-    """Tests with the classic group protocol, which every Kafka cluster has. `TestKip848OnTheImitation` tests messages.
+    """Tests with the classic group protocol, which every Kafka cluster has. The cases about single messages do not
+    depend on the protocol, so only `TestKip848OnTheImitation` has them.
 
     When a member joins others, the mock cluster waits almost as long as a session may last (its rebalance timer). So
-    `TestTransactions` has the tests of several members: it runs on noida-db, which has this protocol too. Tests of a
+    the cases with several members run in `TestTransactions`: it uses noida-db, which has this protocol too. Tests of a
     killed member are in test_kafka_nearby.py.
     """
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def test_retries_that_no_service_ever_took_in_are_reported(imitation: MockCluster, name: str) -> None:
-    """`lag` names the command that starts a retry service. If no retries wait, it prints no such note."""
+    """If retries wait and no service has ever read them, `lag` says so on stderr. If none wait, stderr is empty."""
     from click.testing import CliRunner
 
     from wheel_sched.cli.program import cli

@@ -64,7 +64,7 @@ def received(consumer: Any, count: int) -> list[Delivery]:
 
 
 class Failing:
-    """A handler that records its messages by key. The value of a message says how many attempts fail."""
+    """A handler that records its messages by key. `failures` maps a message's value to how many attempts fail."""
 
     def __init__(self, **failures: int) -> None:
         self.failures = {value.encode(): times for value, times in failures.items()}
@@ -86,7 +86,8 @@ class Failing:
 
 
 def test_settled_records_stay_settled_when_another_takes_over(imitation: MockCluster, name: str) -> None:
-    """Records are settled out of order. The next member gets only the others. Each group has its own offsets."""
+    """A member settles records out of order and leaves. The next member of its group gets only the unsettled records.
+    Another group gets all records."""
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol="consumer")
     try:
         broker.create_topic(name)
@@ -131,7 +132,7 @@ def test_what_a_killed_member_held_goes_to_another(imitation: MockCluster, name:
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_failed_messages_come_back_over_an_imitation(imitation: MockCluster, name: str, protocol: Any) -> None:
     """With both group protocols, failed messages are retried or become dead letters, and each key keeps its order.
-    Without transactions an expelled member may handle a message twice, but the repeat is no further attempt."""
+    Without transactions, an expelled member may handle a message twice, both times with the same attempt count."""
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol=protocol)
     handler = Failing(a1=2, dead=9)
     config = ConsumerConfig(ordering="key", idle_ms=6_000)
@@ -153,8 +154,8 @@ def test_failed_messages_come_back_over_an_imitation(imitation: MockCluster, nam
 
 
 def test_topics_are_shared_with_spring_and_limits_hold(imitation: MockCluster, name: str) -> None:
-    """A record that Spring wrote keeps its attempt count, and an async handler gets Spring's headers. `RateLimits`
-    lists the topic of the messages that a rate limit delays."""
+    """A record that Spring wrote keeps its attempt count, and an async handler gets Spring's headers. A rate limit
+    delays the records, and `RateLimits` lists their topic."""
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol="consumer")
     handled: list[tuple[bytes, bytes | None]] = []
 
@@ -175,8 +176,8 @@ def test_topics_are_shared_with_spring_and_limits_hold(imitation: MockCluster, n
 
 
 def test_transactions_bring_each_failure_back_once(with_transactions: str, name: str) -> None:
-    """Readers of committed records see each redelivery once, also that of a large message which is stored as a
-    reference."""
+    """A reader of committed records sees each redelivery once. This includes the redeliveries of a large message, which
+    is stored as a reference."""
     broker = KafkaBroker(with_transactions, partitions=2)
     values = {b"%d" % n: 2 for n in range(30)} | {b"x" * 20_000: 2}
     handler = Failing()

@@ -75,8 +75,8 @@ def test_foreign_texts_and_cut_ones_cost_repeats_only() -> None:
 
 
 def test_a_text_is_never_longer_than_a_broker_takes() -> None:
-    """The metadata is longest when every other record is settled. A settled record that it has no room
-    for is repeated."""
+    """Every second record is settled, which needs the longest metadata. The metadata does not exceed the broker's
+    limit. A settled record for which it has no room is delivered again."""
     offsets = PartitionOffsets(0)
     admitted(offsets, *range(4_000))
     for offset in range(1, 4_000, 2):
@@ -95,8 +95,8 @@ def test_a_text_is_never_longer_than_a_broker_takes() -> None:
 def test_no_handing_over_loses_or_repeats_a_record(
     gaps: list[int], settled: set[int], seen: int, again: set[int]
 ) -> None:
-    """The partition changes its owner twice. Settled records never come again; all others do, with a higher count each
-    time."""
+    """The partition changes its owner twice. A new owner gets all unsettled records and no settled one. The delivery
+    count of a record is the number of owners that handed it out."""
     offsets = [sum(gaps[: n + 1]) for n in range(len(gaps))]
     first = PartitionOffsets(0)
     admitted(first, *offsets)
@@ -119,7 +119,7 @@ def test_no_handing_over_loses_or_repeats_a_record(
 
 def test_the_tracker_knows_how_many_bytes_its_buffer_holds() -> None:
     """Records leave the buffer when they are handed out, when their partition is lost, and when the
-    member joins anew."""
+    member joins the group again."""
     tracker = OffsetTracker(1_000, lambda: 0)
     for partition in (0, 1):
         tracker.open(("t", partition), 0, "")
@@ -138,7 +138,7 @@ def test_the_tracker_knows_how_many_bytes_its_buffer_holds() -> None:
 
 
 class Clock:
-    """Milliseconds that a test advances."""
+    """A clock in milliseconds that only the test advances."""
 
     def __init__(self) -> None:
         self.ms = 0
@@ -184,7 +184,8 @@ def committed(tracker: OffsetTracker, partition: int = 0) -> int:
 
 
 def test_records_settled_out_of_order_move_the_offset_once_the_first_one_is_settled(tracker: OffsetTracker) -> None:
-    """Missing offsets in the log (transaction markers, compaction) do not matter."""
+    """The committed offset is that of the first unsettled record. Missing offsets in the log (transaction markers,
+    compaction) do not matter."""
     fetched(tracker, 0, 1, 5, 9)
     first, second, third, fourth = tracker.take(10)
     settle(tracker, fourth, second)
@@ -198,7 +199,7 @@ def test_records_settled_out_of_order_move_the_offset_once_the_first_one_is_sett
 
 
 def test_a_record_that_was_silent_for_too_long_comes_before_new_ones(tracker: OffsetTracker, clock: Clock) -> None:
-    """A record without a heartbeat is handed out again with a higher count. A settled record is not."""
+    """A record without a heartbeat for 1,000 ms is handed out again with a higher count. A settled record is not."""
     fetched(tracker, 0, 1, 2)
     silent, done = tracker.take(2)
     settle(tracker, done)
@@ -227,7 +228,7 @@ def test_a_record_that_did_not_reach_the_caller_is_not_settled_for_the_successor
 
 
 def test_deliveries_of_a_revoked_partition_are_dead(tracker: OffsetTracker) -> None:
-    """The tracker drops the partition's records and commits nothing for it. The other partitions continue."""
+    """The tracker drops the records of the revoked partition and commits nothing for it. Other partitions continue."""
     tracker.open(("t", 1), 0, "")
     fetched(tracker, 0, 1)
     fetched(tracker, 0, 1, partition=1)
@@ -241,7 +242,7 @@ def test_deliveries_of_a_revoked_partition_are_dead(tracker: OffsetTracker) -> N
 
 
 def test_a_partition_that_comes_again_has_another_assignment(tracker: OffsetTracker) -> None:
-    """A delivery of the earlier assignment settles nothing of the later one, although the offset is the same."""
+    """A delivery of the earlier assignment settles no record of the later assignment, although the offset is equal."""
     fetched(tracker, 0)
     (early,) = tracker.take(1)
     (place,) = tracker.to_commit([("t", 0)])
@@ -255,8 +256,8 @@ def test_a_partition_that_comes_again_has_another_assignment(tracker: OffsetTrac
 
 
 def test_a_record_that_was_settled_before_a_reassignment_is_not_handed_out_again(tracker: OffsetTracker) -> None:
-    """The record was settled after an unsettled one, so only the metadata of the committed offset says that it is
-    settled."""
+    """A record was settled while an earlier record was not. So only the metadata of the committed offset says that it
+    is settled."""
     fetched(tracker, 0, 1, 2)
     _, second, _ = tracker.take(3)
     settle(tracker, second)
@@ -268,7 +269,8 @@ def test_a_record_that_was_settled_before_a_reassignment_is_not_handed_out_again
 
 
 def test_settling_twice_changes_nothing(tracker: OffsetTracker) -> None:
-    """A repeated `ack` finds the record settled, or forgotten."""
+    """A second settling of a record does not change the committed offset. After that, the tracker can forget the
+    record."""
     fetched(tracker, 0)
     (one,) = tracker.take(1)
     settle(tracker, one)

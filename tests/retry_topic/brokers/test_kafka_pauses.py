@@ -52,7 +52,7 @@ class Reading:
 
 
 def filled(imitation: MockCluster, name: str, protocol: Any) -> Callable[[], KafkaBroker]:
-    """A topic with more records than the buffers hold, and a factory of member clients."""
+    """Fill a topic with more records than the buffers hold. Return a factory of clients for members of a group."""
     imitation.create_topic(name, 2)
     brokers: list[KafkaBroker] = []
 
@@ -82,7 +82,8 @@ def test_an_intake_reads_a_partition_again_that_went_while_it_was_paused(
 
 
 def test_a_consumer_reads_a_partition_again_that_went_while_it_was_paused(imitation: MockCluster, name: str) -> None:
-    """A consumer, which settles records one by one, still reads every record after another member joined and left."""
+    """Another member joins and leaves while a consumer's buffer is full. The consumer, which settles records one by
+    one, still reads every record."""
     client = filled(imitation, name, "consumer")
 
     def member() -> KafkaConsumer:

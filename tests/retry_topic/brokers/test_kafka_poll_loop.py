@@ -213,7 +213,7 @@ def test_a_new_group_begins_at_the_beginning_and_commits_before_it_hands_out(ben
 
 
 def test_forwarding_without_transactions_publishes_and_settles(bench: Bench) -> None:
-    """The delivery is published once and settled. A repeated forward publishes nothing."""
+    """`forward` publishes the delivery's message and settles the delivery. A repeated `forward` publishes nothing."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
     (one,) = bench.read(1)
@@ -224,8 +224,8 @@ def test_forwarding_without_transactions_publishes_and_settles(bench: Bench) -> 
 
 
 def test_a_revoked_partition_is_given_back_in_good_order(bench: Bench) -> None:
-    """The settled records are committed. The delivery counts of the others do not rise, and their handles become
-    invalid."""
+    """When a partition is revoked, its settled records are committed. The delivery counts of the unsettled records do
+    not rise, and their handles become invalid."""
     bench.client.rebalance("on_assign", 0, 1)
     bench.client.records(0, 0, 1)
     bench.client.records(1, 0)
@@ -241,7 +241,8 @@ def test_a_revoked_partition_is_given_back_in_good_order(bench: Bench) -> None:
 
 
 def test_a_partition_that_comes_back_goes_on_where_it_was_committed(bench: Bench) -> None:
-    """A record settled out of order is not handed out again. The new assignment has another number."""
+    """A partition is revoked and assigned again. A record that was settled out of order is not handed out again, and
+    the new assignment has another number."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0, 1)
     first, second = bench.read(2)
@@ -266,7 +267,7 @@ def test_a_lost_partition_is_not_committed(bench: Bench) -> None:
 
 
 def test_a_record_that_comes_twice_is_handed_out_again_only_after_its_silence() -> None:
-    """`beat` prevents a second delivery. Without it, the record is delivered again with a higher count."""
+    """`beat` prevents a second delivery. Without `beat`, the record is delivered again with a higher count."""
     bench = Bench(idle_ms=300)
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
@@ -280,7 +281,8 @@ def test_a_record_that_comes_twice_is_handed_out_again_only_after_its_silence() 
 
 
 def test_an_expelled_member_joins_again_with_a_new_client(bench: Bench) -> None:
-    """A commit or a poll reports the expulsion. Deliveries from before it can no longer be settled."""
+    """A commit or a poll reports that the member was expelled from the group. Earlier deliveries can no longer be
+    settled."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
     (one,) = bench.read(1)
@@ -296,7 +298,8 @@ def test_an_expelled_member_joins_again_with_a_new_client(bench: Bench) -> None:
 
 
 def test_a_member_that_nobody_polls_leaves_and_joins_again_at_the_next_poll() -> None:
-    """The delivery counts of its records rise, because one of them may have blocked the application."""
+    """A member that is not polled for `idle_ms` leaves the group. The delivery counts of its records rise, because one
+    of the records may have blocked the application."""
     bench = Bench(idle_ms=100)
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
@@ -355,7 +358,7 @@ def test_a_commit_that_fails_hands_nothing_out(bench: Bench) -> None:
 
 
 def test_closing_gives_everything_back_and_ends_the_thread(bench: Bench) -> None:
-    """The delivery counts of records in flight do not rise. Closing twice is harmless."""
+    """`close` does not raise the delivery counts of records in flight. A second `close` is harmless."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
     (one,) = bench.read(1)

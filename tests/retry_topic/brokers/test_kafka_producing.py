@@ -1,4 +1,4 @@
-"""The partition and the time of a produced message. A topic may not accept what the message asks for."""
+"""The partition and the time of a produced message. Values that the topic would not accept are removed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_how_old_a_time_may_be_follows_from_the_settings(settings: dict[str, str
 
 
 def test_what_a_topic_has_and_keeps_is_kept() -> None:
-    """A valid partition and time stay as they are. So does a message that names neither."""
+    """A message with a valid partition and a valid time is not changed, nor is a message that has neither."""
     now_ms = time.time_ns() // 1_000_000
     topics: Any = Topics({"retention.ms": str(DAY_MS)})
     plain = Message("t", b"plain")
@@ -75,8 +75,8 @@ def test_what_a_topic_has_and_keeps_is_kept() -> None:
 def test_what_it_has_or_keeps_not_is_left_to_it(
     partition: int | None, age_ms: int | None, kept: tuple[int | None, bool]
 ) -> None:
-    """A partition that does not exist or a time that is too old is removed. Then the broker chooses. Nothing else
-    changes."""
+    """A partition that does not exist is removed, and so is a time that is too old or in the future. The broker then
+    chooses. Nothing else changes."""
     now_ms = time.time_ns() // 1_000_000
     at_ms = 0 if age_ms is None else now_ms - age_ms
     topics: Any = Topics({"retention.ms": str(DAY_MS)})

@@ -74,7 +74,7 @@ def test_settings_are_passed_through_and_ours_are_refused() -> None:
 
 
 def test_a_certificate_that_nobody_vouches_for_is_reported_with_what_to_set() -> None:
-    """The broker adds to the client's error which setting to correct, unless the error already says so."""
+    """If the client's error does not say which setting to correct, the broker adds the setting to the error."""
     trouble: deque[str] = deque(maxlen=1)
     report = _listened_to({}, trouble)["error_cb"]
     report(KafkaError(KafkaError._SSL, "error:0A000086:SSL routines::certificate verify failed (after 2ms)"))
@@ -85,7 +85,8 @@ def test_a_certificate_that_nobody_vouches_for_is_reported_with_what_to_set() ->
 
 
 def test_a_cluster_that_is_away_is_reported_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error contains the reason ("Connection refused"), which librdkafka reports separately."""
+    """If the cluster does not answer, the error contains the reason ("Connection refused"), which librdkafka reports
+    separately."""
     monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 0.1)
     broker = KafkaBroker(NOWHERE | {"log_level": 0})
     report, until_s = "", time.monotonic() + 30
@@ -143,8 +144,8 @@ def test_every_wrong_setting_is_reported() -> None:
 
 @pytest.mark.parametrize("name", ["delivery.timeout.ms", "message.timeout.ms"])
 def test_settings_that_stand_for_an_argument_are_taken_for_it(name: str) -> None:
-    """A property such as `delivery.timeout.ms` sets the argument of that meaning. If both are given and differ, it is
-    an error."""
+    """A property such as `delivery.timeout.ms` sets the broker's argument with the same meaning. Different values for
+    the property and the argument are an error."""
     properties = {name: "9000", "transaction.timeout.ms": "30000", "group.protocol": "Consumer"}
     broker = KafkaBroker(NOWHERE | properties)
     assert (broker.delivery_timeout_ms, broker.transaction_timeout_ms) == (9_000, 30_000)

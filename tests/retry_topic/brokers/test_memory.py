@@ -14,7 +14,7 @@ from wheel_sched.errors import BrokerUnavailable, ConfigError
 
 
 class Clock:
-    """Milliseconds that a test advances."""
+    """A clock in milliseconds that only the test advances."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000
@@ -37,7 +37,8 @@ def test_it_is_a_broker() -> None:
 
 
 def test_redelivery_follows_the_injected_clock() -> None:
-    """A delivery comes back after exactly `idle_ms` without a heartbeat by that clock, not a millisecond earlier."""
+    """A delivery without a heartbeat comes back after exactly `idle_ms` by the injected clock, not a millisecond
+    earlier."""
     clock = Clock()
     broker = MemoryBroker(create_topics=True, monotonic_ms=clock)
     broker.publish(messages("t", 1))
@@ -170,7 +171,7 @@ def test_records_are_looked_at_without_consuming() -> None:
 
 
 def test_every_message_is_handed_out_once_among_threads() -> None:
-    """Four publishing and four consuming threads: each message is delivered exactly once."""
+    """Four threads publish and four threads consume. Each message is delivered exactly once."""
     broker = MemoryBroker(create_topics=True)
     got: list[int] = []
 

@@ -95,8 +95,8 @@ def test_what_was_read_beyond_the_limit_is_handed_out_next(broker: RedisStreamsB
 
 
 def test_a_surplus_that_somebody_took_over_is_not_handed_out(broker: RedisStreamsBroker) -> None:
-    """A slow member has read more entries than it handed out, and another member claims them. They are handed out once
-    only."""
+    """A slow member has read more entries than it handed out, and another member claims them. Each entry is handed out
+    once."""
     slow = broker.consumer(["a", "b"], "g", idle_ms=1_500)
     broker.publish([Message("a", b"1"), Message("b", b"2")])
     assert len(slow.poll(1, 1_000)) == 1
@@ -128,7 +128,7 @@ def test_an_ack_whose_reply_was_lost_is_repeated(redis_url: str, broker: RedisSt
 def test_a_forward_whose_reply_was_lost_publishes_once(
     redis_url: str, broker: RedisStreamsBroker, redis_client: redis.Redis
 ) -> None:
-    """The broker repeats the script, which publishes nothing the second time."""
+    """If the reply of `forward` is lost, the broker repeats the script, which publishes nothing the second time."""
     broker.publish(numbered("t", 2))
     broker.create_topic("target")
     with FaultyProxy(redis_url) as proxy:
@@ -146,7 +146,7 @@ def test_a_forward_whose_reply_was_lost_publishes_once(
 def test_a_forward_in_doubt_may_be_repeated(
     redis_url: str, broker: RedisStreamsBroker, redis_client: redis.Redis
 ) -> None:
-    """If the broker's repetition gets no reply either, the failure is in doubt. The caller may repeat the call, which
+    """If the repeated script gets no reply either, the failure is in doubt. The caller may repeat `forward`, which
     publishes nothing more."""
     broker.publish(numbered("t", 2))
     broker.create_topic("target")
@@ -167,7 +167,7 @@ def test_a_forward_in_doubt_may_be_repeated(
 
 
 def test_one_bad_target_does_not_stop_the_others(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """An error in the middle of a batch fails only the message with that target."""
+    """In the middle of a batch, one target is not a stream. Only the message for that target fails."""
     redis_client.set("text", "a string")
     broker.publish(numbered("t", 3))
     consumer = broker.consumer(["t"], "g")
@@ -286,8 +286,8 @@ def test_a_settled_delivery_stays_settled_under_beats(broker: RedisStreamsBroker
 
 
 def test_members_that_are_gone_are_forgotten(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """`close` removes the member from the group at once, unless it holds entries. Silent members without entries are
-    removed later."""
+    """`close` removes a member that holds no entries from the group at once. Silent members without entries are removed
+    later."""
     broker.publish(numbered("t", 1))
     leaving, holding, silent, present = (broker.consumer(["t"], "g") for _ in range(4))
     held = holding.poll(1, 1_000)
@@ -309,7 +309,7 @@ def test_members_that_are_gone_are_forgotten(broker: RedisStreamsBroker, redis_c
 
 
 def test_nothing_is_trimmed_by_default(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """Without `maxlen` a group that joins later finds everything."""
+    """Without `maxlen`, a group that joins later finds all records."""
     broker.publish(numbered("t", 300))
     consumer = broker.consumer(["t"], "g")
     consumer.ack(consumer.poll(300, 1_000))

@@ -99,7 +99,8 @@ def test_a_message_that_can_never_go_fails_alone(
 def test_a_message_beyond_the_servers_limit_is_not_sent(
     broker: RedisStreamsBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker refuses a message that is too large for the server, which would close the connection on the batch."""
+    """The broker refuses a message that is too large for the server. Otherwise the server would close the connection,
+    and the whole batch would fail."""
     monkeypatch.setattr("retry_topic.brokers.redis_streams.publisher.MAX_BYTES", 1_000)
     broker.create_topic("t")
     done, failure = broker.publish([Message("t", b"x" * 900), Message("t", b"x" * 1_100)])
@@ -118,7 +119,7 @@ def test_a_batch_beyond_one_pipeline_keeps_its_order(broker: RedisStreamsBroker,
 
 
 def test_a_lost_reply_is_reported_and_not_repeated(redis_url: str, redis_client: redis.Redis) -> None:
-    """`publish` raises an error in doubt, and the stream has the entry once."""
+    """`publish` raises an error with `in_doubt` and does not send the message again, so the stream has one entry."""
     with FaultyProxy(redis_url) as proxy:
         broker = RedisStreamsBroker(proxy.url)
         broker.create_topic("t")
@@ -143,8 +144,8 @@ def test_a_lost_reply_is_reported_and_not_repeated(redis_url: str, redis_client:
 def test_a_lost_reply_says_what_was_asked_for(
     redis_url: str, command: str, lost: bytes, advice: str, in_doubt: bool
 ) -> None:
-    """A lost reply of a read has changed nothing. A lost reply of a write is in doubt. Both errors say that a repeat is
-    safe."""
+    """If the reply of a read is lost, nothing was changed. If the reply of a write is lost, the write is in doubt. Both
+    errors say that a repeat is safe."""
     with FaultyProxy(redis_url) as proxy, contextlib.closing(RedisStreamsBroker(proxy.url)) as broker:
         broker.create_topic("t")
         for _ in range(2):
@@ -175,7 +176,8 @@ def test_a_lost_reply_of_a_message_with_an_id_is_repeated(redis_url: str, redis_
 def test_a_topic_recreated_does_not_know_what_the_one_before_held(
     redis_url: str, redis_client: redis.Redis, create: bool, others: int
 ) -> None:
-    """The entry was deleted with the stream, so a repeat is published. A further repeat publishes nothing."""
+    """The entry was deleted with the stream, so the next call with the same id publishes it again. A call after that
+    publishes nothing."""
     broker = RedisStreamsBroker(redis_url, create_topics=create)
     broker.create_topic("t")
     assert broker.publish_once(Message("t", b"m"), "id", 60_000) is None
@@ -205,7 +207,8 @@ def test_an_entry_that_was_trimmed_is_known(redis_url: str, redis_client: redis.
 
 
 def test_what_was_confirmed_before_the_connection_broke_stays_confirmed(redis_url: str) -> None:
-    """The second of two pipelines gets no reply. Only its messages are in doubt."""
+    """The connection breaks before the reply to the second of two pipelines. Only the messages of the second pipeline
+    are in doubt."""
     with FaultyProxy(redis_url) as proxy:
         broker = RedisStreamsBroker(proxy.url)
         broker.create_topic("t")

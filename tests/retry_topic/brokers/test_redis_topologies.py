@@ -60,14 +60,14 @@ def topics_on_both_nodes(broker: RedisStreamsBroker, cluster: RedisCluster) -> t
 
 
 def test_a_cluster_has_no_one_identity(cluster: RedisCluster) -> None:
-    """`server_identity` is None for a cluster, so one script cannot both claim and publish."""
+    """`server_identity` is None for a cluster, so the dispatcher does not claim and publish in one script."""
     broker = RedisStreamsBroker(cluster)
     assert broker.server_identity() is None
     broker.close()
 
 
 def test_one_batch_reaches_both_nodes(cluster: RedisCluster) -> None:
-    """Each message goes to the node of its topic. A message that fails does not affect the others."""
+    """Each message is sent to the node of its topic. A message that fails does not affect the others."""
     broker = RedisStreamsBroker(cluster)
     one, two = topics_on_both_nodes(broker, cluster)
     answers = broker.publish(

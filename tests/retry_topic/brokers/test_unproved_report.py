@@ -21,14 +21,14 @@ UNPROVED = "not proved: exactly once under kills, rebalances and failover (make 
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Report:
-    """The function of the suite's conftest that makes the line. That conftest has no importable module name."""
+    """The function of the suite's conftest that makes the last line. That conftest has no importable module name."""
     plugins = request.config.pluginmanager.get_plugins()
     found: Report = next(plugin.kafka_report for plugin in plugins if hasattr(plugin, "kafka_report"))
     return found
 
 
 def test_both_stand_ins_are_reported_with_their_counts(report: Report) -> None:
-    """For each stand-in the line has the numbers of passed and of other tests."""
+    """For each stand-in, the line has the number of tests that passed and the number of tests that did not."""
     ended = Counter({("imitation", "passed"): 30, ("with_transactions", "passed"): 20, ("imitation", "failed"): 1})
     assert report(["java", "mvn"], ended) == (
         "Kafka without a real broker, for want of java and mvn; "
@@ -37,7 +37,7 @@ def test_both_stand_ins_are_reported_with_their_counts(report: Report) -> None:
 
 
 def test_a_stand_in_that_is_not_installed_is_reported(report: Report) -> None:
-    """The line says that noida-db is not installed and that transactions were not tried."""
+    """If noida-db is not installed, the line says so, and it lists transactions as not tried."""
     assert report(["mvn"], Counter({("imitation", "passed"): 30, ("with_transactions", "skipped"): 20})) == (
         f"Kafka without a real broker, for want of mvn; tried: {GROUPS} (30 passed); "
         f"not tried in this run: {TRANSACTIONS} (it is not installed); {UNPROVED}"
@@ -45,7 +45,7 @@ def test_a_stand_in_that_is_not_installed_is_reported(report: Report) -> None:
 
 
 def test_a_run_without_any_of_them_claims_nothing(report: Report) -> None:
-    """The line says that neither stand-in was tried."""
+    """If a run uses neither stand-in, the line says that neither was tried."""
     assert report(["mvn"], Counter()) == (
         f"Kafka without a real broker, for want of mvn; not tried in this run: {GROUPS}, {TRANSACTIONS}; {UNPROVED}"
     )
@@ -54,7 +54,7 @@ def test_a_run_without_any_of_them_claims_nothing(report: Report) -> None:
 @pytest.mark.real
 @pytest.mark.timeout(180)
 def test_a_run_closes_with_what_it_has_tried(tmp_path: Path) -> None:
-    """A pytest run in another process, without Java and Maven, prints the line at its end."""
+    """A pytest run in another process, without Java and Maven, ends with the line about the stand-ins."""
     chosen = [HERE / "test_kafka_conformance.py", "-k", "TestKip848OnTheImitation and nothing_to_publish"]
     command = [sys.executable, "-m", "pytest", "-n", "1", "-m", "real and not kafka", "-p", "no:cacheprovider", *chosen]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

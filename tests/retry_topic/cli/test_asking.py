@@ -43,7 +43,7 @@ def test_what_changes_several_is_refused_where_nobody_can_answer(
 
 @pytest.mark.parametrize("command", [("run-now",), ("reschedule", "--in", "2h")])
 def test_one_message_is_not_asked_about(cli: Any, connection: Any, waiting: None, command: tuple[str, ...]) -> None:
-    """One message, or none, is changed without a question."""
+    """A command that selects one message or none asks no question."""
     assert cli.json(*command, "a")["done"] == 1
     assert cli.json(*command, "--topic", "nope")["done"] == 0
 
@@ -60,8 +60,8 @@ def test_one_message_is_not_asked_about(cli: Any, connection: Any, waiting: None
 def test_nothing_that_matches_says_where_something_does(
     cli: Any, bury: Any, waiting: None, command: tuple[str, ...], advice: str
 ) -> None:
-    """A filter selects waiting messages only. If it matches only dead letters, a note names the option that selects
-    them."""
+    """A filter selects waiting messages only. If it matches only dead letters, a note names the option or the command
+    for dead letters."""
     for name in ("x", "y"):
         bury(name, error="builtins.KeyError")
     error_text = cli(*command, "--error", "*KeyError*").stderr
@@ -104,8 +104,8 @@ def test_dead_letters_have_no_due_to_move(cli: Any, bury: Any) -> None:
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
 def test_a_topic_that_does_not_exist_is_refused(cli: Any, connection: Any, command: str) -> None:
-    """The error names a similar topic and the existing topics. Nothing is changed. With --force, `pause` accepts the
-    topic."""
+    """For an unknown topic, the error names a similar topic and the existing topics, and nothing is changed. With
+    --force, `pause` accepts the topic."""
     connection.broker.create_topic("other")
     error_text = cli(command, "otehr", code=1).stderr
     assert "there is no topic 'otehr': nothing was changed; did you mean 'other'? known: " in error_text
@@ -117,7 +117,7 @@ def test_a_topic_that_does_not_exist_is_refused(cli: Any, connection: Any, comma
 
 
 def test_a_topic_of_the_store_alone_can_be_paused(cli: Any, waiting: None) -> None:
-    """The topic has no stream in the broker, but messages for it wait in the store."""
+    """A topic can be paused if messages for it wait in the store, even if it has no stream in the broker."""
     assert cli.json("pause", "orders")["held"] == 3
 
 
@@ -147,7 +147,7 @@ def test_reschedule_says_which_two_exclude_each_other(cli: Any, waiting: None) -
 
 
 def test_replay_counts_ids_that_are_not_dead(cli: Any, bury: Any, waiting: None) -> None:
-    """The error names the ids that are no dead letters, in singular or plural."""
+    """If `replay` gets ids that are no dead letters, the error names these ids, in singular or plural."""
     bury("x")
     assert "a is no dead letter: nothing was replayed" in cli("replay", "x", "a", "--yes", code=1).stderr
     assert "a, b are no dead letters: nothing was replayed" in cli("replay", "x", "a", "b", "--yes", code=1).stderr

@@ -89,7 +89,8 @@ def keys(server: TemporaryServer, **login: Any) -> int:
 
 
 def test_a_server_that_is_too_old_is_refused_by_every_opening(server: TemporaryServer, old: tuple[str, str]) -> None:
-    """The error has the server's version and the needed one. No key and no function library is left on the server."""
+    """If the server is too old, the error has its version and the needed version. No key and no function library is
+    left on the server."""
     url, name = old
     openings: list[Callable[[str], Any]] = [open_store, connect, lambda url: asyncio.run(open_async_store(url))]
     for opening in openings:

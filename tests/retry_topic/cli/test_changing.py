@@ -153,7 +153,7 @@ def test_delete_by_filter_spares_the_dead_unless_they_are_named(
 
 
 def test_items_with_a_route_of_their_own_are_changed_too(cli: Any, connection: Any) -> None:
-    """An item's route, if it has one, chooses its shard, and not its id. `run-now` and `delete` find the item."""
+    """An item's route, not its id, chooses the shard of the item. `run-now` and `delete` find items with a route."""
     from wheel_sched.store import Item, open_store
 
     with open_store(cli.url, namespace="routed", shards=5) as store:
@@ -269,7 +269,8 @@ def published(connection: Any, group: str, attempt: int = 1, name: str = "invoic
 def test_a_message_is_found_by_the_id_that_its_handler_saw(
     cli: Any, connection: Any, command: tuple[str, ...], named: str
 ) -> None:
-    """Every command accepts all three forms of an id. If the stored id differs, the command prints it."""
+    """Every command accepts the publisher's id, the stored id, and the stored id without its attempt number. If the
+    given id is not the stored one, the command prints the stored one."""
     item_id = published(connection, "billing")
     given = {"as logs have it": "invoice-9", "without its attempt": item_id[:-2], "as listed": item_id}[named]
     done = cli(*command, given)
@@ -286,8 +287,8 @@ def test_a_dead_letter_is_found_so_too(cli: Any, connection: Any, bury: Any) -> 
 
 @pytest.mark.parametrize("command", [("show",), ("delete", "--yes"), ("run-now", "--yes")], ids=lambda c: c[0])
 def test_an_id_of_several_messages_has_to_be_said_whole(cli: Any, connection: Any, command: tuple[str, ...]) -> None:
-    """Two groups failed on one message. For its publisher's id the command lists both stored ids and
-    changes nothing."""
+    """Two groups failed on one message, so two stored messages have its publisher's id. Given that id, the command
+    lists both stored ids and changes nothing."""
     stored = sorted([published(connection, "billing"), published(connection, "stock")])
     before = dues(connection)
     error_text = cli(*command, "invoice-9", code=1).stderr

@@ -223,8 +223,8 @@ def letter(*, signed: bool) -> Message:
 
 
 def test_a_replayed_letter_is_signed_anew_under_an_id_of_its_own() -> None:
-    """A replay gets a new id, the same one if it is repeated. Attempts start again, and the letter's own
-    headers stay."""
+    """A replayed letter gets a new id. A repeat of the same replay gets that id too. The attempt count is 0 again, and
+    the application's headers are kept."""
     own = GroupTopics().of("g")
     convert = LetterToMessage("g", own, own["redelivery"], "topic-id", (SECRET,))
     again = convert(letter(signed=True), 2)

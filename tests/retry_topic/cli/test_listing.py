@@ -20,7 +20,7 @@ def ids(rows: list[dict[str, Any]]) -> list[str]:
 
 @pytest.fixture
 def three(wait_for: Any) -> int:
-    """Store three waiting messages of two topics, those that are due later first. Return the time of storing."""
+    """Store three waiting messages of two topics, in reverse order of their due times. Return the time in ms."""
     now = now_ms()
     wait_for("c", now + 3 * HOUR, topic="mails", error="smtp.Refused", fingerprint="bbbbbbbbbbbb")
     wait_for("b", now + 2 * HOUR, key=b"k2")

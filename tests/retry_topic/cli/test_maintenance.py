@@ -53,8 +53,8 @@ def test_no_command_writes_over_a_file_unasked(cli: Any, connection: Any, monkey
 
 
 def test_the_commands_carry_a_namespace_over(cli: Any, connection: Any, wait_for: Any, bury: Any) -> None:
-    """`backup`, then `restore` into another namespace: both list the same. A second restore without --resume is
-    refused."""
+    """After `backup` and `restore` into another namespace, both namespaces list the same messages. A second restore
+    without --resume is refused."""
     wait_for("w", now_ms() + HOUR)
     bury("d")
     assert cli.json("backup", "b.jsonl")["items"] == 2

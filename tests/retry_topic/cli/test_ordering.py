@@ -1,4 +1,7 @@
-"""Ordering keys and flow control on the command line: it shows which messages are parked or delayed, and why."""
+"""Ordering keys and flow control on the command line: it shows which messages are parked or delayed, and why.
+
+The head of an ordering key is its failed message that is retried. Later messages of the key are parked behind the head.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +33,8 @@ def sharded(redis_url: str) -> Iterator[Connection]:
 
 @pytest.fixture
 def line(sharded: Connection) -> tuple[str, list[str]]:
-    """Lock an ordering key with one waiting head and two parked messages, on three shards. Return the ids: head,
-    parked."""
+    """Lock an ordering key: its head waits, and two messages are parked behind it. Return the head's id and the ids of
+    the parked messages."""
     locks = OrderedKeys(sharded.store)
     owner = Owner(SCOPE, "me", locks.acquire(SCOPE, "me", 60_000).epoch)
     items = []
@@ -77,7 +80,7 @@ def test_keys_are_listed_with_their_heads_and_released_by_hand(cli: Any, line: t
 
 
 def test_deleting_the_head_lets_the_next_one_follow(cli: Any, line: tuple[str, list[str]]) -> None:
-    """When the head is deleted, the next parked message becomes the head and waits."""
+    """When the head of a key is deleted, the next parked message becomes the head and waits for its due time."""
     cli("--shards", "3", "delete", line[0], "--yes")
     row = cli.json("--shards", "3", "keys", "list")
     assert (row["head"], row["parked"]) == (line[1][0], 1)
@@ -85,7 +88,8 @@ def test_deleting_the_head_lets_the_next_one_follow(cli: Any, line: tuple[str, l
 
 
 def test_a_filter_lets_nobody_out_of_the_line(cli: Any, line: tuple[str, list[str]]) -> None:
-    """`run-now` with a filter selects only the head. With an id it also selects a parked message."""
+    """`run-now` with a filter selects no parked message. `run-now` with the id of a parked message selects this
+    message."""
     assert cli.json("--shards", "3", "run-now", "--topic", "orders")["done"] == 1
     assert len(cli.objects("--shards", "3", "list", "--parked")) == 2
     assert cli.json("--shards", "3", "run-now", line[1][1])["done"] == 1

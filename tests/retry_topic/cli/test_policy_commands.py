@@ -57,7 +57,7 @@ def test_what_has_lines_is_reported_in_lines(offline: Any, command: str) -> None
 
 
 def test_simulate_gives_the_same_numbers_for_the_same_seed(offline: Any) -> None:
-    """Two runs with the same seed give equal numbers. Another seed gives others."""
+    """Two runs with the same seed give equal numbers. Another seed gives other numbers."""
     one, two, other = (
         offline.json("policy", "simulate", "default", "--attempts", "5", "--samples", "50", "--seed", seed)
         for seed in ("1", "1", "2")
@@ -113,7 +113,7 @@ NAMED = ("max_atempts", "got: 3600", "cap to be at least base", "'requests.['", 
 
 @pytest.mark.parametrize("command", [("policy", "simulate", "bad.toml"), ("policy", "explain", "bad.toml")])
 def test_five_mistakes_of_a_file_are_all_named_by_whoever_reads_it(offline: Any, command: tuple[str, ...]) -> None:
-    """The exit code is 2. stderr names all five mistakes and their number."""
+    """For a policy file with five mistakes, the exit code is 2, and stderr names all five and their number."""
     Path("bad.toml").write_text(FIVE_MISTAKES)
     shown = offline(*command, code=2).stderr
     assert [mistake for mistake in NAMED if mistake not in shown] == []

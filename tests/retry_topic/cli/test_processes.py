@@ -208,7 +208,7 @@ def test_settings_come_from_the_environment_and_the_file(wheel_sched: Any, tmp_p
 def test_on_a_terminal_a_deletion_asks_first(
     wheel_sched: Any, tmp_path: Path, answer: bytes, code: int, left: int
 ) -> None:
-    """The question goes to stderr. After the answer no, the exit code is 1 and nothing is changed."""
+    """`delete` asks on stderr. After the answer no, the exit code is 1 and nothing is changed."""
     assert wheel_sched(*EMBEDDED, "publish", "t", "x", "--delay", "1h", "--create").returncode == 0
     ours, theirs = pty.openpty()
     os.write(ours, answer)

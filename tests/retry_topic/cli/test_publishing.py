@@ -91,7 +91,7 @@ def test_publish_lines_and_stdin(cli: Any, connection: Any, tmp_path: Path) -> N
     ],
 )
 def test_wrong_usage_of_publish_sends_nothing(cli: Any, connection: Any, args: list[str]) -> None:
-    """The exit code is 2. Neither the store nor the topic has a message."""
+    """After wrong usage of `publish`, the exit code is 2, and neither the store nor the topic has a message."""
     Path("f").write_text("x\n")
     connection.broker.create_topic("orders")
     cli("publish", *args, code=2)
@@ -100,7 +100,7 @@ def test_wrong_usage_of_publish_sends_nothing(cli: Any, connection: Any, args: l
 
 
 def test_an_unknown_topic_is_refused_with_the_near_one(cli: Any, connection: Any) -> None:
-    """The error proposes a similar topic. The unknown topic is not created."""
+    """For an unknown topic, the error proposes a similar topic. The unknown topic is not created."""
     connection.broker.create_topic("orders")
     done = cli("publish", "order", "x", code=1)
     assert "did you mean 'orders'?" in done.stderr

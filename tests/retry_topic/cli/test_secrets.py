@@ -74,7 +74,7 @@ def test_no_error_and_no_repr_quotes_a_password(url: str) -> None:
     ],
 )
 def test_a_parameter_that_no_client_has_is_refused_at_once(query: str, says: str) -> None:
-    """The error names the unknown parameter, whichever function opens the address."""
+    """The error names the unknown parameter of an address, whichever function opens the address."""
     url = f"redis://127.0.0.1:1/0?{query}"
     for opening in (open_store, RedisStreamsBroker, client_for, async_client_for):
         with pytest.raises(ConfigError, match=says) as raised:
@@ -85,7 +85,7 @@ def test_a_parameter_that_no_client_has_is_refused_at_once(query: str, says: str
 
 @pytest.mark.parametrize("command", [["list"], ["serve", "g"], ["doctor"], ["aps", "list"]], ids=" ".join)
 def test_no_command_ends_in_a_traceback_for_a_mistyped_parameter(command: list[str]) -> None:
-    """The command's error names the unknown parameter and shows no password."""
+    """The command's error names the unknown parameter of the address and shows no password."""
     result = CliRunner().invoke(cli, ["--store", "redis://127.0.0.1:1/0?passwd=hunter2", *command])
     shown = result.stdout + result.stderr
     assert result.exit_code == (1 if command == ["doctor"] else 2), shown

@@ -27,7 +27,7 @@ def test_policies_of_a_file_lie_beside_it(tmp_path: Path) -> None:
 def test_they_come_from_all_places_as_those_of_the_core_do(tmp_path: Path) -> None:
     """The settings of retry topics come from file, environment and flag.
 
-    `RetrySettings` also has the core's settings. `Settings` has only those.
+    `RetrySettings` also has the core's settings. `Settings` has only the core's.
     """
     file = tmp_path / "s.toml"
     file.write_text('prefix = "p:"\nretry_topic = "from-file"\nstore = "redis://file"\n')
@@ -52,7 +52,7 @@ def test_without_the_extension_its_settings_are_unknown(tmp_path: Path) -> None:
     ("name", "hint"), [("polices", "did you mean 'policies'"), ("redelivery", "did you mean 'redelivery_topic'")]
 )
 def test_a_mistyped_setting_is_refused_by_every_command(name: str, hint: str, cli_at: Any) -> None:
-    """The error proposes the right name, even for a command of the core."""
+    """For a mistyped setting, the error proposes the right name, even for a command of the core."""
     Path("wheel-sched.toml").write_text(f'{name} = "x"\n')
     assert hint in cli_at("memory:")("config", "show", code=2).stderr
 

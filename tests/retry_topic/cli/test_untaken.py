@@ -101,7 +101,8 @@ def test_a_service_that_was_stopped_is_one(cli: Any, connection: Connection) -> 
 def test_a_retry_topic_of_another_name_is_found_by_the_settings(
     cli: Any, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the setting, nothing shows that `spring-retry` is a retry topic. Its records name the group."""
+    """`stats` finds the retry topic `spring-retry` only if the setting `retry_topic` names it. The headers of its
+    records name the group."""
     connection.broker.create_topic("spring-retry")
     headers = write((), RetryState(id="x", consumer_group="billing"))
     connection.broker.publish([Message("spring-retry", b"1", headers=headers)])
@@ -146,7 +147,8 @@ def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, connection: Con
 
 @pytest.mark.parametrize("command", ["stats", "list", "doctor"])
 def test_on_kafka_it_is_said_that_nobody_looked(cli: Any, forgotten: None, command: str) -> None:
-    """With Kafka, the commands say that they did not look for such retries, and name `kafka lag`, which does."""
+    """With Kafka, the commands say that they did not look for retries that no service reads. They name `kafka lag`,
+    which does."""
     shown = cli("--kafka", "127.0.0.1:1", command, code=None).output
     assert "not looked at on Kafka: `wheel-sched kafka lag GROUP`" in shown
 

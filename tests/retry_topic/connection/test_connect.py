@@ -45,7 +45,7 @@ def test_a_store_in_memory_does_not_take_a_level_it_cannot_keep(durability: str,
 
 
 def test_an_address_nobody_understands_is_told() -> None:
-    """The error lists the kinds of addresses that `connect` knows."""
+    """For an unknown address, the error lists the kinds of addresses that `connect` knows."""
     with pytest.raises(ConfigError, match="redis://"):
         connect("ftp://somewhere")
 
@@ -116,7 +116,7 @@ def test_a_server_that_hangs_holds_a_publish_for_a_few_timeouts_of_the_address(r
 
 @pytest.mark.real
 def test_another_database_is_another_place(redis_url: str) -> None:
-    """Store and topics in two databases of one server: a script reaches only one database, so no script
+    """The store and the topics are in two databases of one server. A script reaches only one database, so no script
     moves messages."""
     other = redis_url.replace("db=0", "db=1")
     assert other != redis_url

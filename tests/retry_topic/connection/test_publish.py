@@ -43,7 +43,7 @@ def nothing_sent(bench: Bench) -> bool:
 
 
 def test_a_message_without_delay_goes_at_once(ready: Bench) -> None:
-    """The message arrives byte for byte, with its id, and is never in the store."""
+    """A message without delay arrives byte for byte, with its id, and is never in the store."""
     message_id = ready.connection.publish(TOPIC, b"\x00m", key=b"\xff", headers=(("a", b"1"), ("a", b"2")))
     (record,) = ready.records(TOPIC)
     headers = (("a", b"1"), ("a", b"2"), ("retry-id", message_id.encode()))
@@ -125,7 +125,7 @@ def test_a_copied_id_is_replaced(ready: Bench) -> None:
 
 
 def test_two_groups_count_a_published_message_apart(ready: Bench) -> None:
-    """Both groups see the publisher's id. The store knows the message under another id for each group."""
+    """Two groups that fail see the same publisher's id. The store knows the message under another id for each group."""
     ready.connection.publish(TOPIC, b"m", id="7")
     (record,) = ready.records(TOPIC)
     failure = Failure(error_class="E")
@@ -215,7 +215,7 @@ def test_an_expired_message_is_a_dead_letter(bench: Bench, handler: Handlers, po
 
 @pytest.mark.parametrize("more", [{}, {"delay": 60}, {"at": datetime(2099, 1, 1, tzinfo=UTC)}])
 def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None:
-    """`publish` raises the error at once, not when the message is due."""
+    """For an unknown topic, `publish` raises an error at once, not when the message is due."""
     bench.connection.broker.create_topic("nowhere.else")
     with pytest.raises(
         UnknownTopic, match="there is no topic 'nowhere': nothing was sent; did you mean 'now"
@@ -228,7 +228,7 @@ def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None
 
 @pytest.mark.real
 def test_a_name_that_no_topic_can_have_is_refused(server: Bench) -> None:
-    """`publish` raises the error at once, even if it would create topics."""
+    """For a name that no topic can have, `publish` raises an error at once, even with `create_topics`."""
     names = ("{orders}:wheel-sched:sent:2:yy:orders", "{wheel:0}:mark", "{wheel:0}:due", "topics", "")
     with connect(server.url or "", create_topics=True) as connection:
         for topic, more in itertools.product(names, ({}, {"delay": 60})):
@@ -303,7 +303,7 @@ def test_topics_are_created_on_request_alone(quick_poll: None, redis_url: str) -
     ],
 )
 def test_a_wrong_argument_is_refused(ready: Bench, arguments: dict[str, Any], words: str) -> None:
-    """The error names the expected value and is short. Nothing is sent or stored."""
+    """The error for a wrong argument names the expected value and is short. Nothing is sent or stored."""
     with pytest.raises(Rejected, match=words) as raised:
         ready.connection.publish(TOPIC, **{"value": b"m"} | arguments)
     assert len(str(raised.value)) < 400
@@ -311,7 +311,7 @@ def test_a_wrong_argument_is_refused(ready: Bench, arguments: dict[str, Any], wo
 
 
 def test_all_wrong_parts_of_a_message_are_told_at_once(ready: Bench) -> None:
-    """One error lists all mistakes."""
+    """One error lists all wrong arguments of `publish`."""
     with pytest.raises(Rejected, match=r"value to be bytes.*key to be bytes.*headers to be pairs"):
         ready.connection.publish(TOPIC, "m", key=1, headers=[1])  # type: ignore[arg-type]  # on purpose
 

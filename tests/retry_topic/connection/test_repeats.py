@@ -53,7 +53,8 @@ def unconfirmed(schedule: Callable[..., object], error: StoreError) -> Callable[
 
 
 def test_a_delayed_message_that_is_repeated_when_it_has_gone_out_goes_once(ready: Bench) -> None:
-    """After the message was sent, a repeat sends nothing: with a delay, with a past time, or with neither."""
+    """After a message was sent, a repeat with its id sends nothing, whether the repeat has a delay, a past time or
+    neither."""
     assert ready.connection.publish(TOPIC, b"m", delay=0.001, id="7") == "7"
     soon = datetime.now(UTC) + timedelta(seconds=1)
     assert ready.connection.publish(TOPIC, b"m", at=soon, id="8") == "8"
@@ -84,7 +85,8 @@ def test_an_id_of_another_topic_is_another_message(ready: Bench) -> None:
 
 
 def test_an_id_that_waits_for_another_topic_is_refused(ready: Bench) -> None:
-    """The store holds one waiting message per id. Without the error, the second message would be lost silently."""
+    """The store holds one waiting message per id. So `publish` refuses a second message with this id for another
+    topic."""
     ready.connection.broker.create_topic("other")
     ready.connection.publish(TOPIC, b"m", delay=3_600, id="7")
     with pytest.raises(
@@ -124,8 +126,8 @@ def test_an_id_is_known_for_ten_minutes_after_its_due(memory: Bench, monkeypatch
 def test_a_delayed_message_in_doubt_tells_the_id_to_repeat_it_with(
     ready: Bench, error: StoreUnavailable, given: dict[str, str], minutes: int
 ) -> None:
-    """The error has the id, whether the caller gave it or `publish` made it. A repeat with this id sends
-    nothing twice."""
+    """If nobody knows whether a delayed message was stored, the error has its id, given by the caller or made by
+    `publish`. A repeat with this id sends nothing twice."""
     with pytest.MonkeyPatch.context() as patch:
         stored_in_doubt(ready, patch, error)
         words = (
@@ -177,7 +179,7 @@ def test_an_error_that_leaves_nothing_open_names_no_id(ready: Bench, monkeypatch
 
 @pytest.mark.real
 def test_a_made_id_costs_nothing_while_its_message_waits(server: Bench, redis_client: Any) -> None:
-    """The store remembers only ids that the caller gave: until ten minutes after the due time."""
+    """The store remembers only ids that the caller gave, until ten minutes after the due time."""
     server.connection.broker.create_topic(TOPIC)
     server.connection.publish(TOPIC, b"m", delay=3_600)
     assert list(redis_client.scan_iter("*:known:*")) == []

@@ -60,7 +60,7 @@ def test_each_failed_attempt_is_one_line(memory: Bench, handler: Handlers, caplo
 def test_both_lines_name_the_id_that_was_published(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The service's lines also have the id in the store, because each group stores the message under another id."""
+    """The service's lines have the publisher's id and also the id in the store, which is different for each group."""
     caplog.set_level(logging.INFO, SERVICE)
     memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=2))
     memory.consume(handler(ValueError("x")))

@@ -1,5 +1,5 @@
-"""The event loop of async handlers: one wake-up for deliveries given together, and one call for outcomes ended
-together."""
+"""The event loop of async handlers: deliveries given together wake it once, and their outcomes are reported in one
+call."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def loop() -> Iterator[HandlerLoop]:
 def test_what_is_given_together_goes_over_and_comes_back_in_one_call(
     loop: HandlerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All deliveries given within `together` need one call to the loop. Their outcomes come in one call
-    and in order."""
+    """All deliveries given within `together` need one call to the loop. Their outcomes are reported in one call, in
+    order."""
     calls: list[Any] = []
     real = loop._loop.call_soon_threadsafe
 

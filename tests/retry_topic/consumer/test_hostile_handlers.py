@@ -1,4 +1,5 @@
-"""Hostile handlers: whatever they raise, return or stop, no slot is blocked, no thread ends and no message is lost."""
+"""Handlers that raise or return hostile objects or stop the event loop: no slot is blocked, no thread ends, and no
+message is lost."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class Nameless(Exception, metaclass=Meta):
 
 @pytest.mark.parametrize("error", [Hostile, Quoting, Nameless], ids=["hostile", "quoting", "nameless"])
 def test_a_hostile_error_is_a_failure_as_any_other(memory: Bench, policy: Policy, error: type[Exception]) -> None:
-    """The message becomes a dead letter after its attempts. The consumer's only slot then handles the next message."""
+    """A message whose handler raises a hostile error becomes a dead letter after its attempts. The consumer's only slot
+    then handles the next message."""
     memory.serve(policy(max_attempts=2))
 
     def handle(message: Message) -> None:
@@ -80,7 +82,8 @@ def test_a_hostile_error_is_a_failure_as_any_other(memory: Bench, policy: Policy
 
 
 def test_what_can_be_told_of_a_hostile_error_is_told() -> None:
-    """The failure has the error's class, or "unknown". A text of a subclass of str becomes a plain str."""
+    """The failure made from a hostile error has the error's class, or "unknown". A text of a subclass of str becomes a
+    plain str."""
     failure, _ = failure_in(Hostile())
     assert failure.error_class.endswith("Hostile")
     assert type(failure_in(Quoting())[0].message) is str
@@ -104,7 +107,8 @@ def test_an_answer_with_a_hostile_class_fails_its_message_alone(memory: Bench, p
 
 
 def test_a_handler_that_stops_the_event_loop_ends_nothing(memory: Bench) -> None:
-    """The handler's message and later messages are handled. `Consumer.stop` still ends the thread."""
+    """A handler stops the event loop. Its message and later messages are handled, and `Consumer.stop` still ends the
+    thread."""
     handled: list[bytes] = []
 
     async def handle(message: Message) -> None:
@@ -180,7 +184,8 @@ def test_a_consumer_is_not_ready_while_one_of_its_threads_is_down(
 
 
 def test_tasks_cancelled_before_their_first_step_fail_their_messages(memory: Bench, policy: Policy) -> None:
-    """A handler cancels all tasks of the loop. The cancelled message is delivered again, and no slot is blocked."""
+    """A handler cancels all tasks of the loop. The message whose task had not begun is delivered again, and no slot is
+    blocked."""
     memory.serve(policy(max_attempts=3))
     handled: list[bytes] = []
 

@@ -85,7 +85,8 @@ def test_a_later_failure_keeps_id_origin_and_first_time() -> None:
 
 
 def test_foreign_headers_are_gone_on_with() -> None:
-    """A record of Spring's retry topics keeps its attempt count and origin. The id depends only on the origin."""
+    """A record of Spring's retry topics keeps its attempt count and origin. The id is made from the group and the
+    origin."""
     message = Message("payments-retry-1", b"m", None, spring(3), Source("payments-retry-1", 0, "5", 1))
     record = fail(message)
     state = read(record.headers)
@@ -118,8 +119,8 @@ def test_headers_that_a_handler_copied_onto_another_topic_are_not_its_own() -> N
 
 
 def test_another_groups_retry_on_the_common_topic_counts_on_under_its_own_id() -> None:
-    """The second group gives the record a new id and keeps the count. So two failing groups cannot retry a message for
-    ever."""
+    """A retry of one group comes back on a topic that a second group reads, and fails there. It gets a new id, and its
+    count continues. So two failing groups cannot retry a message for ever."""
     back = delivered(fail(FRESH), "orders", "78")
     state = retry_state("audit", back)
     assert (state.id, state.attempt) == (None, 1)
@@ -178,8 +179,8 @@ def test_a_redelivery_without_headers_is_nobodys() -> None:
 
 
 def test_a_message_published_for_later_keeps_its_id_through_its_failures() -> None:
-    """All failures of the message have its id, and place and time of the first delivery. With a secret
-    they are signed."""
+    """Each failure record has the message's id, its publishing time and the place of its first delivery. With a secret,
+    the record is signed."""
     message = replace(published(FRESH, "daily", 1_000), source=FRESH.source)
     for secrets in ((), (SECRET,)):
         first = fail(message, secrets=secrets)
@@ -204,8 +205,8 @@ def test_a_message_published_at_once_keeps_its_id_through_its_failures() -> None
 
 
 def test_of_a_message_that_nobody_has_signed_the_id_alone_is_believed() -> None:
-    """All other retry headers are ignored. The store's id also depends on group, time and place, so no id can be taken
-    over."""
+    """Of an unsigned message's retry headers, only the id is used. The id in the store also depends on group, time and
+    place, so a forged id cannot take the place of another message."""
     place = RetryState(id=retry_id("billing", "orders", 3, "7"), original_partition=3, original_offset="7")
     claims = replace(FRESH, headers=write((), replace(place, error_class="forged", max_attempts=9)))
     assert retry_state("billing", claims, (SECRET,)) == RetryState(id=place.id)
@@ -215,7 +216,7 @@ def test_of_a_message_that_nobody_has_signed_the_id_alone_is_believed() -> None:
 
 
 def test_an_id_that_was_published_without_a_time_is_told_from_the_same_id_later() -> None:
-    """Without a publishing time, the time of the message's record is used."""
+    """If a message has an id and no publishing time, the time of its record is used instead."""
     message = replace(FRESH, headers=(("retry-id", b"daily"),))
     state = read(fail(message).headers)
     assert (state.id, state.published_ms, state.original_topic) == ("daily", 1_700_000_000_000, "orders")

@@ -120,7 +120,8 @@ def test_a_message_is_not_handled_twice_at_once_by_one_consumer(bench: Bench, mo
 
 
 def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: Handlers) -> None:
-    """After more than `crash_cap` deliveries a message becomes a dead letter without a call. Others are handled."""
+    """After more than `crash_cap` deliveries, a message becomes a dead letter, and the handler does not get it. Other
+    messages are handled."""
     bench.publish(b"poison", b"harmless")
     for _ in range(3):
         member = bench.connection.broker.consumer(["orders"], "billing", idle_ms=100)
@@ -139,8 +140,8 @@ def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: 
 
 @pytest.mark.slow
 def test_suspects_are_handled_alone(bench: Bench) -> None:
-    """A message during which two consumers died is handled alone, so that no other message is suspected of the next
-    death."""
+    """A message that two consumers held when they died is handled alone. So if the next consumer dies, no other message
+    is suspected."""
     bench.publish(*(b"%d" % n for n in range(5)))
     for _ in range(2):
         assert len(bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(5, 1_000)) == 5
@@ -219,7 +220,8 @@ def test_stop_gives_up_waiting_and_leaves_the_rest_to_others(bench: Bench, handl
 
 
 def test_stop_cuts_async_handlers_off(bench: Bench, handler: Handlers) -> None:
-    """`stop` cancels an async handler that hangs. This is no failure: its message goes to another consumer."""
+    """`stop` cancels an async handler that hangs. The message does not count as failed, and another consumer gets
+    it."""
     cancelled = threading.Event()
     started = threading.Event()
 
@@ -325,14 +327,14 @@ def test_consumers_that_come_and_go_lose_and_double_nothing(bench: Bench) -> Non
     ],
 )
 def test_a_wrong_setting_is_told(settings: dict[str, Any], words: str) -> None:
-    """The error names the setting and its bounds, and never shows a secret."""
+    """The error for a wrong setting names the setting and its bounds, and never shows a secret."""
     with pytest.raises(ConfigError, match=words) as raised:
         ConsumerConfig(**settings)
     assert "0123456789" not in str(raised.value)
 
 
 def test_all_wrong_settings_are_told_at_once() -> None:
-    """One error lists all mistakes."""
+    """One error lists all wrong settings of a consumer."""
     with pytest.raises(ConfigError) as raised:
         ConsumerConfig(concurrency=0, idle_ms=0, crash_cap=0)
     assert len(raised.value.problems) == 3

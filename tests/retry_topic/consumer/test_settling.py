@@ -198,7 +198,7 @@ def test_a_record_that_is_here_already_is_settled_with_its_newest_handle(rig: Ri
 
 
 def test_room_is_what_is_free() -> None:
-    """`room` is the number of free places. It waits for one, but not longer than its timeout."""
+    """`room` returns the number of free places. If there is none, it waits for one, but not longer than its timeout."""
     in_flight = InFlightDeliveries(60_000)
     deliveries = [Delivery(Message("t", b"", source=Source("t", 0, str(n))), n) for n in range(3)]
     for delivery in deliveries:
@@ -209,8 +209,8 @@ def test_room_is_what_is_free() -> None:
 
 
 def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each unsettled delivery is a member of a heartbeat monitor. `beat` is called only when the monitor reports it
-    expired."""
+    """Each unsettled delivery is a member of a heartbeat monitor. The settler calls `beat` only for deliveries that the
+    monitor reports as expired."""
     rig = Rig(idle_ms=300)
     try:
         kept = rig.deliver("kept")

@@ -91,7 +91,7 @@ def test_a_step_of_the_settler_settles_what_has_ended(connection: Connection) ->
 
 
 def test_a_step_of_an_ordered_reader_polls_once(connection: Connection) -> None:
-    """The first steps acquire the topic, later steps read it. Messages of one key are handled in order."""
+    """The first steps acquire the topic, and later steps read it. Messages of one key are handled in order."""
     given: list[bytes] = []
 
     def give(delivery: Delivery, state: RetryState, sink: Any) -> None:

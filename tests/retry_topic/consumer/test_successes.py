@@ -1,6 +1,6 @@
-"""Successes that the store remembers, so that a second copy of the message cannot be retried.
+"""The consumer reports successes to the store, so that a second copy of the message cannot be retried.
 
-Only messages that have passed the store are remembered, and before the broker gets the ack.
+It reports only messages that were in the store before, and it does so before it acknowledges them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_only_of_what_has_passed_the_store_something_is_told(state: RetryState, known: bool) -> None:
-    """The success of any other message is not reported: it has no second copy, or its id does not identify it."""
+    """A success is reported only if the message was in the store before and its id belongs to no other message.
+    Otherwise the message has no second copy, or the store could not recognise the copy."""
     assert (success_of("g", MESSAGE, state) is not None) is known
 
 

@@ -54,7 +54,8 @@ def failed(bench: Bench, count: int = 1) -> list[Message]:
 
 @pytest.mark.parametrize("verdict", [None, Ack()])
 def test_nothing_or_ack_settles(bench: Bench, handler: Handlers, verdict: Any) -> None:
-    """The message is settled: it neither comes back nor goes to the retry topic."""
+    """After None or `Ack()` the message is settled: the broker does not deliver it again, and the retry topic gets no
+    record."""
     handle = handler(verdict)
     consumer = bench.consume(handle, idle_ms=100)
     bench.publish(b"m")
@@ -153,7 +154,8 @@ def test_an_object_with_an_async_call_is_a_handler(bench: Bench) -> None:
 
 
 def test_a_plain_function_that_returns_an_awaitable_is_told_so(bench: Bench) -> None:
-    """Nothing would await the result. So the message fails with an error that explains it, and is not acknowledged."""
+    """If a plain function returns an awaitable, nothing would await it. So the message fails with an error that says
+    this, and is not acknowledged."""
 
     async def work() -> None:
         pass

@@ -121,7 +121,8 @@ def test_a_letter_tells_its_whole_story(mixed: LetterStore) -> None:
 
 
 def test_letters_are_grouped_by_topic_and_fingerprint(letter_store: LetterStore) -> None:
-    """The largest group comes first. Each group has the times of its first and last death and a sample."""
+    """Dead letters are grouped by topic and fingerprint, the largest group first. Each group has the times of its first
+    and last death and a sample."""
     for n in range(5):
         letter_store.bury(f"a{n}", died_ms=1_000 + n)
     for n in range(3):
@@ -217,7 +218,8 @@ def test_an_edit_changes_what_is_sent(letter_store: LetterStore) -> None:
 
 @pytest.mark.parametrize("edited", [None, "m", replace(Message("t", b""), headers=(("a", b""),) * 2_000)])
 def test_an_edit_that_makes_nothing_sendable_is_refused(letter_store: LetterStore, edited: Any) -> None:
-    """`replay` raises an error. The letter stays dead, and its replay count does not rise."""
+    """If `edit` returns nothing that can be sent, `replay` raises an error. The letter stays dead, and no replay is
+    counted."""
     letter_store.bury("m")
     with pytest.raises(Rejected):
         letter_store.letters.replay(edit=lambda m: edited)
@@ -226,7 +228,8 @@ def test_an_edit_that_makes_nothing_sendable_is_refused(letter_store: LetterStor
 
 
 def test_a_target_is_another_topic(letter_store: LetterStore) -> None:
-    """The target becomes the message's original topic, so that the target's consumer accepts the retry headers."""
+    """The target of a replay becomes the message's original topic, so that the target's consumer accepts the retry
+    headers."""
     letter_store.bury("m")
     letter_store.bench.connection.broker.create_topic("repair")
     letter_store.letters.replay(target="repair")
@@ -254,7 +257,7 @@ def test_a_replay_is_signed_where_headers_are(letter_store: LetterStore) -> None
 
 
 def test_an_edited_replay_is_signed_with_its_new_payload(letter_store: LetterStore) -> None:
-    """The signature covers the edited payload, which is sent."""
+    """If a replay edits a message, the signature covers the edited payload, which is sent."""
     letter_store.bury("m")
     letters = DeadLetters(letter_store.bench.connection, secrets=(SECRET,))
     letters.replay(edit=lambda message: replace(message, value=b"mended"))
@@ -268,7 +271,7 @@ def test_an_edited_replay_is_signed_with_its_new_payload(letter_store: LetterSto
     [({"rate": 0}, "rate"), ({"rate": -1.0}, "rate"), ({"limit": 0}, "limit"), ({"max_replays": 0}, "max_replays")],
 )
 def test_a_wrong_argument_is_told(letter_store: LetterStore, arguments: dict[str, Any], words: str) -> None:
-    """The error names the wrong argument, and nothing is replayed."""
+    """The error for a wrong argument of `replay` names the argument, and nothing is replayed."""
     letter_store.bury("m")
     with pytest.raises(ConfigError, match=f"expected {words}"):
         letter_store.letters.replay(**arguments)
@@ -276,7 +279,7 @@ def test_a_wrong_argument_is_told(letter_store: LetterStore, arguments: dict[str
 
 
 def test_all_wrong_arguments_are_told_at_once(letter_store: LetterStore) -> None:
-    """One error lists all mistakes."""
+    """One error lists all wrong arguments of `replay`."""
     with pytest.raises(ConfigError) as raised:
         letter_store.letters.replay(rate=0, limit=0, max_replays=0)
     assert len(raised.value.problems) == 3

@@ -23,7 +23,7 @@ def test_the_records_are_real_and_many() -> None:
 
 
 def test_every_kind_of_failure_occurs() -> None:
-    """Each failure profile occurs among the default records, in about the documented share."""
+    """Each kind of answer of the demo's endpoint occurs for the default records, in about the documented share."""
     answers = Counter(failure_profile_of(record_id).answer for record_id, _ in load_records(None, None))
     assert set(answers) == set(Answer)
     assert 0.66 < answers[Answer.FINE] / DEFAULT_COUNT < 0.74
@@ -31,7 +31,7 @@ def test_every_kind_of_failure_occurs() -> None:
 
 
 def test_a_bad_input_file_names_its_lines(tmp_path: Path) -> None:
-    """The error names each line that is not a JSON object."""
+    """For a bad input file, the error names each line that is not a JSON object."""
     path = tmp_path / "events.jsonl"
     path.write_text('{"a": 1}\nnot json\n[1]\n')
     with pytest.raises(ConfigError) as caught:

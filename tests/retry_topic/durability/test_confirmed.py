@@ -89,7 +89,8 @@ def test_a_repeat_on_another_connection_confirms_the_write_of_the_first(pair: Pa
 
 
 def test_nothing_is_acknowledged_while_no_replica_confirms(pair: Pair, name: str) -> None:
-    """Publishing now and later, settling, forwarding and creating topics all are in doubt. So is each repeat."""
+    """Every write is in doubt: publish, delayed publish, ack, forward, and the creation of a topic. Each repeat of a
+    write is in doubt too."""
     with connect(pair.primary.url, namespace=name, durability="replicated", prefix=f"{name}:") as connection:
         connection.broker.create_topic("orders")
         consumer = connection.broker.consumer(["orders"], "group")
@@ -115,7 +116,8 @@ def test_nothing_is_acknowledged_while_no_replica_confirms(pair: Pair, name: str
 
 
 def test_a_doubt_about_opening_says_that_no_message_was_sent(pair: Pair, name: str) -> None:
-    """If opening a store or creating a topic is unconfirmed, the error says so and names no token or id to repeat."""
+    """If opening a store or creating a topic is unconfirmed, the error says that no message was sent. It names no token
+    and no id for a repeat."""
     with connect(pair.primary.url, namespace=name, durability="replicated", create_topics=True) as connection:
         pair.link.blackhole()
         with pytest.raises(StoreUnavailable, match=r"not opened, and no message.*only 0 of 1.*open it again") as raised:
@@ -134,7 +136,7 @@ def test_a_doubt_about_opening_says_that_no_message_was_sent(pair: Pair, name: s
 
 
 def test_a_doubt_about_a_batch_of_messages_names_no_token(pair: Pair, name: str) -> None:
-    """A batch has no token. The failure says that a repeat may store a second record."""
+    """A batch has no token that would make a repeat safe. Its failure says that a repeat may store a second record."""
     with connect(pair.primary.url, namespace=name, durability="replicated") as connection:
         connection.broker.create_topic(name)
         pair.link.blackhole()
@@ -199,7 +201,7 @@ def test_a_primary_that_is_cut_off_soon_refuses_writes(pair: Pair, name: str) ->
 
 
 def test_more_replicas_than_there_are_is_refused_by_both_faces(pair: Pair, name: str) -> None:
-    """Opening fails, with and without asyncio. The error has the number of connected replicas."""
+    """Opening a store fails, with and without asyncio. The error has the number of connected replicas."""
     with pytest.raises(StoreError, match="needs connected replicas: 2, this server has 1"):
         open_store(pair.primary.url, namespace=name, durability="replicated", replicas=2)
     with pytest.raises(StoreError, match="needs connected replicas: 2, this server has 1"):
@@ -250,7 +252,7 @@ def test_every_acknowledged_write_goes_through_the_confirmation(
 
 
 def test_a_server_that_stops_syncing_is_noticed_at_the_next_write(syncing: TemporaryServer, name: str) -> None:
-    """The next write is in doubt, and the error names the setting that is wrong."""
+    """After `appendfsync always` was switched off, the next write is in doubt, and the error names this setting."""
     with (
         connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as connection,
         redis.Redis.from_url(syncing.url) as admin,
@@ -297,8 +299,8 @@ def rewritten(admin: redis.Redis) -> None:
 def test_nothing_is_acknowledged_while_the_first_append_only_file_is_made(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server says `appendfsync always`, but a crash would lose the write. This also holds if it had such a file
-    before."""
+    """While the server makes its first append-only file, writes are in doubt: a crash would lose them in spite of
+    `appendfsync always`. This also holds if the server had such a file before."""
 
     async def later() -> None:
         store = await open_async_store(syncing.url, namespace=name, durability="fsync")
@@ -335,8 +337,8 @@ def test_nothing_is_acknowledged_while_the_first_append_only_file_is_made(
 def test_an_ordinary_rewrite_of_the_file_leaves_nothing_in_doubt(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server keeps the old file until the new one is complete. On Redis 7.0, which has no WAITAOF, writes are in
-    doubt."""
+    """A rewriting server keeps the old file until the new one is complete, so writes are confirmed. On Redis 7.0, which
+    has no WAITAOF, writes are in doubt."""
     with (
         connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as connection,
         redis.Redis.from_url(syncing.url) as admin,
@@ -386,8 +388,8 @@ def test_a_user_who_may_not_look_is_told_how_to_allow_it(syncing: TemporaryServe
 
 
 def test_on_a_cluster_every_primary_is_asked_and_every_write_confirmed(cluster: RedisCluster, name: str) -> None:
-    """Opening fails if one primary does not sync. If a primary stops syncing later, only writes to its shards are in
-    doubt."""
+    """Opening a store with `fsync` fails if one primary does not sync. If a primary stops syncing later, only writes to
+    its shards are in doubt."""
     one, two = (node.redis_connection for node in cluster.get_primaries())
     items = [Item(f"i{n}", None, b"") for n in range(60)]
     try:
@@ -432,7 +434,8 @@ def test_on_a_cluster_the_asyncio_face_confirms_as_well(cluster: RedisCluster, n
 
 
 def test_a_topic_cannot_have_the_name_of_a_key_that_confirms(syncing: TemporaryServer, name: str) -> None:
-    """Under a prefix with a hash tag, a topic of this name would have the same key as the broker's confirmations."""
+    """With a hash tag in the prefix, the topic `wheel-sched:confirmed` would have the key that the broker uses for
+    confirmations. So the topic is refused."""
     from retry_topic.brokers.redis_streams import RedisStreamsBroker
 
     broker = RedisStreamsBroker(syncing.url, prefix="{one}:", create_topics=True)

@@ -39,7 +39,8 @@ def store() -> Iterator[DelayStore]:
 
 
 def test_each_delivery_of_a_message_that_failed_leaves_a_row(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The service writes the failures, and the consumer writes the success. No retry starts before its due time."""
+    """The service writes a row for each failure, and the consumer writes a row for the success after it. No retry
+    starts before its due time."""
     bench.serve(policy(max_attempts=5), history=1_000)
     consumer = bench.consume(handler(ValueError("a"), Retry(reason="b"), None), history=1_000)
     bench.publish(b"m")
@@ -58,7 +59,8 @@ def test_each_delivery_of_a_message_that_failed_leaves_a_row(bench: Bench, handl
 
 
 def test_a_message_that_is_given_up_ends_with_a_dead_row(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The last row has the outcome `dead`. A replay that succeeds at its first delivery adds no row."""
+    """If a message is given up, its last row has the outcome `dead`. A replay that succeeds at its first delivery adds
+    no row."""
     handle = handler(ValueError("a"), ValueError("a"), None)
     bench.serve(policy(max_attempts=2), history=1_000)
     bench.consume(handle, history=1_000)
@@ -92,7 +94,8 @@ def test_what_goes_through_at_once_leaves_no_row(memory: Bench, handler: Handler
 
 
 def test_rows_are_exported_once_and_what_is_no_row_is_counted(store: DelayStore, tmp_path: Path) -> None:
-    """A repeated row is exported once, and unknown columns are ignored. Other entries are counted as unreadable."""
+    """A repeated row is exported once, and unknown columns are ignored. Entries that are no rows are counted as
+    unreadable."""
     newer = json.dumps([1, *ROW._replace(id="n"), "more"]).encode()
     entries = [ROW.encode(), ROW.encode(), newer, b"nonsense", b"[1, 2]", json.dumps([2, *ROW]).encode()]
     History(store).append([("m", entry) for entry in entries], keep=100)
@@ -109,7 +112,7 @@ def test_rows_are_exported_once_and_what_is_no_row_is_counted(store: DelayStore,
 
 
 def test_an_export_needs_a_name_that_says_what_it_is(store: DelayStore, tmp_path: Path) -> None:
-    """A file name with another ending is refused, and nothing is written."""
+    """A file name with the ending `.csv` is refused, and nothing is written."""
     with pytest.raises(ConfigError, match="ending with"):
         export(store, tmp_path / "attempts.csv")
     assert not any(tmp_path.iterdir())

@@ -72,7 +72,7 @@ class Bench:
         self.intake = IntakeFromLog(connection, "g", policies, history=100, rng=random.Random(1))
 
     def take(self, *states: RetryState, expected: int | None = None) -> list[Taken]:
-        """Take in a batch of records with these headers. `expected` is the position that the reader believes stored."""
+        """Take in a batch of records with these headers. The reader takes `expected` for the stored position."""
         start = expected or 0
         records = [
             Message("g.retry", b"v", None, write((), state), Source("g.retry", 0, str(start + n), 1))
@@ -174,7 +174,7 @@ def test_records_that_nobody_signed_are_counted_by_the_store(bench: Bench) -> No
 
 
 def test_one_failure_twice_in_a_batch_is_one(bench: Bench) -> None:
-    """The second record of a failure is reported as a duplicate."""
+    """The second record of one failure in a batch is reported as a duplicate."""
     first, second = bench.take(failed("a"), failed("a"))
     assert (first.duplicate, second.duplicate, second.why) == (False, True, "the failure was already known")
 
@@ -188,7 +188,7 @@ def test_a_batch_from_elsewhere_is_read_again_from_where_the_store_is(bench: Ben
 
 
 def test_the_history_has_a_row_for_each(bench: Bench) -> None:
-    """Each record has a row. The row has no shard if the record's source chose the shard."""
+    """Each record leaves a row in the attempt history. The row has no shard if the record's source chose the shard."""
     bench.take(failed("a", 2), failed("b", 1))
     logged = [History(bench.connection.store).read(shard) for shard in range(bench.connection.store.shards)]
     rows = {row.id: row for page in logged for row in (read_attempt(entry) for entry in page.entries)}

@@ -1,4 +1,5 @@
-"""The intake of ordered messages from a log: each failure is taken in once, in the shard of its key, whoever dies."""
+"""The intake of ordered messages from a log: each failure is taken in once, in the shard of its key, even if a member
+dies."""
 
 from __future__ import annotations
 
@@ -151,8 +152,8 @@ def dying(bench: Bench, patch: pytest.MonkeyPatch, step: int, *, before: bool) -
 
 
 def test_each_is_stored_beside_its_key(bench: Bench) -> None:
-    """A message with a key in the batch's shard is stored with the batch. Other ordered messages are
-    stored before it."""
+    """If the ordering key of a message is in the shard of the batch, the message is stored with the batch. Other
+    ordered messages are stored before the batch."""
     for name, scope in (("a", BESIDE), ("b", AWAY), ("c", None), ("d", OTHER)):
         bench.failed(name, scope)
     taken = bench.take(bench.intake(), 4)
@@ -169,8 +170,8 @@ def test_each_is_stored_beside_its_key(bench: Bench) -> None:
 def test_what_went_out_before_its_record_is_read_again_goes_out_once(
     monkeypatch: pytest.MonkeyPatch, shards: int, before: bool
 ) -> None:
-    """A member dies at any step of the intake. Another one continues at the stored position, and each message is sent
-    once."""
+    """A member dies at any step of the intake. Another member continues at the stored position, and each message is
+    sent once."""
     for step in range(100):
         bench = Bench(shards)
         for name, scope in zip("abcdef", [BESIDE, AWAY, None, OTHER, AWAY, OTHER], strict=True):
@@ -195,7 +196,8 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
 
 
 def test_a_member_that_lost_its_partition_stores_nothing_of_it(bench: Bench) -> None:
-    """A member that does not know of its loss takes in a batch. Nothing of the batch is stored, in any shard."""
+    """A member has lost its partition without knowing it, and takes in a batch. Nothing of the batch is stored, in any
+    shard."""
     for name, scope in zip("abcdef", [AWAY, OTHER] * 3, strict=True):
         bench.failed(name, scope)
     zombie, other = bench.intake(), bench.intake()
@@ -213,8 +215,8 @@ def test_a_member_that_lost_its_partition_stores_nothing_of_it(bench: Bench) -> 
 def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
     monkeypatch: pytest.MonkeyPatch, shards: int, before: bool
 ) -> None:
-    """The dead letter and the next head are stored in one step. So a death at any step leaves no key
-    locked for ever."""
+    """The first failed message of a key becomes a dead letter, and in the same step the next message of the key becomes
+    the head. So the death of the process at any step leaves no key locked for ever."""
     key_lock = lock_of(AWAY, b"a")
     for step in range(100):
         bench = Bench(shards)
@@ -240,7 +242,7 @@ def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
 
 
 def test_another_message_s_id_is_left_to_it(bench: Bench) -> None:
-    """A record whose id belongs to another stored message gets its own id, and its ordering key is unlocked."""
+    """A record whose id belongs to another stored message gets a new id, and its ordering key is unlocked."""
     key_lock = lock_of(AWAY, b"a")
     owner = Owner(AWAY, "me", bench.locks.acquire(AWAY, "me", 60_000).epoch)
     bench.locks.close(owner, [(key_lock, "a", True, "a")])
@@ -281,7 +283,7 @@ def test_a_shard_that_fell_back_alone_is_told_of(caplog: pytest.LogCaptureFixtur
 class History:
     """Messages that fail up to four times, and two members that take in their failures.
 
-    At random, a member dies, comes too late, or is overtaken by the other one between two steps.
+    At random, a member dies, takes in an old batch, or is overtaken by the other member between two steps.
     """
 
     def __init__(self, seed: int) -> None:
@@ -312,8 +314,8 @@ class History:
                 self.handled.append(name)
 
     def take(self) -> None:
-        """Let a member take in a batch. At random it comes too late, dies, or the other member takes in records
-        meanwhile."""
+        """Let a member take in a batch. At random the batch is an old one, the member dies, or the other member takes
+        in records meanwhile."""
         place, bench = self.random.randrange(2), self.bench
         position = bench.position()
         start = position
@@ -361,7 +363,7 @@ class History:
 
 @pytest.mark.parametrize("seeds", [range(at, at + 10) for at in range(0, 60, 10)], ids=str)
 def test_each_failure_is_taken_in_once_whatever_happens(seeds: range) -> None:
-    """Each failure is sent once, or is a dead letter after the fourth. No attempt is lost, doubled or invented."""
+    """Each message is sent once after each of its first three failures and is a dead letter after the fourth."""
     for seed in seeds:
         history = History(seed)
         for _ in range(60):

@@ -89,7 +89,8 @@ def again(deliveries: Sequence[Delivery]) -> list[Delivery]:
 
 @pytest.mark.parametrize("forged", [b"0", b"-1", b"", b"none", b"\xff\xfe", b"1", b"0000000000000000001"])
 def test_a_count_that_is_set_back_on_every_hop_gains_nothing(desk: Desk, forged: bytes) -> None:
-    """The store continues its own attempt count, whatever the header says, and `max_attempts` holds."""
+    """A header sets the attempt count back after each retry. The store continues its own count, so `max_attempts`
+    holds."""
     deaths = []
     for _ in range(4):
         desk.put(state=RetryState(id="m", original_topic="orders"), headers=())
@@ -125,7 +126,8 @@ def test_the_dead_topic_keeps_as_many_letters_as_the_service_says(bench: Bench, 
 
 
 def test_a_record_taken_in_twice_is_stored_once(desk: Desk) -> None:
-    """The service dies between storing and settling. The repeat finds the stored id and only settles."""
+    """The service dies after storing a record and before settling it. When the broker delivers the record again, the
+    intake finds the stored id and only settles the record."""
     desk.put(id="m")
     deliveries = desk.poll()
     desk.intake.store(deliveries)
@@ -135,7 +137,8 @@ def test_a_record_taken_in_twice_is_stored_once(desk: Desk) -> None:
 
 
 def test_a_record_taken_in_twice_is_stored_once_though_its_message_has_gone(desk: Desk) -> None:
-    """The message is sent before the repeat. The store still knows the record by its place in the retry topic."""
+    """The message is sent before the broker delivers its record again. The store still knows the record by its place in
+    the retry topic, and stores nothing."""
     desk.put(id="m")
     deliveries = desk.poll()
     desk.intake.store(deliveries)
@@ -147,7 +150,8 @@ def test_a_record_taken_in_twice_is_stored_once_though_its_message_has_gone(desk
 
 
 def test_a_call_whose_reply_was_lost_is_repeated_under_its_token(desk: Desk, monkeypatch: Any) -> None:
-    """The repeat gets the first answer and stores nothing, even if the message was sent meanwhile."""
+    """The reply of a call is lost, and the call is repeated. The repeat gets the answer of the first call and stores
+    nothing, even if the message was sent meanwhile."""
     schedule, tokens = AttemptCounts.schedule, []
 
     def losing(self: AttemptCounts, *items: Any, token: str | None = None) -> Stored:
@@ -195,8 +199,8 @@ def test_a_crash_after_storing_is_no_second_delivery_though_the_message_has_gone
 def test_over_several_shards_a_crash_before_the_note_is_no_second_attempt(
     memory: Bench, policy: Policy, monkeypatch: Any
 ) -> None:
-    """The attempt count is in another shard than the message. After a crash between both, the repeat
-    finds the message."""
+    """The attempt count is in another shard than the message. After a crash between both writes, the record is
+    delivered again, and the intake finds the message."""
     bench = type(memory)(connect("memory:", shards=4))
     desk = Desk(bench, policy(base_ms=HOUR_MS))
     desk.put(id="m")
@@ -216,7 +220,8 @@ def test_over_several_shards_a_crash_before_the_note_is_no_second_attempt(
 
 
 def test_a_second_record_of_the_same_failure_is_stored_once(desk: Desk) -> None:
-    """A consumer that cannot publish and settle in one step may write a record twice."""
+    """A consumer that cannot publish and settle in one step may write a record twice. The intake stores the message
+    once."""
     desk.put(b"m", id="m")
     desk.put(b"m", id="m")
     first, second = desk.take(2)
@@ -227,8 +232,8 @@ def test_a_second_record_of_the_same_failure_is_stored_once(desk: Desk) -> None:
 
 
 def test_a_death_that_was_not_told_is_told_once_more(desk: Desk) -> None:
-    """The service dies after storing a dead letter. The repeat stores nothing and sends the letter to
-    the dead topic."""
+    """The service dies after storing a dead letter. When the broker delivers the record again, the intake stores
+    nothing and sends the letter to the dead topic."""
     desk.put(id="m", attempt=4)
     deliveries = desk.poll()
     desk.intake.store(deliveries)
@@ -240,7 +245,7 @@ def test_a_death_that_was_not_told_is_told_once_more(desk: Desk) -> None:
 
 
 def test_another_message_with_a_copied_id_is_not_lost(desk: Desk) -> None:
-    """Another payload or other headers under a known id: the record gets an id made from its own place."""
+    """A record with a known id, but another payload or other headers, gets an id made from its place in the topic."""
     desk.put(b"original", id="m", headers=(("trace", b"1"),))
     desk.put(b"another", id="m", headers=(("trace", b"1"),))
     desk.put(b"original", id="m", headers=(("trace", b"2"),))
@@ -251,7 +256,8 @@ def test_another_message_with_a_copied_id_is_not_lost(desk: Desk) -> None:
 
 
 def test_two_dead_messages_with_one_id_are_two_dead_letters(desk: Desk) -> None:
-    """For dead letters too, the store compares the messages and not only their ids."""
+    """Two dead letters with one id and different payloads are both kept, because the store compares the messages and
+    not only their ids."""
     desk.put(b"original", id="m", attempt=4)
     desk.take()
     desk.put(b"another", id="m", attempt=4)
@@ -261,7 +267,7 @@ def test_two_dead_messages_with_one_id_are_two_dead_letters(desk: Desk) -> None:
 
 
 def test_a_record_by_a_stranger_has_an_id_of_its_place(desk: Desk) -> None:
-    """A record without retry headers counts as a first failure. Its id is made from its place."""
+    """A record without retry headers counts as a first failure. Its id is made from its place in the topic."""
     desk.bench.publish(b"same", b"same", topic=RETRY)
     first, second = desk.take(2)
     assert first.id != second.id
@@ -314,7 +320,8 @@ class TestCopies:
     def test_no_copy_of_the_last_attempt_but_one_buries_a_message_under_way(
         self, desk: Desk, verdict: str | None
     ) -> None:
-        """A second record of attempt 3 of 4 is neither attempt 4 nor a verdict, so it makes no dead letter."""
+        """A second record of attempt 3 of 4 does not count as attempt 4, and its verdict is ignored. So it makes no
+        dead letter."""
         self.fail(desk, 3)
         desk.release()
         taken = self.fail(desk, 3, verdict=verdict)
@@ -350,7 +357,7 @@ class TestCopies:
         assert len(desk.letters()) == 1
 
     def test_a_copy_from_before_a_replay_does_not_count_against_it(self, desk: Desk) -> None:
-        """After a replay, a failure of a delivery from before it has no effect."""
+        """After a replay, the failure of a delivery from before the replay has no effect."""
         self.fail(desk, 4)
         DeadLetters(desk.bench.connection).replay()
         desk.release()
@@ -360,7 +367,8 @@ class TestCopies:
     def test_a_record_that_is_read_again_after_its_message_has_failed_anew_is_no_third_attempt(
         self, desk: Desk
     ) -> None:
-        """The store has forgotten the record's place, but it still knows the attempt."""
+        """The record of attempt 1 is read again after attempt 2 has failed. The store has forgotten the record's place,
+        but it knows the attempt and stores nothing."""
         self.fail(desk, 1)
         desk.release()
         self.fail(desk, 2)
@@ -385,8 +393,8 @@ class TestCopies:
         assert [key.lock for key in locks.closed(scope)] == ([] if succeeded else [key_lock])
 
     def test_two_groups_that_read_one_published_message_count_apart(self, desk: Desk) -> None:
-        """Both groups see one id and have their own counts. So have two messages published with one id at different
-        times."""
+        """Two groups see one id of a message, and each has its own attempt count. Two messages published with one id at
+        different times have their own counts too."""
         first = self.fail(desk, 1, id="daily", published_ms=1_000)
         second = self.fail(desk, 1, id="daily", published_ms=2_000)
         assert (first.duplicate, second.duplicate, len(desk.waiting())) == (False, False, 2)
@@ -434,7 +442,7 @@ class TestSigned:
         assert [letter.message.value for letter in desk.bench.letters() if letter.message] == [b"m"]
 
     def test_a_record_without_headers_is_counted_by_its_payload(self, desk: Desk) -> None:
-        """A record that is written again and again gets no more attempts than any message."""
+        """A record without headers that is written again and again gets no more attempts than any other message."""
         decided = []
         for _ in range(4):
             desk.bench.publish(b"m", topic=RETRY)
@@ -455,8 +463,8 @@ class TestSigned:
         assert len(desk.waiting()) == 3
 
     def test_what_came_back_from_an_unsigned_record_is_counted_on_by_the_store(self, desk: Desk) -> None:
-        """The redelivered record is signed, but all equal records share its id. So each of their failures counts as an
-        attempt."""
+        """The intake signs the messages that it stores, but those of equal unsigned records share one id. So each
+        failure of such a message counts as one more attempt."""
         desk.bench.publish(b"m", b"m", topic=RETRY)
         desk.take(2)
         stored = [decode_body(found.body) for found in desk.store.list_items("due").found]

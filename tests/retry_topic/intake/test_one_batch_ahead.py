@@ -1,4 +1,5 @@
-"""The intake reads the next log batch while one is in flight. What happens to both if something fails in between?"""
+"""The intake reads the next log batch while another one is in flight. In most of these tests, something fails between
+the two."""
 
 from __future__ import annotations
 
@@ -124,7 +125,8 @@ def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
 
 
 def test_a_batch_is_told_when_the_next_is_offered(connection: Connection) -> None:
-    """At most one batch is in flight. Its results are returned after the store has answered."""
+    """At most one batch is in flight. Its results are returned when the next batch is offered, after the store has
+    answered."""
     taking, log = intake(connection), Log(failed("a"), failed("b"), failed("c"))
     assert (taking.busy, taking.finish(once)) == (False, [])
     assert (taking.offer(log, log.next(2), once), log.reported, taking.busy) == ([], [], True)
@@ -135,8 +137,8 @@ def test_a_batch_is_told_when_the_next_is_offered(connection: Connection) -> Non
 
 
 def test_a_stale_position_takes_the_next_batch_with_it(connection: Connection) -> None:
-    """Another member has taken in the first batch. Both batches are dropped, and the reader goes to the stored
-    position."""
+    """Another member has already taken in the first batch. The first batch and the batch after it are dropped, and the
+    reader continues at the stored position."""
     states = [failed(name) for name in "abcdef"]
     zombie, log = Log(*states), Log(*states)
     drain(intake(connection), log, limit=3)
@@ -148,7 +150,8 @@ def test_a_stale_position_takes_the_next_batch_with_it(connection: Connection) -
 
 
 def test_a_stale_position_leaves_other_sources_alone(connection: Connection) -> None:
-    """The dropped batch belongs to one partition. The next batch, of another partition, is stored."""
+    """A batch that does not begin at the stored position is dropped. The next batch, of another partition, is
+    stored."""
     taking, log, other = intake(connection), Log(failed("a")), Log(failed("b"), source="g.retry/1")
     log.place = 0  # the store knows of nothing
     taking.offer(log, log.next(1), once)
@@ -168,7 +171,8 @@ def test_a_store_that_fell_back_gets_both_batches_again(connection: Connection) 
 
 
 def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(connection: Connection) -> None:
-    """The batch in flight is stored. The other member stores the next batch. Each record is taken in once."""
+    """A member loses its partition. Its batch in flight is stored, and another member stores the next batch. Each
+    record is taken in once."""
     states = [failed(name) for name in "abcdef"]
     mine, theirs = Log(*states), Log(*states)
     taking = intake(connection)
@@ -183,7 +187,8 @@ def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(connecti
 
 
 def test_a_process_that_dies_with_one_in_flight_leaves_it_taken_in_once(connection: Connection) -> None:
-    """The next process continues at the stored position. Each record is taken in once."""
+    """A process dies while a batch is in flight. The next process continues at the stored position. Each record is
+    taken in once."""
     states = [failed(name) for name in "abcdef"]
     dying, log = Log(*states), Log(*states)
     taking = intake(connection)
@@ -197,7 +202,8 @@ def test_a_process_that_dies_with_one_in_flight_leaves_it_taken_in_once(connecti
 
 
 def test_no_header_lowers_a_count_that_came_with_the_batch_before(connection: Connection) -> None:
-    """The second batch is planned before the first has raised the message's count. It is planned again afterwards."""
+    """The intake plans the second batch before the first batch has raised the message's count. Then it plans the second
+    batch again."""
     states = [failed("a", 5), failed("b", 2), failed("a", 1), failed("c")]
     taking, log = intake(connection), Log(*states, traced=True)
     taken = drain(taking, log)
@@ -256,8 +262,8 @@ def test_whoever_gives_up_waiting_is_no_longer_busy(connection: Connection) -> N
 @pytest.mark.real
 @pytest.mark.parametrize("lost", [0, 1, 2, 3])
 def test_a_lost_reply_doubles_nothing(real_server: TemporaryServer, lost: int) -> None:
-    """The reply for one batch is lost while the next is read. The repeat gets the first answer, and nothing is stored
-    twice."""
+    """The store's reply for one batch is lost while the intake reads the next batch. The repeated call gets the answer
+    of the first call, and nothing is stored twice."""
     states = [failed(str(n)) for n in range(12)]
     failures: list[Exception] = []
 

@@ -1,4 +1,5 @@
-"""The plan of the intake: its decisions, its questions, and that the intakes from queue and log decide the same."""
+"""The plan of the intake, which has its decisions about a batch and its questions to the store. The intakes from queue
+and log decide the same."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ BOTH = pytest.mark.parametrize("from_log", [False, True], ids=["queue", "log"])
     ("claimed", "counted", "attempt"), [(1, 2, 3), (0, 1, 2), (3, 1, 3), (MAX_COUNT, 0, MAX_COUNT)]
 )
 def test_no_header_lowers_a_count(from_log: bool, claimed: int, counted: int, attempt: int) -> None:
-    """The larger of the header's and the store's count holds. Too large a header harms only its sender."""
+    """The larger of the header's count and the store's count holds. Too large a count in a header harms only its
+    sender."""
     made = answered(rules_of(from_log=from_log), delivery(failed("m", claimed)), counts={key_of(failed()): counted})
     (taken,) = [one.taken() for one in made.decided]
     assert (taken.attempt, taken.dead) == (attempt, "max-attempts" if attempt >= 4 else None)
@@ -96,7 +98,7 @@ def test_no_header_lowers_a_count(from_log: bool, claimed: int, counted: int, at
 
 @BOTH
 def test_the_store_says_how_often_a_message_was_replayed(from_log: bool) -> None:
-    """The store's replay count holds, not the header's. Attempts count from that replay on."""
+    """The store's replay count holds, not the header's. Attempts are counted from that replay on."""
     made = answered(
         rules_of(from_log=from_log),
         delivery(failed("m", 1, replays=9)),
@@ -107,7 +109,8 @@ def test_the_store_says_how_often_a_message_was_replayed(from_log: bool) -> None
 
 @BOTH
 def test_a_copy_of_a_counted_attempt_stores_nothing(from_log: bool) -> None:
-    """A record with a start time comes from a consumer that counts. The plan lists it as a copy."""
+    """A record with a start time comes from a consumer that counts attempts. If the store has counted the attempt
+    already, the plan lists the record as a copy."""
     made = answered(rules_of(from_log=from_log), delivery(failed(started_ms=1)), counts={key_of(failed()): 1})
     assert (made.items, made.dead_letters, made.counts) == ([], [], [])
     assert [(one.duplicate, one.ended) for one in made.copies] == [(True, False)]
@@ -115,7 +118,8 @@ def test_a_copy_of_a_counted_attempt_stores_nothing(from_log: bool) -> None:
 
 @BOTH
 def test_a_message_that_has_ended_is_neither_retried_nor_dead(from_log: bool) -> None:
-    """The plan lists the record as a copy with its key lock, so that the intake can unlock the ordering key."""
+    """The message of a record has ended. The plan lists the record as a copy with its key lock, so that the intake can
+    unlock the ordering key."""
     made = answered(
         rules_of(from_log=from_log), delivery(failed(attempt=9, key_lock=LOCK)), counts={key_of(failed()): ENDED}
     )
@@ -135,8 +139,8 @@ def test_the_very_message_in_the_store_is_known(from_log: bool) -> None:
 
 @pytest.mark.parametrize("repeated", [False, True])
 def test_the_dead_topic_gets_a_dead_letter_again_that_a_queue_repeats(repeated: bool) -> None:
-    """If the broker delivers the record again, the letter may not have been sent. A new record of the failure is a
-    duplicate."""
+    """If the broker delivers a record again, its dead letter may not have been sent, so the plan sends it again. A new
+    record of the same failure is a duplicate."""
     one = delivery(failed(attempt=4), deliveries=1 + repeated)
     counts, items = {key_of(failed()): 4}, {"m.4": found(one, "m.4", "dead")}
     made = answered(rules_of(from_log=False), one, counts=counts, items=items)
@@ -168,7 +172,8 @@ def test_equal_records_are_one_failure_and_others_get_an_id_of_their_own(from_lo
 
 
 def test_a_log_asks_nothing_about_usual_records() -> None:
-    """The plan has no questions, because the store compares the counts when it stores the batch."""
+    """The plan for a log has no questions about usual records, because the store compares the counts when it stores the
+    batch."""
     made = plan([delivery(failed(f"m{n}", 3)) for n in range(9)], Known(), NOW_MS, rules_of(from_log=True))
     assert not made.questions
     assert made.counts[:2] == [(key_of(failed("m0")), 3, made.decided[0].keep_until_ms), ("m0!", 0, None)]
@@ -198,7 +203,8 @@ def test_a_queue_asks_for_every_count_first() -> None:
 
 @BOTH
 def test_records_that_nobody_signed_share_one_count(from_log: bool) -> None:
-    """Each unsigned record is the next attempt of its payload, up to the smallest `max_attempts` of all policies."""
+    """Unsigned records with the same payload share one attempt count, up to the smallest `max_attempts` of all
+    policies."""
     rules = rules_of(from_log=from_log, secrets=(SECRET,))
     made = answered(rules, *(delivery(failed(f"m{n}", 1, original_topic="other"), offset=n) for n in range(5)))
     assert [(one.taken().attempt, one.taken().dead) for one in made.decided] == [

@@ -153,7 +153,8 @@ def own_id(offset: int) -> str:
 
 
 def test_what_has_a_taken_id_gets_one_of_its_own(connection: Connection) -> None:
-    """The record is stored under an id made from its place. The earlier message does not change."""
+    """A record has the id of an earlier message. It is stored under an id made from its place, and the earlier message
+    does not change."""
     stand_in_the_way(connection, "b.1")
     drain(connection, Log(failed("a"), failed("b"), failed("c")))
     assert values(connection.store) == [b"0", b"1", b"2", b"another"]
@@ -164,7 +165,8 @@ def test_what_has_a_taken_id_gets_one_of_its_own(connection: Connection) -> None
 
 
 def test_a_dead_letter_with_a_taken_id_is_kept_as_well(connection: Connection) -> None:
-    """The dead letter is stored under an id made from its place, together with the rest of its batch."""
+    """A dead letter has the id of an earlier message. It is stored under an id made from its place. The other records
+    of its batch are stored too."""
     stand_in_the_way(connection, "b.1")
     drain(connection, Log(failed("a"), failed("b", verdict="dead"), failed("c")))
     assert (values(connection.store), values(connection.store, "dead")) == ([b"0", b"2", b"another"], [b"1"])
@@ -172,8 +174,8 @@ def test_a_dead_letter_with_a_taken_id_is_kept_as_well(connection: Connection) -
 
 
 def test_what_is_there_already_is_left_out(connection: Connection) -> None:
-    """The same message already waits under the id, although the store has no attempt count for it. It is not stored
-    twice."""
+    """The message of a record already waits in the store, although the store has no attempt count for it. The message
+    is not stored twice."""
     log = Log(failed("a"), failed("b"))
     drain(connection, log)
     (found,) = connection.store.get(["a.1"], anywhere=True)
@@ -218,7 +220,8 @@ def deaths(open_connection: Callable[[], Connection], *, heard: bool) -> int:
 @pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize("shards", [1, 4])
 def test_a_death_at_any_call_loses_and_doubles_nothing(shards: int, heard: bool) -> None:
-    """Some calls are between the refusal of a batch and its second attempt. A death there loses nothing either."""
+    """The intake dies at each of its calls, also between the refusal of a batch and the second attempt to store it. No
+    record is lost or stored twice."""
     assert deaths(lambda: Connection(open_store("memory:", shards=shards), Logs()), heard=heard) > 8
 
 

@@ -1,4 +1,5 @@
-"""The decision cache decides records exactly as the plan does, and it decides all usual records."""
+"""The decision cache (record templates that an intake has learnt) decides records exactly as the intake's plan does. It
+decides all records as consumers usually write them."""
 
 from __future__ import annotations
 
@@ -272,13 +273,14 @@ def test_the_store_is_asked_about_a_dead_letter_alone() -> None:
 
 @pytest.mark.parametrize("more", [{"secrets": (b"sixteen bytes ok",)}, {"spring": True}, {"reference_above": 1}])
 def test_the_plan_itself_decides_what_the_cache_does_not_know(more: dict[str, Any]) -> None:
-    """With signatures, Spring's headers or references, the results with and without the cache are equal."""
+    """With signatures, with Spring's headers and with payloads stored as references, the results with and without the
+    cache are equal."""
     records = [replace(one, value=b"12") for one in usual(6)]
     assert outcome(records, cached=True, **more) == outcome(records, cached=False, **more)
 
 
 def test_other_policies_make_other_templates() -> None:
-    """When the policies change, the cache drops the templates of the old ones."""
+    """When the policies change, the cache drops the templates of the old policies."""
     with Connection(open_store("memory:"), Logs()) as connection:
         taking, reader = IntakeFromLog(connection, "g", POLICIES, rng=random.Random(1)), Reader()
         records = usual(9)

@@ -202,7 +202,7 @@ def test_other_headers_stay_untouched_and_in_order() -> None:
 
 
 def test_the_last_of_equal_headers_wins() -> None:
-    """As everywhere in Kafka, a later header overrides an earlier one."""
+    """As everywhere in Kafka, a later header overrides an earlier header with the same name."""
     assert read((("retry-attempt", b"3"), ("retry-attempt", b"4"))).attempt == 4
 
 
@@ -289,7 +289,8 @@ def test_an_over_long_retry_after_is_clamped() -> None:
 
 @pytest.mark.parametrize("dialect", ["none", "spring"])
 def test_where_a_state_was_read_does_not_make_it_another(dialect: Dialect) -> None:
-    """Oddities and dialect do not matter when states are compared."""
+    """Two states are equal even if their oddities (remarks about malformed headers) or their dialects (whose headers
+    were read) differ."""
     assert RetryState(attempt=1, dialect=dialect, oddities=("x",)) == RetryState(attempt=1)
 
 

@@ -29,8 +29,8 @@ SPRING: Headers = (
 
 
 def test_springs_retry_topic_headers_are_read() -> None:
-    """The header has the next attempt, 3, so 2 have failed. The cause is the error class, and its wrapper a parent
-    class."""
+    """Spring's header has the number of the next attempt: 3 means two failures. The cause of the exception becomes the
+    error class, and the exception around it becomes a parent class."""
     state = read(SPRING)
     assert (state.dialect, state.attempt, state.due_ms) == ("spring", 2, TIME_MS + 5_000)
     assert (state.first_failed_ms, state.original_timestamp_ms) == (TIME_MS, TIME_MS)
@@ -46,7 +46,7 @@ def test_springs_early_one_byte_count_is_read() -> None:
 
 
 def test_springs_classic_dead_letter_headers_are_read() -> None:
-    """A record of a dead-letter topic without a count has failed once."""
+    """A record of a dead-letter topic without an attempt count counts as failed once."""
     state = read(
         (
             ("kafka_dlt-original-topic", b"orders"),

@@ -41,7 +41,7 @@ def test_parts_do_not_run_into_each_other() -> None:
 
 
 def test_the_id_of_an_attempt_names_message_and_attempt() -> None:
-    """Each attempt of a message has its own id in the delay store, and a replay has other ids again."""
+    """Each attempt of a message has its own id in the delay store. The attempts after a replay have other ids."""
     state = RetryState(id="abc", attempt=3)
     record = IntakeRecord(Delivery(Message("t", b""), None), state, state, "t", "g", repeated=False)
     assert Decided(record, state).member == "abc.3"

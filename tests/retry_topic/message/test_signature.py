@@ -1,4 +1,5 @@
-"""Signatures of retry headers: they cover the payload and every field that decides. Unsigned headers decide nothing."""
+"""Signatures of retry headers cover the payload and every field that influences a decision. Unsigned headers have no
+influence."""
 
 from __future__ import annotations
 

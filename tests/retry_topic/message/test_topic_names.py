@@ -31,7 +31,7 @@ def test_a_part_is_imported_when_it_is_asked_for() -> None:
 
 
 def test_a_groups_topics_are_named_after_it_unless_somebody_says_otherwise() -> None:
-    """Each topic name can be set. The others keep their defaults."""
+    """Each topic name of a group can be set. The names that are not set keep their defaults."""
     assert GroupTopics().of("billing") == {
         "retry": "billing.retry",
         "redelivery": "billing.redelivery",
@@ -56,8 +56,8 @@ def test_names_that_cannot_be_are_refused(named: dict[str, str], reason: str) ->
 
 
 def test_a_name_that_is_anothers_default_is_refused() -> None:
-    """A topic name that equals another topic's default is refused when the group is known. So is an
-    invalid group name."""
+    """A topic name that equals another topic's default is refused when the group is known. An invalid group name and a
+    plain string in place of `GroupTopics` are refused too."""
     with pytest.raises(ConfigError, match="to be distinct"):
         GroupTopics(dead="billing.retry").of("billing")
     for config in (ServiceConfig, ConsumerConfig):

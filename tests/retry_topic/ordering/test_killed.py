@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 KEYS, EACH, BLOWS = 12, 24, 5
 PATIENCE_S = 100.0
 
-# Fails a third of the messages once or twice. It reports each call to the server before it answers.
+# Its handler fails for a third of the messages once or twice. It writes each call to the server before it returns.
 CONSUMER = """
 import sys, zlib
 import redis
@@ -109,8 +109,8 @@ def fleet(redis_url: str) -> Iterator[Fleet]:
 
 
 def judge(seen: list[bytes]) -> dict[bytes, list[int]]:
-    """Return each key's numbers in the order of their first success. Fail if one began before the number before it was
-    done."""
+    """Return each key's numbers in the order of their first success. Fail if a number began before the previous number
+    of its key was done."""
     done: dict[bytes, list[int]] = defaultdict(list)
     for line in seen:
         value, what = line.split()
@@ -126,8 +126,8 @@ def judge(seen: list[bytes]) -> dict[bytes, list[int]]:
 def test_order_is_kept_per_key_through_kills_and_stops_and_nothing_is_lost(
     fleet: Fleet, redis_client: redis.Redis
 ) -> None:
-    """At random, consumers and service are killed, or suspended for longer than their leases. Each key
-    stays in order."""
+    """At random, consumers and service are killed, or suspended for longer than their leases. All messages are handled,
+    and those of one key in order."""
     rng = random.Random()
     broker = connect(fleet.url)
     seen_client = redis_py.Redis.from_url(fleet.url)

@@ -35,7 +35,7 @@ IDLE_MS = 30_000
 
 
 class Journal:
-    """A handler that records values by key. It fails for a value `failures[value]` times."""
+    """A handler that records values by key. `failures` maps a value to how often it fails, or to a handler for it."""
 
     def __init__(self, **failures: Any) -> None:
         self.failures = {name.encode(): answers for name, answers in failures.items()}
@@ -61,7 +61,8 @@ def closed(bench: Bench) -> int:
 
 
 def test_a_failed_message_keeps_back_its_key_and_no_other(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """The failed key keeps its order through two retries. The other key does not wait."""
+    """The messages of the failed key keep their order through two retries. The messages of the other key do not
+    wait."""
     journal = Journal(a1=2)
     bench.serve(policy(base_ms=60))
     bench.publish(b"a1", b"a2", b"a3", key=b"a")
@@ -103,7 +104,7 @@ def test_what_comes_while_a_key_is_closed_is_parked_and_comes_out_in_order(
 
 @pytest.mark.parametrize("end", ["verdict", "attempts"])
 def test_a_dead_head_lets_the_next_one_follow(bench: Bench, policy: Callable[..., RetryPolicy], end: str) -> None:
-    """The head becomes a dead letter, and its key is unlocked."""
+    """The failed message of a key becomes a dead letter. Then the key's later messages are handled."""
     journal = Journal(a1=(lambda message: DeadLetter("no use")) if end == "verdict" else 99)
     bench.serve(policy(max_attempts=2))
     bench.publish(b"a1", b"a2", b"a3", key=b"a")
@@ -256,7 +257,7 @@ def test_a_head_whose_consumer_died_before_telling_its_failure_is_handled_again(
 def test_a_parked_message_that_has_expired_is_given_up_when_its_turn_comes(
     bench: Bench, policy: Callable[..., RetryPolicy]
 ) -> None:
-    """An expired message becomes a dead letter, and the next message of its key follows."""
+    """A parked message that has expired becomes a dead letter. Then the next message of its key is handled."""
     journal = Journal(a1=1)
     bench.serve(policy(), redelivery="origin")
     bench.publish(b"a1", key=b"a")

@@ -160,7 +160,8 @@ def test_records_wait_until_the_partition_s_scope_is_ours(bench: Bench) -> None:
 
 
 def test_a_reader_that_starts_again_reads_its_partitions_again(bench: Bench) -> None:
-    """A new broker consumer numbers its assignments from one again. The reader must not take them for the old ones."""
+    """A new broker consumer numbers its assignments from one again. The reader must not take the new assignments for
+    the old ones."""
     broker, failures = bench.connection.broker, [BrokerUnavailable("no reply")]
     assert isinstance(broker, Partitions)
     topic_id = broker.topic_id
@@ -179,7 +180,8 @@ def test_a_reader_that_starts_again_reads_its_partitions_again(bench: Bench) -> 
 
 
 def test_records_of_an_assignment_that_is_over_are_not_handled(bench: Bench) -> None:
-    """Records that arrive late, or wait behind a running handler, are dropped. The next assignment reads them again."""
+    """Records of an ended assignment that arrive late, or wait behind a running handler, are dropped. The next
+    assignment reads them again."""
     go_on = bench.hold[b"0"] = threading.Event()
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
@@ -198,11 +200,11 @@ def test_records_of_an_assignment_that_is_over_are_not_handled(bench: Bench) -> 
 
 
 def test_a_message_that_is_through_and_is_read_again_does_not_close_its_key(bench: Bench) -> None:
-    """A message was retried and succeeded, but its offset was not committed, because its reader died.
+    """A message was retried and succeeded, but its reader died before it committed the message's offset.
 
-    The next reader handles the message again, since its key is not locked, and the message fails. This reader dies
-    before it reports the failure. If it had locked the key, a third reader would know the head as succeeded, settle it,
-    and park all later messages for ever.
+    The next reader reads the message again. It cannot lock the key for this message, because the store knows of the
+    success. With a locked key, a third reader would settle the message without handling it and park all later messages
+    of the key for ever.
     """
     key_lock, id_base = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
     first = Owner(SCOPE, "first", bench.locks.acquire(SCOPE, "first", 60_000).epoch)
@@ -252,8 +254,8 @@ def test_a_message_that_was_given_up_and_is_read_again_is_not_retried_again(benc
 
 
 def test_a_head_read_again_behind_others_is_handled_though_the_queue_is_full(bench: Bench) -> None:
-    """Earlier messages are settled. Later messages have no room in the queue, but the head is handled
-    and makes room."""
+    """A new reader settles the messages before the head of the key. For the messages after the head, the key's queue of
+    parked messages is full. The head is handled and so makes room."""
     count = 2 * _PARKED_AT_ONCE
     key_lock = lock_of(SCOPE, b"k")
     id_bases = [retry_id("g", "id-of-orders", 0, str(offset)) for offset in range(count + 3)]

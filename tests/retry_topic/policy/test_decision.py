@@ -94,7 +94,8 @@ def test_a_fatal_rule_kills_at_once() -> None:
 
 
 def test_a_rule_replaces_delay_and_caps() -> None:
-    """The settings of a matching rule replace the policy's settings. What the rule does not set stays the policy's."""
+    """The settings of a matching rule replace the policy's settings. A setting that the rule lacks is taken from the
+    policy."""
     rule = Rule(statuses=(429,), delay=Fixed(77), max_attempts=20, max_age_ms=100)
     policy = RetryPolicy(delay=Fixed(5), max_attempts=2, rules=(rule,))
     assert delay_of(policy, Failure(attempt=19, status=429)) == 77
@@ -144,7 +145,7 @@ def test_a_negative_wait_is_none_at_all() -> None:
 
 
 def test_the_previous_delay_feeds_decorrelated_jitter() -> None:
-    """The next delay is at most three times the previous one."""
+    """With decorrelated jitter, the next delay is at most three times the previous delay."""
     decision = decided(RetryPolicy(delay=Decorrelated(10, 10_000)), Failure(attempt=3, previous_delay_ms=1_000))
     assert decision.why.draw is not None
     assert (decision.why.draw.low_ms, decision.why.draw.high_ms) == (10, 3_000)

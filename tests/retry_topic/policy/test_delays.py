@@ -49,12 +49,12 @@ def test_fixed_is_always_the_same() -> None:
 
 
 def test_linear_adds_a_step_each_time_up_to_its_cap() -> None:
-    """The first retry waits base, each further retry one step more, none more than the cap."""
+    """The first retry waits `base`. Each further retry waits one step longer, but never longer than the cap."""
     assert curve(Linear(1_000, 500, 2_200), [1, 2, 3, 4]) == [1_000, 1_500, 2_000, 2_200]
 
 
 def test_exponential_multiplies_each_time_up_to_its_cap() -> None:
-    """The first retry waits base, each further one factor times as long, none more than the cap."""
+    """The first retry waits `base`. Each further retry waits `factor` times as long, but never longer than the cap."""
     assert curve(Exponential(1_000, 2, 10_000), [1, 2, 3, 4, 5, 6]) == [1_000, 2_000, 4_000, 8_000, 10_000, 10_000]
 
 
@@ -137,7 +137,8 @@ def test_decorrelated_jitter_puts_what_is_over_the_cap_at_the_cap() -> None:
 
 
 def test_the_bounds_test_would_notice_a_wrong_distribution() -> None:
-    """A triangular distribution is far above the limit that the tests of distributions allow, so they can fail."""
+    """A triangular distribution exceeds the limit of the distribution tests by far. So these tests notice a wrong
+    distribution."""
     rng = random.Random(1)
     triangular = sorted(int(rng.triangular(0, 4_000)) for _ in range(SAMPLES))
     assert ks_distance(triangular, uniform_cdf(0, 4_001)) > 3 * KS_BOUND
@@ -157,7 +158,7 @@ def test_a_list_ends_with_its_last_entry() -> None:
 
 
 def test_all_mistakes_of_a_delay_are_named() -> None:
-    """One error lists every wrong field."""
+    """One error lists every wrong field of a delay."""
     with pytest.raises(ConfigError) as caught:
         Exponential(-1, float("nan"), True, "half")  # type: ignore[arg-type]
     assert [problem.split()[1] for problem in caught.value.problems] == ["base", "cap", "factor", "jitter"]

@@ -23,7 +23,7 @@ def explained(policy: RetryPolicy, failure: Failure) -> str:
 
 
 def test_a_jittered_retry_is_explained_in_full() -> None:
-    """The text names attempt, formula, drawn delay, due time, age and policy."""
+    """The explanation names attempt, formula, drawn delay, due time, age and policy."""
     policy = RetryPolicy("orders", 3, Exponential(), max_age_ms=HOUR_MS)
     assert explained(policy, Failure(3, first_failed_ms=NOW_MS - 12_000)) == (
         "attempt 3 of 8: exponential 1s*2^2=4s, full jitter drew 5ms; due 2023-11-14T22:13:20.005Z; "
@@ -50,7 +50,7 @@ def test_other_kinds_read_well() -> None:
 
 
 def test_waits_asked_for_name_who_asked_and_their_bound() -> None:
-    """The text says whether the handler or a server asked for the wait, and whether a limit shortened it."""
+    """The explanation says whether the handler or a server asked for the wait, and whether a limit shortened it."""
     policy = RetryPolicy(delay=Fixed(), retry_after_max_ms=HOUR_MS)
     assert ": the handler asked for 30s; due" in explained(policy, Failure(verdict="retry", retry_after_ms=30_000))
     assert ": fixed 1s, raised by retry-after to 30s; due" in explained(policy, Failure(retry_after_ms=30_000))
@@ -59,7 +59,7 @@ def test_waits_asked_for_name_who_asked_and_their_bound() -> None:
 
 
 def test_the_rule_and_what_it_matched_are_named() -> None:
-    """The text names the rule's number and name, its pattern, and the class that matched."""
+    """The explanation names the rule's number and name, its pattern, and the class that matched."""
     policy = RetryPolicy(rules=(Rule(errors=("OSError",), name="network", dead=True),))
     failure = Failure(error_class="my.Lost", error_mro=("builtins.OSError",))
     assert explained(policy, failure) == (
@@ -69,7 +69,7 @@ def test_the_rule_and_what_it_matched_are_named() -> None:
 
 
 def test_every_death_has_its_reason() -> None:
-    """The text says whether verdict, attempts or age made the dead letter. For the age it shows the delay."""
+    """The explanation says whether verdict, attempts or age made the dead letter. For the age it shows the delay."""
     assert "dead, the handler asked for it" in explained(RetryPolicy(), Failure(verdict="dead"))
     assert "attempt 8 of 8: dead, it was the last attempt allowed" in explained(RetryPolicy(), Failure(8))
     old = Failure(first_failed_ms=NOW_MS - HOUR_MS + 500)

@@ -46,7 +46,7 @@ def test_status_and_retry_after_are_read_from_the_response() -> None:
 
 
 def test_a_given_status_wins() -> None:
-    """A status that the caller gives replaces the error's."""
+    """A status that the caller gives replaces the status of the error."""
     assert failure_of(HTTPError(Response(429, {})), now_ms=NOW_MS, status=503).status == 503
 
 

@@ -62,7 +62,7 @@ def test_what_was_written_is_read_back() -> None:
 
 
 def test_every_mistake_is_named_at_once() -> None:
-    """One error lists all mistakes, each with its place and the expected value."""
+    """One error lists all mistakes of a policy file, each with its place and the expected value."""
     with pytest.raises(ConfigError) as caught:
         load_policies(
             """

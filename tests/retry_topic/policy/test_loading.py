@@ -105,7 +105,7 @@ def test_an_empty_file_gives_the_built_in_default() -> None:
 
 
 def test_five_mistakes_are_named_at_once_with_their_places() -> None:
-    """One error lists all mistakes, each with its place."""
+    """One error lists all mistakes of a policy file, each with its place."""
     assert problems_of(FIVE_MISTAKES) == [
         "[default] expected keys name, version, max_attempts, max_age, retry_after_max, delay, spread, rate, burst, "
         "budget, breaker, rule, got: max_atempts; did you mean max_attempts?",
@@ -179,7 +179,7 @@ def test_a_path_is_read_as_a_file(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    """The error names the file that could not be read."""
+    """The error names the policy file that could not be read."""
     with pytest.raises(ConfigError, match=r"nowhere\.toml to be a readable policy file"):
         load_policies(tmp_path / "nowhere.toml")
 

@@ -58,7 +58,7 @@ def test_rules_are_simulated_for_the_error_given() -> None:
 
 
 def test_decorrelated_jitter_grows_from_attempt_to_attempt() -> None:
-    """Each message's next delay depends on its last one."""
+    """The next delay of each message depends on the message's last delay."""
     steps = simulate(RetryPolicy(delay=Decorrelated(1_000)), attempts=3, samples=2_000).steps
     greatest = [step.delay.max_ms for step in steps if step.delay]
     assert greatest[0] <= 3_000 < 7_000 < greatest[1] <= 9_000 < 15_000 < greatest[2] <= 27_000
@@ -70,7 +70,7 @@ def test_the_same_seed_gives_the_same_page() -> None:
 
 
 def test_the_simulation_is_plain_data() -> None:
-    """The result can be written as JSON without a special encoder."""
+    """The result of `simulate` can be written as JSON without a special encoder."""
     data = json.loads(json.dumps(simulate(RetryPolicy(delay=Fixed(5)), samples=2).as_dict()))
     assert data["policy"] == "default@1"
     assert data["steps"][0]["delay"] == {"min_ms": 5, "p50_ms": 5, "p90_ms": 5, "max_ms": 5}
@@ -85,7 +85,7 @@ def test_the_simulation_is_plain_data() -> None:
 
 @pytest.mark.parametrize(("attempts", "samples"), [(0, 1), (1, 0), (10**6, 10**6)])
 def test_senseless_sizes_are_refused(attempts: int, samples: int) -> None:
-    """No attempts, no samples, or too many of both are an error."""
+    """`simulate` refuses 0 attempts, 0 samples, and numbers of both that are too large together."""
     with pytest.raises(ConfigError, match="expected attempts and samples"):
         simulate(RetryPolicy(), attempts, samples)
 

@@ -1,4 +1,4 @@
-"""Claims of owned shards that are sent in transactions, with a scripted sender and a store in memory."""
+"""Claims that the only owner of a shard sends in broker transactions, with a scripted sender and a store in memory."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Process:
             time.sleep(0.005)  # a take-over runs in another thread
 
     def publish(self) -> list[Settlement | object]:
-        """Claim and publish. Return the answers."""
+        """Claim and publish. Return the publisher's answer for each item."""
         claim = self.claim()
         self.batch = Batch(claim, claim.items)
         self.publisher.publish(self.batch)
@@ -175,7 +175,8 @@ def test_a_claim_has_no_lease_end(store: DelayStore, cluster: Cluster) -> None:
 
 
 def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelayStore, cluster: Cluster) -> None:
-    """The refused message is a dead letter in the store before the others are sent."""
+    """A message that the broker refuses permanently becomes a dead letter before the other messages of its claim are
+    sent."""
     process = Process(store, Sender(cluster, b"b"))
     assert process.publish() == [Done("a"), Dead("b", "too large"), Done("c")]
     assert cluster.sent == [b"a", b"c"]
@@ -208,7 +209,8 @@ def test_a_fenced_claim_stays_open_for_the_next_owner(store: DelayStore, cluster
 
 
 def test_a_claim_that_went_out_before_its_owner_died_is_not_sent_again(store: DelayStore, cluster: Cluster) -> None:
-    """The next owner reads the number of the last committed claim and settles the claim."""
+    """A process dies after its claim was committed. The next owner reads the number of the last committed claim and
+    settles the claim."""
     first = Process(store, Sender(cluster))
     first.publish()  # the process dies before it settles
     store.execute([Call(0, _released(first))])
@@ -310,7 +312,8 @@ def test_without_a_number_open_claims_are_held(store: DelayStore, cluster: Clust
 def test_claims_that_a_dead_owner_left_open_are_taken_over_though_nothing_else_is_due(
     store: DelayStore, cluster: Cluster, begins: str
 ) -> None:
-    """After the lease, a waiting or a new process takes over the shard and sends the claim."""
+    """An owner dies before it sends its claim. After its lease, a waiting or a new process takes over the shard and
+    sends the claim."""
     dead = Process(store, Sender(cluster), lease_ms=500)
     successor = Process(store, Sender(cluster), lease_ms=500)
     dispatcher = successor.dispatcher()
@@ -329,7 +332,8 @@ def test_claims_that_a_dead_owner_left_open_are_taken_over_though_nothing_else_i
 def test_a_claim_that_its_own_process_gave_up_is_taken_over_though_nothing_else_is_due(
     store: DelayStore, cluster: Cluster
 ) -> None:
-    """The result of a claim is unknown. The same process takes over its shard again and sends the claim."""
+    """The broker fences a process, so its claim stays open. The same process takes over its shard again and sends the
+    claim."""
     process = Process(store, Sender(cluster, "fenced"))
     with process.dispatcher():
         until_s = time.monotonic() + PATIENCE_S
@@ -340,7 +344,8 @@ def test_a_claim_that_its_own_process_gave_up_is_taken_over_though_nothing_else_
 
 
 def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
-    """While one process owns the shard, another gets no claim. It looks again when the owner's lease ends."""
+    """While one process owns the shard, another process gets no claim. The other process looks again when the owner's
+    lease ends."""
     first = Process(store, Sender(cluster))
     first.claim()
     store.schedule([Item("d", 0, encode_body(Message("t", b"d")), "t")])
@@ -354,7 +359,7 @@ def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
 
 
 def test_a_broker_that_is_away_is_waited_for(store: DelayStore, cluster: Cluster) -> None:
-    """The claim stays open until the broker answers, and is then sent."""
+    """While the broker does not answer, the claim stays open. When the broker answers again, the claim is sent."""
     process = Process(store, Sender(cluster, "away", "away"))
     assert process.publish() == [Done("a"), Done("b"), Done("c")]
     assert cluster.sent == [b"a", b"b", b"c"]
@@ -403,7 +408,7 @@ def test_what_the_broker_refuses_is_told_until_it_does_not(store: DelayStore, cl
 
 
 def test_a_service_that_stops_releases_what_was_not_sent(store: DelayStore, cluster: Cluster) -> None:
-    """The publisher answers that these messages failed, because they were certainly not sent."""
+    """A stopped publisher answers that the messages of a claim failed, because they were certainly not sent."""
     process = Process(store, Sender(cluster, *["away"] * 100))
     process.publisher.stop()
     answers = process.publish()
@@ -429,7 +434,8 @@ def test_what_is_answered_before_leaves_before_the_rest_goes_out(store: DelaySto
 
 @pytest.mark.parametrize("held_back", [2, 3])
 def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back: int) -> None:
-    """The messages within the limit are sent. The claim does not stay open, even if it has nothing to send."""
+    """A rate limit lets one message of a claim through, or none. The other messages wait in the store. The claim does
+    not stay open, even if it has nothing to send."""
     policies = load_policies('[topic.t]\nrate = "1/h"\nburst = 1')
     headers = [(FIELDS["id"].header, b"i"), (FIELDS["consumer_group"].header, b"g")]
     with open_store("memory:") as store:
@@ -460,7 +466,8 @@ def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back
 
 
 def test_a_settled_item_that_is_due_again_is_claimed_under_a_new_number(store: DelayStore, cluster: Cluster) -> None:
-    """An item of a claim that is not known to be sent stays claimed, whatever the dispatcher would answer."""
+    """Items that were settled as due again are in the next claim. Until that claim is known to be sent, its items stay
+    claimed, and the dispatcher settles none of them."""
     process = Process(store, Sender(cluster))
     first = process.claim()
     process.ownership.closed(0, first.number)
@@ -511,8 +518,8 @@ def test_nothing_goes_out_behind_a_claim_whose_fate_is_not_known(store: DelaySto
 def test_an_old_number_is_not_sent_again_while_a_claim_is_open(
     store: DelayStore, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The open claim may be committed. With the old number sent again, the broker would say that the claim is not
-    committed, and its messages would be sent twice."""
+    """An owner sends its last number again, so that the broker does not forget it. It does not do so while a claim is
+    open. The claim may be committed, and the old number would say the opposite, so its messages would be sent twice."""
     sender = Sender(cluster)
     process = Process(store, sender)
     monkeypatch.setattr(sender, "stale", lambda shard: True)
@@ -528,7 +535,8 @@ def test_an_old_number_is_not_sent_again_while_a_claim_is_open(
 
 
 def test_what_was_claimed_before_a_shard_was_lost_goes_nowhere(store: DelayStore, cluster: Cluster) -> None:
-    """Another owner has sent these claims. The first process does not send them, even when it owns the shard again."""
+    """Another process has taken over the shard and sent its open claims. The first process does not send these claims,
+    even when it owns the shard again."""
     process = Process(store, Sender(cluster, "fenced"))
     first, second = _two_claims(process)
     process.publisher.publish(first)
@@ -549,8 +557,8 @@ def test_what_was_claimed_before_a_shard_was_lost_goes_nowhere(store: DelayStore
 def test_what_a_stopping_service_did_not_send_leaves_before_a_later_claim_goes_out(
     store: DelayStore, cluster: Cluster
 ) -> None:
-    """The unsent messages go back to the store first. Otherwise the later claim's number would say that
-    they were sent."""
+    """A stopping service puts the unsent messages of a claim back into the store before it sends a later claim.
+    Otherwise the later claim's number would say that these messages were sent."""
     process = Process(store, Sender(cluster, "away"))
     first, second = _two_claims(process)
     process.publisher.stop()

@@ -1,4 +1,4 @@
-"""Flow control from end to end: a message that a policy delays waits in the store, and this is no attempt."""
+"""Flow control from end to end: a message that a limit of its policy delays waits in the store and uses no attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A dispatcher is killed between publishing and settling. The second copy is the same message and the same attempt."""
+"""A dispatcher is killed between publishing and settling, so its messages are published twice. Both copies are the same
+message and the same attempt."""
 
 from __future__ import annotations
 

@@ -132,7 +132,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def test_a_message_that_kills_its_consumers_is_poison(
     server: Bench, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """Consumers are started again after each death. They handle all other messages. This one becomes a dead letter."""
+    """One message kills each consumer that handles it, and a new consumer is started each time. The message becomes a
+    dead letter, and all other messages are handled."""
     server.serve(policy())
     server.publish(*(b"%d" % n for n in range(10)), b"poison", *(b"%d" % n for n in range(10, 20)))
     printed: list[bytes] = []
@@ -218,8 +219,8 @@ def test_a_killed_service_loses_and_doubles_nothing(
 def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child], point: str
 ) -> None:
-    """A service is killed between storing and settling, and its messages become due. Each message comes back exactly
-    once."""
+    """A service is killed after storing retry records and before settling them, and the stored messages become due.
+    Each message comes back exactly once."""
     server.connection.broker.create_topic(dead_topic_of("billing"))
     for n in range(30):
         server.publish(b"%d" % n, topic=RETRY, headers=write((), RetryState(attempt=1, original_topic="orders")))

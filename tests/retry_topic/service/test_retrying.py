@@ -102,7 +102,7 @@ def test_a_fatal_error_is_dead_at_once(bench: Bench, handler: Handlers, policy: 
 
 
 def test_the_handler_asks_for_its_own_delay(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """`Retry(after=...)` replaces the policy's delay. The redelivered message has its reason."""
+    """`Retry(after=...)` replaces the policy's delay. The redelivered message has the reason that the handler gave."""
     handle = handler(Retry(after=0.15, reason="warehouse is counting"), None)
     bench.serve(policy(base_ms=10_000))
     bench.consume(handle)

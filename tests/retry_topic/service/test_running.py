@@ -86,7 +86,7 @@ def test_services_that_come_and_go_lose_and_double_nothing(bench: Bench, handler
 
 
 def test_two_services_share_the_work(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Two services run for one group. No message is retried twice."""
+    """Two services run for one group. Each failed message is retried once."""
     handle = handler(fail_first)
     one, other = bench.serve(policy(), batch=5), bench.serve(policy(), batch=5)
     consumer = bench.consume(handle, concurrency=16)
@@ -151,8 +151,8 @@ def test_a_record_that_no_batch_survives_stands_alone(
 
 @pytest.mark.parametrize("who", ["both", "forger"])
 def test_signed_headers_travel_the_whole_loop(bench: Bench, handler: Handlers, policy: Policy, who: str) -> None:
-    """With one secret, consumer and service retry as usual. For a consumer without a secret, the store
-    counts attempts."""
+    """If consumer and service have the same secret, messages are retried as usual. If only the service has it, the
+    store counts the attempts."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=3), secrets=(SECRET,))
     bench.consume(handle, secrets=(SECRET,) if who == "both" else ())
@@ -165,7 +165,7 @@ def test_signed_headers_travel_the_whole_loop(bench: Bench, handler: Handlers, p
 @pytest.mark.real
 @pytest.mark.parametrize("hand_over", ["auto", "settle"])
 def test_each_message_comes_back_exactly_once(server: Bench, handler: Handlers, policy: Policy, hand_over: str) -> None:
-    """Each failed message comes back once: with one script, and with claim, publish and settle if nothing fails."""
+    """Each failed message comes back once, both with one script and with claim, publish and settle."""
     handle = handler(fail_first)
     service = server.serve(policy(), hand_over=hand_over)
     assert (service.dispatcher.push is not None) == (hand_over == "auto")
@@ -247,13 +247,13 @@ def test_lost_replies_of_the_store_double_nothing(
     ],
 )
 def test_a_wrong_setting_is_told(settings: dict[str, Any], words: str) -> None:
-    """The error has the setting's name and the expected value."""
+    """The error for a wrong setting has the setting's name and the expected value."""
     with pytest.raises(ConfigError, match=f"expected .*{words}"):
         ServiceConfig(**settings)
 
 
 def test_all_wrong_settings_are_told_at_once() -> None:
-    """One error lists all mistakes."""
+    """One error lists all wrong settings of a service."""
     with pytest.raises(ConfigError) as raised:
         ServiceConfig(redelivery="x", hand_over="y", batch=0, idle_ms=0)  # type: ignore[arg-type]  # on purpose
     assert len(raised.value.problems) == 4

@@ -41,7 +41,7 @@ def test_wrong_options_of_a_stream_are_refused(options: dict[str, str], words: s
 
 
 def test_every_mistake_is_named() -> None:
-    """One error lists all mistakes."""
+    """One error lists all wrong options."""
     assert len(problems_of({"a": "1", "b": "2"})) == 3  # two unknown options and no address
     with pytest.raises(ConfigError, match="4 problems"):
         write_options({"subscribe": "t", "in_doubt": "guess"})
@@ -66,7 +66,8 @@ def test_a_frame_that_cannot_be_written_is_refused(columns: dict[str, str], has_
 
 
 def test_a_batch_takes_its_share_of_each_partition() -> None:
-    """Each partition gets a share that fits what waits in it, and at least one offset. A new partition begins at 0."""
+    """A batch takes offsets of each partition in proportion to what waits in it, and at least one. A new partition
+    begins at 0."""
     start, ends = {"t": {"0": 100, "1": 5}}, {"t": {"0": 190, "1": 6, "2": 9}}
     assert within(start, ends, None) == ends
     assert within(start, ends, 1_000) == ends

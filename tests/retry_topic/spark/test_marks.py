@@ -1,4 +1,4 @@
-"""Epoch marks: which parts of an epoch are written again, which are not, and which nobody can know."""
+"""Epoch marks are committed offsets that show which parts of a Spark epoch were written and are not written again."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_zombie_of_an_epoch_that_is_over_is_refused() -> None:
 
 
 def test_what_the_cluster_has_forgotten_is_in_doubt() -> None:
-    """An epoch after 0 without any mark is refused, unless `in_doubt=True`."""
+    """If a job has no mark, its epochs after 0 are refused. With `in_doubt=True` they are written."""
     cluster: Any = Cluster()
     with pytest.raises(Rejected, match="in_doubt"):
         note_epoch(cluster, Part("query-a", 3, 0), in_doubt=False)

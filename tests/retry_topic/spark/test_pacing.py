@@ -14,8 +14,8 @@ IDS = [f"m{n}" for n in range(2_000)]
 
 
 def test_a_pace_moves_dues_later_and_evenly() -> None:
-    """The extra delay comes from a hash of the id, so it is the same in every run. It starts at the row's due time, or
-    now if that is later."""
+    """The extra delay comes from a hash of the id, so it is the same in every run. It is added to the row's due time,
+    or to the present time if that is later."""
     spread = DueSpread(10_000)
     late = [spread.due_ms(name, 500) - 500 for name in IDS]
     assert all(0 <= one < 10_000 for one in late)
@@ -37,7 +37,8 @@ def test_a_rate_that_is_none_is_refused(rate: float) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    """A write that needs more memory than the server has left is refused. If the free memory is unknown, it is not."""
+    """A write that needs more memory than the server has left is refused. If the free memory is unknown, the write is
+    accepted."""
     with pytest.raises(Rejected, match=r"30 rows need about 5\.0 MB and the server has 4\.0 MB left"):
         check_room(5_000_000, 4_000_000, "30 rows")
     check_room(5_000_000, 5_000_000, "30 rows")
@@ -45,7 +46,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_every_mistake_of_a_write_is_named() -> None:
-    """One error lists all mistakes. A read refuses options of a write."""
+    """One error lists all wrong options of a write. A read refuses the options of a write."""
     with pytest.raises(ConfigError) as caught:
         read_writing({"rate": "ten", "spread_ms": "5", "form": "items", "memory_limit": "much"}, streaming=False)
     assert len(caught.value.problems) == 6

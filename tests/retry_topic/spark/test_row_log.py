@@ -85,7 +85,7 @@ def test_it_goes_on_from_where_the_store_says(position: int, then: list[int] | N
 
 
 def test_only_what_was_stored_is_counted() -> None:
-    """Only the records of stored log batches count."""
+    """`records` counts only the records of log batches that were stored."""
     rows = log(Topic(), [0, 1, 2], 0)
     part = rows.poll(2)
     assert part is not None

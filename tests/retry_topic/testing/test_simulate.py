@@ -52,7 +52,8 @@ def test_a_message_that_never_succeeds_is_dead_after_its_attempts() -> None:
 
 
 def test_the_handlers_answers_count() -> None:
-    """A message with the verdict `Retry` comes again after its own delay. One with `DeadLetter` does not."""
+    """If the handler returns `Retry`, the message is handled again after the delay of the verdict. If it returns
+    `DeadLetter`, the message is not handled again."""
 
     def answers(message: Message) -> object:
         if message.value == b"dead":
@@ -85,7 +86,7 @@ def test_time_in_the_handler_is_virtual_and_memory_is_not_shared() -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in FAULTS if kind != "rewind"])
 def test_each_kind_of_fault_can_be_asked_for(kind: str) -> None:
-    """The fault happens, and no message is lost."""
+    """Faults of the requested kind happen, and no message is lost."""
     report = simulate(fails_once, POLICY, faults=[kind] * 3, seed=1, consumers=1)
     assert report.faults
     assert all(fault.startswith(kind) for fault in report.faults)

@@ -40,8 +40,8 @@ def provider(exporter: InMemorySpanExporter) -> Iterator[TracerProvider]:
 
 
 def test_a_first_delivery_is_a_child_of_its_creation(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
-    """The span belongs to the producer's trace and has the semantic conventions' attributes. Baggage reaches the
-    handler."""
+    """The span of a first delivery belongs to the producer's trace and has the attributes of the semantic conventions.
+    Baggage reaches the handler."""
     seen = []
     handler = traced(lambda message: seen.append(baggage.get_baggage("tenant")), tracer_provider=provider)
     handler(Message("orders", b"abc", headers=(TRACEPARENT, ("Baggage", b"tenant=blue"))))
@@ -60,7 +60,8 @@ def test_a_first_delivery_is_a_child_of_its_creation(exporter: InMemorySpanExpor
 def test_a_delayed_attempt_starts_a_trace_that_links_to_it(
     exporter: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
-    """The span has no parent. It links to the producer's trace and has the due time and the lateness."""
+    """The span of a delayed attempt has no parent. It links to the producer's trace and has the due time and the
+    lateness."""
     due_ms = int(time.time() * 1000) - 500
     headers = write((TRACEPARENT, ("baggage", b"tenant=blue")), RetryState(id="m", attempt=2, due_ms=due_ms))
     seen = []
@@ -98,7 +99,7 @@ def test_failures_and_verdicts_are_told(exporter: InMemorySpanExporter, provider
 
 
 def test_async_handlers_stay_async(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
-    """A traced async function, or an object with an async call, is still async. Its span ends after the handler."""
+    """An async function, or an object with an async `__call__`, is still async when it is traced."""
 
     class Handler:
         async def __call__(self, message: Message) -> str:
@@ -142,7 +143,7 @@ def test_what_cannot_be_called_is_refused() -> None:
 def test_a_retry_links_to_the_producer_through_the_store(
     exporter: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
-    """The first delivery's span is a child of the producer's span. The retry's span links to it."""
+    """The first delivery's span is a child of the producer's span. The retry's span links to the producer's span."""
     attempts = []
 
     def handle(message: Message) -> Any:
