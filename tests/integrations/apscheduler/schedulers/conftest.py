@@ -50,7 +50,8 @@ Make = Callable[..., WheelBackgroundScheduler]
 
 @pytest.fixture(params=["memory", "wheel"])
 def make_store(request: pytest.FixtureRequest) -> Callable[[], Any]:
-    """The class of a jobstore in memory: APScheduler's or ours. Both hold any callable."""
+    """The class of a jobstore in memory: APScheduler's or ours. Both accept jobs with any callable, such as a
+    lambda."""
     return {"memory": MemoryJobStore, "wheel": WheelJobStore}[request.param]
 
 
