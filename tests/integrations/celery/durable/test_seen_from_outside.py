@@ -110,7 +110,8 @@ def _rows(stage: Stage) -> dict[str, int]:
 
 
 def test_a_visibility_timeout_finds_nothing_of_a_held_task_to_repeat(stage: Stage) -> None:
-    """The message of a held task is acknowledged, so no restore finds it. Stock would run it after each restore."""
+    """The message of a held task is acknowledged, so the broker does not deliver it again after the visibility timeout.
+    Stock would run the task after each timeout."""
     for worker in [stage.worker(), stage.worker()]:
         worker.wait_ready()
     names = [f"task {i}" for i in range(20)]

@@ -107,7 +107,8 @@ def test_a_drain_leaves_everything_to_stock_workers(stage: Stage) -> None:
 
 @pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
 def test_a_drain_beside_installed_workers_loses_nothing(stages: Stages, apart: bool) -> None:
-    """Installed workers do not take over drained tasks, even early ones. The tasks wait in the workers' memory."""
+    """Drained tasks are due in ten minutes. Installed workers do not take them over again: the tasks wait in the
+    workers' memory."""
     stage = stages.stage(store_url=stages.server().tcp_url if apart else None)
     stage.worker().wait_ready()
     ids = {stage.app.send_task("note", countdown=600).id for _ in range(60)}

@@ -73,7 +73,8 @@ def test_a_stopped_worker_neither_keeps_nor_doubles_what_is_held(stage: Stage) -
 
 
 def test_dispatchers_racing_hand_over_each_task_once(stage: Stage) -> None:
-    """20,000 tasks are due at once for two workers. The queue gets each once, and the workers' counters agree."""
+    """20,000 tasks are due at once for two workers. The queue gets each task once, and the workers' counters sum up to
+    20,000."""
     count = 20_000
     _park(stage, count, stage.store.now_ms() + 6_000)
     for worker in [stage.worker(), stage.worker()]:

@@ -63,7 +63,8 @@ def test_nothing_waits_in_a_worker_until_the_broker_takes_it_back(options: Any, 
 
 
 def test_a_horizon_that_is_given_stays_and_held_tasks_are_fetched_in_time_all_the_same() -> None:
-    """The given horizon does not change. `celery wheel doctor` reports that it exceeds the visibility timeout."""
+    """A given horizon does not change, even if it exceeds the visibility timeout. The lead is still at most a quarter
+    of the timeout."""
     conf = {"broker_transport_options": {"visibility_timeout": 1}}
     settings = load_settings({"horizon": 10}, conf, "redis://x")
     assert (settings.horizon, settings.lead) == (10_000, 250)
@@ -118,7 +119,7 @@ def test_the_lead_follows_a_short_horizon(horizon: str | None, lead_ms: int) -> 
     [("2s", 2_000), (1.5, 1_500), (timedelta(minutes=1), 60_000), (True, None), (-1, None), ("x", None)],
 )
 def test_durations_are_texts_seconds_or_timedeltas(value: Any, ms: int | None) -> None:
-    """A duration is rounded up to whole milliseconds."""
+    """The result is in milliseconds. It is None if the value is no duration."""
     assert duration_ms(value) == ms
 
 

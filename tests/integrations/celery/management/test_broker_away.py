@@ -1,4 +1,5 @@
-"""The broker is away, and the store answers. Work that needs only the store succeeds; other work fails in one line."""
+"""The broker is away, and the store answers. Work that needs only the store succeeds. Other work fails with a short
+error."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def run(app: Celery, *arguments: str, code: int = 0) -> click.testing.Result:
 
 
 def test_a_process_first_task_is_held(app: Celery) -> None:
-    """A retry as the first task is held too. Celery gives up a retry whose publish fails."""
+    """The first task of a process is held. If this failed for a retry, the retry would be lost, because Celery gives it
+    up."""
     app.send_task("note", countdown=60)
     assert len(list(HeldTasks(app).select())) == 1
 
@@ -69,7 +71,8 @@ def test_doctor_says_that_the_broker_is_away(app: Celery) -> None:
 def test_doctor_waits_for_a_broker_that_hangs_no_longer_than_it_has_to(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker accepts connections and never answers. Celery's own connection would wait without limit."""
+    """The broker accepts connections and never answers. `doctor` ends all the same; Celery's own connection would wait
+    without limit."""
     monkeypatch.setattr("wheel_sched_celery.release.broker_connection.CONNECT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         app = Celery("mute", broker=f"redis://127.0.0.1:{mute.getsockname()[1]}/0", set_as_current=False)
@@ -116,7 +119,8 @@ def test_a_dispatcher_waits_for_the_broker(app: Celery, caplog: pytest.LogCaptur
 def test_a_dispatcher_survives_whatever_a_client_raises(
     app: Celery, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the dispatcher's thread ended, no task would be released, and nobody would notice."""
+    """An unexpected error does not end the dispatcher's thread. Without the thread no task would be released, and
+    nobody would notice."""
 
     def odd() -> bool:
         raise KeyError("odd")

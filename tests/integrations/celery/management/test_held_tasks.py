@@ -118,7 +118,7 @@ def test_reschedule_moves_the_task_and_the_eta_in_its_message(tasks: HeldTasks, 
 
 
 def test_run_now_makes_a_task_due(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """The next dispatcher sends the task."""
+    """`run_now` makes a held task due. The next dispatcher sends it."""
     tasks.run_now(tasks.get(ids["bill"]))
     (waiting,) = tasks.get(ids["bill"])
     assert waiting.found.score_ms <= tasks.now_ms()

@@ -48,7 +48,7 @@ def test_a_burst_does_not_put_the_solo_pool_to_sleep(timed_worker: Callable[...,
 def test_a_transport_without_an_event_loop_gets_the_threaded_timer(
     timed_worker: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """A filesystem transport can only block. ETA tasks are on time with it too."""
+    """A filesystem transport has no event loop. ETA tasks run once with it too, and none early."""
     folder = tmp_path / "queues"
     folder.mkdir()
     worker = timed_worker("solo", folder=folder)
