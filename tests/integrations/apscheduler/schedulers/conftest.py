@@ -17,7 +17,7 @@ PATIENCE_S = 30.0
 
 
 class Witness:
-    """Records the events of a scheduler. `wait` returns when enough events have come."""
+    """Records the events of a scheduler. `wait` returns when `count` events of a kind have arrived."""
 
     def __init__(self, scheduler: Any, mask: int = EVENT_ALL) -> None:
         self.events: list[Any] = []

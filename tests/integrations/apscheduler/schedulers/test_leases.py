@@ -1,5 +1,5 @@
-"""Our schedulers over a store with leases: a paused, refused or interrupted run comes again.
-Jobs know their occurrence.
+"""Our schedulers over a store with leases: a run that is put back, refused or interrupted is run later.
+A job can read its occurrence.
 """
 
 from __future__ import annotations
@@ -200,7 +200,8 @@ def test_a_stuck_executor_holds_up_no_other(
 
 
 def test_a_run_that_came_too_late_is_reported_and_settled(start: Make, witness_of: Make) -> None:
-    """The grace time of the stored job decides whether a run came too late."""
+    """A job is claimed a minute late, and its grace time is five seconds. It does not run: an event reports it as
+    missed, and the store no longer has it."""
     scheduler = start()
     witness = witness_of(scheduler)
     scheduler.add_job("time:time", "date", run_date=past(60), misfire_grace_time=5, id="late")
@@ -261,7 +262,7 @@ def test_a_job_knows_its_occurrence(witness_of: Make, executor: Any) -> None:
 
 
 def test_a_coroutine_knows_its_occurrence() -> None:
-    """Each task reads its own occurrence, though the tasks run at the same time."""
+    """Coroutine jobs run at the same time, and each reads its own occurrence."""
     found: dict[str, str] = {}
 
     async def note(name: str) -> None:

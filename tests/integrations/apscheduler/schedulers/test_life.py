@@ -144,7 +144,7 @@ def test_shutdown_runs_what_was_handed_over(make: Make, witness_of: Make) -> Non
 
 
 def test_shutdown_without_waiting_returns_while_a_job_runs(make: Make, witness_of: Make) -> None:
-    """The shutdown ends the scheduler's loop, and the job runs on."""
+    """`shutdown(wait=False)` ends the scheduler's loop, and the job runs on."""
     scheduler = make()
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -295,7 +295,7 @@ def test_starts_and_stops_by_many_threads_at_once(make_store: Make) -> None:
 
 
 def test_its_repr_shows_its_state(make: Make) -> None:
-    """The states are stopped, paused and running."""
+    """The repr shows whether the scheduler is stopped, paused or running."""
     scheduler = make(paused=True)
     assert "paused" in repr(scheduler)
     scheduler.resume()

@@ -1,4 +1,4 @@
-"""Due jobs run once, in order, with the events of stock. No error ends the scheduler's loop."""
+"""Due jobs run once, in order, with the same events as in stock APScheduler. No error ends the scheduler's loop."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def test_an_interval_keeps_its_beat(make: Make, witness_of: Make) -> None:
 
 
 def test_events_come_in_causal_order(make: Make, witness_of: Make) -> None:
-    """The order is added, submitted, executed. Stock can send "submitted" after the end of a fast job."""
+    """The events of a job arrive in the order added, submitted, executed. Stock can send "submitted" after the end of a
+    fast job."""
     scheduler = make()
     witness = witness_of(scheduler, EVENT_JOB_ADDED | EVENT_JOB_SUBMITTED | EVENT_JOB_EXECUTED)
     for number in range(50):

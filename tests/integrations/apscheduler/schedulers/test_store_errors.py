@@ -71,7 +71,8 @@ def test_the_loop_outlives_any_call_that_fails(
 
 
 def test_a_store_that_is_away_for_good_stops_no_other(make: Make, witness_of: Make) -> None:
-    """The scheduler asks the failing store once in each retry interval, not in a tight loop."""
+    """One of two stores always fails. The scheduler asks it once in each retry interval, and runs the jobs of the other
+    store."""
     broken = FailingStore("get_due_jobs", 1 << 30)
     broken.arm()
     scheduler = make(jobstores={"broken": broken, "default": MemoryJobStore()}, jobstore_retry_interval=3600)
@@ -83,7 +84,8 @@ def test_a_store_that_is_away_for_good_stops_no_other(make: Make, witness_of: Ma
 
 
 def test_a_job_that_somebody_removed_from_the_store_does_not_run(make: Make, witness_of: Make) -> None:
-    """When two stock schedulers share a store, the slower one ends with a lookup error. Ours skips the job."""
+    """Another scheduler has removed a due job from the store. Stock's scheduler thread ends with a lookup error. Ours
+    skips the job."""
     store = FailingStore("remove_job", 1, JobLookupError)
     scheduler = make(paused=True, jobstores={"default": store})
     witness = witness_of(scheduler)

@@ -1,4 +1,5 @@
-"""Jobs are changed, removed and added while they run, by this or another process. No schedulers, no threads."""
+"""Jobs are changed, removed and added while they run, by this or another process. The tests need no scheduler or
+thread."""
 
 from __future__ import annotations
 

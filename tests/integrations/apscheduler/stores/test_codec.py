@@ -219,7 +219,7 @@ def test_a_reference_cannot_lead_out_of_an_allowed_module(make_job: Any) -> None
 
 
 def test_what_is_not_in_the_list_is_not_imported(make_job: Any) -> None:
-    """The codec refuses the module before any of its code runs."""
+    """The codec refuses a module that is not listed, before any of its code runs."""
     job = make_job(OLD)
     raw = JobCodec().encode(job).replace(job.func_ref.encode(), b"antigravity:geohash")
     with pytest.raises(Forbidden):

@@ -58,7 +58,7 @@ def aps(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 
 @pytest.fixture
 def store(redis_url: str) -> Any:
-    """The store that the commands open, for the test."""
+    """The jobstore that the commands open. The test uses it to add jobs and to check them."""
     made = RedisWheelJobStore(redis_url, quarantine_refusals=1, quarantine_after_s=0)
     yield made
     made.shutdown()
@@ -115,7 +115,7 @@ def test_an_absent_namespace_is_told_with_what_makes_a_job_store(aps: Any) -> No
 
 
 def test_jobs_are_changed_by_id(aps: Any, store: Any, make_job: Any) -> None:
-    """The output has one line for each job. An unknown id is an error."""
+    """`pause`, `resume`, `run-now` and `delete` print one line for each job. An unknown id is an error."""
     store.add_job(make_job(FAR, id="a", trigger=IntervalTrigger(hours=1, start_date=FAR, timezone="UTC")))
     assert "a: paused" in aps("pause", "a").stderr
     assert store.get_entry("a").state == "paused"

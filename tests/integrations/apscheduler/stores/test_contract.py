@@ -50,7 +50,7 @@ def test_all_jobs_are_sorted_with_paused_ones_last(store: Any, make_job: Any) ->
 
 
 def test_due_jobs_are_sorted_and_end_at_now(store: Any, make_job: Any) -> None:
-    """`get_due_jobs` returns only jobs that are due at the scheduler's time. Jobs of one time are in order of id."""
+    """`get_due_jobs` returns only jobs that are due at the given time. Jobs of one time are in order of id."""
     for job_id, moment in [("c", at(2010, 1, 1)), ("b", OLD), ("a", OLD), ("later", OLD + timedelta(milliseconds=1))]:
         store.add_job(make_job(moment, id=job_id))
     assert ids(store.get_due_jobs(OLD - timedelta(days=1))) == ["c"]
@@ -108,7 +108,7 @@ def test_an_update_replaces_all_of_a_job(store: Any, make_job: Any) -> None:
 
 @pytest.mark.parametrize("moved", ["a", "b", "c"])
 def test_an_update_that_clears_the_run_time_pauses(store: Any, make_job: Any, moved: str) -> None:
-    """A paused job comes last in lists and is not due."""
+    """`update_job` with a job that has no run time pauses it: the job is last in lists and is not due."""
     for job_id in "abc":
         store.add_job(make_job(OLD, id=job_id))
     store.update_job(make_job(None, id=moved))
@@ -198,8 +198,8 @@ def test_a_pass_is_bounded(request: pytest.FixtureRequest, make_job: Any) -> Non
 
 @pytest.mark.parametrize("zone", BERLIN, ids=["zoneinfo", "pytz"])
 def test_both_hours_of_a_fold_are_kept_apart(store: Any, make_job: Any, zone: tzinfo) -> None:
-    """02:30 exists twice when summer time ends. Each job keeps its instant, and a zone from zoneinfo or pytz stays
-    one."""
+    """02:30 exists twice when summer time ends. Each job keeps its instant, and its zone stays one of zoneinfo or of
+    pytz."""
     first = at(2026, 10, 25, 0, 30).astimezone(zone)
     second = at(2026, 10, 25, 1, 30).astimezone(zone)
     assert first.replace(tzinfo=None) == second.replace(tzinfo=None)
@@ -237,7 +237,7 @@ def test_a_cron_job_goes_over_a_gap_and_a_fold(store: Any, make_job: Any, zone: 
 
 
 def test_a_job_from_before_1970_is_due_at_once(store: Any, make_job: Any) -> None:
-    """The job keeps its run time and comes before all others. After the pass no job is due."""
+    """A job with a run time before 1970 keeps it, and is listed before all others. After the pass no job is due."""
     old = datetime(1931, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
     store.add_job(make_job(at(1969, 12, 31, 23, 59), id="b"))
     store.add_job(make_job(old, id="a"))
@@ -256,7 +256,8 @@ def test_a_job_from_before_1970_is_due_at_once(store: Any, make_job: Any) -> Non
 
 @pytest.mark.real
 def test_a_start_without_a_scheduler_is_allowed(open_real: Any, make_job: Any) -> None:
-    """`start` accepts None, as the test suites of other stores call it. A second `shutdown` is no error."""
+    """`start` accepts None instead of a scheduler, as the test suites of other stores call it. A second `shutdown` is
+    no error."""
     for store in (WheelJobStore(), open_real()):
         store.start(None, "alias")
         store.add_job(make_job(OLD, id="a"))

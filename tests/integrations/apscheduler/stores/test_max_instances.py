@@ -1,4 +1,4 @@
-"""`max_instances` counts the runs of a job in all processes of a store. No schedulers, no threads."""
+"""`max_instances` counts the runs of a job in all processes of a store. The tests need no scheduler or thread."""
 
 from __future__ import annotations
 
@@ -152,7 +152,8 @@ def test_each_process_counts_for_itself_when_told_to(open_fake: Any, every_minut
 
 
 def test_a_last_run_that_finds_no_room_waits(open_fake: Any, make_job: Any) -> None:
-    """A one-shot with the id of a job that runs in another process is refused, kept, and run when there is room."""
+    """A one-shot job has the id of a job that runs in another process. It is refused and kept, and runs when the old
+    run has ended."""
     a, b = open_fake(), open_fake()
     a.add_job(make_job(START, id="j"))
     first = run(a, 0)

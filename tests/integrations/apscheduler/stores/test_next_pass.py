@@ -35,7 +35,7 @@ def test_a_due_time_that_is_reported_between_passes_wakes_the_scheduler_once() -
 
 
 def test_a_pass_that_fails_plans_nothing() -> None:
-    """After a failed pass, the next report wakes the scheduler again."""
+    """After a failed pass, the next report of a due time before the old plan wakes the scheduler."""
     next_pass = NextPass()
     with next_pass:
         next_pass.plan(1_000)
@@ -47,7 +47,7 @@ def test_a_pass_that_fails_plans_nothing() -> None:
 def test_a_job_that_is_added_after_the_claim_of_a_pass_sets_the_alarm(
     open_fake: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pass had claimed its jobs before this job was stored. So the job's due time becomes the next pass."""
+    """A job is stored after a pass has claimed its jobs. So the next pass is at the due time of the stored job."""
     store = open_fake()
     now = datetime.now(UTC)
     soon = now + timedelta(seconds=2)

@@ -191,7 +191,8 @@ def test_commands_hold_no_more_than_a_batch() -> None:
 
 
 def test_a_connection_opens_on_first_use_and_estimates_the_time_of_the_server(connection: StoreConnection) -> None:
-    """The connection opens again after `close`."""
+    """A connection opens at its first use, and again after `close`. It estimates the server's time from times that it
+    is given."""
     assert not connection.is_open
     before_ms = connection.store.now_ms()
     assert connection.is_open

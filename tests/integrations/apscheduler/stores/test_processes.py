@@ -25,12 +25,13 @@ ours = pytest.mark.parametrize("fleet", ["ours"], indirect=True)
 
 @pytest.fixture(params=SCHEDULERS)
 def fleet(request: pytest.FixtureRequest, open_fleet: Any) -> Fleet:
-    """A fleet whose processes get the schedulers of the parameter in turn."""
+    """A fleet whose processes get the schedulers of this fixture's parameter in turn."""
     return open_fleet(SCHEDULERS[request.param])
 
 
 def test_four_processes_fire_each_job_once(fleet: Fleet) -> None:
-    """300 one-shot jobs, 2 ms apart, run 300 times, and all four schedulers stay alive."""
+    """Four processes share 300 one-shot jobs, due 2 ms apart. Each job runs once, and all four schedulers stay
+    alive."""
     runners = fleet.run(4)
     fleet.one_shots(300, in_s=0.2, apart_ms=2)
     fleet.wait_until(lambda: len(fleet.fired()) >= 300, "all had fired")
@@ -60,7 +61,7 @@ def test_a_race_of_four_is_run_by_all_four(fleet: Fleet) -> None:
 
 
 def test_two_processes_fire_each_tick_once(fleet: Fleet) -> None:
-    """50 jobs run every second, 5 times each: 250 runs."""
+    """Two processes share 50 jobs, each due five times, once a second. There are 250 runs, none twice."""
     fleet.run(2)
     start = datetime.now(UTC) + timedelta(seconds=1)
     jobs = [

@@ -88,7 +88,7 @@ def test_tags_and_metadata_survive_runs_and_changes(shared_store: Any, make_job:
 
 
 def test_a_job_is_paused_resumed_and_run_now_without_its_code(shared_store: Any, make_job: Any) -> None:
-    """The process that changes the job cannot import its function."""
+    """A process that cannot import a job's function can still pause the job, resume it and make it due now."""
     store = shared_store
     trigger = IntervalTrigger(hours=1, start_date=FAR, timezone="Europe/Berlin")
     store.add_job(make_job(FAR, id="a", trigger=trigger))

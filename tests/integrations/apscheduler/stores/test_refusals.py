@@ -41,7 +41,7 @@ def name_elsewhere(store: Any) -> None:
 
 
 def aliases() -> dict[str, str]:
-    """The aliases in a process that runs the new release."""
+    """The aliases of a process with the new release. They map `MOVED` to the function `send`."""
     return {MOVED: f"{send.__module__}:send"}
 
 
@@ -204,7 +204,8 @@ def test_processes_that_come_and_go_make_rounds_too(open_fake: Any, new_job: Any
 
 
 def test_who_has_refused_something_comes_later_than_the_others(open_fake: Any, new_job: Any) -> None:
-    """A process that refused leaves the job to a process that can run it. After a minute it claims as early again."""
+    """A process that refused a job leaves it to a process that can run it. After a minute it claims other jobs as early
+    as before."""
     old, new = open_fake(), open_fake(aliases=aliases())
     old.add_job(new_job)
     name_elsewhere(old)
@@ -220,7 +221,8 @@ def test_who_has_refused_something_comes_later_than_the_others(open_fake: Any, n
 
 
 def test_a_job_that_nobody_can_run_holds_up_no_other_for_long(open_fake: Any, new_job: Any) -> None:
-    """After three rounds probably no process can run the job. Then its refusal no longer delays other jobs."""
+    """After three rounds of refusals probably no process can run the job. Then its refusal no longer delays other
+    jobs."""
     store = open_fake()
     store.add_job(new_job)
     name_elsewhere(store)
@@ -233,7 +235,7 @@ def test_a_job_that_nobody_can_run_holds_up_no_other_for_long(open_fake: Any, ne
 
 
 def test_what_no_process_can_read_is_quarantined_at_once(open_fake: Any, new_job: Any) -> None:
-    """A job that one process cannot read is unreadable for every process."""
+    """A job that one process cannot read is unreadable for every process. So it is quarantined at its first claim."""
     store = open_fake()
     store.add_job(new_job)
     found = store.store.get(["j"])[0]
@@ -244,7 +246,7 @@ def test_what_no_process_can_read_is_quarantined_at_once(open_fake: Any, new_job
 
 
 def test_a_wrong_limit_is_named(open_fake: Any) -> None:
-    """One error names all wrong limits."""
+    """One error names all quarantine settings that are out of range."""
     from wheel_sched.errors import ConfigError
 
     with pytest.raises(ConfigError, match=r"(?s)quarantine_refusals.*quarantine_after_s"):

@@ -219,7 +219,8 @@ def moody_server() -> Iterator[TemporaryServer]:
 def test_its_jobs_run_when_the_store_is_back(
     start: Callable[..., Any], moody_server: TemporaryServer, namespace: str
 ) -> None:
-    """Stored jobs run, and so do jobs that were added before or after the scheduler's start."""
+    """A scheduler starts while its store is away. When the store is back, stored jobs run, and so do jobs that were
+    added before or after the start."""
     before = RedisWheelJobStore(moody_server.url, namespace=namespace)
     soon = datetime.now(UTC) + timedelta(seconds=0.1)
     scheduler = BackgroundScheduler(timezone="UTC")
@@ -263,7 +264,8 @@ sys.stdin.read()
 
 @pytest.mark.real
 def test_an_embedded_server_is_taken_over_from_a_process_that_died(start: Callable[..., Any], tmp_path: Path) -> None:
-    """The owner and its server are killed. The scheduler starts the server again, and its jobs run."""
+    """The process that owns an embedded server is killed, and the server ends. The scheduler starts the server again,
+    and its jobs run."""
     command = [sys.executable, "-c", OWN, str(tmp_path / "jobs")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None

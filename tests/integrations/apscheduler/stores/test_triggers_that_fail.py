@@ -143,7 +143,7 @@ def test_an_interval_without_a_start_is_unreadable(make_job: Any) -> None:
 
 
 def test_a_pass_survives_a_trigger_that_no_calendar_satisfies(open_fake: Any, make_job: Any) -> None:
-    """The job is quarantined, because no process can compute its next run time. The other job runs."""
+    """A job's next run time is beyond the calendar. The job is quarantined, and the other job of the pass runs."""
     store = open_fake()
     store.add_job(make_job(NOW, id="bad", trigger=too_long()))
     store.add_job(make_job(NOW, id="good"))

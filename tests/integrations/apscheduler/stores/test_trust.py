@@ -131,7 +131,8 @@ def test_only_what_a_listed_module_has_defined_itself_can_be_reached(planted: An
 
 @pytest.mark.parametrize("ref", ["click:edit", "click.termui:edit", "kombu.serialization:loads", "hypothesis:settings"])
 def test_a_job_that_is_not_signed_calls_no_library(planted: Any, ref: str) -> None:
-    """The process has added no job with the function and has not listed its module. The module is not imported."""
+    """An unsigned job names a library function that this process has neither added nor listed. The job is refused, and
+    the library is not imported."""
     before = set(sys.modules)
     for codec in (JobCodec(), JobCodec(allow=[HERE])):
         with pytest.raises(Forbidden):
@@ -144,7 +145,8 @@ def test_a_job_that_is_not_signed_calls_no_library(planted: Any, ref: str) -> No
     [("send", send), ("Base", Base), ("Base.help", Base.help), ("Base.run", Base.run), ("Child.run", Base.run)],
 )
 def test_own_functions_classes_and_methods_are_found(planted: Any, name: str, expected: Any) -> None:
-    """The functions are in a listed module or below a listed package. A signed job may name any module."""
+    """A job may call functions, classes and methods of a listed module, or of a module in a listed package. A signed
+    job may call those of an unlisted module."""
     assert planted(f"{HERE}:{name}", JobCodec(allow=["tests"])) is expected
     signed = JobCodec(secret=SECRET)
     assert planted(f"{HERE}:{name}", signed, signer=signed) is expected
@@ -243,7 +245,8 @@ def test_over_a_folder_a_secret_is_made_and_kept(tmp_path: Path, make_job: Any) 
 
 
 def test_of_several_that_make_a_secret_one_wins(tmp_path: Path) -> None:
-    """All threads get the same secret, and none reads an incomplete one."""
+    """Eight threads make the secret of one folder at once. All get the same secret, and none reads an incomplete
+    one."""
     found: list[bytes] = []
     threads = [threading.Thread(target=lambda: found.append(kept_secret(tmp_path / "new"))) for _ in range(8)]
     for thread in threads:
@@ -264,8 +267,8 @@ def test_a_secret_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
 
 
 def test_the_secret_of_the_environment_goes_before_a_kept_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A secret in the environment is used instead of the folder's secret. A store with a server's URL makes no
-    secret."""
+    """A secret in the environment is used instead of the one in an embedded server's folder. A store with a server's
+    URL makes no secret."""
     assert secret_for("redis://localhost") is None
     monkeypatch.setenv(ENVIRONMENT, SECRET)
     assert secret_for("redis://localhost") == secret_for(f"embedded:{tmp_path}") == SECRET

@@ -84,7 +84,8 @@ def test_a_local_zone_without_a_name_is_found_by_its_file(
 
 
 def test_a_local_zone_is_found_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment variable TZ holds the zone's name, or the path of its file."""
+    """The environment variable TZ has the local zone's name or the path of its file. The zone is stored under its
+    name."""
     monkeypatch.setattr(values, "LOCAL_FILES", (tmp_path / "nothing",))
     local = made_from(database_file("Europe/Berlin"))
     for value in (":Europe/Berlin", str(database_file("Europe/Berlin"))):

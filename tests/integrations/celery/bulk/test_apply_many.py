@@ -90,7 +90,8 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options) or "none")
 def test_each_message_is_that_of_apply_async(app: Celery, options: dict[str, Any]) -> None:
-    """The messages are equal byte for byte except for ids, whatever the arguments, with a template and without."""
+    """The messages of `apply_many` and of single calls of `apply_async` are equal byte for byte, except for their
+    ids."""
     add = app.tasks["bulk.add"]
     if "link" in options:
         options = {"link": add.si(7)}
@@ -105,7 +106,8 @@ def test_each_message_is_that_of_apply_async(app: Celery, options: dict[str, Any
 
 
 def test_a_loop_is_not_needed_for_thousands(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`apply_many` reads tuples from a generator. Celery makes the first message, and a template makes the others."""
+    """`apply_many` reads tuples from a generator. Celery makes the first message. It is the template for the others,
+    which differ only in id and arguments."""
     filled = []
     fill = MessageTemplate.fill
 
@@ -140,7 +142,7 @@ def test_each_call_may_have_its_own_eta_and_id(app: Celery) -> None:
 
 
 def test_handlers_of_before_task_publish_see_each_task(app: Celery) -> None:
-    """The store gets the message as the handlers have changed it."""
+    """The handler is called for each task. The store gets the message as the handler has changed it."""
     seen: list[str] = []
 
     def handler(headers: dict[str, Any], **_: Any) -> None:

@@ -1,4 +1,5 @@
-"""A held task's message, once published, equals the message of stock Celery plus one header. Redis holds both."""
+"""A held task's message, once published, equals the message of stock Celery plus one header. Both are read from
+Redis."""
 
 from __future__ import annotations
 

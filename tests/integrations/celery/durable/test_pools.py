@@ -157,7 +157,8 @@ def inspect_scheduled_showed_held_tasks_in_stock_shape(life: Life) -> None:
 
 
 def the_dispatcher_of_the_worker_reported_its_state(life: Life) -> None:
-    """With broker and store on one server the dispatcher uses push. Only the task due in ten minutes is still held."""
+    """Broker and store are one server, which itself moves due tasks to their queues (mode "push"). Only the task due in
+    ten minutes is still held."""
     dispatcher = life.stats["dispatcher"]
     assert (dispatcher["state"], dispatcher["mode"], dispatcher["failed"]) == ("running", "push", 0)
     assert life.stats["held"] == {"celery": 1}

@@ -32,8 +32,8 @@ def test_every_pairing_runs_each_task_once(stage: Stage, workers: tuple[str, ...
 
 @pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
 def test_a_worker_with_a_shorter_horizon_takes_nothing_back(stages: Stages, apart: bool) -> None:
-    """A held task reaches this worker a second before it is due, which is twice the worker's horizon.
-    Its item is mostly still in flight then, so the worker must not take the task over.
+    """A held task reaches the worker a second before it is due, which is twice the worker's horizon.
+    The task's item is mostly still in flight then, so the worker must not take the task over.
     """
     stage = stages.stage(store_url=stages.server().tcp_url if apart else None)
     stage.worker(SETTINGS='{"wheel_horizon": "500ms"}').wait_ready()

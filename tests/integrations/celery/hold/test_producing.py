@@ -86,8 +86,8 @@ def test_a_task_can_be_found_by_its_id_and_is_counted_under_its_queue(installed:
 def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_their_own(
     installed: InstalledApp,
 ) -> None:
-    """Stock Celery runs all of them, so each is held. A message that is sent again after a lost reply is held only
-    once."""
+    """Several messages have one id and ETA, but other arguments or queues. All are held, because stock Celery runs all
+    of them. A message that is sent again after a lost reply is held only once."""
     for number, queue in [(1, "a"), (2, "a"), (1, "b"), (1, "a"), (2, "a")]:
         installed.send("note", number, task_id="chosen", eta=FAR, queue=queue)
     held = sorted((task.queue, json.loads(task.body)[0][0]) for task in installed.held())
@@ -111,8 +111,8 @@ def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_t
 def test_one_id_and_eta_with_other_headers_are_tasks_of_their_own(
     installed: InstalledApp, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    """Stock Celery runs both, for example for two tenants, so both are held. A message that is sent again is held only
-    once."""
+    """Two messages have one id and ETA, but other headers, for example of two tenants. Both are held, because stock
+    Celery runs both. A message that is sent again is held only once."""
     for options in (one, other, one, other):
         installed.send("note", 1, task_id="chosen", eta=FAR, **options)
     assert len(installed.held()) == 2
@@ -212,8 +212,8 @@ _away = _raising(StoreUnavailable("gone"))
 def test_with_the_store_away_a_task_is_sent_the_stock_way(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both tasks are sent to the broker. The producer asks the store only for the first, and then not again for a
-    while."""
+    """Two tasks are sent to the broker while the store is away. The producer asks the store only for the first one, and
+    then not again for a while."""
     asked: list[int] = []
     monkeypatch.setattr(installed.wheel, "_begin", lambda _: asked.append(1) or _away())
     installed.send(countdown=60)
@@ -234,7 +234,8 @@ def test_with_the_store_away_a_task_is_sent_the_stock_way(
 def test_an_app_may_refuse_instead(
     make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch, error: StoreError, in_doubt: bool
 ) -> None:
-    """The error says whether the task was not sent, or the store may hold it nevertheless. The broker gets nothing."""
+    """With `on_outage="refuse"` the broker gets nothing. The error says whether the store may hold the task
+    nevertheless."""
     installed = make_installed(on_outage="refuse")
     monkeypatch.setattr(installed.wheel, "_begin", _raising(error))
     with pytest.raises(HoldRefused, match=r": in doubt, " if in_doubt else r": not sent: ") as refused:
@@ -337,8 +338,8 @@ def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(installed: In
 
 
 def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sending a process's first task also needs to know whether broker and store are one server. Still the store is
-    asked only once, so a store that hangs costs one timeout."""
+    """A process that sends its first task also asks whether broker and store are one server. Still it asks the store
+    only once, so a store that hangs costs one timeout."""
     asked: list[Any] = []
 
     def hangs(*_: Any, **options: Any) -> Any:

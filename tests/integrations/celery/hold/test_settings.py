@@ -32,7 +32,8 @@ def test_the_store_is_the_broker_when_that_is_a_redis() -> None:
     ],
 )
 def test_a_store_is_derived_from_plain_redis_urls_alone(broker: str | None, store: str | None) -> None:
-    """With any other broker, the app must name the store."""
+    """The store's URL is derived from a broker that is a single Redis server. With any other broker, the app must name
+    the store."""
     assert url_of_broker(broker) == store
 
 
@@ -71,7 +72,7 @@ def test_a_horizon_that_is_given_stays_and_held_tasks_are_fetched_in_time_all_th
 
 
 def test_one_error_names_every_wrong_setting() -> None:
-    """The error suggests the right name for a misspelled setting."""
+    """One error names all wrong settings, and suggests the right name for a misspelled setting."""
     given: dict[str, Any] = {"horizon": "soon", "on_outage": "hope", "dispatch": "yes"}
     with pytest.raises(ConfigError) as caught:
         load_settings(given, {"wheel_horizn": 1}, "amqp://x")

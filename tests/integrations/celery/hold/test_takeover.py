@@ -222,7 +222,7 @@ def test_revoked_and_undecodable_ones_stay_with_stock(installed: InstalledApp) -
 
 
 def test_messages_that_wait_for_the_store_do_not_count_as_prefetched(installed: InstalledApp) -> None:
-    """If they counted, a worker whose store hangs would hold only such messages and fetch no due task."""
+    """If such messages counted, a worker whose store hangs would hold only them and fetch no due task."""
     scene = Scene(installed)
     for task_id in "abc":
         scene.receive(task_id, 60)
@@ -279,8 +279,8 @@ def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(i
 def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
     make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    """The producer got no answer and sent the task the stock way. A worker that takes it over makes the same item.
-    Other arguments make another item.
+    """The store did not answer, so the producer sent the task the stock way. A worker that takes it over makes the same
+    item. Other arguments make another item.
     """
     installed = make_installed(conf={"task_protocol": options.pop("task_protocol", 2), "task_queues": QUEUES})
     begin = installed.wheel._begin

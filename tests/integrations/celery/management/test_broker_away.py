@@ -85,7 +85,7 @@ def test_doctor_waits_for_a_broker_that_hangs_no_longer_than_it_has_to(
 
 
 def test_a_drain_ends_with_one_line_and_leaves_everything(app: Celery) -> None:
-    """The command exits with 69, the same code as for a store that is away."""
+    """`drain` exits with 69, the same code as for a store that is away. The tasks are still held."""
     app.send_task("note", countdown=60)
     (line,) = run(app, "drain", "--yes", code=69).stderr.splitlines()[-1:]
     assert line.startswith("celery wheel: the broker is away: ")
@@ -108,7 +108,7 @@ class ThirdTime(threading.Event):
 
 
 def test_a_dispatcher_waits_for_the_broker(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
-    """The dispatcher logs the reason once, and tries again."""
+    """While the broker is away, the dispatcher logs the reason once, and tries again and again."""
     embedded = EmbeddedDispatcher(app.wheel)
     embedded._stopping = turns = ThirdTime(embedded)
     embedded._run()

@@ -1,4 +1,4 @@
-"""The timers on the wheel in real workers of every pool, without a store."""
+"""The worker's timers that use the timing wheel, in real workers of every pool, without a store."""
 
 from __future__ import annotations
 
