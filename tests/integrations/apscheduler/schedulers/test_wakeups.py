@@ -132,7 +132,7 @@ def test_a_ring_before_the_sleep_counts_for_it() -> None:
 @given(st.lists(st.floats(0, 100), max_size=6), st.floats(0, 100))
 def test_the_earliest_moment_anybody_named_ends_the_sleep(asked: list[float], until: float) -> None:
     """A sleep ends at the earliest requested time, in whatever order the requests are made. The test's clock always
-    shows it."""
+    shows this time."""
     moments: list[float] = []
     alarm = Alarm(now=lambda: min([until, *asked]) if not moments else moments[0])
     for moment in asked:

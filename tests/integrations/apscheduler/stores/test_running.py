@@ -379,8 +379,7 @@ def test_a_store_that_fails_ends_no_loop(open_real: Any, started: Started, monke
 def test_a_flushed_server_takes_the_jobs_and_not_the_scheduler(
     open_real: Any, started: Started, redis_client: Any, namespace: str
 ) -> None:
-    """A flush deletes the namespace. The first call that notices this creates the namespace again, and later jobs
-    run."""
+    """A flush deletes the namespace. The first call that notices this creates it again, and later jobs run."""
     scheduler = started(open_real(max_sleep_s=0.05))
     scheduler.add_job(note, "date", run_date=datetime.now(UTC) + timedelta(hours=1), id="lost")
     redis_client.flushall()

@@ -501,7 +501,7 @@ def test_what_another_worker_has_acknowledged_a_copy_of_is_not_withdrawn(
 def test_what_is_not_this_workers_any_more_is_not_withdrawn(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """This worker has acknowledged a copy, or its connection is lost. Then only the item can run the task."""
+    """If this worker has acknowledged a copy, or lost its connection, only the store's item can run the task."""
     scene = Scene(installed)
     eta = iso_of(installed.store.now_ms() + 60_000)
     with Slow(scene, monkeypatch):

@@ -50,7 +50,7 @@ def test_a_process_first_task_is_held(app: Celery) -> None:
 
 @pytest.mark.parametrize("command", [("reschedule", "--in", "2h"), ("run-now",)], ids=lambda command: command[0])
 def test_a_task_can_be_moved(app: Celery, command: tuple[str, ...]) -> None:
-    """A process that has never asked the broker can reschedule a held task."""
+    """A process that has never asked the broker can reschedule a held task, or make it due now."""
     app.send_task("note", countdown=60)
     app.wheel.close()
     app.wheel._forget()  # as in another process

@@ -62,7 +62,8 @@ def test_a_transport_without_an_event_loop_gets_the_threaded_timer(
 
 
 def test_inspect_scheduled_shows_what_waits_in_the_wheel(timed_worker: Callable[..., Any]) -> None:
-    """`inspect scheduled` shows these tasks in the form of stock Celery, because it reads the timer's queue."""
+    """`inspect scheduled` shows the tasks in the timer in the form of stock Celery, because it reads the timer's
+    queue."""
     worker = timed_worker("threads")
     worker.timers()
     worker.send(1, time.time() + 3600)
