@@ -147,7 +147,7 @@ def _until() -> Until:
 
 
 class Member:
-    """A service or a consumer in its own process. The facts that it reports are at most some 0.05 s old."""
+    """A service or a consumer in its own process. The facts that it reports are at most about 0.05 s old."""
 
     def __init__(self, script: str, place: Path, settings: dict[str, Any]) -> None:
         self.script = script

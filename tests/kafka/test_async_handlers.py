@@ -1,4 +1,4 @@
-"""Coroutine handlers over a real broker: they run concurrently, are retried, keep the order, and stop at the limit."""
+"""Coroutine handlers over a real broker: they run concurrently, are retried, and end at the policy's attempt limit."""
 
 from __future__ import annotations
 

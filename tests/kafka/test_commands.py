@@ -208,7 +208,8 @@ def test_signed_letters_are_replayed_signed_and_not_for_ever(
 def test_a_service_brings_back_what_failed(
     kafka: TemporaryKafka, name: str, tmp_path: Path, options: tuple[str, ...], hand_over: str
 ) -> None:
-    """The documentation's steps work: create topics, run a service. The service uses an existing retry topic."""
+    """The documentation's steps work: create topics, run a service. The service uses the retry topic that an option
+    names."""
     (tmp_path / "retry.toml").write_text('[default]\ndelay = { kind = "fixed", base = "100ms" }\n')
     topics = GroupTopics(retry=f"{name}-retry")
     named = ("--retry-topic", f"{name}-retry")

@@ -1,4 +1,4 @@
-"""A message that the cluster refuses does not affect the others of its batch. The clients log in."""
+"""A message that the cluster refuses does not affect the others of its batch. Clients can log in with a password."""
 
 from __future__ import annotations
 

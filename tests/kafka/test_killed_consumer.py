@@ -62,7 +62,8 @@ time.sleep(120)  # until it has killed itself
 def test_a_consumer_that_dies_over_its_retry_record_doubles_none(
     kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """One consumer is killed before it commits its records, another just after the commit. A third does the rest."""
+    """One consumer is killed before it commits its records, another just after the commit. A third consumer handles the
+    other messages."""
     broker = KafkaBroker({"bootstrap.servers": kafka.bootstrap, "session.timeout.ms": 2_000}, partitions=2)
     broker.create_topic(name)
     assert not any(broker.publish([Message(name, b"%d" % n, partition=n % 2) for n in range(COUNT)]))

@@ -1,4 +1,4 @@
-"""Limits of messages that are published in transactions. A limit that delays a message costs it no attempt.
+"""Limits of messages that are published in transactions. A message that a limit delays loses no attempt.
 
 In these tests retries wait for an hour, and one call makes all of them due. So all messages are to be released at the
 same time, also on a slow machine, and each message that a limit holds back is known.
@@ -45,7 +45,7 @@ def connection(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
 
 
 def flow(connection: Connection, destination: str | None = None) -> Any:
-    """What the limits of the only topic have counted, or the circuit of a destination; None if there are none."""
+    """What the limits of the only topic have counted, or the circuit of a destination; None if nothing was counted."""
     return next((one for one in RateLimits(connection.store).flows() if one.destination == destination), None)
 
 

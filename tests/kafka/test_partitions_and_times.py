@@ -56,8 +56,8 @@ def test_failed_messages_come_back_where_they_were(
     ordering: Literal["none", "key"],
     reference_above: int,
 ) -> None:
-    """Messages without a key in three partitions, one with a key outside the partition of its key, a tombstone, and a
-    large one. Dead letters keep their partitions and times too."""
+    """These messages fail: some without a key, some with a key in each partition, a tombstone, and a large one. All
+    come back in their partitions with their times. Their dead letters keep both, too."""
     now_ms = time.time_ns() // 1_000_000
     sent = [
         Message(name, b"%d" % n, None, ODD, partition=n % 3, timestamp_ms=now_ms - DAY_MS - n * 1_001) for n in range(9)
@@ -96,9 +96,8 @@ def test_failed_messages_come_back_where_they_were(
 def test_a_time_that_its_topic_would_not_keep_is_reported_in_a_header(
     kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]]
 ) -> None:
-    """A record keeps its time only up to half of the topic's retention or of its bound for old times.
-
-    A compacted topic keeps every time."""
+    """A record keeps its original time if it is younger than half of its topic's retention and half of the topic's
+    bound for old times. A compacted topic keeps every time."""
     now_ms = time.time_ns() // 1_000_000
     broker = KafkaBroker(kafka.bootstrap)
     broker.topology.create([f"{name}-short"], settings={"retention.ms": "60000"})

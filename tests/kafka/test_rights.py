@@ -113,8 +113,8 @@ def test_a_take_over_that_is_refused_says_which_right_is_missing(
     until: Until,
     missing: str,
 ) -> None:
-    """The log names the missing right. The service is not ready until the right is given. Then due messages
-    are published."""
+    """A service may not take over its shard, because a right is missing. The log names the right, and the service is
+    not ready. When the right is given, due messages are published."""
     # a read of a group that this client may not see gets no answer
     monkeypatch.setattr("retry_topic.brokers.kafka.transactions.READ_S", 3.0)
     kind, pattern, right = (

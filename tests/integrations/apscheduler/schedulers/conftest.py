@@ -17,7 +17,7 @@ PATIENCE_S = 30.0
 
 
 class Witness:
-    """Records the events of a scheduler. `wait` returns when enough events have come."""
+    """Records the events of a scheduler. `wait` returns when `count` events of a kind have arrived."""
 
     def __init__(self, scheduler: Any, mask: int = EVENT_ALL) -> None:
         self.events: list[Any] = []
@@ -50,7 +50,8 @@ Make = Callable[..., WheelBackgroundScheduler]
 
 @pytest.fixture(params=["memory", "wheel"])
 def make_store(request: pytest.FixtureRequest) -> Callable[[], Any]:
-    """The class of a jobstore in memory: APScheduler's or ours. Both hold any callable."""
+    """The class of a jobstore in memory: APScheduler's or ours. Both accept jobs with any callable, such as a
+    lambda."""
     return {"memory": MemoryJobStore, "wheel": WheelJobStore}[request.param]
 
 

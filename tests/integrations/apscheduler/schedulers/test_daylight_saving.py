@@ -1,4 +1,4 @@
-"""A wall clock shows an hour twice in autumn and skips one in spring. This makes no run late and drops none."""
+"""A wall clock shows an hour twice in autumn and skips one in spring. This makes no run late and loses no run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def a_job(number: int, trigger: Any, next_run_time: datetime, **options: Any) ->
 
 
 def head_after(jobs: list[Any], now: datetime) -> float | None:
-    """The time of our scheduler's next pass after it has run these jobs; None if no job is left."""
+    """When our scheduler makes its next pass after it has run these jobs, in seconds since 1970. None: no job is
+    left."""
     store = WheelJobStore()
     store.driven = True
     for job in jobs:
@@ -59,7 +60,7 @@ def head_after(jobs: list[Any], now: datetime) -> float | None:
 
 
 def head_of_stock(jobs: list[Any], now: datetime) -> float:
-    """The earliest next run time, computed from the triggers as a stock scheduler does."""
+    """The earliest next run time, in seconds since 1970, computed from the triggers as a stock scheduler does."""
     heads = []
     for job in jobs:
         times = job._get_run_times(now)
@@ -68,7 +69,8 @@ def head_of_stock(jobs: list[Any], now: datetime) -> float:
 
 
 def test_the_doubled_hour_of_autumn_is_not_slept_through() -> None:
-    """Two jobs are due in one pass. The next run at 02:35 summer time comes before the one at 02:30 winter time."""
+    """Two jobs run in one pass. The next pass is at the earlier of their next runs: 02:35 summer time, not 02:30 winter
+    time."""
     now = datetime(2025, 10, 26, 2, 30, tzinfo=BERLIN).astimezone(UTC)
     often = CronTrigger(minute="*/5", timezone=BERLIN)
     twice = CronTrigger(hour=2, minute=30, timezone=BERLIN)
@@ -103,7 +105,8 @@ def test_around_any_transition_the_next_pass_comes_when_stock_says(data: Any) ->
 
 
 def test_a_stock_scheduler_over_our_store_is_told_the_earliest_instant() -> None:
-    """At the end of a pass the store returns the time of the next pass. It compares instants, not wall clocks."""
+    """At the end of a pass the store returns the time of the next pass. To find it, the store compares instants, not
+    wall clocks."""
     now = datetime(2025, 10, 26, 2, 30, tzinfo=BERLIN)
     store = WheelJobStore()
     store.start(None, "default")
@@ -122,7 +125,7 @@ def test_a_stock_scheduler_over_our_store_is_told_the_earliest_instant() -> None
 
 @pytest.mark.parametrize("misfire", ["claim", "lenient"])
 def test_a_grace_is_counted_in_time_that_has_passed(misfire: Any) -> None:
-    """The grace time counts real time, although a stock scheduler gives the store local time, which goes from 02:59 to
+    """The grace time counts real time. A stock scheduler gives the store local time, which jumps from 02:59 back to
     02:00 in autumn."""
     run_time = datetime(2025, 10, 26, 2, 59, tzinfo=BERLIN)
     late = (run_time.astimezone(UTC) + timedelta(minutes=50)).astimezone(BERLIN)  # 02:49
@@ -133,7 +136,8 @@ def test_a_grace_is_counted_in_time_that_has_passed(misfire: Any) -> None:
 
 
 def test_a_backlog_that_coalesces_starts_at_an_instant_after_the_first() -> None:
-    """02:50 summer time is before 02:10 winter time. A job due since then runs once, for the last of its run times."""
+    """A job was first due at 02:50 summer time. At 02:10 winter time, 20 minutes later, it runs once, for its last run
+    time."""
     first = datetime(2025, 10, 26, 2, 50, tzinfo=BERLIN)
     now = datetime(2025, 10, 26, 2, 10, 30, tzinfo=BERLIN, fold=1)
     job = a_job(1, CronTrigger(minute="*", timezone=BERLIN), first)
@@ -144,7 +148,8 @@ def test_a_backlog_that_coalesces_starts_at_an_instant_after_the_first() -> None
 
 
 def test_two_runs_of_one_wall_clock_are_told_apart() -> None:
-    """The end of the winter-time run must not end the summer-time run of the same wall clock, which still runs."""
+    """One run of a job is at 02:30 summer time, and one at 02:30 winter time. The store finds the right occurrence for
+    each."""
     summer = datetime(2025, 10, 26, 2, 30, tzinfo=BERLIN)
     winter = summer.replace(fold=1)
     store = WheelJobStore()

@@ -28,7 +28,8 @@ PATIENCE_S = 30.0
 
 
 class Heard:
-    """Records events, and lets coroutines wait for them. `elsewhere` counts events that came in other threads."""
+    """Records events, and lets coroutines wait for them. `elsewhere` counts events that arrived outside the loop's
+    thread."""
 
     def __init__(self, scheduler: Any, mask: int = EVENT_ALL) -> None:
         self.events: list[Any] = []
@@ -108,7 +109,7 @@ def test_coroutines_run_on_the_loop_and_functions_off_it() -> None:
 
 
 def test_events_come_in_causal_order() -> None:
-    """The order is added, submitted, executed, for each of many coroutines."""
+    """For each of many coroutines, the events arrive in the order added, submitted, executed."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def nothing() -> None:
@@ -142,7 +143,7 @@ def test_a_failing_coroutine_is_an_event() -> None:
 
 
 def test_a_coroutine_that_runs_has_its_instance_counted() -> None:
-    """`max_instances` holds for coroutines, and the refused run is an event."""
+    """A coroutine that still runs counts towards `max_instances`. Its next run is refused, with an event."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         gate = asyncio.Event()
@@ -156,7 +157,8 @@ def test_a_coroutine_that_runs_has_its_instance_counted() -> None:
 
 
 class SlowStore(MemoryJobStore):  # type: ignore[misc]  # APScheduler is untyped
-    """Does not answer until the test says so, and notes which thread waits for it."""
+    """A jobstore whose `get_due_jobs` waits until the test sets `answer`. It records the names of the threads that
+    wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +173,7 @@ class SlowStore(MemoryJobStore):  # type: ignore[misc]  # APScheduler is untyped
 
 
 def test_a_slow_store_does_not_hold_up_the_event_loop() -> None:
-    """The pass waits for the server. The loop does not wait: it runs many callbacks before the server answers."""
+    """While the scheduler's pass waits for the store, the event loop runs many callbacks."""
     store = SlowStore()
 
     async def test(scheduler: Any, heard: Heard) -> None:
@@ -210,7 +212,8 @@ def test_a_loop_that_stands_still_holds_up_no_other_executor() -> None:
 
 
 def test_draining_lets_coroutines_end() -> None:
-    """`drain_async` waits for coroutines. `drain` on the loop would wait for itself, so it raises."""
+    """`drain_async` waits for coroutines. `drain` on the loop would block the coroutines that it waits for, so it
+    raises."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         gate = asyncio.Event()
@@ -228,8 +231,8 @@ def test_draining_lets_coroutines_end() -> None:
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_the_end_cancels_coroutines_and_is_told(wait: bool) -> None:
-    """`shutdown` cancels coroutines, because it cannot wait on the loop, and sends its event. A second `shutdown`
-    raises."""
+    """On the loop `shutdown` cannot wait for coroutines, so it cancels them. Then it sends its event. A second
+    `shutdown` raises."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         cancelled = asyncio.Event()
@@ -290,7 +293,8 @@ def test_a_pool_of_threads_beside_the_loop() -> None:
 
 
 def test_a_closed_loop_is_not_running() -> None:
-    """`asyncio.run` ends without a shutdown: `running` is False, in stock True. A later shutdown ends the thread."""
+    """If `asyncio.run` ends without a shutdown, `running` is False; in stock it is True. A later `shutdown` still
+    works."""
 
     async def main() -> WheelAsyncIOScheduler:
         scheduler = WheelAsyncIOScheduler(timezone=UTC)

@@ -1,4 +1,5 @@
-"""Events of a run: the end comes before the removal of the job, and a refused run is not also reported as missed."""
+"""The event that a run has ended comes before the event that its job is removed. A refused run is not also reported as
+missed."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def past(seconds: float) -> datetime:
 def test_a_job_is_removed_after_its_last_run_has_ended(
     make: Make, witness_of: Make, executor: Any, func: Any, options: dict[str, Any], end: int
 ) -> None:
-    """The event of a job's last run comes before that of its removal, as APScheduler's own tests expect."""
+    """The event that a job's last run has ended comes before the event of the job's removal, as APScheduler's own tests
+    expect."""
     scheduler = make(executors={"default": executor()})
     witness = witness_of(scheduler, ENDS | EVENT_JOB_REMOVED)
     scheduler.add_job(func, "date", run_date=past(10), id="one", **options)
@@ -51,7 +53,8 @@ def test_a_job_is_removed_after_its_last_run_has_ended(
 
 
 def test_a_job_that_adds_itself_again_is_not_the_one_that_is_removed(make: Make, witness_of: Make) -> None:
-    """A listener that adds one for each new job and subtracts one for each removed job ends with one job."""
+    """A one-shot job adds a new job under its own id while it runs. The old job's removal is reported first, then the
+    new job."""
     scheduler = make()
     witness = witness_of(scheduler, ENDS | EVENT_JOB_REMOVED | EVENT_JOB_ADDED)
 
@@ -73,7 +76,8 @@ def test_a_job_that_adds_itself_again_is_not_the_one_that_is_removed(make: Make,
 def test_runs_that_are_refused_are_not_missed_besides(
     make: Make, witness_of: Make, executor: Any, all_late: bool
 ) -> None:
-    """A refused run is not reported as missed, even if it also came too late. Stock checks `max_instances` first."""
+    """A run that is refused and also too late is not reported as missed. Stock does the same: it checks `max_instances`
+    first."""
     scheduler = make(executors={"default": executor()}, paused=True)
     witness = witness_of(scheduler, ENDS | EVENT_JOB_MAX_INSTANCES)
     scheduler._executors["default"]._instances["slow"] = 1  # as if it ran
@@ -90,7 +94,8 @@ def test_runs_that_are_refused_are_not_missed_besides(
 def test_how_strict_a_store_is_about_a_grace_of_one_second_holds_here_too(
     witness_of: Make, misfire: Any, end: int
 ) -> None:
-    """One second is APScheduler's default, not the user's choice. The store's `misfire` decides whether it counts."""
+    """The user may not have chosen a grace time of one second: it is APScheduler's default. `misfire="claim"` applies
+    it, and `misfire="lenient"` ignores it."""
     scheduler = WheelBackgroundScheduler(timezone=UTC, jobstores={"default": WheelJobStore(misfire=misfire)})
     witness = witness_of(scheduler, ENDS)
     scheduler.start()

@@ -1,4 +1,5 @@
-"""A scheduler whose executors are all full stops claiming. If one of several is full, it stops for a moment only."""
+"""A scheduler whose executors are all full stops claiming. If only some of its executors are full, it stops for a
+moment."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def filled(limits: InFlightLimits, executor: str, count: int) -> list[Occurrence
 
 
 def test_an_executor_alone_is_waited_for() -> None:
-    """With one executor the wait has no limit. When enough jobs have ended, the claiming thread is woken once."""
+    """If the only executor is full, claiming waits without limit. When enough jobs have ended, the claiming thread is
+    woken once."""
     clock = Clock()
     limits = InFlightLimits(["one"], 64, clock)
     assert limits.room() == (64, None)
@@ -51,7 +53,8 @@ def test_what_is_claimed_fits_whichever_executor_it_is_for() -> None:
 
 
 def test_a_slow_executor_does_not_hold_up_the_others() -> None:
-    """After a moment, claiming continues. Jobs for the slow executor are put back until it is half empty."""
+    """If one of two executors stays full for `PATIENCE_S`, it counts as slow, until half of its limit is free. Claiming
+    does not wait for a slow executor, and jobs for it are put back while it is full."""
     clock = Clock()
     limits = InFlightLimits(["slow", "other"], 64, clock)
     occurrences = filled(limits, "slow", 64)
@@ -75,7 +78,8 @@ def test_a_slow_executor_does_not_hold_up_the_others() -> None:
 
 
 def test_what_is_sent_back_stays_away_the_longer_the_more_there_is() -> None:
-    """Later jobs are put back for a longer time, so the rate of claims is bounded however long the backlog is."""
+    """The more jobs have been put back, the later the next ones are due again. So the rate of claims is bounded for any
+    backlog."""
     clock = Clock()
     limits = InFlightLimits(["one", "two"], 64, clock)
     assert limits.put_back(200) == BACK_AFTER_S

@@ -1,5 +1,5 @@
-"""Our schedulers over a store with leases: a paused, refused or interrupted run comes again.
-Jobs know their occurrence.
+"""Our schedulers over a store with leases: a run that is put back, refused or interrupted is run later.
+A job can read its occurrence.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def open_store(request: pytest.FixtureRequest) -> Callable[..., RedisWheelJobSto
 
 @pytest.fixture
 def start(open_store: Callable[..., RedisWheelJobStore]) -> Iterator[Make]:
-    """Start background schedulers over the store."""
+    """Starts background schedulers. Each has its own store object with leases, and all store objects share one
+    namespace."""
     made: list[WheelBackgroundScheduler] = []
 
     def factory(paused: bool = False, delivery: str = "at_least_once", **options: Any) -> WheelBackgroundScheduler:
@@ -84,7 +85,7 @@ def start(open_store: Callable[..., RedisWheelJobStore]) -> Iterator[Make]:
 
 
 def test_a_burst_and_an_interval_run_and_are_settled(start: Make, witness_of: Make) -> None:
-    """Each of these jobs runs once, and no run stays in flight."""
+    """200 one-shot jobs and an interval job are due at once. Each runs once, and no run stays in flight."""
     scheduler = start(paused=True)
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
     for number in range(200):
@@ -101,7 +102,8 @@ def test_a_burst_and_an_interval_run_and_are_settled(start: Make, witness_of: Ma
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 def test_what_was_claimed_when_a_pause_came_is_put_back(start: Make, witness_of: Make, delivery: str) -> None:
-    """Another scheduler runs the jobs long before any lease ends, also with at-most-once delivery."""
+    """A scheduler is paused just after it has claimed two jobs. It puts them back, and another scheduler runs them at
+    once, long before a lease would end."""
     first, second = start(paused=True, delivery=delivery), start(paused=True, delivery=delivery)
     seen = witness_of(first), witness_of(second)
     first.add_job("time:time", "date", run_date=past(), id="one")
@@ -129,7 +131,8 @@ def test_what_was_claimed_when_a_pause_came_is_put_back(start: Make, witness_of:
 def test_the_last_run_of_a_job_with_too_many_instances_comes_again(
     start: Make, witness_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stock removes the job without a run. Here the refusal is an event, and the job runs when there is room."""
+    """The executor refuses the only run of a one-shot job. Stock removes the job without a run. Here an event reports
+    the refusal, and the job runs when the executor accepts it."""
     monkeypatch.setattr("wheel_sched_apscheduler.schedulers.claiming_source.RETRY_REFUSED_MS", 20)
     scheduler = start(executors={"default": ThreadPoolExecutor(2)})
     witness = witness_of(scheduler)
@@ -142,7 +145,7 @@ def test_the_last_run_of_a_job_with_too_many_instances_comes_again(
 
 
 def test_back_pressure_leaves_the_rest_in_the_store(start: Make, witness_of: Make) -> None:
-    """At most `max_in_flight` jobs are claimed. The other jobs are claimed when these have ended."""
+    """The scheduler has at most `max_in_flight` claimed jobs at a time. It claims more when some of them have ended."""
     scheduler = start(paused=True, max_in_flight=40, executors={"default": ThreadPoolExecutor(4)})
     witness = witness_of(scheduler)
     for number in range(100):
@@ -167,7 +170,8 @@ def test_back_pressure_leaves_the_rest_in_the_store(start: Make, witness_of: Mak
 def test_a_stuck_executor_holds_up_no_other(
     open_store: Callable[..., RedisWheelJobStore], witness_of: Make, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """The other executor's jobs run although the stuck one's are due first. Later each stuck job runs once."""
+    """One of two executors is stuck. The other one's jobs run, although the stuck one's jobs are due first. Later each
+    job of the stuck executor runs once."""
     monkeypatch.setattr("wheel_sched_apscheduler.schedulers.claiming_source.BACK_AFTER_S", 0.05)
     store: Any = WheelJobStore() if kind == "wheel" else open_store(lease_s=60, delivery=kind)
     executors = {"stuck": ThreadPoolExecutor(1), "default": ThreadPoolExecutor(1)}
@@ -196,7 +200,8 @@ def test_a_stuck_executor_holds_up_no_other(
 
 
 def test_a_run_that_came_too_late_is_reported_and_settled(start: Make, witness_of: Make) -> None:
-    """The grace time of the stored job decides whether a run came too late."""
+    """A job is claimed a minute late, and its grace time is five seconds. It does not run: an event reports it as
+    missed, and the store no longer has it."""
     scheduler = start()
     witness = witness_of(scheduler)
     scheduler.add_job("time:time", "date", run_date=past(60), misfire_grace_time=5, id="late")
@@ -207,7 +212,8 @@ def test_a_run_that_came_too_late_is_reported_and_settled(start: Make, witness_o
 
 
 def test_a_coroutine_cut_short_by_the_end_comes_again(open_store: Callable[..., RedisWheelJobStore]) -> None:
-    """The interruption is no error of the job. The job is released, and another process runs it."""
+    """The scheduler shuts down while a coroutine job runs. This is no error of the job: the store keeps the job, and it
+    is no longer in flight."""
     events: list[Any] = []
 
     async def main() -> None:
@@ -256,7 +262,7 @@ def test_a_job_knows_its_occurrence(witness_of: Make, executor: Any) -> None:
 
 
 def test_a_coroutine_knows_its_occurrence() -> None:
-    """Each task reads its own occurrence, though the tasks run at the same time."""
+    """Coroutine jobs run at the same time, and each reads its own occurrence."""
     found: dict[str, str] = {}
 
     async def note(name: str) -> None:
@@ -286,7 +292,8 @@ def test_a_coroutine_knows_its_occurrence() -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_server_that_goes_away_leaves_the_loop_alive(witness_of: Make) -> None:
-    """Jobs that became due meanwhile run when the server is back."""
+    """The server is killed, and a job becomes due meanwhile. The scheduler keeps running, and runs the job when the
+    server is back."""
     with temporary_server(fsync="always") as server:
         scheduler = WheelBackgroundScheduler(timezone=UTC)
         scheduler.add_jobstore(RedisWheelJobStore(server.url, allow=FUNCTIONS, lease_s=60))

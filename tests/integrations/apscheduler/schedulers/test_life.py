@@ -43,7 +43,7 @@ def test_they_are_what_they_replace() -> None:
 
 
 def test_configuration_is_read_as_in_stock() -> None:
-    """Settings are text with a prefix; stores and executors are named by their plugin."""
+    """Keys have the prefix `apscheduler.`, and values may be text. Stores and executors are named by their plugin."""
     scheduler = WheelBackgroundScheduler(
         {
             "apscheduler.jobstores.default": {"type": "memory"},
@@ -59,7 +59,7 @@ def test_configuration_is_read_as_in_stock() -> None:
 
 
 def test_jobs_added_before_the_start_run_after_it(witness_of: Make) -> None:
-    """The scheduler keeps such jobs until its start, as in stock."""
+    """The scheduler keeps a job that is added before its start, and runs it after the start, as in stock."""
     scheduler = WheelBackgroundScheduler(timezone=UTC)
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: None, "date", run_date=soon(0), id="early")
@@ -84,7 +84,7 @@ def test_what_is_not_allowed_in_a_state(make: Make) -> None:
 
 
 def test_nothing_begins_while_paused(make: Make, witness_of: Make) -> None:
-    """All due jobs begin at the resume."""
+    """Due jobs do not begin while the scheduler is paused. All of them begin after `resume`."""
     scheduler = make(paused=True)
     witness = witness_of(scheduler)
     for number in range(10):
@@ -99,7 +99,8 @@ def test_nothing_begins_while_paused(make: Make, witness_of: Make) -> None:
 
 
 def test_shutdown_waits_for_jobs_that_use_the_scheduler(make: Make, witness_of: Make) -> None:
-    """Stock holds its locks while it waits, so the job and the shutdown wait for each other."""
+    """A running job calls the scheduler while `shutdown` waits for the job. Both end. In stock they deadlock, because
+    `shutdown` holds the scheduler's locks while it waits."""
     scheduler = make()
     witness = witness_of(scheduler)
     gate, begun = threading.Event(), threading.Event()
@@ -128,7 +129,7 @@ def test_shutdown_waits_for_jobs_that_use_the_scheduler(make: Make, witness_of: 
 
 
 def test_shutdown_runs_what_was_handed_over(make: Make, witness_of: Make) -> None:
-    """With `wait`, jobs that were submitted and have not begun run too, as in stock."""
+    """With `wait=True`, `shutdown` also waits for submitted jobs that have not begun. They run, as in stock."""
     scheduler = make(paused=True, executors={"default": ThreadPoolExecutor(1)})
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -143,7 +144,7 @@ def test_shutdown_runs_what_was_handed_over(make: Make, witness_of: Make) -> Non
 
 
 def test_shutdown_without_waiting_returns_while_a_job_runs(make: Make, witness_of: Make) -> None:
-    """The shutdown ends the scheduler's loop, and the job runs on."""
+    """`shutdown(wait=False)` ends the scheduler's loop, and the job runs on."""
     scheduler = make()
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -157,7 +158,8 @@ def test_shutdown_without_waiting_returns_while_a_job_runs(make: Make, witness_o
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_job_may_shut_the_scheduler_down(make: Make, witness_of: Make, wait: bool) -> None:
-    """The job cannot wait for its own end. So it continues, and the shutdown completes when the job has ended."""
+    """`shutdown` cannot wait for the job that calls it. So it returns at once, and the shutdown completes when the job
+    has ended."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: scheduler.shutdown(wait=wait), "date", run_date=soon())
@@ -168,7 +170,8 @@ def test_a_job_may_shut_the_scheduler_down(make: Make, witness_of: Make, wait: b
 
 
 def test_a_listener_may_shut_the_scheduler_down(make: Make, witness_of: Make) -> None:
-    """The listener runs in the scheduler's own thread, which cannot wait for itself either."""
+    """The listener runs in the scheduler's own thread, so `shutdown` cannot wait for that thread. It still
+    completes."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_listener(lambda _: scheduler.shutdown(), EVENT_JOB_SUBMITTED)
@@ -263,7 +266,7 @@ def test_a_forked_child_knows_that_its_scheduler_does_not_run(make: Make) -> Non
 
 
 def test_starts_and_stops_by_many_threads_at_once(make_store: Make) -> None:
-    """One shutdown of each round succeeds and all others raise. No thread is left over."""
+    """Ten threads call `shutdown` at the same time. One call succeeds and the others raise. No thread is left over."""
     before = threading.active_count()
     for _ in range(20):
         scheduler = WheelBackgroundScheduler(jobstores={"default": make_store()}, timezone=UTC)
@@ -292,7 +295,7 @@ def test_starts_and_stops_by_many_threads_at_once(make_store: Make) -> None:
 
 
 def test_its_repr_shows_its_state(make: Make) -> None:
-    """The states are stopped, paused and running."""
+    """The repr shows whether the scheduler is stopped, paused or running."""
     scheduler = make(paused=True)
     assert "paused" in repr(scheduler)
     scheduler.resume()
@@ -302,7 +305,8 @@ def test_its_repr_shows_its_state(make: Make) -> None:
 
 
 def test_a_store_over_an_imitation_of_redis_shuts_down() -> None:
-    """A blocked read of the imitation cannot be interrupted. It ends by itself after a short time."""
+    """`shutdown` cannot interrupt a blocked read of fakeredis. The read ends by itself after a short time, and its
+    thread ends."""
     with fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="valkey")) as client:
         store = RedisWheelJobStore(client=client)
         scheduler = WheelBackgroundScheduler(jobstores={"default": store}, timezone=UTC)

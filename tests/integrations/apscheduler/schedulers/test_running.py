@@ -1,4 +1,4 @@
-"""Due jobs run once, in order, with the events of stock. No error ends the scheduler's loop."""
+"""Due jobs run once, in order, with the same events as in stock APScheduler. No error ends the scheduler's loop."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def test_an_interval_keeps_its_beat(make: Make, witness_of: Make) -> None:
 
 
 def test_events_come_in_causal_order(make: Make, witness_of: Make) -> None:
-    """The order is added, submitted, executed. Stock can send "submitted" after the end of a fast job."""
+    """The events of a job arrive in the order added, submitted, executed. Stock can send "submitted" after the end of a
+    fast job."""
     scheduler = make()
     witness = witness_of(scheduler, EVENT_JOB_ADDED | EVENT_JOB_SUBMITTED | EVENT_JOB_EXECUTED)
     for number in range(50):
@@ -135,7 +136,7 @@ def test_two_instances_run_at_once_when_two_may(make: Make, witness_of: Make) ->
 
 
 def test_a_slow_job_holds_up_nobody_of_its_batch(make: Make, witness_of: Make) -> None:
-    """Each free worker thread takes the next job of a batch."""
+    """One job of a batch blocks one of two worker threads. The other worker thread runs all the other jobs."""
     scheduler = make(paused=True, executors={"default": ThreadPoolExecutor(2)})
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -150,7 +151,8 @@ def test_a_slow_job_holds_up_nobody_of_its_batch(make: Make, witness_of: Make) -
 
 
 def test_slow_jobs_after_a_row_of_quick_ones_hold_up_nobody(make: Make, witness_of: Make) -> None:
-    """Quick jobs need few worker threads. If slow jobs follow, more threads start, also between two passes."""
+    """Quick jobs need few worker threads. If slow jobs follow, more threads start, also between two passes of the
+    scheduler."""
     scheduler = make(paused=True, executors={"default": ThreadPoolExecutor(6)})
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
     gate = threading.Event()
@@ -168,7 +170,8 @@ def test_slow_jobs_after_a_row_of_quick_ones_hold_up_nobody(make: Make, witness_
 
 
 def test_nothing_is_dropped_for_being_late_by_default(make: Make, witness_of: Make) -> None:
-    """Stock drops a job that waits more than a second for a worker, because its default grace time is one second."""
+    """Jobs that are an hour late run. Stock drops a job that is more than a second late, because that is its default
+    grace time."""
     scheduler = make()
     witness = witness_of(scheduler)
     for number in range(10):
@@ -193,7 +196,8 @@ def test_a_grace_counts_from_the_claim_not_from_the_worker(make: Make, witness_o
 
 
 def test_every_run_that_came_too_late_is_reported(make: Make, witness_of: Make) -> None:
-    """Three of five run times are outside the grace time: three events, two runs, and the job stays scheduled."""
+    """Three of five run times are outside the grace time: three missed events, two runs, and the job stays
+    scheduled."""
     scheduler = make(paused=True)
     witness = witness_of(scheduler)
     start = datetime.now(UTC) - timedelta(seconds=45)
@@ -232,7 +236,8 @@ def test_a_backlog_that_does_not_coalesce_runs_each_time(make: Make, witness_of:
 
 
 def test_an_unknown_executor_loses_no_job(make: Make, witness_of: Make) -> None:
-    """Stock deletes the job. Here it runs when the executor exists and the job is resumed."""
+    """A due job names an executor that does not exist. Stock deletes the job. Here it runs when the executor exists and
+    the job is resumed."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: None, "date", run_date=past(), id="orphan", executor="gpu")
@@ -245,7 +250,8 @@ def test_an_unknown_executor_loses_no_job(make: Make, witness_of: Make) -> None:
 
 
 def test_each_job_runs_in_its_own_executor(make: Make, witness_of: Make) -> None:
-    """Two pools, and an executor in the scheduler's thread. The name of the thread shows which executor ran the job."""
+    """There are two pools, and an executor in the scheduler's thread. The thread's name shows which executor ran the
+    job."""
     executors = {
         "default": ThreadPoolExecutor(2, {"thread_name_prefix": "first"}),
         "other": ThreadPoolExecutor(2, {"thread_name_prefix": "second"}),
@@ -279,7 +285,8 @@ def test_a_pool_of_processes_works_and_its_breaking_is_reported(make: Make, witn
 
 @pytest.mark.slow  # worker processes are spawned
 def test_arguments_that_cannot_reach_a_process_are_reported(make: Make, witness_of: Make) -> None:
-    """An event reports the error. Stock only logs it and removes the job."""
+    """A job in a process pool has an argument that cannot be pickled. An event reports the error. Stock only logs it
+    and removes the job."""
     scheduler = make(executors={"default": ProcessPoolExecutor(1)})
     witness = witness_of(scheduler)
     scheduler.add_job("builtins:repr", "date", args=[threading.Lock()], run_date=soon(), id="locked")
@@ -287,7 +294,7 @@ def test_arguments_that_cannot_reach_a_process_are_reported(make: Make, witness_
 
 
 def test_a_job_adds_changes_and_removes_jobs(make: Make, witness_of: Make) -> None:
-    """A running job changes other jobs and itself through its scheduler."""
+    """A running job adds, changes and removes other jobs through its scheduler."""
     scheduler = make()
     witness = witness_of(scheduler)
 
@@ -324,7 +331,7 @@ def test_a_job_that_removes_itself_stays_removed(make: Make, witness_of: Make) -
 
 
 def test_a_job_that_is_removed_before_its_time_does_not_run(make: Make, witness_of: Make) -> None:
-    """A due job that waits in the next part of a batch can still be removed. Then it does not run."""
+    """The scheduler submits 100 due jobs in batches of ten. A due job that is removed before its batch does not run."""
     scheduler = make(paused=True, batch=10)
     witness = witness_of(scheduler)
     for number in range(100):
@@ -357,7 +364,8 @@ def test_pausing_a_job_and_resuming_it(make: Make, witness_of: Make) -> None:
 
 
 def test_ids_that_clash_and_ids_that_are_unknown(make: Make, witness_of: Make) -> None:
-    """To add an existing id or use an unknown one raises the error of stock. The existing job does not change."""
+    """Adding a job with an existing id, or using an unknown id, raises the same error as in stock. The existing job
+    does not change."""
     scheduler = make()
     scheduler.add_job(lambda: None, "interval", hours=1, id="one", name="first")
     with pytest.raises(ConflictingIdError):
@@ -373,7 +381,8 @@ def test_ids_that_clash_and_ids_that_are_unknown(make: Make, witness_of: Make) -
 
 @pytest.mark.parametrize("executor", [ThreadPoolExecutor, DebugExecutor])
 def test_many_executions_leave_no_trace_in_the_executor(make: Make, witness_of: Make, executor: Any) -> None:
-    """The executor forgets a job that does not run. Stock keeps a count of zero for each job of a debug executor."""
+    """The executor keeps no count for a job that does not run. Stock keeps a count of zero for each job of a debug
+    executor."""
     scheduler = make(paused=True, executors={"default": executor()})
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
     for _ in range(500):

@@ -21,12 +21,12 @@ def past(seconds: float = 1.0) -> datetime:
 
 @pytest.fixture
 def make_store() -> type[MemoryJobStore]:
-    """Each test of this module makes its own failing store."""
+    """Overrides the fixture of `conftest.py`. Most tests here pass a failing store of their own instead."""
     return MemoryJobStore
 
 
 class FailingStore(MemoryJobStore):  # type: ignore[misc]  # APScheduler is untyped
-    """Raises in the named methods, a given number of times."""
+    """A jobstore in memory. After `arm`, the first `times` calls of the given method raise."""
 
     def __init__(self, method: str, times: int, error: type[Exception] = ConnectionError) -> None:
         super().__init__()
@@ -51,7 +51,8 @@ METHODS = ["get_due_jobs", "update_job", "remove_job", "get_next_run_time"]
 def test_the_loop_outlives_any_call_that_fails(
     make: Make, witness_of: Make, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Stock catches errors of `get_due_jobs` only. After other errors its thread ends, and `running` stays True."""
+    """One of the store's methods raises three times. The scheduler's loop continues and runs all jobs. Stock catches
+    errors of `get_due_jobs` only; after other errors its thread ends, and `running` stays True."""
     store = FailingStore(method, 3)
     scheduler = make(paused=True, jobstores={"default": store}, jobstore_retry_interval=0.01)
     witness = witness_of(scheduler)
@@ -70,7 +71,8 @@ def test_the_loop_outlives_any_call_that_fails(
 
 
 def test_a_store_that_is_away_for_good_stops_no_other(make: Make, witness_of: Make) -> None:
-    """The scheduler asks the failing store once in each retry interval, not in a tight loop."""
+    """One of two stores always fails. The scheduler asks it once in each retry interval, and runs the jobs of the other
+    store."""
     broken = FailingStore("get_due_jobs", 1 << 30)
     broken.arm()
     scheduler = make(jobstores={"broken": broken, "default": MemoryJobStore()}, jobstore_retry_interval=3600)
@@ -82,7 +84,8 @@ def test_a_store_that_is_away_for_good_stops_no_other(make: Make, witness_of: Ma
 
 
 def test_a_job_that_somebody_removed_from_the_store_does_not_run(make: Make, witness_of: Make) -> None:
-    """When two stock schedulers share a store, the slower one ends with a lookup error. Ours skips the job."""
+    """Another scheduler has removed a due job from the store. Stock's scheduler thread ends with a lookup error. Ours
+    skips the job."""
     store = FailingStore("remove_job", 1, JobLookupError)
     scheduler = make(paused=True, jobstores={"default": store})
     witness = witness_of(scheduler)
@@ -96,7 +99,8 @@ def test_a_job_that_somebody_removed_from_the_store_does_not_run(make: Make, wit
 
 
 def test_a_head_that_is_due_and_never_given_makes_no_busy_loop(make: Make, witness_of: Make) -> None:
-    """The store reports a due job and never returns it. Stock's Redis store does so for dates before 1970."""
+    """The store reports a due job and never returns it, as stock's Redis store does for dates before 1970. The
+    scheduler makes only a few passes."""
     store = MemoryJobStore()
     scheduler = make(paused=True, jobstores={"default": store})
     witness = witness_of(scheduler)

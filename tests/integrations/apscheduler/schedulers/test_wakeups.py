@@ -1,4 +1,4 @@
-"""The loop sleeps until a job is due. Each job with an earlier due time wakes it, and other jobs do not."""
+"""The scheduler's loop sleeps until a job is due. A new job wakes the loop if it is due before all others."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_store_added_later_is_visited(make: Make, make_store: Make, witness_of
 
 
 def test_adds_from_many_threads_all_run(make: Make, witness_of: Make) -> None:
-    """No wake-up is lost between a pass and the next sleep."""
+    """Eight threads add jobs at once, and all jobs run. No wake-up is lost between a pass and the next sleep."""
     scheduler = make()
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
 
@@ -117,7 +117,8 @@ def test_an_alarm_never_ends_a_sleep_early() -> None:
 
 
 def test_a_ring_before_the_sleep_counts_for_it() -> None:
-    """The next `sleep` then returns at once, also after `ring_by` a later moment. Each ring counts only once."""
+    """After `ring`, the next `sleep` returns at once. After `ring_by`, the next `sleep` returns at the given time. Each
+    of these calls ends only one sleep."""
     alarm = Alarm()
     alarm.ring()
     alarm.sleep(float("inf"))
@@ -130,7 +131,8 @@ def test_a_ring_before_the_sleep_counts_for_it() -> None:
 
 @given(st.lists(st.floats(0, 100), max_size=6), st.floats(0, 100))
 def test_the_earliest_moment_anybody_named_ends_the_sleep(asked: list[float], until: float) -> None:
-    """The requests may come in any order. The clock stands still at the earliest of them."""
+    """A sleep ends at the earliest requested time, in whatever order the requests are made. The test's clock always
+    shows this time."""
     moments: list[float] = []
     alarm = Alarm(now=lambda: min([until, *asked]) if not moments else moments[0])
     for moment in asked:

@@ -53,7 +53,7 @@ Opener = Callable[..., Any]
 
 @pytest.fixture
 def open_fake(shared_fake: fakeredis.FakeRedis, namespace: str) -> Iterator[Opener]:
-    """Makes stores on the imitation, all in one namespace. A store that is not started has no threads."""
+    """Makes stores on the imitation of Redis, all in one namespace. A store that is not started has no threads."""
     made: list[RedisWheelJobStore] = []
 
     def make(**settings: Any) -> RedisWheelJobStore:
@@ -83,7 +83,7 @@ def open_real(real_server: TemporaryServer, namespace: str) -> Iterator[Opener]:
 
 @pytest.fixture(params=["memory", "fake", pytest.param("real", marks=pytest.mark.real)])
 def store(request: pytest.FixtureRequest) -> Any:
-    """A jobstore of each kind, without a scheduler."""
+    """A jobstore without a scheduler. The test runs once for each kind of jobstore."""
     if request.param == "memory":
         return WheelJobStore()
     return request.getfixturevalue(f"open_{request.param}")()

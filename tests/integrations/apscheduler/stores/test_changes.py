@@ -1,4 +1,5 @@
-"""Jobs are changed, removed and added while they run, by this or another process. No schedulers, no threads."""
+"""Jobs are changed, removed and added while they run, by this or another process. The tests need no scheduler or
+thread."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def claim(store: Any, now: datetime = NOW) -> list[Occurrence]:
 
 
 def settle(store: Any) -> None:
-    """Send all waiting reports to the store, and those that follow from its answers."""
+    """Send all waiting reports to the store, and the reports that follow from the store's answers."""
     for _ in range(5):
         store.tracker.flush()
 
@@ -88,7 +89,8 @@ def next_run(store: Any) -> datetime | None:
 
 @pytest.mark.parametrize("moment", ["before it ends", "after it ended", "after it was freed"])
 def test_a_change_leaves_the_next_run_where_it_is(pair: Any, recurring: Any, moment: str) -> None:
-    """A job that was looked up before its next run was planned has an old run time. This must not run it twice."""
+    """A job object that was looked up before a run still has the time of that run. Storing it must not run the job
+    twice."""
     runner, changer = pair
     runner.add_job(recurring())
     job = changer.lookup_job("j")
@@ -111,7 +113,7 @@ def test_a_change_leaves_the_next_run_where_it_is(pair: Any, recurring: Any, mom
 
 @pytest.mark.parametrize("how", ["ended", "freed"])
 def test_a_change_of_the_run_time_holds_during_a_run(pair: Any, recurring: Any, how: str) -> None:
-    """A job is rescheduled or paused while it runs. The change does not wait for the run, and holds after it."""
+    """A job is rescheduled or paused while it runs. The change applies at once, and still applies after the run."""
     runner, changer = pair
     runner.add_job(recurring())
     for moment in (FAR, None):
@@ -128,7 +130,8 @@ def test_a_change_of_the_run_time_holds_during_a_run(pair: Any, recurring: Any, 
 
 
 def test_a_change_during_a_run_survives_the_process(open_fake: Any, recurring: Any) -> None:
-    """After a crash the run comes again, with the changed job. A change of the run time replaces the run."""
+    """Three jobs are changed while they run, and then their process crashes. The job with new arguments repeats its
+    run. A job with a new run time, or a paused job, does not."""
     runner, other = open_fake(lease_s=0.1), open_fake()
     for job_id in ("args", "moved", "paused"):
         runner.add_job(recurring(id=job_id))
@@ -153,7 +156,7 @@ def test_a_change_during_a_run_survives_the_process(open_fake: Any, recurring: A
 
 
 def test_queries_change_running_jobs_without_waiting(open_fake: Any, recurring: Any) -> None:
-    """A process without the job's code can pause, tag and describe a running job, and run it again."""
+    """A process without the job's code can pause a running job, tag it and set its metadata."""
     runner, other = open_fake(), open_fake()
     runner.add_job(recurring())
     (occurrence,) = claim(runner)
@@ -166,7 +169,8 @@ def test_queries_change_running_jobs_without_waiting(open_fake: Any, recurring: 
 
 
 def test_the_id_of_a_running_one_shot_is_free(pair: Any, make_job: Any) -> None:
-    """A new job may take the id and runs beside the old run, as in stock. The end of the old run does not remove it."""
+    """A new job can take the id of a running one-shot job, and runs beside it, as in stock. The end of the old run does
+    not remove the new job."""
     runner, changer = pair
     runner.add_job(make_job(NOW, id="j", args=["old"], max_instances=2))
     (old,) = claim(runner)
@@ -187,7 +191,7 @@ def test_the_id_of_a_running_one_shot_is_free(pair: Any, make_job: Any) -> None:
 
 
 def test_a_new_job_is_not_taken_for_the_run_under_way(pair: Any, make_job: Any) -> None:
-    """The old job's end leaves the new job alone, even if both have the same run time."""
+    """A new job has the id and the run time of a running job. The end of the old run does not end the new job."""
     runner, changer = pair
     runner.add_job(make_job(NOW, id="j", args=["old"]))
     (old,) = claim(runner)
@@ -200,7 +204,8 @@ def test_a_new_job_is_not_taken_for_the_run_under_way(pair: Any, make_job: Any) 
 
 
 def test_a_run_whose_id_was_taken_keeps_its_lease(open_fake: Any, make_job: Any) -> None:
-    """The lease is extended under the run's new id. The run comes again when its process is lost."""
+    """A new job takes the id of a running job, so the run's item gets another id. The lease is extended under that id.
+    If the run's process is lost, the run is repeated."""
     runner, other = open_fake(lease_s=60), open_fake()
     runner.add_job(make_job(NOW, id="j", args=["old"]))
     claim(runner)
@@ -221,7 +226,8 @@ def test_a_run_whose_id_was_taken_keeps_its_lease(open_fake: Any, make_job: Any)
 
 @pytest.mark.parametrize("how", ["ended", "freed"])
 def test_a_job_removed_in_its_run_can_be_added_again(pair: Any, recurring: Any, how: str) -> None:
-    """The run that the process had planned next is dropped. The new job stays as it was added."""
+    """A job is removed during its run and added again. The next run of the removed job is dropped, and the new job does
+    not change."""
     runner, changer = pair
     runner.add_job(recurring(args=["old"]))
     (old,) = claim(runner)
@@ -252,7 +258,7 @@ def test_replacing_works_at_any_moment(pair: Any, recurring: Any, make_job: Any)
 
 
 def test_a_memory_store_keeps_the_planned_run_as_well(recurring: Any) -> None:
-    """A change between claim and submission does not double the run, and its new run time holds."""
+    """A job is changed between its claim and its submission. It does not run twice, and a new run time is kept."""
     store = WheelJobStore()
     store.add_job(recurring(id="same"))
     store.add_job(recurring(id="moved"))
@@ -268,7 +274,8 @@ def test_a_memory_store_keeps_the_planned_run_as_well(recurring: Any) -> None:
 
 
 def test_a_planned_run_does_not_undo_a_change_half_made(recurring: Any) -> None:
-    """`modify_job` changes the job object first and calls the store afterwards. The submission comes in between."""
+    """`modify_job` changes the job object first and calls the store afterwards. A submission between the two steps does
+    not undo the change."""
     store = WheelJobStore()
     store.driven = True
     store.add_job(recurring())
@@ -286,7 +293,8 @@ def test_a_planned_run_does_not_undo_a_change_half_made(recurring: Any) -> None:
 def test_a_damaged_record_is_replaced(
     open_fake: Any, make_job: Any, caplog: pytest.LogCaptureFixture, held: bool
 ) -> None:
-    """`replace_existing` reads the old record only for its metadata. If it cannot, the log says that they are lost."""
+    """`replace_existing` reads the old record only for its metadata. If the record is damaged, it is replaced all the
+    same, and the log says that the metadata is lost."""
     store = open_fake()
     store.store.schedule([Item("j", 0, b"no job", "job", ("tag:t",))])
     if held:

@@ -73,7 +73,7 @@ plain = st.recursive(
 
 @given(value=plain)
 def test_plain_values_come_back_as_they_were(value: Any) -> None:
-    """The values are equal and have the same type."""
+    """Encoding and decoding a value gives an equal value of the same type."""
     import json
 
     values = Values()
@@ -99,7 +99,7 @@ def test_plain_values_come_back_as_they_were(value: Any) -> None:
     ids=repr,
 )
 def test_awkward_values_come_back_as_they_were(value: Any) -> None:
-    """Data that looks like the codec's own tags comes back unchanged too."""
+    """Encoding and decoding gives an equal value, even if the value looks like the codec's own tags."""
     import json
 
     values = Values()
@@ -132,7 +132,7 @@ def test_every_trigger_of_apscheduler_comes_back(make_job: Any, trigger: Any) ->
 
 
 def test_a_trigger_of_ones_own_must_be_named(make_job: Any) -> None:
-    """Unknown classes are refused when a job is stored, and again when it is read."""
+    """Unknown trigger classes are refused when a job is stored, and again when it is read."""
     job = make_job(OLD, trigger=EveryOther(3))
     with pytest.raises(NotSerializable, match=r"triggers=\[...\]"):
         JobCodec().encode(job)
@@ -173,7 +173,7 @@ class Service:
     ids=["lambda", "partial", "bound method", "object", "keyword"],
 )
 def test_what_cannot_be_stored_is_refused_with_the_way_out(make_job: Any, options: dict[str, Any]) -> None:
-    """The error comes from `add_job`, not when the job is due. It says what to do."""
+    """The job is refused when it is added, not when it is due. The error says what to do."""
     with pytest.raises(NotSerializable, match=r"[Nn]othing was stored"):
         JobCodec(allow=["builtins", __name__.partition(".")[0]]).encode(make_job(OLD, **options))
 
@@ -219,7 +219,7 @@ def test_a_reference_cannot_lead_out_of_an_allowed_module(make_job: Any) -> None
 
 
 def test_what_is_not_in_the_list_is_not_imported(make_job: Any) -> None:
-    """The codec refuses the module before any of its code runs."""
+    """The codec refuses a module that is not listed, before any of its code runs."""
     job = make_job(OLD)
     raw = JobCodec().encode(job).replace(job.func_ref.encode(), b"antigravity:geohash")
     with pytest.raises(Forbidden):
@@ -247,7 +247,8 @@ def test_what_is_not_in_the_list_is_not_imported(make_job: Any) -> None:
     ],
 )
 def test_the_allow_list(allow: list[str] | str | None, ref: str, permitted: bool) -> None:
-    """A prefix ends at a dot, a function is listed by its full name, and a reference has only names and dots."""
+    """A listed module allows its submodules, but no module whose name only begins alike. A function is listed by its
+    full name. A reference has only names, dots and a colon."""
     assert JobCodec(allow=allow).allowed.permits(ref) is permitted
 
 
@@ -275,7 +276,7 @@ def test_a_changed_or_moved_body_has_no_valid_signature(make_job: Any) -> None:
 
 
 def test_secrets_can_be_changed_one_after_the_other(make_job: Any) -> None:
-    """The first secret signs, and any of them verifies."""
+    """If there are several secrets, the first one signs, and each of them verifies."""
     job = make_job(OLD)
     old, both = JobCodec(secret=SECRET), JobCodec(secret=["the new secret, long too", SECRET])
     assert both.decode(job.id, old.encode(job)).job == job
@@ -287,7 +288,7 @@ def test_secrets_can_be_changed_one_after_the_other(make_job: Any) -> None:
 
 @given(raw=st.binary(max_size=80) | st.binary(max_size=60).map(lambda tail: b"1;5;utc+0;{" + tail))
 def test_any_bytes_are_a_job_or_an_error_of_ours(raw: bytes) -> None:
-    """The codec reads any bytes as a job or raises `Unreadable`. No other error escapes."""
+    """Reading random bytes raises `Unreadable` or `Forbidden`, and no other error."""
     with pytest.raises((Unreadable, Forbidden)):
         JobCodec().decode("a", raw)
     with pytest.raises(Unreadable):

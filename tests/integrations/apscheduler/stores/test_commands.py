@@ -58,7 +58,7 @@ def aps(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call
 
 @pytest.fixture
 def store(redis_url: str) -> Any:
-    """The store that the commands open, for the test."""
+    """The jobstore that the commands open. The test uses it to add jobs and to check them."""
     made = RedisWheelJobStore(redis_url, quarantine_refusals=1, quarantine_after_s=0)
     yield made
     made.shutdown()
@@ -85,7 +85,7 @@ def rename(store: Any, job_id: str, ref: str) -> None:
 
 
 def test_jobs_are_listed_and_shown(aps: Any, store: Any, make_job: Any) -> None:
-    """The output is a table or JSON. It has all jobs, those of a state, or those with a tag."""
+    """The output is a table or JSON. It has all jobs, or only the jobs in a state or with a tag."""
     hourly = IntervalTrigger(hours=1, start_date=FAR, timezone="UTC")
     store.add_jobs([make_job(FAR, id="hourly", trigger=hourly, args=(5,))], metadata={"m": 1}, tags=["t"])
     store.add_job(make_job(None, id="paused"))
@@ -115,7 +115,7 @@ def test_an_absent_namespace_is_told_with_what_makes_a_job_store(aps: Any) -> No
 
 
 def test_jobs_are_changed_by_id(aps: Any, store: Any, make_job: Any) -> None:
-    """The output has one line for each job. An unknown id is an error."""
+    """`pause`, `resume`, `run-now` and `delete` print one line for each job. An unknown id is an error."""
     store.add_job(make_job(FAR, id="a", trigger=IntervalTrigger(hours=1, start_date=FAR, timezone="UTC")))
     assert "a: paused" in aps("pause", "a").stderr
     assert store.get_entry("a").state == "paused"
@@ -161,7 +161,8 @@ def test_what_changes_several_jobs_asks_first(
 
 
 def test_quarantined_jobs_are_listed_released_and_repointed(aps: Any, store: Any, make_job: Any) -> None:
-    """The command line does not import the code of the jobs."""
+    """Quarantined jobs can be listed, released and given another function. The commands do not import the code of the
+    jobs."""
     store.add_job(make_job(OLD, id="a"))
     good = store.get_entry("a").func
     rename(store, "a", "gone.away:f")
@@ -290,7 +291,7 @@ def test_a_pickle_that_would_run_code_is_refused(make_job: Any) -> None:
 
 
 def test_a_job_that_cannot_come_over_is_named(aps: Any, redis_url: str, make_job: Any) -> None:
-    """The other jobs are copied, and the exit code is not 0. The output names the job."""
+    """`migrate` refuses one of two jobs. The output names it, the other job is copied, and the exit code is 1."""
     client = redis.Redis.from_url(redis_url)
     state = {**make_job(FAR, id="evil").__getstate__(), "args": (Evil(),)}
     client.hset("apscheduler.jobs", "evil", pickle.dumps(state))
@@ -305,7 +306,8 @@ class Money:
 
 
 def test_what_the_refusal_of_a_class_advises_works(aps: Any, redis_url: str, make_job: Any) -> None:
-    """The error advises --allow-pickle for the class of an argument. With both options the job is copied."""
+    """A job has an argument of a user's class. The error advises --allow-class and --allow-pickle, and with both
+    options the job is copied."""
     client = redis.Redis.from_url(redis_url)
     job = make_job(FAR, id="a", args=(Money(),))
     client.hset("apscheduler.jobs", "a", pickle.dumps(job.__getstate__()))
@@ -324,7 +326,8 @@ def test_what_the_refusal_of_a_class_advises_works(aps: Any, redis_url: str, mak
 
 
 def test_a_zone_of_dateutil_comes_over(make_job: Any) -> None:
-    """Flask-APScheduler makes run dates with dateutil's zones when it gets a job by POST."""
+    """A job whose run date has a dateutil zone can be migrated. Flask-APScheduler makes such a job from a POST
+    request."""
     moment = FAR.astimezone(dateutil.tz.tzoffset(None, 5400))
     job = make_job(moment, id="a", trigger=DateTrigger(moment))
     back = read_stock("a", pickle.dumps(job.__getstate__()))
@@ -338,7 +341,7 @@ def test_a_wrong_source_is_named() -> None:
 
 
 def test_commands_on_a_damaged_record_say_what_to_do(aps: Any, store: Any, make_job: Any) -> None:
-    """One sentence says what to do. Commands still change the other jobs."""
+    """For a damaged record, a command prints one line that says what to do. It still changes the other jobs."""
     store.add_job(make_job(FAR, id="whole"))
     store.store.schedule([Item("torn job", None, b"no job", "job")])
     for command in ("pause", "run-now", "resume"):

@@ -50,7 +50,7 @@ def test_all_jobs_are_sorted_with_paused_ones_last(store: Any, make_job: Any) ->
 
 
 def test_due_jobs_are_sorted_and_end_at_now(store: Any, make_job: Any) -> None:
-    """`get_due_jobs` returns only jobs that are due at the scheduler's time. Jobs of one time are in order of id."""
+    """`get_due_jobs` returns only jobs that are due at the given time. Jobs of one time are in order of id."""
     for job_id, moment in [("c", at(2010, 1, 1)), ("b", OLD), ("a", OLD), ("later", OLD + timedelta(milliseconds=1))]:
         store.add_job(make_job(moment, id=job_id))
     assert ids(store.get_due_jobs(OLD - timedelta(days=1))) == ["c"]
@@ -59,7 +59,8 @@ def test_due_jobs_are_sorted_and_end_at_now(store: Any, make_job: Any) -> None:
 
 
 def test_nothing_is_due_before_its_time(store: Any, make_job: Any) -> None:
-    """A fraction of a millisecond counts, because now rounds down and a due time rounds up."""
+    """A job that is due 400 µs after OLD is not due 399 µs after OLD: the store rounds the current time down to a
+    millisecond, and a due time up."""
     store.add_job(make_job(OLD + timedelta(microseconds=400), id="a"))
     assert store.get_due_jobs(OLD + timedelta(microseconds=399)) == []
     store.get_next_run_time()
@@ -107,7 +108,7 @@ def test_an_update_replaces_all_of_a_job(store: Any, make_job: Any) -> None:
 
 @pytest.mark.parametrize("moved", ["a", "b", "c"])
 def test_an_update_that_clears_the_run_time_pauses(store: Any, make_job: Any, moved: str) -> None:
-    """A paused job comes last in lists and is not due."""
+    """`update_job` with a job that has no run time pauses it: the job is last in lists and is not due."""
     for job_id in "abc":
         store.add_job(make_job(OLD, id=job_id))
     store.update_job(make_job(None, id=moved))
@@ -116,7 +117,7 @@ def test_an_update_that_clears_the_run_time_pauses(store: Any, make_job: Any, mo
 
 
 def test_a_paused_job_can_wait_again(store: Any, make_job: Any) -> None:
-    """The test pauses and resumes the job with `update_job`."""
+    """A paused job is due again after `update_job` gives it a run time."""
     store.add_job(make_job(None, id="p"))
     store.update_job(make_job(OLD, id="p"))
     assert ids(store.get_due_jobs(OLD)) == ["p"]
@@ -132,7 +133,7 @@ def test_what_is_not_there_cannot_be_updated_or_removed(store: Any, make_job: An
 
 
 def test_a_removed_job_is_gone(store: Any, make_job: Any) -> None:
-    """Look-ups, lists and the next run time no longer contain it."""
+    """A look-up or a list does not return the job, and a second removal raises. Its id can be added again."""
     store.add_job(make_job(OLD, id="a"))
     store.add_job(make_job(OLD, id="b"))
     store.remove_job("a")
@@ -197,7 +198,8 @@ def test_a_pass_is_bounded(request: pytest.FixtureRequest, make_job: Any) -> Non
 
 @pytest.mark.parametrize("zone", BERLIN, ids=["zoneinfo", "pytz"])
 def test_both_hours_of_a_fold_are_kept_apart(store: Any, make_job: Any, zone: tzinfo) -> None:
-    """02:30 comes twice when summer time ends. Each job keeps its instant and the library of its zone."""
+    """02:30 exists twice when summer time ends. Each job keeps its instant, and its zone stays one of zoneinfo or of
+    pytz."""
     first = at(2026, 10, 25, 0, 30).astimezone(zone)
     second = at(2026, 10, 25, 1, 30).astimezone(zone)
     assert first.replace(tzinfo=None) == second.replace(tzinfo=None)
@@ -235,7 +237,7 @@ def test_a_cron_job_goes_over_a_gap_and_a_fold(store: Any, make_job: Any, zone: 
 
 
 def test_a_job_from_before_1970_is_due_at_once(store: Any, make_job: Any) -> None:
-    """The job keeps its run time and comes before all others. After the pass no job is due."""
+    """A job with a run time before 1970 keeps it, and is listed before all others. After the pass no job is due."""
     old = datetime(1931, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
     store.add_job(make_job(at(1969, 12, 31, 23, 59), id="b"))
     store.add_job(make_job(old, id="a"))
@@ -254,7 +256,8 @@ def test_a_job_from_before_1970_is_due_at_once(store: Any, make_job: Any) -> Non
 
 @pytest.mark.real
 def test_a_start_without_a_scheduler_is_allowed(open_real: Any, make_job: Any) -> None:
-    """The test suites of other stores call `start` like this. A second `shutdown` is no error."""
+    """`start` accepts None instead of a scheduler, as the test suites of other stores call it. A second `shutdown` is
+    no error."""
     for store in (WheelJobStore(), open_real()):
         store.start(None, "alias")
         store.add_job(make_job(OLD, id="a"))
@@ -264,5 +267,5 @@ def test_a_start_without_a_scheduler_is_allowed(open_real: Any, make_job: Any) -
 
 
 def test_a_store_shows_its_state(store: Any) -> None:
-    """The repr of a store shows the number of jobs."""
+    """The repr of a store names its class."""
     assert type(store).__name__ in repr(store)

@@ -21,7 +21,8 @@ def never_early(fleet: Any) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_runs_what_another_process_adds(open_fleet: Any, kind: str) -> None:
-    """A scheduler that would sleep for an hour wakes, runs each job once and on time, and lives at the end."""
+    """A scheduler sleeps for up to an hour. When another process adds a job, the scheduler wakes and runs the job once,
+    not early. It is alive at the end."""
     fleet = open_fleet([kind])
     (runner,) = fleet.run(1, max_sleep_s=3600)
     for number in range(3):
@@ -40,7 +41,8 @@ def test_it_runs_what_another_process_adds(open_fleet: Any, kind: str) -> None:
 
 
 def test_six_kinds_share_a_store(open_fleet: Any) -> None:
-    """300 one-shot jobs, 2 ms apart, run 300 times, and all six schedulers live at the end."""
+    """Six schedulers share 300 one-shot jobs, due 2 ms apart. Each job runs once, not early, and all schedulers are
+    alive at the end."""
     fleet = open_fleet(KINDS)
     runners = fleet.run(len(KINDS))
     fleet.one_shots(300, in_s=0.2, apart_ms=2)

@@ -27,7 +27,7 @@ ran: list[datetime] = []
 
 
 def note() -> None:
-    """A job that notes its run time."""
+    """A job function that records its run time."""
     occurrence = current_occurrence()
     assert occurrence is not None
     ran.append(occurrence.run_time)
@@ -35,7 +35,8 @@ def note() -> None:
 
 @pytest.fixture
 def every_15_s(make_job: Any) -> Any:
-    """Makes a job with three run times until the claim. The first one is too late for its grace."""
+    """Makes a job with run times 30, 15 and 0 seconds before the claim. Only the first is outside the grace time of 20
+    seconds."""
     trigger = IntervalTrigger(seconds=15, start_date=FIRST, timezone="UTC")
     options = {"func": note, "trigger": trigger, "coalesce": False, "misfire_grace_time": GRACE_S}
     return lambda **more: make_job(FIRST, id="j", **options, **more)
@@ -85,7 +86,8 @@ def claim(store: Any, now: datetime) -> Occurrence:
 
 @pytest.mark.parametrize("late_s", [GRACE_S, GRACE_S + 1])
 def test_a_run_that_is_put_back_is_as_late_as_at_its_claim(late_s: int, open_fake: Any, make_job: Any) -> None:
-    """A run that was claimed in time runs when it is claimed again. One that was too late stays too late."""
+    """A run is claimed, put back, and claimed again much later. It counts as too late only if it was too late at its
+    first claim."""
     store = open_fake()
     store.add_job(make_job(FIRST, id="j", misfire_grace_time=GRACE_S))
     occurrence = claim(store, FIRST + timedelta(seconds=late_s))
@@ -98,7 +100,8 @@ def test_a_run_that_is_put_back_is_as_late_as_at_its_claim(late_s: int, open_fak
 
 @pytest.mark.parametrize("changed", [False, True], ids=["", "changed meanwhile"])
 def test_a_lost_run_that_is_put_back_is_still_marked(open_fake: Any, make_job: Any, changed: bool) -> None:
-    """`redelivered` is true until the run has ended, and false for the next run of the job."""
+    """The lease of a run ends. Another process claims the run and puts it back. `redelivered` is true until the run has
+    ended, and false for the job's next run."""
     lost, other = open_fake(lease_s=0.1), open_fake()
     trigger = IntervalTrigger(seconds=60, start_date=FIRST, timezone="UTC")
     lost.add_job(make_job(FIRST, id="j", trigger=trigger))
@@ -121,7 +124,8 @@ def test_a_lost_run_that_is_put_back_is_still_marked(open_fake: Any, make_job: A
 
 
 def test_two_lost_runs_of_one_job_both_run_in_a_stock_scheduler(open_fake: Any, make_job: Any) -> None:
-    """A stock scheduler takes one run of a job in a pass and puts the other one back. Both had been claimed in time."""
+    """Two runs of a job lose their process. A stock scheduler claims both but can run only one in each pass. Neither
+    counts as too late, because both were claimed in time before."""
     last = FIRST + timedelta(seconds=60)
     lost, other = open_fake(lease_s=0.1), open_fake()
     trigger = IntervalTrigger(seconds=60, start_date=FIRST, end_date=last, timezone="UTC")

@@ -1,4 +1,4 @@
-"""`max_instances` counts the runs of a job in all processes of a store. No schedulers, no threads."""
+"""`max_instances` counts the runs of a job in all processes of a store. The tests need no scheduler or thread."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def tick(number: int) -> datetime:
 
 
 def run(store: Any, number: int) -> Occurrence | None:
-    """Do what a scheduler and its executor do in a pass. Returns None if the occurrence is refused."""
+    """Do what a scheduler and its executor do in a pass at `tick(number)`. Returns None if the occurrence is
+    refused."""
     (occurrence,) = store.claim_batch(tick(number)).occurrences
     run_times, following = missed_runs(occurrence.job, tick(number))
     occurrence.run_at(run_times)
@@ -77,7 +78,7 @@ def test_a_run_anywhere_counts(open_fake: Any, every_minute: Any, delivery: str)
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 def test_as_many_run_as_may(open_fake: Any, every_minute: Any, delivery: str) -> None:
-    """With `max_instances=2` two runs are under way, in one process or in two."""
+    """With `max_instances=2`, two runs are in flight at once, in one process or in two. A third one is refused."""
     a, b = open_fake(delivery=delivery), open_fake(delivery=delivery)
     a.add_job(every_minute(max_instances=2))
     first, second = run(a, 0), run(b, 1)
@@ -91,7 +92,8 @@ def test_as_many_run_as_may(open_fake: Any, every_minute: Any, delivery: str) ->
 
 
 def test_a_lost_run_at_most_once_counts_until_its_lease_ends(open_fake: Any, every_minute: Any) -> None:
-    """The store keeps a mark of the run and extends it. After a crash the mark is removed; the run does not repeat."""
+    """The store keeps a mark for the run, and the run's process extends the mark's lease. If the lease ends, the mark
+    is removed, and the run is not repeated."""
     a, b = (open_fake(delivery="at_most_once", lease_s=10) for _ in range(2))
     a.add_job(every_minute())
     assert run(a, 0) is not None
@@ -109,7 +111,8 @@ def test_a_lost_run_at_most_once_counts_until_its_lease_ends(open_fake: Any, eve
 
 
 def test_a_run_at_most_once_that_is_put_back_does_not_count(open_fake: Any, every_minute: Any) -> None:
-    """A run is put back after a pause or when the executor is full. It comes again and does not count meanwhile."""
+    """A scheduler claims a run and puts it back, as after a pause. While it waits it does not count, so it can be
+    claimed again."""
     a, b = (open_fake(delivery="at_most_once") for _ in range(2))
     a.add_job(every_minute())
     a.release(a.claim_batch(tick(0)).occurrences)
@@ -138,7 +141,8 @@ def test_two_runs_that_were_put_back_do_not_wait_for_each_other(open_fake: Any, 
 
 
 def test_each_process_counts_for_itself_when_told_to(open_fake: Any, every_minute: Any) -> None:
-    """With `max_instances_scope="process"`, as in stock, the executor of each process still keeps the limit."""
+    """With `max_instances_scope="process"`, as in stock, runs in other processes do not count. Other values are
+    refused."""
     a, b = (open_fake(max_instances_scope="process") for _ in range(2))
     a.add_job(every_minute())
     assert run(a, 0) is not None
@@ -148,7 +152,8 @@ def test_each_process_counts_for_itself_when_told_to(open_fake: Any, every_minut
 
 
 def test_a_last_run_that_finds_no_room_waits(open_fake: Any, make_job: Any) -> None:
-    """A one-shot with the id of a job that runs in another process is refused, kept, and run when there is room."""
+    """A one-shot job has the id of a job that runs in another process. It is refused and kept, and runs when the old
+    run has ended."""
     a, b = open_fake(), open_fake()
     a.add_job(make_job(START, id="j"))
     first = run(a, 0)
@@ -161,7 +166,8 @@ def test_a_last_run_that_finds_no_room_waits(open_fake: Any, make_job: Any) -> N
 
 
 def test_a_job_that_was_removed_counts_while_it_runs(open_fake: Any, every_minute: Any) -> None:
-    """If a job with the same id is added, the run of the removed job counts for it."""
+    """A job is removed during its run, and a job with the same id is added. The old run counts towards the new job's
+    limit."""
     a, b = open_fake(), open_fake()
     a.add_job(every_minute())
     first = run(a, 0)
@@ -205,7 +211,8 @@ def test_a_run_that_is_quarantined_does_not_count(open_fake: Any, every_minute: 
 
 
 def test_short_runs_cost_no_round_trip_more(open_fake: Any, every_minute: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store is asked only about jobs that have a long run in an item of its own."""
+    """A claim is one round trip. The store is asked again only about jobs that have a long run, stored as an item of
+    its own."""
     a = open_fake()
     for n in range(5):
         a.add_job(every_minute(id=f"j{n}"))

@@ -45,7 +45,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_a_second_of_a_day_without_coalescing_is_bounded_and_said(caplog: pytest.LogCaptureFixture) -> None:
-    """The oldest run times are kept, and the last one stands for all others. None comes again. The log says so."""
+    """A job that runs every second has missed a day. The 9,999 oldest run times and the last one are returned. The
+    others are dropped, and the log says so."""
     since = NOW - timedelta(days=1)
     with caplog.at_level(logging.WARNING):
         times, following = missed_runs(job_of(every(timedelta(seconds=1), since), since), NOW)
@@ -72,7 +73,8 @@ def test_within_the_bound_every_run_time_is_handed_over(few: int, caplog: pytest
 @pytest.mark.parametrize("kind", ["interval", "no jitter", "or", "cron", "jitter"])
 @pytest.mark.usefixtures("few")
 def test_the_shortest_interval_after_any_time_ends(kind: str, since: datetime, coalesce: bool) -> None:
-    """An interval of a microsecond gives 10^12 run times. With a jitter, even of zero, there is no quick search."""
+    """An interval of a microsecond misses 10^12 run times and more. The search ends, also with a jitter, even of zero,
+    for which there is no quick search."""
     triggers: dict[str, Any] = {
         "interval": every(US, since),
         "no jitter": every(US, since, jitter=0),
@@ -104,7 +106,8 @@ def test_a_look_at_a_job_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_the_search_ends_at_the_first_day_of_the_calendar() -> None:
-    """A cron schedule has no date before the year 9998, and the job was due when the calendar began."""
+    """A cron schedule has no date before the year 9998, but the job has been due since the year 1. The search for its
+    last missed run ends at the year 1."""
     since = datetime(1, 1, 1, tzinfo=UTC)
     never = CronTrigger(year=9998, timezone="UTC")
     assert missed_runs(job_of(never, since, coalesce=True), NOW) == ([since], datetime(9998, 1, 1, tzinfo=UTC))

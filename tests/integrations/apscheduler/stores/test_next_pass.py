@@ -1,4 +1,4 @@
-"""A job that is stored during a scheduler's pass gets its own pass in time."""
+"""A job that is stored during a scheduler's pass gets a pass at its own due time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def test_a_due_time_that_is_reported_during_a_pass_is_planned() -> None:
-    """The earliest reported time becomes the next pass, if it is before the plan. No wake-up is sent during a pass."""
+    """During a pass, no report wakes the scheduler. The next pass is at the earliest reported due time, if that is
+    before the planned time."""
     next_pass = NextPass()
     with next_pass:
         assert [next_pass.earlier(due_ms) for due_ms in (500, 300, 900)] == [False] * 3
@@ -23,7 +24,8 @@ def test_a_due_time_that_is_reported_during_a_pass_is_planned() -> None:
 
 
 def test_a_due_time_that_is_reported_between_passes_wakes_the_scheduler_once() -> None:
-    """A due time after the planned pass sends no wake-up."""
+    """The first report of a due time before the planned pass wakes the scheduler. Later due times and repeats do
+    not."""
     next_pass = NextPass()
     assert not next_pass.earlier(5)  # no pass was made: the first one comes anyway
     with next_pass:
@@ -33,7 +35,7 @@ def test_a_due_time_that_is_reported_between_passes_wakes_the_scheduler_once() -
 
 
 def test_a_pass_that_fails_plans_nothing() -> None:
-    """After a failed pass, the next report wakes the scheduler again."""
+    """After a failed pass, the next report of a due time before the old plan wakes the scheduler."""
     next_pass = NextPass()
     with next_pass:
         next_pass.plan(1_000)
@@ -45,7 +47,7 @@ def test_a_pass_that_fails_plans_nothing() -> None:
 def test_a_job_that_is_added_after_the_claim_of_a_pass_sets_the_alarm(
     open_fake: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The pass had claimed its jobs before this job was stored. So the job's due time becomes the next pass."""
+    """A job is stored after a pass has claimed its jobs. So the next pass is at the due time of the stored job."""
     store = open_fake()
     now = datetime.now(UTC)
     soon = now + timedelta(seconds=2)

@@ -59,7 +59,7 @@ def repository(connection: StoreConnection, codec: JobCodec) -> JobRepository:
 
 @pytest.fixture
 def tracker(connection: StoreConnection, codec: JobCodec) -> ClaimTracker:
-    """A tracker of claims. It takes every claimed occurrence for a running one."""
+    """A tracker of claims. It regards every claimed occurrence as still running."""
     return ClaimTracker(
         connection,
         codec,
@@ -99,7 +99,7 @@ def test_a_repository_needs_only_a_store(repository: JobRepository, make_job: An
 def test_a_tracker_keeps_a_claim_until_the_store_knows_its_end(
     repository: JobRepository, tracker: ClaimTracker, make_job: Any
 ) -> None:
-    """A job is in flight from its claim until its settlement. Then it is gone, and its end is recorded."""
+    """The tracker keeps an occurrence from its claim until its end is settled in the store."""
     repository.add(make_job(OLD, id="a"))
     occurrence = claim_one(tracker)
     assert (occurrence.job_id, tracker.find("a"), tracker.idle) == ("a", occurrence, False)
@@ -117,7 +117,7 @@ def test_a_tracker_keeps_a_claim_until_the_store_knows_its_end(
 def test_a_released_occurrence_is_claimed_again(
     repository: JobRepository, tracker: ClaimTracker, make_job: Any
 ) -> None:
-    """The occurrence is due at its old run time."""
+    """The second claim has the same occurrence id and a greater token."""
     repository.add(make_job(OLD, id="a"))
     first = claim_one(tracker)
     tracker.release(first)
@@ -132,7 +132,8 @@ def claimed(refs: tuple[str, ...] = ()) -> Claimed:
 
 
 def test_a_refusal_goes_from_round_to_round_into_quarantine(connection: StoreConnection) -> None:
-    """A refusal by another process does not begin a new round. A second refusal by the same process does."""
+    """A job is quarantined at its second round of refusals. A refusal by another process belongs to the same round; a
+    second refusal by the same process begins a new one."""
     here, there = RefusalPolicy(connection, 2, 0), RefusalPolicy(connection, 2, 0)
     first = here.settlement(claimed(), "no function")
     assert isinstance(first, Next)
@@ -150,7 +151,7 @@ def test_a_refusal_goes_from_round_to_round_into_quarantine(connection: StoreCon
 
 
 def test_a_process_that_refused_claims_later_for_a_minute(connection: StoreConnection) -> None:
-    """A process that refused a job leaves due jobs to other processes first."""
+    """For a minute after a refusal, a process claims `DEFER_MS` later, so that other processes claim due jobs first."""
     now_s = [time.monotonic()]
     policy = RefusalPolicy(connection, 10, 0, clock=lambda: now_s[0])
     assert policy.deferral_ms([]) == 0
@@ -163,7 +164,8 @@ def test_a_process_that_refused_claims_later_for_a_minute(connection: StoreConne
 def test_a_run_writer_says_what_follows_a_run(
     repository: JobRepository, tracker: ClaimTracker, codec: JobCodec, make_job: Any
 ) -> None:
-    """A job without a next run time is done, any other waits again. An item of a long run has run times and job."""
+    """A job without a next run time is done, and any other job waits again. The item of a long run contains its run
+    times and its job."""
     repository.add(make_job(OLD, id="a", trigger=IntervalTrigger(minutes=1, timezone="UTC")))
     occurrence = claim_one(tracker)
     writer = RunWriter(codec, shards=2)
@@ -181,7 +183,7 @@ def test_a_run_writer_says_what_follows_a_run(
 
 
 def test_commands_hold_no_more_than_a_batch() -> None:
-    """Each command names the entries of its batch."""
+    """The entries of a shard become commands of at most `MAX_BATCH` entries. Each command lists its own entries."""
     made = commands_of(
         {3: list(range(MAX_BATCH + 1)), 4: []}, lambda shard, batch: Call(shard, Find(str(len(batch)), 1))
     )
@@ -189,7 +191,8 @@ def test_commands_hold_no_more_than_a_batch() -> None:
 
 
 def test_a_connection_opens_on_first_use_and_estimates_the_time_of_the_server(connection: StoreConnection) -> None:
-    """The connection opens again after `close`."""
+    """A connection opens at its first use, and again after `close`. It estimates the server's time from times that it
+    is given."""
     assert not connection.is_open
     before_ms = connection.store.now_ms()
     assert connection.is_open

@@ -25,12 +25,13 @@ ours = pytest.mark.parametrize("fleet", ["ours"], indirect=True)
 
 @pytest.fixture(params=SCHEDULERS)
 def fleet(request: pytest.FixtureRequest, open_fleet: Any) -> Fleet:
-    """A fleet whose processes get the schedulers of the parameter in turn."""
+    """A fleet whose processes get the schedulers of this fixture's parameter in turn."""
     return open_fleet(SCHEDULERS[request.param])
 
 
 def test_four_processes_fire_each_job_once(fleet: Fleet) -> None:
-    """300 one-shot jobs, 2 ms apart, run 300 times, and all four schedulers stay alive."""
+    """Four processes share 300 one-shot jobs, due 2 ms apart. Each job runs once, and all four schedulers stay
+    alive."""
     runners = fleet.run(4)
     fleet.one_shots(300, in_s=0.2, apart_ms=2)
     fleet.wait_until(lambda: len(fleet.fired()) >= 300, "all had fired")
@@ -41,7 +42,8 @@ def test_four_processes_fire_each_job_once(fleet: Fleet) -> None:
 
 
 def test_a_race_of_four_is_run_by_all_four(fleet: Fleet) -> None:
-    """A job waits while its process is far ahead of the slowest. So all processes claim jobs, and none runs twice."""
+    """A job waits while its process is far ahead of the slowest process. So all processes claim jobs, and no job runs
+    twice."""
     count = 200
     one_at_a_time = {
         "batch": 1,
@@ -59,7 +61,7 @@ def test_a_race_of_four_is_run_by_all_four(fleet: Fleet) -> None:
 
 
 def test_two_processes_fire_each_tick_once(fleet: Fleet) -> None:
-    """50 jobs run every second, 5 times each: 250 runs."""
+    """Two processes share 50 jobs, each due five times, once a second. There are 250 runs, none twice."""
     fleet.run(2)
     start = datetime.now(UTC) + timedelta(seconds=1)
     jobs = [
@@ -125,7 +127,7 @@ def test_a_kill_in_the_middle_and_a_restart_lose_nothing(fleet: Fleet) -> None:
 
 
 def test_nothing_is_dropped_at_default_settings(fleet: Fleet) -> None:
-    """1,000 due jobs take longer than the default grace of one second, and all of them run."""
+    """1,000 jobs are due at once and take longer to run than the default grace time of one second. All of them run."""
     fleet.one_shots(1000, in_s=0, apart_ms=0, args=(0.02,))
     fleet.run(1)
     fleet.wait_until(lambda: len(fleet.jobs_fired()) == 1000, "all had fired")
@@ -134,7 +136,8 @@ def test_nothing_is_dropped_at_default_settings(fleet: Fleet) -> None:
 
 
 def test_a_job_of_another_process_wakes_a_sleeping_scheduler(fleet: Fleet) -> None:
-    """A process without a scheduler adds a job that is due in 20 ms. Otherwise the next pass would come in an hour."""
+    """A process without a scheduler adds a job that is due in 20 ms. The scheduler runs it, although its next pass is
+    in an hour."""
     fleet.run(1, max_sleep_s=3600)
     for number in range(20):
         moment = datetime.now(UTC) + timedelta(milliseconds=20)
@@ -174,7 +177,7 @@ def test_long_ticks_survive_their_process(fleet: Fleet) -> None:
 
 @stock
 def test_a_server_that_is_killed_and_away_stops_nobody(fleet: Fleet) -> None:
-    """After ten seconds without a server both schedulers live, and no job is lost."""
+    """The server is killed and is away for ten seconds. Both schedulers stay alive, and all jobs run."""
     fleet.one_shots(200, in_s=1, apart_ms=60)
     runners = fleet.run(2, lease_s=6)
     fleet.wait_until(lambda: len(fleet.fired()) >= 20, "some had fired")

@@ -27,7 +27,7 @@ def replace_ref(store: Any, job_id: str, new: str) -> None:
 
 
 def test_jobs_are_counted_and_listed_by_state(shared_store: Any, make_job: Any) -> None:
-    """Listings read pages, cursors and entries without an import of the jobs' code."""
+    """Jobs are counted by state, listed page by page, and found by due time, without an import of their code."""
     store = shared_store
     store.add_jobs([make_job(FAR + timedelta(seconds=n), id=f"j{n:02d}", name=f"n{n}") for n in range(7)])
     store.add_job(make_job(None, id="paused"))
@@ -52,7 +52,8 @@ def test_jobs_are_counted_and_listed_by_state(shared_store: Any, make_job: Any) 
 
 
 def test_many_jobs_are_added_and_removed_in_few_calls(shared_store: Any, make_job: Any) -> None:
-    """The call returns existing ids, and their jobs do not change."""
+    """`add_jobs` returns the ids that already exist, and does not change their jobs. `remove_jobs` returns how many it
+    removed."""
     jobs = [make_job(FAR, id=f"j{n}") for n in range(601)]
     assert shared_store.add_jobs(jobs[:5]) == []
     assert shared_store.add_jobs(jobs) == [f"j{n}" for n in range(5)]
@@ -87,7 +88,7 @@ def test_tags_and_metadata_survive_runs_and_changes(shared_store: Any, make_job:
 
 
 def test_a_job_is_paused_resumed_and_run_now_without_its_code(shared_store: Any, make_job: Any) -> None:
-    """The process that changes the job cannot import its function."""
+    """A process that cannot import a job's function can still pause the job, resume it and make it due now."""
     store = shared_store
     trigger = IntervalTrigger(hours=1, start_date=FAR, timezone="Europe/Berlin")
     store.add_job(make_job(FAR, id="a", trigger=trigger))
@@ -104,7 +105,7 @@ def test_a_job_is_paused_resumed_and_run_now_without_its_code(shared_store: Any,
 
 
 def test_a_trigger_that_has_ended_is_removed_when_resumed(shared_store: Any, make_job: Any) -> None:
-    """`resume` removes the job, as a scheduler does."""
+    """`resume` removes a job whose trigger gives no further run time, as a scheduler does."""
     shared_store.add_job(make_job(FAR, id="a", trigger=IntervalTrigger(hours=1, end_date=OLD, timezone="UTC")))
     shared_store.pause("a")
     assert shared_store.resume("a") is None
@@ -173,7 +174,7 @@ def test_a_run_under_way_is_signed_with_its_times(request: pytest.FixtureRequest
 
 
 def test_a_job_whose_executor_is_unknown_is_kept(impatient_store: Any, make_job: Any) -> None:
-    """A stock scheduler without a job's executor would remove the job. The store quarantines the job before."""
+    """A stock scheduler without a job's executor removes the job. The store quarantines the job instead."""
     impatient_store.add_job(make_job(OLD, id="a", executor="elsewhere"))
     (job,) = impatient_store.get_due_jobs(OLD)
     impatient_store.remove_job(job.id)
@@ -239,7 +240,7 @@ def test_what_runs_is_listed_with_its_owner(shared_store: Any, make_job: Any) ->
 
 
 def test_a_producer_adds_jobs_without_a_scheduler(shared_store: Any) -> None:
-    """A producer has the arguments of a scheduler's `add_job`, also those for existing ids."""
+    """`Producer.add_job` has the arguments of a scheduler's `add_job`, such as `replace_existing`."""
     with Producer(shared_store, timezone="Europe/Berlin", job_defaults={"misfire_grace_time": 9}) as producer:
         job_id = producer.add_job(sample, "cron", hour=3, id="a", args=[1], metadata={"m": 1}, tags=["t"])
         assert job_id == "a"
@@ -263,7 +264,7 @@ def sample(*_: Any) -> None:
 
 
 def test_a_memory_store_tells_the_same(make_job: Any) -> None:
-    """A memory store has the counts, pages, spans of time, tags, metadata, runs in flight and history too."""
+    """A memory store also has counts, pages, searches by due time, tags, metadata, runs in flight and history."""
     store = WheelJobStore(history=2)
     jobs = [make_job(FAR + timedelta(seconds=n), id=f"j{n}") for n in range(4)]
     assert store.add_jobs(jobs, metadata={"m": 1}, tags=["t"]) == []

@@ -41,12 +41,13 @@ def name_elsewhere(store: Any) -> None:
 
 
 def aliases() -> dict[str, str]:
-    """The aliases in a process that runs the new release."""
+    """The aliases of a process with the new release. They map `MOVED` to the function `send`."""
     return {MOVED: f"{send.__module__}:send"}
 
 
 def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) -> None:
-    """The job is given back with refs, which the next run removes. The wait does not count as lateness."""
+    """A process without the job's function gives the job back and marks it with refs. The next run, in another process,
+    removes the refs. The wait does not count as lateness."""
     old, new = open_fake(), open_fake(aliases=aliases(), misfire="claim")
     old.add_job(new_job)
     old.set_tags("j", ["t"])
@@ -80,7 +81,8 @@ def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) ->
 def test_an_idle_process_tells_what_it_refuses_at_once(
     open_fake: Any, make_job: Any, new_job: Any, lacking: str
 ) -> None:
-    """The refusal is stored at once and not with the next heartbeat. Until then no other process can run the job."""
+    """The refusal is stored at once and not with the next heartbeat. Until it is stored, no other process can run the
+    job."""
     idle = open_fake()
     idle.start(None, "default")
     idle.add_job(new_job if lacking == "function" else make_job(NOW, id="j", executor="elsewhere"))
@@ -96,7 +98,8 @@ def test_an_idle_process_tells_what_it_refuses_at_once(
 
 
 def test_an_idle_process_reads_a_job_that_was_replaced_at_once(open_fake: Any, make_job: Any) -> None:
-    """The store refuses the settlement of a replaced job. The settler thread reads the job without another pass."""
+    """The store refuses the settlement of a job that was replaced. The settler thread reads the new job at once,
+    without another pass."""
     idle, other = open_fake(), open_fake()
     idle.start(None, "default")
     idle._pass_until_s = time.monotonic() + 3600  # as if passes went on: the settler leaves it to them
@@ -187,7 +190,8 @@ def test_a_round_ends_with_a_process_that_has_refused_before(open_fake: Any, new
 
 
 def test_processes_that_come_and_go_make_rounds_too(open_fake: Any, new_job: Any) -> None:
-    """All processes of a round may have ended. So a round also ends after ten processes."""
+    """If all processes of a round have ended, none of them can refuse again. So a round also ends after ten
+    processes."""
     store = open_fake()
     store.add_job(new_job)
     name_elsewhere(store)
@@ -200,7 +204,8 @@ def test_processes_that_come_and_go_make_rounds_too(open_fake: Any, new_job: Any
 
 
 def test_who_has_refused_something_comes_later_than_the_others(open_fake: Any, new_job: Any) -> None:
-    """A process that refused leaves the job to a process that can run it. After a minute it claims as early again."""
+    """A process that refused a job leaves it to a process that can run it. After a minute it claims other jobs as early
+    as before."""
     old, new = open_fake(), open_fake(aliases=aliases())
     old.add_job(new_job)
     name_elsewhere(old)
@@ -216,7 +221,8 @@ def test_who_has_refused_something_comes_later_than_the_others(open_fake: Any, n
 
 
 def test_a_job_that_nobody_can_run_holds_up_no_other_for_long(open_fake: Any, new_job: Any) -> None:
-    """After three rounds probably no process can run the job. Then its refusal no longer delays other jobs."""
+    """After three rounds of refusals probably no process can run the job. Then its refusal no longer delays other
+    jobs."""
     store = open_fake()
     store.add_job(new_job)
     name_elsewhere(store)
@@ -229,7 +235,7 @@ def test_a_job_that_nobody_can_run_holds_up_no_other_for_long(open_fake: Any, ne
 
 
 def test_what_no_process_can_read_is_quarantined_at_once(open_fake: Any, new_job: Any) -> None:
-    """A job that one process cannot read is unreadable for every process."""
+    """A job that one process cannot read is unreadable for every process. So it is quarantined at its first claim."""
     store = open_fake()
     store.add_job(new_job)
     found = store.store.get(["j"])[0]
@@ -240,7 +246,7 @@ def test_what_no_process_can_read_is_quarantined_at_once(open_fake: Any, new_job
 
 
 def test_a_wrong_limit_is_named(open_fake: Any) -> None:
-    """One error names all wrong limits."""
+    """One error names all quarantine settings that are out of range."""
     from wheel_sched.errors import ConfigError
 
     with pytest.raises(ConfigError, match=r"(?s)quarantine_refusals.*quarantine_after_s"):
@@ -269,7 +275,8 @@ def test_a_forged_mark_stops_no_batch(open_fake: Any, make_job: Any, mark: str, 
 def test_an_item_that_cannot_even_be_refused_keeps_its_lease(
     open_fake: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The item is due again when its lease ends. The other jobs of the batch run, and the log has the reason."""
+    """The refusal of an unreadable item raises. The item is due again when its lease ends. The other jobs of the batch
+    run, and the log has the error."""
     store = open_fake()
     store.store.schedule([Item("evil", 0, b"no job", "job")])
     store.add_job(make_job(NOW, id="good"))
@@ -284,7 +291,8 @@ def test_an_item_that_cannot_even_be_refused_keeps_its_lease(
 
 
 def test_a_reason_is_one_line_of_plain_text(open_fake: Any, make_job: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A reason quotes stored data. A server cannot take half a character, and a line break could forge a log line."""
+    """A reason quotes stored data. It escapes half of a surrogate pair, which a server cannot store, and a line break,
+    which could forge a log line."""
     store = open_fake(quarantine_refusals=1, quarantine_after_s=0)
     store.start(None, "default")
     trigger = IntervalTrigger(seconds=1, start_date=NOW, timezone="UTC")

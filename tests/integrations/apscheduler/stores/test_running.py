@@ -102,7 +102,7 @@ def move_self(job_id: str) -> None:
 
 @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.real)])
 def opened(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Makes a store. Settings apply to a shared store."""
+    """Makes a store: in memory, or a shared one. Only the shared store uses the settings."""
     if request.param == "memory":
         return lambda **_: WheelJobStore()
     made: Callable[..., Any] = request.getfixturevalue("open_real")
@@ -194,7 +194,7 @@ def test_a_job_may_remove_itself_while_it_runs(opened: Any, started: Started) ->
 
 
 def test_a_job_may_reschedule_itself_while_it_runs(opened: Any, started: Started) -> None:
-    """The job's own change holds. The next run that the scheduler has planned does not."""
+    """The job's next run is the one that it has set itself, not the one that the scheduler had planned."""
     scheduler = started(opened())
     scheduler.add_job(move_self, "interval", seconds=0.05, args=["a"], id="a")
     scheduler.add_job(note, "interval", seconds=0.05, args=["b"])
@@ -252,7 +252,7 @@ def test_lateness_counts_from_the_claim(opened: Any, started: Started) -> None:
 
 @pytest.mark.real
 def test_what_is_claimed_too_late_is_missed(open_real: Any, started: Started) -> None:
-    """A grace time that the user chose holds. The dropped run is an event."""
+    """A run that is claimed after its grace time does not run. An event reports it."""
     store = open_real()
     scheduler = started(store)
     missed: list[Any] = []
@@ -265,7 +265,7 @@ def test_what_is_claimed_too_late_is_missed(open_real: Any, started: Started) ->
 
 @pytest.mark.real
 def test_at_most_once_leaves_the_store_before_it_runs(open_real: Any, started: Started) -> None:
-    """During the run the store does not have the run any more. A recurring job waits for its next run."""
+    """While a run is under way, the store no longer has it. A recurring job already waits for its next run."""
     store = open_real(delivery="at_most_once")
     scheduler = started(store)
     scheduler.add_job(wait_at, "date", args=["once"], id="once")
@@ -282,7 +282,7 @@ def test_at_most_once_leaves_the_store_before_it_runs(open_real: Any, started: S
     [("store", BackgroundScheduler), ("process", BackgroundScheduler), ("store", WheelBackgroundScheduler)],
 )
 def test_max_instances_holds_over_all_processes(open_real: Any, started: Started, scope: str, kind: Any) -> None:
-    """The next run of a long job is skipped with stock's event, or runs elsewhere if each process counts for itself."""
+    """With the scope "store", the next run of a long job is skipped. With "process", another process runs it."""
     events: list[Any] = []
     for store in [open_real(max_instances_scope=scope) for _ in range(2)]:
         started(store, kind).add_listener(events.append, EVENT_JOB_MAX_INSTANCES)
@@ -353,7 +353,7 @@ def test_huge_arguments_are_stored_and_too_huge_ones_refused(open_real: Any, mak
 
 @pytest.mark.real
 def test_a_store_that_fails_ends_no_loop(open_real: Any, started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call fails for a while, also with unusual errors. Afterwards the jobs run."""
+    """All calls to the store fail for a while, with two kinds of errors. Afterwards the jobs run."""
     store = open_real()
     scheduler = started(store)
     scheduler.add_job(note, "interval", seconds=0.05, args=["a"], id="a", misfire_grace_time=None)
@@ -379,7 +379,7 @@ def test_a_store_that_fails_ends_no_loop(open_real: Any, started: Started, monke
 def test_a_flushed_server_takes_the_jobs_and_not_the_scheduler(
     open_real: Any, started: Started, redis_client: Any, namespace: str
 ) -> None:
-    """The server has lost the namespace. The first call that notices this creates it again, and later jobs run."""
+    """A flush deletes the namespace. The first call that notices this creates it again, and later jobs run."""
     scheduler = started(open_real(max_sleep_s=0.05))
     scheduler.add_job(note, "date", run_date=datetime.now(UTC) + timedelta(hours=1), id="lost")
     redis_client.flushall()
@@ -394,7 +394,7 @@ def test_a_flushed_server_takes_the_jobs_and_not_the_scheduler(
 
 @pytest.mark.real
 def test_a_lease_that_ran_out_under_a_living_job_is_taken_up_again(open_real: Any, started: Started) -> None:
-    """Heartbeats fail until the lease ends, while the job still runs in its process. It does not run twice."""
+    """A lease ends while its job still runs. The process takes the lease again, and the job runs once."""
     store = open_real(lease_s=1)
     store.tracker.extend_leases = lambda: None
     scheduler = started(store)
@@ -458,7 +458,7 @@ def test_coroutines_run_in_an_event_loop(opened: Any) -> None:
 
 
 def test_a_blocking_scheduler_runs_them_too(opened: Any) -> None:
-    """BlockingScheduler claims and runs the jobs in the thread that started it."""
+    """BlockingScheduler runs the jobs of each store, and its `start` blocks the calling thread until the shutdown."""
     scheduler = BlockingScheduler(timezone="UTC")
     scheduler.add_jobstore(opened())
     scheduler.add_job(note, "interval", seconds=0.05, args=["a"])

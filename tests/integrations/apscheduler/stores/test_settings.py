@@ -80,7 +80,7 @@ def test_they_come_so_from_a_configuration() -> None:
     ],
 )
 def test_what_cannot_be_read_is_named(name: str, text: Any) -> None:
-    """The error says what was expected. The store opens nothing."""
+    """The error names the setting. The store opens no connection."""
     with pytest.raises(ConfigError, match=name.removesuffix("s")):
         RedisWheelJobStore("redis://localhost", **{name: text})
 

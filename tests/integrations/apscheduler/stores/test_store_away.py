@@ -58,7 +58,8 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 
 
 def test_a_scheduler_starts_without_its_store(start: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
-    """The scheduler logs one line, and can be shut down. Jobs that are added meanwhile raise a clear error."""
+    """The scheduler starts, logs one line, and can be shut down. Adding a job to the running scheduler raises an
+    error."""
     store = RedisWheelJobStore(NOBODY)
     with caplog.at_level(logging.WARNING):
         scheduler = start(store, lambda each: each.add_job(note, "date", args=["early"], id="early"))
@@ -105,7 +106,8 @@ def test_a_start_does_not_wait_for_a_server_that_hangs(
 
 
 def test_a_pass_that_comes_after_the_shutdown_claims_nothing(open_fake: Callable[..., Any]) -> None:
-    """A stock scheduler's thread may still wait for a lock when `shutdown` ends. No thread would settle its claims."""
+    """A stock scheduler's thread may make one more pass after `shutdown`. It claims nothing, because no thread would
+    settle the claims."""
     store = open_fake()
     store.start(None, "default")
     Producer(store, timezone="UTC").add_job(note, "date", args=["late"])
@@ -118,7 +120,8 @@ def test_a_pass_that_comes_after_the_shutdown_claims_nothing(open_fake: Callable
 def test_a_shutdown_waits_for_a_store_that_is_away_for_a_moment(
     open_fake: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the end of a run were not reported, the run would come again although no process has died."""
+    """`shutdown` waits until the end of each run is reported. Otherwise the run would be repeated although no process
+    has died."""
     store = open_fake()
     store.start(None, "default")
     Producer(store, timezone="UTC").add_job(note, "date", args=["once"])
@@ -161,7 +164,7 @@ def test_a_settler_that_ends_does_not_run_in_circles(monkeypatch: pytest.MonkeyP
 
 
 def test_a_run_that_is_put_back_waits_by_both_clocks(open_fake: Callable[..., Any]) -> None:
-    """A job is due when the local clock and the store's clock have reached its time. Their difference adds no delay."""
+    """The store's clock is a minute ahead. A run that is put back for a second does not wait a minute longer."""
     store = open_fake()
     Producer(store, timezone="UTC").add_job(note, "date", args=["once"], id="once")
     (occurrence,) = store.claim_batch(datetime.now(UTC)).occurrences
@@ -195,7 +198,7 @@ def test_a_store_that_answers_late_is_opened_late(
 
 
 def test_what_can_never_be_stored_is_refused_at_the_start() -> None:
-    """The start also checks jobs that were added before it."""
+    """A job that was added before the start cannot be serialized. `start` raises, although the store is away."""
     scheduler = BackgroundScheduler(timezone="UTC")
     scheduler.add_jobstore(RedisWheelJobStore(NOBODY))
     scheduler.add_job(lambda: None, "date", run_date=datetime.now(UTC) + timedelta(days=1))
@@ -216,7 +219,8 @@ def moody_server() -> Iterator[TemporaryServer]:
 def test_its_jobs_run_when_the_store_is_back(
     start: Callable[..., Any], moody_server: TemporaryServer, namespace: str
 ) -> None:
-    """Stored jobs run, and so do jobs that were added before or after the scheduler's start."""
+    """A scheduler starts while its store is away. When the store is back, stored jobs run, and so do jobs that were
+    added before or after the start."""
     before = RedisWheelJobStore(moody_server.url, namespace=namespace)
     soon = datetime.now(UTC) + timedelta(seconds=0.1)
     scheduler = BackgroundScheduler(timezone="UTC")
@@ -241,7 +245,7 @@ def test_its_jobs_run_when_the_store_is_back(
 
 @pytest.mark.real
 def test_a_store_that_cannot_be_used_still_ends_the_start(real_server: TemporaryServer, namespace: str) -> None:
-    """A store with another shard count never becomes usable, so the start raises and does not wait."""
+    """A namespace with another number of shards never becomes usable, so the start raises and does not wait."""
     RedisWheelJobStore(real_server.url, namespace=namespace, shards=2).store.close()
     scheduler = BackgroundScheduler(timezone="UTC")
     scheduler.add_jobstore(RedisWheelJobStore(real_server.url, namespace=namespace))
@@ -260,7 +264,8 @@ sys.stdin.read()
 
 @pytest.mark.real
 def test_an_embedded_server_is_taken_over_from_a_process_that_died(start: Callable[..., Any], tmp_path: Path) -> None:
-    """The owner and its server are killed. The scheduler starts the server again, and its jobs run."""
+    """The process that owns an embedded server is killed, and the server ends. The scheduler starts the server again,
+    and its jobs run."""
     command = [sys.executable, "-c", OWN, str(tmp_path / "jobs")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None

@@ -36,7 +36,7 @@ class Failing(BaseTrigger):
 
 
 class Fickle(Failing):
-    """A trigger that answers the first call, and raises when it gets the same arguments again."""
+    """A trigger that answers its first call and raises at every later call."""
 
     asked = 0
 
@@ -121,7 +121,7 @@ def test_what_would_be_unreadable_is_refused_when_it_is_added(make_job: Any, tri
     [("interval", [9000, 0, 0, 0]), ("interval", [0, -1, 0, 0]), ("interval", ["1", 0, 0, 0]), ("start_date", None)],
 )
 def test_a_stored_calendar_interval_that_never_comes_is_unreadable(make_job: Any, field: str, wrong: Any) -> None:
-    """APScheduler would search for the trigger's next date for ever, or raise."""
+    """The codec refuses such a trigger: APScheduler would search for its next date for ever, or raise."""
     trigger = CalendarIntervalTrigger(days=1, start_date=date(2026, 1, 1), timezone="UTC")
     codec = JobCodec()
     front, _, doc = codec.encode(make_job(NOW, id="j", trigger=trigger)).rpartition(b";")
@@ -143,7 +143,7 @@ def test_an_interval_without_a_start_is_unreadable(make_job: Any) -> None:
 
 
 def test_a_pass_survives_a_trigger_that_no_calendar_satisfies(open_fake: Any, make_job: Any) -> None:
-    """The job is quarantined, because no process can compute its next run time. The other job runs."""
+    """A job's next run time is beyond the calendar. The job is quarantined, and the other job of the pass runs."""
     store = open_fake()
     store.add_job(make_job(NOW, id="bad", trigger=too_long()))
     store.add_job(make_job(NOW, id="good"))
@@ -154,7 +154,8 @@ def test_a_pass_survives_a_trigger_that_no_calendar_satisfies(open_fake: Any, ma
 
 
 def test_a_trigger_of_ones_own_that_fails_is_given_back(open_fake: Any, make_job: Any) -> None:
-    """Another process may have a corrected trigger class. After many rounds of refusals the job is quarantined."""
+    """A job whose trigger class raises is given back, because another process may have a corrected class. Only after
+    many rounds of refusals is the job quarantined."""
     store = open_fake(triggers=[Failing])
     store.add_job(make_job(NOW, id="bad", trigger=Failing()))
     store.add_job(make_job(NOW, id="good"))
@@ -167,7 +168,8 @@ def test_a_trigger_of_ones_own_that_fails_is_given_back(open_fake: Any, make_job
 
 
 def test_a_pass_asks_a_trigger_once_for_what_comes_next(open_fake: Any, make_job: Any) -> None:
-    """A second call could return another time, because jitter is random."""
+    """A pass calls the trigger once for the next run time. A second call could give another time, because jitter is
+    random."""
     store = open_fake(triggers=[Fickle])
     store.add_job(make_job(NOW, id="j", trigger=Fickle()))
     assert stock_pass(store) == {"j": [NOW]}
@@ -197,7 +199,8 @@ def test_in_memory_it_is_said_and_tried_again(make_job: Any, caplog: pytest.LogC
     ids=["cron", "intervals"],
 )
 def test_parts_that_never_agree_hold_nobody_up(open_fake: Any, make_job: Any, trigger: Any) -> None:
-    """APScheduler would search for a common time for ever, under the scheduler's lock. The job is quarantined."""
+    """The parts of an AndTrigger have no common time. The job is quarantined, because APScheduler would search for
+    ever, under the scheduler's lock."""
     due = NOW.replace(hour=2, minute=0, second=0) - timedelta(days=1)
     store = open_fake()
     store.add_job(make_job(due, id="bad", trigger=trigger))
@@ -209,7 +212,7 @@ def test_parts_that_never_agree_hold_nobody_up(open_fake: Any, make_job: Any, tr
 
 
 def test_parts_that_agree_run_when_they_do(open_fake: Any, make_job: Any) -> None:
-    """The parts run at the time that APScheduler computes, with or without jitter."""
+    """A job with a combined trigger runs at the time that APScheduler computes, with or without jitter."""
     hourly = IntervalTrigger(hours=1, start_date=NOW, timezone="UTC")
     ended = DateTrigger(NOW, "UTC")
     for trigger in (AndTrigger([hourly, hourly]), OrTrigger([hourly, ended]), AndTrigger([hourly, ended])):

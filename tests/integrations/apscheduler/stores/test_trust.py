@@ -1,4 +1,5 @@
-"""A person who can write to a store cannot choose what runs. Only functions of listed modules and signed jobs run."""
+"""A person who can write to a store cannot choose what runs. A job runs if it is signed, if its function's module is
+listed, or if this process has added the function."""
 
 from __future__ import annotations
 
@@ -130,7 +131,8 @@ def test_only_what_a_listed_module_has_defined_itself_can_be_reached(planted: An
 
 @pytest.mark.parametrize("ref", ["click:edit", "click.termui:edit", "kombu.serialization:loads", "hypothesis:settings"])
 def test_a_job_that_is_not_signed_calls_no_library(planted: Any, ref: str) -> None:
-    """The process has added no job with the function and has not listed its module. The module is not imported."""
+    """An unsigned job names a library function that this process has neither added nor listed. The job is refused, and
+    the library is not imported."""
     before = set(sys.modules)
     for codec in (JobCodec(), JobCodec(allow=[HERE])):
         with pytest.raises(Forbidden):
@@ -143,7 +145,8 @@ def test_a_job_that_is_not_signed_calls_no_library(planted: Any, ref: str) -> No
     [("send", send), ("Base", Base), ("Base.help", Base.help), ("Base.run", Base.run), ("Child.run", Base.run)],
 )
 def test_own_functions_classes_and_methods_are_found(planted: Any, name: str, expected: Any) -> None:
-    """The functions are in a listed module or below a listed package. A signed job may name any module."""
+    """A job may call functions, classes and methods of a listed module, or of a module in a listed package. A signed
+    job may call those of an unlisted module."""
     assert planted(f"{HERE}:{name}", JobCodec(allow=["tests"])) is expected
     signed = JobCodec(secret=SECRET)
     assert planted(f"{HERE}:{name}", signed, signer=signed) is expected
@@ -162,7 +165,8 @@ def test_without_a_list_and_a_signature_what_this_process_has_added_runs(make_jo
 
 
 def test_what_is_allowed_and_not_there_is_another_matter(planted: Any) -> None:
-    """The error is `NotHere` and not `Forbidden`, because another process may have the module or the function."""
+    """An allowed function is missing in this process. The error is `NotHere`, not `Forbidden`, because another process
+    may have it."""
     for ref in ("nowhere_to_be_found:f", f"{HERE}:gone", f"{HERE}:Base.gone"):
         with pytest.raises(NotHere) as caught:
             planted(ref, JobCodec(allow=["nowhere_to_be_found", HERE]))
@@ -170,7 +174,7 @@ def test_what_is_allowed_and_not_there_is_another_matter(planted: Any) -> None:
 
 
 def test_a_function_named_in_so_many_words_may_be_of_any_kind(make_job: Any, planted: Any) -> None:
-    """The list may contain the function's full name, or the function itself."""
+    """A function of any kind may run if the list contains its full name or the function itself."""
     for allow in ([f"{HERE}:cached"], [another, f"{HERE}:cached"]):
         assert planted(f"{HERE}:cached", JobCodec(allow=allow)) is cached
     assert planted(f"{HERE}:another", JobCodec(allow=[another])) is another
@@ -227,7 +231,8 @@ def test_an_alias_allows_where_it_leads(planted: Any) -> None:
 
 
 def test_over_a_folder_a_secret_is_made_and_kept(tmp_path: Path, make_job: Any) -> None:
-    """The secret is made once, and only its owner can read it. All processes that use the folder read the same one."""
+    """A store over a folder makes a secret once, in a file that only its owner can read. All processes that use the
+    folder read the same secret."""
     folder = tmp_path / "jobs"
     store, other = (RedisWheelJobStore(f"embedded:{folder}") for _ in range(2))
     job = make_job(OLD, id="a", func=send)
@@ -240,7 +245,8 @@ def test_over_a_folder_a_secret_is_made_and_kept(tmp_path: Path, make_job: Any) 
 
 
 def test_of_several_that_make_a_secret_one_wins(tmp_path: Path) -> None:
-    """All threads get the same secret, and none reads an incomplete one."""
+    """Eight threads make the secret of one folder at once. All get the same secret, and none reads an incomplete
+    one."""
     found: list[bytes] = []
     threads = [threading.Thread(target=lambda: found.append(kept_secret(tmp_path / "new"))) for _ in range(8)]
     for thread in threads:
@@ -252,7 +258,7 @@ def test_of_several_that_make_a_secret_one_wins(tmp_path: Path) -> None:
 
 
 def test_a_secret_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
-    """An error names the problem, and no job is stored without a secret."""
+    """An error names a secret's file that is damaged or cannot be written, and no job is stored without a secret."""
     (tmp_path / FILE).write_text("short")
     with pytest.raises(ConfigError, match=re.escape(FILE)):
         kept_secret(tmp_path)
@@ -261,7 +267,8 @@ def test_a_secret_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
 
 
 def test_the_secret_of_the_environment_goes_before_a_kept_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A given secret comes before the environment's, and this before the folder's. A store behind a URL keeps none."""
+    """A secret in the environment is used instead of the one in an embedded server's folder. A store with a server's
+    URL makes no secret."""
     assert secret_for("redis://localhost") is None
     monkeypatch.setenv(ENVIRONMENT, SECRET)
     assert secret_for("redis://localhost") == secret_for(f"embedded:{tmp_path}") == SECRET
@@ -288,7 +295,7 @@ def test_a_secret_given_as_text_can_be_rotated(make_job: Any, monkeypatch: pytes
 def test_a_store_without_a_secret_says_so_once(
     open_fake: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The one warning says how to sign jobs. A signed store does not warn."""
+    """Two unsigned stores in a process log one warning. It says how to sign jobs. A signed store does not warn."""
     monkeypatch.setattr(signing, "_warned", threading.Event())
     for settings in ({"secret": SECRET}, {}, {}):
         store = open_fake(**settings)
@@ -347,7 +354,7 @@ def test_this_project_is_not_an_application(planted: Any, package: str) -> None:
 def test_a_module_of_ones_own_named_test_is_an_application(
     planted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python finds the application's own module before the one of the standard library."""
+    """Python finds the application's own module `test` before the standard library's, so its functions may run."""
     (tmp_path / "test.py").write_text("def nightly(): pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in [name for name in sys.modules if name.partition(".")[0] == "test"]:

@@ -84,7 +84,8 @@ def test_a_local_zone_without_a_name_is_found_by_its_file(
 
 
 def test_a_local_zone_is_found_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment variable TZ holds the zone's name, or the path of its file."""
+    """The environment variable TZ has the local zone's name or the path of its file. The zone is stored under its
+    name."""
     monkeypatch.setattr(values, "LOCAL_FILES", (tmp_path / "nothing",))
     local = made_from(database_file("Europe/Berlin"))
     for value in (":Europe/Berlin", str(database_file("Europe/Berlin"))):
@@ -96,7 +97,8 @@ def test_a_local_zone_is_found_by_the_environment(tmp_path: Path, monkeypatch: p
 def test_a_zone_that_nobody_could_read_is_refused_when_the_job_is_added(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_job: Any
 ) -> None:
-    """A zone that no process could find by a name, with its offsets, is refused already when the job is added."""
+    """A job is refused when it is added, if its zone has no name under which another process finds a zone with its
+    offsets."""
     monkeypatch.setenv("TZ", "America/New_York")  # of other offsets than what is asked for
     monkeypatch.setattr(values, "LOCAL_FILES", (tmp_path / "nothing",))
     with database_file("Europe/Berlin").open("rb") as data:
@@ -113,7 +115,7 @@ def test_a_zone_that_nobody_could_read_is_refused_when_the_job_is_added(
 
 @pytest.mark.parametrize("when", [10**30, -(10**30)])
 def test_a_time_that_no_calendar_has_is_an_unreadable_job(make_job: Any, when: int) -> None:
-    """Every method of the codec that reads the time raises `Unreadable`."""
+    """If a record's time is beyond the calendar, each method of the codec that reads the time raises `Unreadable`."""
     job = make_job(WINTER)
     codec = JobCodec()
     version, _, rest = codec.encode(job).split(b";", 2)
@@ -128,7 +130,8 @@ def test_a_time_that_no_calendar_has_is_an_unreadable_job(make_job: Any, when: i
 
 
 def test_an_item_of_such_a_time_is_listed_beside_the_others(open_fake: Any, make_job: Any) -> None:
-    """The item is quarantined when it is due. Lists of the quarantine and of all jobs contain it and raise no error."""
+    """A job whose stored time is beyond the calendar is quarantined when it is due. Lists of the quarantine and of all
+    jobs contain it and raise no error."""
     store = open_fake()
     for job_id in ("bad", "good"):
         store.add_job(make_job(WINTER, id=job_id))

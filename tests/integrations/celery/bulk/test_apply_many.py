@@ -90,7 +90,8 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options) or "none")
 def test_each_message_is_that_of_apply_async(app: Celery, options: dict[str, Any]) -> None:
-    """The messages are equal byte for byte except for ids, whatever the arguments, with a template and without."""
+    """The messages of `apply_many` and of single calls of `apply_async` are equal byte for byte, except for their
+    ids."""
     add = app.tasks["bulk.add"]
     if "link" in options:
         options = {"link": add.si(7)}
@@ -105,7 +106,8 @@ def test_each_message_is_that_of_apply_async(app: Celery, options: dict[str, Any
 
 
 def test_a_loop_is_not_needed_for_thousands(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`apply_many` reads tuples from a generator. Celery makes the first message, and a template makes the others."""
+    """`apply_many` reads tuples from a generator. Celery makes the first message. It is the template for the others,
+    which differ only in id and arguments."""
     filled = []
     fill = MessageTemplate.fill
 
@@ -123,7 +125,8 @@ def test_a_loop_is_not_needed_for_thousands(app: Celery, monkeypatch: pytest.Mon
 
 
 def test_each_call_may_have_its_own_eta_and_id(app: Celery) -> None:
-    """A task that is due within the horizon is sent to its queue at once, as by `apply_async`."""
+    """Each call may have its own ETA and task id. A task that is due within the horizon is sent at once, as by
+    `apply_async`."""
     soon, later = datetime.now(UTC), datetime.now(UTC) + timedelta(days=3)
     ids = apply_many(
         app.tasks["bulk.add"],
@@ -139,7 +142,7 @@ def test_each_call_may_have_its_own_eta_and_id(app: Celery) -> None:
 
 
 def test_handlers_of_before_task_publish_see_each_task(app: Celery) -> None:
-    """The store gets the message as the handlers have changed it."""
+    """The handler is called for each task. The store gets the message as the handler has changed it."""
     seen: list[str] = []
 
     def handler(headers: dict[str, Any], **_: Any) -> None:
@@ -178,7 +181,8 @@ def test_an_app_without_the_integration_sends_one_by_one(redis_url: str) -> None
 
 
 def test_a_mistake_in_a_later_batch_leaves_those_before_it_stored(app: Celery) -> None:
-    """Earlier batches are stored, and so is the batch whose call had begun."""
+    """The 1,001st call has wrong arguments, so `apply_many` raises. The two batches before it are stored, also the one
+    that was still being stored."""
     calls = [(number,) for number in range(1000)] + [(1, 2, 3)]
     with pytest.raises(TypeError):
         apply_many(app.tasks["bulk.add"], calls, countdown=600)
@@ -190,7 +194,8 @@ def test_a_mistake_in_a_later_batch_leaves_those_before_it_stored(app: Celery) -
 def test_a_store_that_goes_away_between_batches_loses_none(
     on_outage: str, when: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first batch is stored. The others go the stock way, or the error says how many tasks were sent."""
+    """The first batch is stored. With "stock", the other tasks are sent to the broker. With "refuse", the error says
+    how many tasks were sent."""
     app = make_app(redis_url, on_outage=on_outage)
     queue = app.conf.task_default_queue = f"between-{on_outage}-{when}"
     wheel, batches = app.wheel, itertools.count(1)
@@ -222,7 +227,7 @@ def test_a_store_that_goes_away_between_batches_loses_none(
 
 @pytest.mark.parametrize("on_outage", ["stock", "refuse"])
 def test_while_the_store_is_away_the_policy_of_the_app_holds(on_outage: str, redis_url: str) -> None:
-    """Tasks are sent the stock way, or all are refused, as the app's setting says."""
+    """The setting `on_outage` decides whether the tasks are sent to the broker with their ETA, or all are refused."""
     with temporary_server() as store:
         app = Celery("bulk", broker=broker_of(redis_url), set_as_current=False)
         install(app, store.url, namespace="away", on_outage=on_outage, timeout="1s")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def test_a_countdown_over_the_end_of_summer_time_is_as_long_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In Berlin, two hours after 02:30 summer time the clock shows 03:30 winter time."""
+    """In Berlin, a countdown of two hours from 02:30 summer time ends at 03:30 winter time."""
     now = datetime(2025, 10, 26, 0, 30, tzinfo=UTC)
 
     class Then(datetime):

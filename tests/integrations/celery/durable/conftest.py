@@ -1,7 +1,7 @@
 """Fixtures: real Celery workers in processes of their own, with servers of their own.
 
 Each task writes its run to a Redis list, with its ETA and the time. So a test counts early, late, lost and doubled
-tasks without a question to the code under test.
+tasks without asking the code under test.
 """
 
 from __future__ import annotations

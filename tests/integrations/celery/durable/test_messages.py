@@ -1,4 +1,5 @@
-"""A held task's message, once published, equals the message of stock Celery plus one header. Redis holds both."""
+"""A held task's message, once published, equals the message of stock Celery plus one header. Both are read from
+Redis."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def send(app: Celery, protocol: int, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("options", [PLAIN, RICH], ids=["plain", "rich"])
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_held_and_published_it_is_what_stock_sends(stage: Stage, protocol: int, options: dict[str, Any]) -> None:
-    """Queue, priority, body, type, encoding, compression, headers and properties are equal and in the same order."""
+    """A held task is published. Its queue, priority, body, type, encoding, compression, headers and properties equal
+    those of stock Celery, in the same order."""
     if protocol == 1:
         options = {name: options[name] for name in options if name not in ("root_id", "parent_id", "shadow")}
     priority = options.get("priority", 0)

@@ -68,7 +68,8 @@ def test_a_connection_that_died_meanwhile_costs_nothing(stages: Stages) -> None:
 
 
 def test_an_app_that_refuses_says_so_and_sends_nothing(stages: Stages) -> None:
-    """`on_outage="refuse"` raises the error that callers catch when a broker is away."""
+    """The store is away. With `on_outage="refuse"` an ETA task is not sent, and the caller gets an error. A task
+    without an ETA is sent."""
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     app = stage.producer(on_outage="refuse")

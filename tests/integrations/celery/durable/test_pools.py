@@ -56,7 +56,7 @@ def test_the_usual_life_of_an_app_is_as_in_stock(stage: Stage, pool: str) -> Non
 
 
 def live(stage: Stage, pool: str) -> Life:
-    """Send everything to one worker, and wait until all has ended."""
+    """Send all tasks of the test to one worker. Wait until they have ended, except the task `later`."""
     stage.worker(pool=pool).wait_ready()
     app, results = stage.app, {}
 
@@ -119,7 +119,7 @@ def every_task_ran_once_and_none_early(life: Life) -> None:
 
 
 def retries_waited_in_the_store_and_kept_their_count(life: Life) -> None:
-    """The pool sends the retries, by `retry(countdown=)` and by `autoretry_for`."""
+    """The tasks send their retries from the pool, by `retry(countdown=)` and by `autoretry_for`."""
     for name in ("again", "auto"):
         first, second = life.named(name)
         assert (first.retries, second.retries) == (0, 1)
@@ -139,14 +139,14 @@ def chains_groups_chords_links_and_replace_gave_what_stock_gives(life: Life) -> 
 
 
 def the_revoked_task_is_gone_and_the_expired_one_never_ran(life: Life) -> None:
-    """The revoked task leaves the store at once. Both end as REVOKED."""
+    """The revoked task leaves the store at once. Both tasks end as REVOKED."""
     assert life.named("revoked") == life.named("expired") == []
     assert (life.results["revoked"].state, life.results["expired"].state) == ("REVOKED", "REVOKED")
     assert life.results["revoked"].id not in [row["request"]["id"] for row in life.scheduled]
 
 
 def inspect_scheduled_showed_held_tasks_in_stock_shape(life: Life) -> None:
-    """The rows have the same keys as Celery's own."""
+    """The row of a held task in `inspect scheduled` has the same keys as a row of stock Celery."""
     (row,) = [row for row in life.scheduled if row["request"]["id"] == life.later_id]
     assert set(row) == {"eta", "priority", "request"}
     assert set(row["request"]) == {
@@ -157,7 +157,8 @@ def inspect_scheduled_showed_held_tasks_in_stock_shape(life: Life) -> None:
 
 
 def the_dispatcher_of_the_worker_reported_its_state(life: Life) -> None:
-    """With broker and store on one server the dispatcher uses push. Only the task due in ten minutes is still held."""
+    """Broker and store are one server, which itself moves due tasks to their queues (mode "push"). Only the task due in
+    ten minutes is still held."""
     dispatcher = life.stats["dispatcher"]
     assert (dispatcher["state"], dispatcher["mode"], dispatcher["failed"]) == ("running", "push", 0)
     assert life.stats["held"] == {"celery": 1}

@@ -1,4 +1,5 @@
-"""RabbitMQ is the broker, and the store is another server. The dispatcher claims, publishes, confirms and settles."""
+"""RabbitMQ is the broker, and the store is another server. The dispatcher claims tasks, publishes them, waits for
+RabbitMQ's confirms, and settles the tasks."""
 
 from __future__ import annotations
 

@@ -57,7 +57,8 @@ class Events:
 
 
 def test_events_tell_of_held_tasks_and_their_state_ends_as_in_stock(stage: Stage) -> None:
-    """`task-sent` and `task-revoked` come at once, `task-scheduled` at a takeover, `task-received` when due."""
+    """Monitors get `task-sent` and `task-revoked` at once, `task-scheduled` at a takeover, and `task-received` when the
+    task is due."""
     stage.app.conf.task_send_sent_event = stage.stock.conf.task_send_sent_event = True
     stage.worker("-E").wait_ready()
     events = Events(stage)
@@ -93,7 +94,8 @@ def test_events_tell_of_held_tasks_and_their_state_ends_as_in_stock(stage: Stage
 
 
 def test_one_of_several_workers_lists_what_is_held(stage: Stage) -> None:
-    """The first worker by name answers `inspect scheduled` for all. Each worker can remove a revoked task."""
+    """The first worker by name lists all held tasks in `inspect scheduled`, and the others list none. Each worker can
+    remove a revoked task."""
     for worker in [stage.worker(), stage.worker()]:
         worker.wait_ready()
     task = stage.app.send_task("note", ("far",), countdown=600)
@@ -110,7 +112,8 @@ def _rows(stage: Stage) -> dict[str, int]:
 
 
 def test_a_visibility_timeout_finds_nothing_of_a_held_task_to_repeat(stage: Stage) -> None:
-    """The message of a held task is acknowledged, so no restore finds it. Stock would run it after each restore."""
+    """The message of a held task is acknowledged, so the broker does not deliver it again after the visibility timeout.
+    Stock would run the task after each timeout."""
     for worker in [stage.worker(), stage.worker()]:
         worker.wait_ready()
     names = [f"task {i}" for i in range(20)]

@@ -28,7 +28,8 @@ CASES += [(pool, "warm") for pool in ("solo", "gevent", "eventlet")]
 
 @pytest.mark.parametrize(("pool", "way"), CASES)
 def test_nothing_is_lost_or_doubled(stage: Stage, pool: str, way: str) -> None:
-    """At the shutdown, tasks within the horizon are in the worker's timer, and all others in the store."""
+    """At the shutdown, tasks within the horizon are in the worker's timer, and all others in the store. The next worker
+    runs each task once."""
     number, settings = WAYS[way]
     worker = stage.worker(pool=pool, SETTINGS=json.dumps({**settings, "wheel_horizon": HORIZON})).wait_ready()
     app = stage.producer(horizon=HORIZON)

@@ -32,8 +32,8 @@ def test_every_pairing_runs_each_task_once(stage: Stage, workers: tuple[str, ...
 
 @pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
 def test_a_worker_with_a_shorter_horizon_takes_nothing_back(stages: Stages, apart: bool) -> None:
-    """A held task reaches this worker a second before it is due, which is twice the worker's horizon.
-    Its item is mostly still in flight then, so the worker must not take the task over.
+    """A held task reaches the worker a second before it is due, which is twice the worker's horizon.
+    The task's item is mostly still in flight then, so the worker must not take the task over.
     """
     stage = stages.stage(store_url=stages.server().tcp_url if apart else None)
     stage.worker(SETTINGS='{"wheel_horizon": "500ms"}').wait_ready()
@@ -107,7 +107,8 @@ def test_a_drain_leaves_everything_to_stock_workers(stage: Stage) -> None:
 
 @pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
 def test_a_drain_beside_installed_workers_loses_nothing(stages: Stages, apart: bool) -> None:
-    """Installed workers do not take over drained tasks, even early ones. The tasks wait in the workers' memory."""
+    """Drained tasks are due in ten minutes. Installed workers do not take them over again: the tasks wait in the
+    workers' memory."""
     stage = stages.stage(store_url=stages.server().tcp_url if apart else None)
     stage.worker().wait_ready()
     ids = {stage.app.send_task("note", countdown=600).id for _ in range(60)}

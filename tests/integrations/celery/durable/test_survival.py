@@ -1,6 +1,6 @@
 """Cases in which stock Celery loses or doubles tasks, in each pool: a killed worker, a visibility timeout, an outage.
 
-One test for a pool of processes and one for a pool of greenlets, since workers start slowly; `test_pools` and
+There is one test for a pool of processes and one for greenlets, because workers start slowly. `test_pools` and
 `test_shutdowns` run in every pool. `test_workers_lost`, `test_seen_from_outside` and `test_outages` test each case
 alone, and in more detail. The simulated world `celery` kills workers and servers at every call.
 """

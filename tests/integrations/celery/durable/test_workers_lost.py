@@ -58,7 +58,8 @@ def test_what_a_killed_worker_had_in_its_timer_is_left_to_the_broker(stage: Stag
 
 
 def test_a_stopped_worker_neither_keeps_nor_doubles_what_is_held(stage: Stage) -> None:
-    """A worker gets SIGSTOP before the tasks are due, and SIGCONT after another worker has run all of them."""
+    """A worker gets SIGSTOP before the tasks are due, and SIGCONT after another worker has run all of them. It runs
+    none of them again."""
     stopped = stage.worker("-Q", "elsewhere").wait_ready()  # it dispatches and consumes nothing that matters here
     names = [f"task {i}" for i in range(100)]
     for name in names:
@@ -73,7 +74,8 @@ def test_a_stopped_worker_neither_keeps_nor_doubles_what_is_held(stage: Stage) -
 
 
 def test_dispatchers_racing_hand_over_each_task_once(stage: Stage) -> None:
-    """20,000 tasks are due at once for two workers. The queue gets each once, and the workers' counters agree."""
+    """20,000 tasks are due at once for two workers. The queue gets each task once, and the workers' counters sum up to
+    20,000."""
     count = 20_000
     _park(stage, count, stage.store.now_ms() + 6_000)
     for worker in [stage.worker(), stage.worker()]:
@@ -87,7 +89,8 @@ def test_dispatchers_racing_hand_over_each_task_once(stage: Stage) -> None:
 
 
 def test_a_worker_stopped_beyond_its_lease_while_it_publishes_loses_nothing(stages: Stages) -> None:
-    """Broker and store are two servers. Another worker takes over the claimed tasks. Only these can be sent twice."""
+    """A worker stops while it publishes, until its lease has ended. Another worker takes over the claimed tasks. Only
+    these can be sent twice, because broker and store are two servers."""
     broker, rest = stages.server(), stages.server()
     stage = stages.stage(server=rest, broker_url=broker.tcp_url)
     count = 10_000

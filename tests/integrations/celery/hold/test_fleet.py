@@ -28,7 +28,8 @@ def test_a_worker_sends_what_its_namespace_holds_while_its_dispatcher_runs(answe
 
 
 def test_settings_that_differ_on_one_namespace_are_named() -> None:
-    """Workers of other namespaces and stock workers are not compared."""
+    """`differing` compares this app's settings with those of the workers of its namespace. It ignores all other
+    workers."""
     mine = WheelSettings()
     same, short = {"settings": reported(mine)}, {"settings": reported(WheelSettings(horizon=500, lead=1000))}
     other = {"settings": reported(WheelSettings(namespace="other", horizon=1, lead=0))}

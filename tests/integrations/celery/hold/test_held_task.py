@@ -143,7 +143,8 @@ def test_an_id_is_the_same_each_time_a_message_is_seen() -> None:
 @settings(max_examples=50)
 @given(st.integers(0, 2**48), st.integers(0, 5_000))
 def test_tasks_leave_the_store_within_the_lead_and_together(eta_ms: int, lead_ms: int) -> None:
-    """Tasks are released at most the lead before their ETA, at least 7/8 of it, and at few different times a second."""
+    """A task is released between 7/8 of the lead and the whole lead before its ETA. Tasks with near ETAs share a
+    release time."""
     release = release_ms(eta_ms, lead_ms)
     assert max(0, eta_ms - lead_ms) <= release <= max(0, eta_ms - lead_ms) + lead_ms // 8
     later = [release_ms(eta_ms + i, lead_ms) for i in range(0, max(lead_ms, 1), max(1, lead_ms // 50))]
@@ -152,7 +153,8 @@ def test_tasks_leave_the_store_within_the_lead_and_together(eta_ms: int, lead_ms
 
 
 def test_another_eta_stands_in_the_message_too() -> None:
-    """The new ETA is in the header, or in a JSON body of protocol 1. For other bodies the error says so."""
+    """`with_eta` changes the ETA in the header, or in the JSON body of protocol 1. For any other body it raises an
+    error."""
     later = task().with_eta(ETA_MS + 60_000)
     assert instant_ms(later.headers["eta"], None) == later.eta_ms == ETA_MS + 60_000
     old = task(headers={}, body='{"task": "note", "eta": null}').with_eta(ETA_MS)

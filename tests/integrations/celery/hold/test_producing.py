@@ -86,7 +86,8 @@ def test_a_task_can_be_found_by_its_id_and_is_counted_under_its_queue(installed:
 def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_their_own(
     installed: InstalledApp,
 ) -> None:
-    """Stock Celery runs all of them. A message that is sent again after a lost reply is the same task."""
+    """Several messages have one id and ETA, but other arguments or queues. All are held, because stock Celery runs all
+    of them. A message that is sent again after a lost reply is held only once."""
     for number, queue in [(1, "a"), (2, "a"), (1, "b"), (1, "a"), (2, "a")]:
         installed.send("note", number, task_id="chosen", eta=FAR, queue=queue)
     held = sorted((task.queue, json.loads(task.body)[0][0]) for task in installed.held())
@@ -110,7 +111,8 @@ def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_t
 def test_one_id_and_eta_with_other_headers_are_tasks_of_their_own(
     installed: InstalledApp, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    """Stock Celery runs both, for example for two tenants. A message that is sent again is the same task."""
+    """Two messages have one id and ETA, but other headers, for example of two tenants. Both are held, because stock
+    Celery runs both. A message that is sent again is held only once."""
     for options in (one, other, one, other):
         installed.send("note", 1, task_id="chosen", eta=FAR, **options)
     assert len(installed.held()) == 2
@@ -131,14 +133,16 @@ def test_one_id_and_eta_with_other_headers_are_tasks_of_their_own(
 def test_what_another_attempt_to_send_changes_makes_no_other_task(
     installed: InstalledApp, options: dict[str, Any]
 ) -> None:
-    """A repeated call after a lost reply must not make a second task."""
+    """A call that is repeated after a lost reply may have other values of these options. The task is still held only
+    once."""
     installed.send("note", 1, task_id="chosen", eta=FAR)
     installed.send("note", 1, task_id="chosen", eta=FAR, **options)
     assert len(installed.held()) == 1
 
 
 def test_the_order_of_stamps_makes_no_other_task(installed: InstalledApp) -> None:
-    """Celery makes sets of stamps, which have no order."""
+    """Celery makes sets of stamps, so a message that is sent again may have them in another order. It is held only
+    once."""
     for names, values in ((["x", "y"], ["1", "2"]), (["y", "x"], ["2", "1"])):
         installed.send("note", 1, task_id="chosen", eta=FAR, stamped_headers=names, x=values, y="3")
     assert len(installed.held()) == 1
@@ -173,7 +177,8 @@ def test_a_message_over_the_limit_goes_the_stock_way(installed: InstalledApp, ca
 
 
 def test_broadcasts_are_never_held(make_installed: Callable[..., InstalledApp]) -> None:
-    """If a broadcast were held, it would have to become a message for each worker when it is due."""
+    """A broadcast is sent at once. If it were held, it would have to become a message for each worker when it is
+    due."""
     installed = make_installed(conf={"task_queues": [Queue("celery"), Broadcast("all")]})
     installed.send(exchange="all", exchange_type="fanout", routing_key="celery", countdown=60)
     installed.send(
@@ -185,7 +190,8 @@ def test_broadcasts_are_never_held(make_installed: Callable[..., InstalledApp]) 
 def test_native_delayed_delivery_is_undone(
     installed: InstalledApp, make_installed: Callable[..., InstalledApp]
 ) -> None:
-    """For quorum queues, Celery writes the delay into the routing key. A held message goes to its original exchange."""
+    """For quorum queues, Celery sends to a delay exchange and writes the delay into the routing key. A held task has
+    the original exchange and routing key."""
     installed = make_installed(conf={"task_queues": [Queue("q", Exchange("e", type="topic"), routing_key="a.b")]})
     key = ".".join("0" * 25 + "111") + ".a.b"
     installed.send(exchange=Exchange("celery_delayed_27", type="topic"), routing_key=key, countdown=60)
@@ -206,7 +212,8 @@ _away = _raising(StoreUnavailable("gone"))
 def test_with_the_store_away_a_task_is_sent_the_stock_way(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next task is sent at once, because the producer does not ask the store again for a while."""
+    """Two tasks are sent to the broker while the store is away. The producer asks the store only for the first one, and
+    then not again for a while."""
     asked: list[int] = []
     monkeypatch.setattr(installed.wheel, "_begin", lambda _: asked.append(1) or _away())
     installed.send(countdown=60)
@@ -227,7 +234,8 @@ def test_with_the_store_away_a_task_is_sent_the_stock_way(
 def test_an_app_may_refuse_instead(
     make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch, error: StoreError, in_doubt: bool
 ) -> None:
-    """The error says whether the task was not sent, or the store may hold it nevertheless. The broker gets nothing."""
+    """With `on_outage="refuse"` the broker gets nothing. The error says whether the store may hold the task
+    nevertheless."""
     installed = make_installed(on_outage="refuse")
     monkeypatch.setattr(installed.wheel, "_begin", _raising(error))
     with pytest.raises(HoldRefused, match=r": in doubt, " if in_doubt else r": not sent: ") as refused:
@@ -247,9 +255,8 @@ def write(_number: int) -> None: ...
 def test_what_the_store_holds_unconfirmed_is_taken_out_before_it_is_sent(
     make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch, on_outage: str
 ) -> None:
-    """The store has the item, but no replica confirms it. If the item stayed and the message were sent, the task would
-    run twice. If neither, it could be lost.
-    """
+    """The store has the item, but no replica confirms it. With "stock" the item is removed and the message sent, so
+    that the task runs once. With "refuse" the item stays, and the error says so."""
     installed = make_installed(on_outage=on_outage)
     begin = installed.wheel._begin
 
@@ -278,7 +285,7 @@ def test_what_the_store_holds_unconfirmed_is_taken_out_before_it_is_sent(
 def test_what_has_left_the_store_unconfirmed_is_not_sent_as_well(
     make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task became due while the producer waited for a confirmation, and a dispatcher sent it."""
+    """A dispatcher has sent the task while the producer waited for a confirmation. So the producer does not send it."""
     installed = make_installed(on_outage="stock")
     begin = installed.wheel._begin
 
@@ -305,7 +312,7 @@ def test_a_first_try_without_an_answer_stays_in_doubt(installed: InstalledApp, m
 
 
 def test_holding_needs_no_broker(make_installed: Callable[..., InstalledApp]) -> None:
-    """The broker is away while a retry is held. The retry is not lost."""
+    """A task is held although the broker is away."""
     installed = make_installed(conf={"broker_url": "redis://127.0.0.1:1/0"})
     installed.app.send_task("note", countdown=60, ignore_result=True)
     assert [task.name for task in installed.held()] == ["note"]
@@ -331,9 +338,8 @@ def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(installed: In
 
 
 def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process's first task, which first asks where the broker is, also asks the store only once.
-    A store that hangs costs one timeout.
-    """
+    """A process that sends its first task also asks whether broker and store are one server. Still it asks the store
+    only once, so a store that hangs costs one timeout."""
     asked: list[Any] = []
 
     def hangs(*_: Any, **options: Any) -> Any:
@@ -351,7 +357,7 @@ def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.Monke
 def test_a_broker_that_hangs_is_asked_by_one_sender_and_then_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only one sender asks at a time. The pause after each attempt counts from its end and doubles up to a minute."""
+    """Only one sender asks at a time. There is a pause after each attempt. It doubles each time, up to a minute."""
     app = Celery("hanging", broker="redis://127.0.0.1:1/0", set_as_current=False)
     now_s, asked = [1000.0], list[float]()
 

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 def test_only_the_first_revoke_waits_for_a_store_that_hangs(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If each revoke asked the store, each would wait for a timeout.
-
-    When the store is back, the next revoke removes the held task.
-    """
+    """Three revokes arrive while the store hangs, and only the first asks the store. When the store is back, the next
+    revoke removes the held task."""
     asked: list[str] = []
     find = installed.store.find
 
@@ -56,7 +54,7 @@ def test_only_the_first_revoke_waits_for_a_store_that_hangs(
 def test_a_worker_that_stops_does_not_wait_for_a_queue_of_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Revokes that have not begun in time are dropped, and the log names them."""
+    """A worker stops. Revokes that have not begun in time are dropped, and the log has their number."""
     monkeypatch.setattr(commands, "STOP_S", 0.01)
     begun, over = threading.Event(), threading.Event()
 

@@ -32,7 +32,8 @@ def test_the_store_is_the_broker_when_that_is_a_redis() -> None:
     ],
 )
 def test_a_store_is_derived_from_plain_redis_urls_alone(broker: str | None, store: str | None) -> None:
-    """With any other broker, the app must name the store."""
+    """The store's URL is derived from a broker that is a single Redis server. With any other broker, the app must name
+    the store."""
     assert url_of_broker(broker) == store
 
 
@@ -63,14 +64,15 @@ def test_nothing_waits_in_a_worker_until_the_broker_takes_it_back(options: Any, 
 
 
 def test_a_horizon_that_is_given_stays_and_held_tasks_are_fetched_in_time_all_the_same() -> None:
-    """The given horizon does not change. `celery wheel doctor` reports that it exceeds the visibility timeout."""
+    """A given horizon does not change, even if it exceeds the visibility timeout. The lead is still at most a quarter
+    of the timeout."""
     conf = {"broker_transport_options": {"visibility_timeout": 1}}
     settings = load_settings({"horizon": 10}, conf, "redis://x")
     assert (settings.horizon, settings.lead) == (10_000, 250)
 
 
 def test_one_error_names_every_wrong_setting() -> None:
-    """The error suggests the right name for a misspelled setting."""
+    """One error names all wrong settings, and suggests the right name for a misspelled setting."""
     given: dict[str, Any] = {"horizon": "soon", "on_outage": "hope", "dispatch": "yes"}
     with pytest.raises(ConfigError) as caught:
         load_settings(given, {"wheel_horizn": 1}, "amqp://x")
@@ -118,7 +120,7 @@ def test_the_lead_follows_a_short_horizon(horizon: str | None, lead_ms: int) -> 
     [("2s", 2_000), (1.5, 1_500), (timedelta(minutes=1), 60_000), (True, None), (-1, None), ("x", None)],
 )
 def test_durations_are_texts_seconds_or_timedeltas(value: Any, ms: int | None) -> None:
-    """A duration is rounded up to whole milliseconds."""
+    """The result is in milliseconds. It is None if the value is no duration."""
     assert duration_ms(value) == ms
 
 

@@ -60,7 +60,7 @@ class Consumer:
         return name in self._active_tags
 
     def turn(self) -> None:
-        """End this turn of the event loop, and run the calls for the next ones."""
+        """Run the calls that are planned for the next turns of the event loop."""
         while self.soon:
             self.soon.pop(0)()
 
@@ -150,7 +150,7 @@ def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(
 
 @pytest.mark.parametrize("offset_us", [-HOUR_US, 0, HOUR_US], ids=["behind", "right", "ahead"])
 def test_a_workers_wrong_clock_moves_nothing(installed: InstalledApp, offset_us: int) -> None:
-    """A message that is due soon by the store's clock goes to stock Celery, with its time converted to this clock."""
+    """A message that is due soon by the store's clock goes to stock Celery, with its time by the worker's clock."""
     scene = Scene(installed, lambda: time.time_ns() // 1000 + offset_us)
     scene.receive("due", -0.01)
     scene.receive("soon", 1.5)
@@ -197,7 +197,7 @@ def test_a_clock_that_runs_fast_makes_no_task_early(installed: InstalledApp, mon
     ids=["no eta", "no date", "a number", "expired", "no id"],
 )
 def test_what_is_odd_stays_with_stock(installed: InstalledApp, headers: dict[str, Any]) -> None:
-    """Stock Celery reports the error or accepts the message."""
+    """A message with odd headers is left to stock Celery, which reports the error or accepts the message."""
     scene = Scene(installed)
     scene.receive("odd", 60, **headers)
     scene.consumer.turn()
@@ -222,7 +222,7 @@ def test_revoked_and_undecodable_ones_stay_with_stock(installed: InstalledApp) -
 
 
 def test_messages_that_wait_for_the_store_do_not_count_as_prefetched(installed: InstalledApp) -> None:
-    """If they counted, a worker whose store hangs would hold only such messages and fetch no due task."""
+    """If such messages counted, a worker whose store hangs would hold only them and fetch no due task."""
     scene = Scene(installed)
     for task_id in "abc":
         scene.receive(task_id, 60)
@@ -245,7 +245,7 @@ def test_with_the_store_away_they_stay_in_the_worker(installed: InstalledApp, mo
 
 
 def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(installed: InstalledApp) -> None:
-    """If the task is due much later, the copy is stored under the same id. Otherwise the worker asks for the item."""
+    """A copy that is due much later gets the held task's item id. If a copy is due soon, the worker reads the item."""
     first, second = Scene(installed), Scene(installed)
     eta = iso_of(installed.store.now_ms() + 60_000)
     first.receive("slow", 0, due=eta)
@@ -279,8 +279,8 @@ def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(i
 def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
     make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    """The producer got no answer and sent the task the stock way. A worker that takes it over makes the same item.
-    Other arguments make another item.
+    """The store did not answer, so the producer sent the task the stock way. A worker that takes it over makes the same
+    item. Other arguments make another item.
     """
     installed = make_installed(conf={"task_protocol": options.pop("task_protocol", 2), "task_queues": QUEUES})
     begin = installed.wheel._begin
@@ -314,7 +314,7 @@ def test_a_copy_of_what_has_left_the_store_runs(installed: InstalledApp) -> None
 
 
 def test_a_copy_runs_when_the_store_cannot_be_asked(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that runs twice is better than a task that is lost."""
+    """The worker runs the copy, because a task that runs twice is better than a task that is lost."""
     scene = Scene(installed)
     scene.receive("far", 60)
     scene.consumer.turn()
@@ -362,7 +362,7 @@ def test_a_rescheduled_task_is_not_taken_over_either(installed: InstalledApp) ->
 def test_a_mark_that_was_copied_into_another_message_means_nothing(
     installed: InstalledApp, changed: dict[str, Any]
 ) -> None:
-    """Celery copies the headers of a task into its retries. A retry that a stock worker sends is taken over."""
+    """Celery copies headers, and so our mark, into retries. A retry from a stock worker is taken over all the same."""
     installed.send(countdown=60)
     (message,) = installed.dispatch(installed.claim())
     message.headers.update(changed)
@@ -437,7 +437,7 @@ def let_it_look(scene: Scene) -> None:
 def test_an_item_stored_without_an_answer_is_withdrawn_when_the_store_is_back(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By then the messages are in the worker's timer, so each task would run twice. An item with an answer stays."""
+    """The worker's timer has the messages by then, so each task would run twice. An item that was confirmed stays."""
     scene = Scene(installed)
     scene.receive("heard", 60)
     scene.consumer.turn()
@@ -501,7 +501,7 @@ def test_what_another_worker_has_acknowledged_a_copy_of_is_not_withdrawn(
 def test_what_is_not_this_workers_any_more_is_not_withdrawn(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """This worker has acknowledged a copy, or its connection is lost. Then only the item can run the task."""
+    """If this worker has acknowledged a copy, or lost its connection, only the store's item can run the task."""
     scene = Scene(installed)
     eta = iso_of(installed.store.now_ms() + 60_000)
     with Slow(scene, monkeypatch):
@@ -554,7 +554,7 @@ def test_a_message_waits_for_the_store_no_longer_than_it_can(
 def test_while_a_call_hangs_nothing_more_is_handed_over(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The messages go to stock Celery at once, so the store certainly does not have them."""
+    """Further messages are left to stock Celery at once, and no call for them is sent to the store."""
     scene = Scene(installed)
     monkeypatch.setattr(Inline, "stuck", property(lambda _: True))
     scene.receive("far", 60)
@@ -573,7 +573,7 @@ def test_without_an_event_loop_the_wait_is_short(installed: InstalledApp, monkey
 
 
 def test_after_a_lost_connection_nothing_of_it_is_stored(installed: InstalledApp) -> None:
-    """The broker delivers the messages of the lost connection again."""
+    """A message of the lost connection is not stored, because the broker delivers it again."""
     scene = Scene(installed)
     scene.receive("lost", 60)
     scene.takeover.end()

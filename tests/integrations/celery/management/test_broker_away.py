@@ -1,4 +1,5 @@
-"""The broker is away, and the store answers. Work that needs only the store succeeds; other work fails in one line."""
+"""The broker is away, and the store answers. Work that needs only the store succeeds. Other work fails with a short
+error."""
 
 from __future__ import annotations
 
@@ -41,14 +42,15 @@ def run(app: Celery, *arguments: str, code: int = 0) -> click.testing.Result:
 
 
 def test_a_process_first_task_is_held(app: Celery) -> None:
-    """A retry as the first task is held too. Celery gives up a retry whose publish fails."""
+    """The first task of a process is held. If this failed for a retry, the retry would be lost, because Celery gives it
+    up."""
     app.send_task("note", countdown=60)
     assert len(list(HeldTasks(app).select())) == 1
 
 
 @pytest.mark.parametrize("command", [("reschedule", "--in", "2h"), ("run-now",)], ids=lambda command: command[0])
 def test_a_task_can_be_moved(app: Celery, command: tuple[str, ...]) -> None:
-    """A process that has never asked the broker can reschedule a held task."""
+    """A process that has never asked the broker can reschedule a held task, or make it due now."""
     app.send_task("note", countdown=60)
     app.wheel.close()
     app.wheel._forget()  # as in another process
@@ -69,7 +71,8 @@ def test_doctor_says_that_the_broker_is_away(app: Celery) -> None:
 def test_doctor_waits_for_a_broker_that_hangs_no_longer_than_it_has_to(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker accepts connections and never answers. Celery's own connection would wait without limit."""
+    """The broker accepts connections and never answers. `doctor` ends all the same; Celery's own connection would wait
+    without limit."""
     monkeypatch.setattr("wheel_sched_celery.release.broker_connection.CONNECT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         app = Celery("mute", broker=f"redis://127.0.0.1:{mute.getsockname()[1]}/0", set_as_current=False)
@@ -82,7 +85,7 @@ def test_doctor_waits_for_a_broker_that_hangs_no_longer_than_it_has_to(
 
 
 def test_a_drain_ends_with_one_line_and_leaves_everything(app: Celery) -> None:
-    """The command exits with 69, the same code as for a store that is away."""
+    """`drain` exits with 69, the same code as for a store that is away. The tasks are still held."""
     app.send_task("note", countdown=60)
     (line,) = run(app, "drain", "--yes", code=69).stderr.splitlines()[-1:]
     assert line.startswith("celery wheel: the broker is away: ")
@@ -105,7 +108,7 @@ class ThirdTime(threading.Event):
 
 
 def test_a_dispatcher_waits_for_the_broker(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
-    """The dispatcher logs the reason once, and tries again."""
+    """While the broker is away, the dispatcher logs the reason once, and tries again and again."""
     embedded = EmbeddedDispatcher(app.wheel)
     embedded._stopping = turns = ThirdTime(embedded)
     embedded._run()
@@ -116,7 +119,8 @@ def test_a_dispatcher_waits_for_the_broker(app: Celery, caplog: pytest.LogCaptur
 def test_a_dispatcher_survives_whatever_a_client_raises(
     app: Celery, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the dispatcher's thread ended, no task would be released, and nobody would notice."""
+    """An unexpected error does not end the dispatcher's thread. Without the thread no task would be released, and
+    nobody would notice."""
 
     def odd() -> bool:
         raise KeyError("odd")

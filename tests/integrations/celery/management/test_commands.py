@@ -83,7 +83,8 @@ def test_show_tells_all_of_one_task(run: Run, ids: dict[str, str]) -> None:
 def test_cancel_imports_what_a_worker_imports(
     run: Run, ids: dict[str, str], app: Celery, module: str, error_text: str
 ) -> None:
-    """`cancel` imports handlers of `task_revoked` and errbacks too. It names a missing module and continues."""
+    """`cancel` imports the app's modules, as a worker does: they may have handlers of `task_revoked` and errbacks. It
+    names a missing module and continues."""
     app.conf.include = [module]
     sys.modules.pop("colorsys", None)
     result = run("cancel", ids["one"])
@@ -201,7 +202,8 @@ def test_what_is_in_flight_is_named_and_the_exit_code_is_1(run: Run, ids: dict[s
 
 
 def test_doctor_names_stock_senders_and_says_that_nobody_is_up(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """`doctor` finds stock senders in the store alone. It warns of them and of missing workers, and exits with 0."""
+    """`doctor` reads from the store which stock producers have sent tasks. It warns of them and of missing workers, and
+    exits with 0."""
     (waiting,) = tasks.get(ids["bill"])
     task = waiting.task
     assert task is not None
@@ -252,7 +254,7 @@ def test_doctor_finds_a_visibility_timeout_below_the_horizon(
 
 
 def test_doctor_finds_due_tasks_that_nobody_sends(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """The first task has been due for seconds, and no worker runs."""
+    """A task has been due for a minute, and no worker runs. `doctor` reports a problem and exits with 1."""
     tasks.store.schedule([Item("late", tasks.now_ms() - 60_000, b"-", "queue")])
     (report,) = rows(run("doctor", "--json", "--timeout", "0.2", code=1))
     assert "overdue" in next(each["evidence"] for each in report["findings"] if each["check"] == "dispatch")
@@ -291,7 +293,8 @@ def test_the_celery_program_offers_it(app: Celery, ids: dict[str, str], tmp_path
 
 
 def test_a_reader_that_is_gone_is_no_failure(app: Celery, ids: dict[str, str], tmp_path: Path, redis_url: str) -> None:
-    """With `| true` and `| head -1` the command exits with 0. Celery itself would fail at its end."""
+    """If the program that reads its output has ended, as with `| true`, the command exits with 0. Celery itself would
+    fail."""
     module = (
         "from celery import Celery\nfrom wheel_sched_celery import install\n"
         f"app = Celery('proj', broker={app.conf.broker_url!r})\n"
@@ -324,7 +327,7 @@ def test_every_command_explains_itself_with_examples(run: Run, command: str) -> 
 
 
 def test_selection_is_the_same_from_python(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """The options of the command line give the same `TaskFilter` as Python code."""
+    """Python code can select tasks by their ids with a `TaskFilter`. The tasks have the order of these ids."""
     assert [each.id for each in tasks.select(TaskFilter(ids=(ids["bill"], ids["one"])))] == [ids["bill"], ids["one"]]
 
 

@@ -118,7 +118,7 @@ def test_reschedule_moves_the_task_and_the_eta_in_its_message(tasks: HeldTasks, 
 
 
 def test_run_now_makes_a_task_due(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """The next dispatcher sends the task."""
+    """`run_now` makes a held task due. The next dispatcher sends it."""
     tasks.run_now(tasks.get(ids["bill"]))
     (waiting,) = tasks.get(ids["bill"])
     assert waiting.found.score_ms <= tasks.now_ms()
@@ -151,7 +151,7 @@ def test_a_task_in_flight_is_left_to_revoke(tasks: HeldTasks, ids: dict[str, str
 
 
 def test_thousands_are_changed_in_batches(tasks: HeldTasks, app: Celery) -> None:
-    """The test changes more tasks than one call can."""
+    """1,100 tasks are rescheduled and cancelled, which are more than one call can change."""
     mail = app.tasks["mail.send"]
     with app.producer_or_acquire() as producer:
         for number in range(1100):
@@ -162,7 +162,7 @@ def test_thousands_are_changed_in_batches(tasks: HeldTasks, app: Celery) -> None
 
 
 def test_an_eta_out_of_range_changes_nothing(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """The call refuses an ETA beyond the year 9999 or before 1970."""
+    """`reschedule` refuses an ETA beyond the year 9999 or before 1970."""
     for eta_ms in (-1, 10**15):
         with pytest.raises(Rejected, match="nothing was changed"):
             tasks.reschedule(tasks.select(), eta_ms)

@@ -178,7 +178,8 @@ def test_doctor_says_that_nobody_sends_what_is_held(app: Celery, monkeypatch: py
 
 
 def test_doctor_tells_held_tasks_from_those_in_a_workers_memory(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`inspect scheduled` lists both in the same form. `doctor` reports only the tasks in memory as a problem."""
+    """`inspect scheduled` lists held tasks and tasks in a worker's memory in the same form. `doctor` reports only the
+    tasks in memory as a problem."""
     app.send_task("held", countdown=3 * 3600)
     rows = Panel.data["scheduled"](worker_of(app))
     workers = {"w@test": answer_of(app)}

@@ -1,4 +1,4 @@
-"""Held tasks are revoked in every possible way: effects on results, chords, events and signals."""
+"""Held tasks are revoked by remote control and by `cancel`: effects on results, chords and signals."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_chord_fails_when_parts_of_its_header_are_revoked(app: Celery, revoke:
 
 @pytest.mark.parametrize("revoke", [by_revoke, by_cancel])
 def test_each_part_of_a_group_is_revoked_and_announced_once(app: Celery, revoke: Revoke) -> None:
-    """The signal carries the request as a worker has it. Monitors get the event."""
+    """The signal `task_revoked` is sent once for each task, with the request as a worker has it."""
     send = app.tasks["mail.send"]
     parts = group(send.s(number).set(**FAR) for number in (1, 2)).apply_async()
     heard: list[Any] = []
@@ -103,7 +103,8 @@ def test_stamps_find_what_is_held_and_nothing_else(app: Celery) -> None:
 
 
 def test_a_revoked_task_waits_for_its_result_backend(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task never runs. The failure is logged, `doctor` names the task, and a second cancel removes it."""
+    """The result backend is away when a task is cancelled. The store keeps the task, but never releases it. A second
+    cancel removes the task."""
     tasks, result = HeldTasks(app), app.tasks["mail.send"].apply_async((1,), **FAR)
 
     def away(*_: Any, **__: Any) -> None:
@@ -120,14 +121,15 @@ def test_a_revoked_task_waits_for_its_result_backend(app: Celery, monkeypatch: p
 
 
 def test_a_task_that_this_process_does_not_know_is_revoked_all_the_same(app: Celery) -> None:
-    """The process of the command line has often imported none of the tasks."""
+    """`cancel` does not need the task's code. The process of the command line has often imported none of the tasks."""
     tasks, result = HeldTasks(app), app.send_task("elsewhere", (1,), **FAR)
     assert len(tasks.cancel(tasks.get(result.id)).done) == 1
     assert app.AsyncResult(result.id).state == "REVOKED"
 
 
 def test_an_ignored_result_stays_ignored(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that drops a revoked task stores no such result either."""
+    """If the results of a task are ignored, `cancel` stores no REVOKED for it. A worker that drops a revoked task does
+    the same."""
     monkeypatch.setattr(app.tasks["mail.send"], "ignore_result", True)
     tasks, result = HeldTasks(app), app.tasks["mail.send"].apply_async((1,), **FAR)
     assert len(tasks.cancel(tasks.get(result.id)).done) == 1

@@ -21,7 +21,7 @@ def timer() -> Iterator[ThreadedWheelTimer]:
 
 
 def test_entries_run_in_the_timers_thread_and_not_before_their_time(timer: ThreadedWheelTimer) -> None:
-    """The thread starts with the first entry."""
+    """The first entry starts the timer's thread. The thread runs the entry when it is due."""
     assert not timer.is_alive()
     ran = threading.Event()
     seen: list[Any] = []
@@ -38,7 +38,8 @@ def test_entries_run_in_the_timers_thread_and_not_before_their_time(timer: Threa
 
 
 def test_an_earlier_entry_is_not_kept_waiting_by_a_later_one(timer: ThreadedWheelTimer) -> None:
-    """Stock Celery sleeps until `max_interval` is over, here a minute."""
+    """A new entry with an earlier time wakes the thread. Stock Celery sleeps until `max_interval` is over, here a
+    minute."""
     later = timer.call_after(3600, pytest.fail)
     soon = threading.Event()
     timer.call_after(0.02, soon.set)
@@ -87,7 +88,7 @@ def test_next_runs_what_is_due_without_the_thread() -> None:
 
 
 def test_on_tick_gets_the_wait() -> None:
-    """As in stock Celery, `on_tick` gets the seconds until the next eta."""
+    """As in stock Celery, `on_tick` gets the seconds until the next entry, at most `max_interval`."""
     ticks: list[float] = []
     heard = threading.Event()
 
@@ -103,7 +104,7 @@ def test_on_tick_gets_the_wait() -> None:
 
 
 def test_stop_before_start_and_twice_is_quiet() -> None:
-    """No entry runs after `stop`."""
+    """`stop` raises no error, and afterwards the timer's thread does not run."""
     never = ThreadedWheelTimer()
     never.stop()
     never.stop()

@@ -288,7 +288,7 @@ def test_a_cancelled_entry_is_freed_at_once() -> None:
 
 
 def test_what_has_run_is_freed_at_once() -> None:
-    """The entry's reference count frees it, even if a request refers to it. No garbage collection is necessary."""
+    """An entry and a request that refer to each other are freed after the run, without garbage collection."""
 
     class Request:
         entry: Any
@@ -395,7 +395,7 @@ def test_an_error_in_a_batch_stops_nobody_else(caplog: pytest.LogCaptureFixture)
 
 
 def test_an_error_the_hub_must_see_reaches_it_and_the_rest_waits() -> None:
-    """Connection errors restart the consumer. The other due entries run later."""
+    """A connection error reaches the hub's caller, which restarts the consumer. Other due entries run later."""
     timer = WheelTimer()
     hub = Hub(timer)
     ran: list[int] = []

@@ -1,4 +1,4 @@
-"""The timers on the wheel in real workers of every pool, without a store."""
+"""The worker's timers that use the timing wheel, in real workers of every pool, without a store."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_burst_does_not_put_the_solo_pool_to_sleep(timed_worker: Callable[...,
 def test_a_transport_without_an_event_loop_gets_the_threaded_timer(
     timed_worker: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """A filesystem transport can only block. ETA tasks are on time with it too."""
+    """A filesystem transport has no event loop. ETA tasks run once with it too, and none early."""
     folder = tmp_path / "queues"
     folder.mkdir()
     worker = timed_worker("solo", folder=folder)
@@ -62,7 +62,8 @@ def test_a_transport_without_an_event_loop_gets_the_threaded_timer(
 
 
 def test_inspect_scheduled_shows_what_waits_in_the_wheel(timed_worker: Callable[..., Any]) -> None:
-    """`inspect scheduled` shows these tasks in the form of stock Celery, because it reads the timer's queue."""
+    """`inspect scheduled` shows the tasks in the timer in the form of stock Celery, because it reads the timer's
+    queue."""
     worker = timed_worker("threads")
     worker.timers()
     worker.send(1, time.time() + 3600)

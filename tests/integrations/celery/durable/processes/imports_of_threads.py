@@ -1,6 +1,8 @@
-"""Runs a worker's dispatcher over BROKER and STORE. Prints the modules that its threads import, and the tasks it sent.
+"""Runs a worker's dispatcher, with the broker at BROKER and the store at STORE, until it has sent a task. Prints JSON:
+the modules that the dispatcher's threads have imported, and the dispatcher's state.
 
-If a process forks while a thread imports a module, the child can never import it, because its import lock stays taken.
+If a process forks while a thread imports a module, the import lock stays taken in the child. So the child can never
+import the module.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The app of the test workers. Environment variables set it up.
 
 BROKER, BACKEND, STORE: addresses. INSTALLED: "no" = stock Celery. RUNS: the Redis list that each run is written to.
-SETTINGS: JSON object of further `app.conf` settings.
+SETTINGS, TRANSPORT: JSON objects of further `app.conf` settings and of broker transport options.
 """
 
 from __future__ import annotations

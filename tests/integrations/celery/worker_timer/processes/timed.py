@@ -1,6 +1,7 @@
 """A Celery app whose tasks record when they ran. Environment variables set it up.
 
-BROKER and RECORDS are addresses of the same Redis server. WHEEL=1 gives the worker a timer on the wheel.
+BROKER, TRANSPORT: the broker's address and its transport options as JSON. QUEUE: the app's queue. RECORDS: the Redis
+server that gets the records. POOL: the worker's pool. WHEEL=1 gives the worker a timer on the wheel.
 """
 
 from __future__ import annotations
