@@ -201,7 +201,7 @@ class KafkaConsumer:
     # -- commits
 
     def _commit(self, places: set[Place]) -> bool:
-        """Commit the offsets of these partitions. Returns False if the member was expelled; it then joins again.
+        """Commit the offsets of these partitions. Returns False if the member has lost them or was expelled.
 
         Raises:
             BrokerUnavailable: the cluster does not answer. All records stay in flight.

@@ -89,7 +89,7 @@ class MemberExpelled(BrokerUnavailable):
 
 
 def error_of(error: object) -> Any:
-    """The KafkaError inside an exception of confluent-kafka."""
+    """The KafkaError inside an exception of confluent-kafka. Any other object is returned as it is."""
     if isinstance(error, KafkaException):
         return error.args[0]
     return error
@@ -144,7 +144,7 @@ def broker_error(error: object, what: str, *, writes: bool = False) -> BrokerErr
 
 
 class DeadlinePassed(Exception):
-    """The call did not return in time. Whether it took effect is not known."""
+    """A call into librdkafka did not return in time. Whether the call took effect is not known."""
 
 
 class DeadlineCall(Generic[T]):

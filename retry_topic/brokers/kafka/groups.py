@@ -62,7 +62,7 @@ class Groups:
             admin: an admin client of the cluster.
 
         Raises:
-            BrokerError: the cluster does not answer or does not say.
+            BrokerError: the cluster refused or does not answer.
         """
         try:
             (asked,) = admin.describe_consumer_groups([group], request_timeout=_CALL_S).values()

@@ -125,7 +125,7 @@ class KafkaLog:
         part = self._part(source)
         if part is None or self._client is None:
             return  # the partition was lost meanwhile
-        # a store that has lost the partition's position gets again what this member has brought
+        # None: the store has lost the partition's position, so it needs all records of this member again
         offset = part.began if position is None else position
         try:
             self._client.seek(TopicPartition(self._topic, part.number, -2 if offset is None else offset))

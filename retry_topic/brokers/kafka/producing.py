@@ -2,7 +2,7 @@
 
 All threads share one idempotent producer. Each message gets its own answer, and one failure does not affect the others.
 Cost of a message: about 2 us in Python, two look-ups in a dictionary, and the time of librdkafka. Any thread may use
-it.
+both classes.
 """
 
 from __future__ import annotations

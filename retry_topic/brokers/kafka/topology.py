@@ -39,13 +39,13 @@ def topic_problem(topic: str) -> str | None:
 
 
 def check_topic(topic: str) -> None:
-    """Raise `ConfigError` unless Kafka can have a topic of that name."""
+    """Raise `ConfigError` if Kafka cannot have a topic with this name."""
     if problem := topic_problem(topic):
         raise ConfigError(problem)
 
 
 def _plainly(trouble: str) -> str:
-    """The text of an error. For a failed certificate, adds advice that librdkafka gives in some places only."""
+    """The text of an error. For a failed certificate, adds the advice to set `ssl.ca.location` if the text lacks it."""
     if "certificate verify failed" not in trouble or _TRUST in trouble:
         return trouble
     advice = f"{_TRUST} must name a certificate authority's file"
@@ -348,7 +348,7 @@ class TopicIds:
         return all(self._topology.answered_id(topic, answer) == self.of(topic) for topic, answer in asked.items())
 
     def look(self, held: Iterable[str]) -> bool:
-        """Whether an answer shows that a topic of `held` was recreated. Never waits; call it often."""
+        """Whether the cluster has answered that a topic of `held` was recreated. Asks each second. Never waits."""
         if self._asked is None:
             if time.monotonic() >= self._look_s:
                 self._look_s = time.monotonic() + _LOOK_S

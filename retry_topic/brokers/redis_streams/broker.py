@@ -169,7 +169,7 @@ class RedisStreamsBroker:
         return group.encode() in self._connections.repeatable(stream, names, reads=True)
 
     def trim(self, topic: str, keep: int) -> int:
-        """Drop the oldest entries beyond about `keep`, but none that a group has not settled. Returns their number.
+        """Drop the oldest entries beyond about `keep`, but none that a group has not settled. Returns how many.
 
         More than `keep` may stay, because the server drops whole nodes of a stream. Implements `TrimBroker.trim`.
         """

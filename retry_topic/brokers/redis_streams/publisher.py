@@ -145,7 +145,7 @@ class StreamPublisher:
         return self._publish([pack(index, message) for index, message in enumerate(messages)])
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
-        """Append the message unless its topic got a message with this id within `window_ms`."""
+        """Append the message unless its topic got one with this id within `window_ms`. Returns its failure or None."""
         packed = pack(0, message)
         if not isinstance(packed, PreparedEntry):
             return packed

@@ -1,6 +1,6 @@
 """One typed function for each script of `lua/`. Only this module knows the order of a script's arguments.
 
-If the server does not know a script (after a restart, failover or SCRIPT FLUSH), the function sends its source.
+If the server does not know a script (after a restart, failover or SCRIPT FLUSH), the function sends the script itself.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def beat(client: redis.Redis, stream: str, group: str, consumer: str, idle_ms: i
 def publish_once(
     connections: Connections, stream: str, mark: str, create_topics: bool, window_ms: int, fields: Sequence[bytes]
 ) -> bytes:
-    """Append an entry, and write its id to the key `mark` for `window_ms`. Does nothing if `mark` names an entry.
+    """Append an entry, and keep its id in the key `mark` for `window_ms`. Does nothing if `mark` has an earlier entry.
 
     Returns `done`, `unknown` (there is no such stream) or an error's text.
     """
@@ -106,7 +106,7 @@ def reap(client: redis.Redis, stream: str, group: str, idle_ms: int, only: str =
 
 
 def trim(client: redis.Redis, stream: str, keep: int, *, unread: bool = False) -> int:
-    """Drop the oldest entries beyond about `keep`, but none that a group has not settled. Returns their number.
+    """Drop the oldest entries beyond about `keep`, but none that a group has not settled. Returns how many.
 
     `unread`: also trim a stream without groups.
     """
