@@ -324,7 +324,7 @@ class Consumer:
                 self._calm(0)
 
     def _calm(self, count: int) -> bool:
-        """Wait, at most `idle_ms`, until `count` deliveries or fewer are in flight. False: the consumer stops."""
+        """Wait up to `idle_ms` until at most `count` deliveries are in flight. Returns False if the consumer stops."""
         until = time.monotonic() + self.config.idle_ms / 1000
         while not self._in_flight.wait_until_at_most(count, 0.2) and time.monotonic() < until:
             if self._stopping.is_set():
