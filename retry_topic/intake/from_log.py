@@ -83,7 +83,7 @@ class IntakeFromLog(Transport):
         return self._underway is not None
 
     def take(self, reader: LogReader, part: LogBatch, until_available: UntilAvailable) -> list[Taken]:
-        """Store a batch, or have the reader read it again from the store's position.
+        """Store a batch, or have the reader read it again from the store's position. Returns the results.
 
         Args:
             reader: the reader of the batch.
@@ -176,13 +176,14 @@ class IntakeFromLog(Transport):
     # -- planning
 
     def _route(self, part: LogBatch) -> str | None:
-        """The key that chooses the shard of a batch's items: its source, whose position is there. None: their ids."""
+        """The text that chooses one shard for all items of a batch: the batch's source. The shard also holds the
+        source's position. None: each item's id chooses the item's shard."""
         return part.source if self._connection.by_source else None
 
     def _complete(self, batch: _Batch, made: Plan, known: Known, until_available: UntilAvailable) -> None:
         """Complete the plan `made`, and make it the plan of the batch.
 
-        A plan has questions when it needs counts or items of the store (`Questions`). This call reads them and plans
+        A plan has questions when it needs counts or items of the store (`Questions`). This method reads them and plans
         again until no question is left. Then it sends the plan's dead letters to the dead topic.
         """
         route = self._route(batch.part)
@@ -246,7 +247,7 @@ class IntakeFromLog(Transport):
         return stored
 
     def _store_elsewhere(self, batch: _Batch, until_available: UntilAvailable) -> bool:
-        """Store messages of ordering keys in their own shards, and leave them out of the batch."""
+        """Store messages of ordering keys in their own shards, and leave them out of the batch. Returns whether any."""
         shards = self._store.shards
         here = shard_of(batch.part.source, shards)
         away: dict[int, list[IntakeRecord | Decided]] = {}
@@ -316,7 +317,7 @@ class IntakeFromLog(Transport):
 
 
 def _known_before(one: IntakeRecord | Decided, position: int) -> IntakeRecord | Decided:
-    """The record. It is marked as known if its offset is below `position`: the shard has already taken it in."""
+    """The record, marked as known if the shard has already taken it in: its offset is below the shard's `position`."""
     decided = one if isinstance(one, Decided) else Decided(one, one.state)
     if decided.offset >= position:
         return one

@@ -73,7 +73,7 @@ class Plan:
         questions: open questions. If there are any, all fields below `copies` are empty.
         entries: the batch in order: decided records, and records that wait for an answer.
         odd: records with faults in their headers (`RetryState.oddities`), of those that were read for this plan.
-        copies: records whose failure or end is already known.
+        copies: records whose failure is already counted, or whose message has already ended.
         renamed: records that got another id than the one they came with.
         fresh: entries with something to store.
         items: waiting messages.
@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def decided(self) -> list[Entry]:
-        """The entries that are decided. In a plan without questions, all are."""
+        """The decided entries. In a plan without questions, these are all entries."""
         return [one for one in self.entries if not isinstance(one, IntakeRecord)]
 
 
@@ -289,7 +289,7 @@ def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Qu
 def _distinct(
     entries: list[IntakeRecord | Decided | Prepared], known: Known, rules: Rules, questions: Questions
 ) -> tuple[list[Entry], list[Decided]]:
-    """The entries to store, each failure once. Another message with the same id gets its own id."""
+    """The entries to store, each failure once, and those that got a new id: their id was that of another message."""
     fresh = [one for one in entries if not isinstance(one, IntakeRecord) and not one.duplicate]
     members = Counter([one.member for one in fresh])
     if len(members) == len(fresh):

@@ -188,7 +188,10 @@ class Decided:
             return False
 
     def counts(self) -> tuple[BatchCount, BatchCount]:
-        """The counts to store with a log batch: the store raises the attempts, and the replays must be equal."""
+        """The message's attempt count and replay count, to store with a log batch.
+
+        The store refuses the batch if it has already counted this attempt, or has another replay count.
+        """
         state, key = self.state, attempts_key(self.state, self.delivery.message)
         return (key, state.attempt, self.keep_until_ms), (replays_key(state.known_as), state.replays, None)
 
@@ -342,7 +345,7 @@ class Rules:
 
 
 def fingerprint_of(one: Decided) -> str:
-    """The fingerprint of the error."""
+    """The fingerprint of the record's error: the one in its headers, or else one made of the error's class and text."""
     state = one.state
     return state.error_fingerprint or _fingerprint(state.error_class or "", state.error_message or "")
 

@@ -4,9 +4,9 @@ Invariants: `read(write(h, state)) == state` for every state within its bounds. 
 `write` keeps all other headers, in order, writes each of ours at most once, and keeps ours within `MAX_TOTAL_BYTES`, so
 that headers do not grow from attempt to attempt.
 
-No header can raise a limit. A broken value counts as absent, and a count that is too large stays large;
+No header can raise a limit. A broken value counts as absent, and a count that is too large counts as its bound;
 `RetryState.oddities` names each such fault. A client that can write to the topic can leave headers out, and so
-restart a count. Two things prevent that: the record in the delay store (the greater count holds), and `signature`.
+restart a count. Two things prevent that: the store's own count (the greater count is used), and `signature`.
 
 When a message has none of our headers, those of Spring, SmallRye or Pulsar are read instead (`foreign`).
 """
@@ -103,7 +103,7 @@ def write(message_headers: Headers, state: RetryState) -> Headers:
 
 
 class HeaderRewriter:
-    """Replaces the values of a few fields in headers, with the result of `write`; the other headers keep their bytes.
+    """Does what `write` does when only a few fields change: it replaces their values and keeps all other headers.
 
     Args:
         shared: fields whose values are the same in many messages.

@@ -10,9 +10,9 @@ keep the counts of attempts. It also writes Spring's headers.
 Spring writes numbers as big-endian two's complement: counts and partitions are an int (one byte in early versions),
 offsets a long, times a BigInteger of the fewest bytes. SmallRye and Pulsar write decimal text. Reading never raises.
 
-`with_spring` writes Spring's headers for consumers in Java that share the topics. Our headers stay beside them and
-decide. Spring has two families of header names. A message that is going to be tried again gets the headers of a record
-in a retry topic (`kafka_original-topic`, ...). A dead letter gets the headers of a record in a dead-letter topic
+`with_spring` writes Spring's headers for consumers in Java that share the topics. The message keeps our headers, and
+only ours are read back. Spring has two families of header names. A message that will be retried gets the headers of a
+record in a retry topic (`kafka_original-topic`, ...). A dead letter gets the headers of a record in a dead-letter topic
 (`kafka_dlt-original-topic`, ...). A value that Spring has no form for (an offset that is no number) is left out.
 
 Sources: spring-kafka `RetryTopicHeaders`, `KafkaHeaders`, `DeadLetterPublishingRecovererFactory`; SmallRye
@@ -184,7 +184,7 @@ def with_spring(headers: Headers, state: RetryState, *, dead: bool) -> Headers:
 
 
 def _text(state: RetryState, field: str) -> bytes | None:
-    """The value within the bounds of our own header for this field."""
+    """The bytes of a field of `state`, within the bounds of our own header; None if they cannot be written."""
     value = getattr(state, field)
     return None if value is None else encode(FIELDS[field], value)
 
