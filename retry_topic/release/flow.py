@@ -63,7 +63,7 @@ def is_limited(policies: PolicySet) -> bool:
 
 
 def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: Iterable[tuple[str, object]]) -> None:
-    """Count in the store, for `stats`, how many of the pairs (topic, decision) got a spread due time. Logs errors.
+    """Count how many of the pairs (topic, decision) got a spread due time. The command `stats` shows it. Logs errors.
 
     Cost: one call for each topic whose policy spreads; nothing without such a topic.
     """
