@@ -73,7 +73,7 @@ class MessageCases(_Cases):
     """Cases of messages and topics. They do not depend on the group protocol."""
 
     def test_contents_survive_byte_for_byte(self, broker: Broker) -> None:
-        """Values, keys and headers come back as they were, repeated and odd header names included."""
+        """Messages are published and read back: values, keys and headers are the same, also with odd header names."""
 
         # An inner function, because Hypothesis counts a test that several classes inherit as one.
         @settings(deadline=None, max_examples=self.examples)
@@ -115,7 +115,7 @@ class MessageCases(_Cases):
         assert receive(self.member(broker, topic), 1)[0].message.value == value
 
     def test_an_unknown_topic_fails_alone(self, broker: Broker) -> None:
-        """A message to an absent topic is answered with a permanent failure; the rest of the batch is published."""
+        """One message of a batch is for an absent topic: it alone fails, permanently. The others are published."""
         topic, absent = fresh_topic(broker), absent_topic()
         answers = broker.publish([Message(topic, b"a"), Message(absent, b"b"), Message(topic, b"c")])
         assert [answer is None for answer in answers] == [True, False, True]
@@ -127,7 +127,7 @@ class MessageCases(_Cases):
         assert absent not in broker.topics()
 
     def test_what_is_published_once_may_be_repeated(self, broker: Broker) -> None:
-        """An `OnceBroker` gets one id repeatedly. Each topic has it once a window. A refusal does not use up the id."""
+        """With an `OnceBroker`, a topic gets one record per id and window. A refused message does not use up its id."""
         if not isinstance(broker, OnceBroker):
             return
         one, other = fresh_topic(broker), fresh_topic(broker)
@@ -259,7 +259,7 @@ class GroupCases(_Cases):
         assert sorted(values(receive(staying, 2))) == [b"a", b"b"]
 
     def test_beat_keeps_a_delivery(self, broker: Broker) -> None:
-        """A member keeps a delivery as long as it calls `beat`. When it stops, another member gets the delivery."""
+        """A member keeps a delivery as long as it calls `beat`. After the last call, another member gets it."""
         topic = fresh_topic(broker)
         busy, other = self.member(broker, topic), self.member(broker, topic)
         publish(broker, Message(topic, b"slow"))
@@ -299,7 +299,7 @@ class GroupCases(_Cases):
         assert consumer.poll(2, 0) == []
 
     def test_forward_publishes_and_settles(self, broker: Broker) -> None:
-        """A forwarded message is on its new topic, and its delivery is settled."""
+        """A member forwards two deliveries: both messages arrive on the new topic, and neither delivery comes back."""
         source, target = fresh_topic(broker), fresh_topic(broker)
         consumer = self.member(broker, source)
         publish(broker, Message(source, b"a", b"k", (("n", b"1"),)), Message(source, b"b"))
@@ -321,7 +321,7 @@ class GroupCases(_Cases):
         assert len(reader.poll(2, 100)) <= (0 if self.exact_forward else 1)
 
     def test_a_failed_forward_leaves_its_delivery_unsettled(self, broker: Broker) -> None:
-        """One of two forwards fails. The other is done, and the delivery of the failed one comes back."""
+        """A member forwards two deliveries, one to an absent topic. Only this one stays unsettled and comes back."""
         source, target = fresh_topic(broker), fresh_topic(broker)
         consumer, reader = self.member(broker, source), self.member(broker, target)
         publish(broker, Message(source, b"to nowhere"), Message(source, b"fine"))

@@ -82,7 +82,7 @@ class _Topic:
         return Message(name, message.value, message.key, message.headers, Source(name, 0, str(offset), at_ms))
 
     def trim(self, keep: int) -> int:
-        """Drop the oldest records beyond `keep`, but none that a group has not settled. Returns how many."""
+        """Drop the oldest records beyond `keep`, as far as every group has settled them. Returns their number."""
         settled = min((group.first_unsettled() for group in self.groups.values()), default=self.end) - self.base
         count = max(0, min(len(self.records) - keep, settled))
         del self.records[:count]
@@ -194,7 +194,7 @@ class MemoryBroker:
             self._topics.setdefault(topic, _Topic())
 
     def trim(self, topic: str, keep: int) -> int:
-        """Drop a topic's oldest records beyond `keep`, but none that a group has not settled. Returns how many."""
+        """Drop the oldest records beyond `keep`, as far as every group has settled them. Returns their number."""
         with self._changed:
             held = self._topics.get(topic)
             return 0 if held is None else held.trim(keep)

@@ -151,7 +151,7 @@ class LogBatch:
 
     Args:
         source: the permanent name of the partition for this group. A partition of a recreated topic has another name.
-        expected: the position that the first record should have; None if no earlier position is known.
+        expected: the position after the previous batch, so of this batch's first record; None if it is not known.
         next: the position after the last record.
         deliveries: the records. They can be iterated once. Each record is decoded when the iteration reaches it.
     """
@@ -239,7 +239,7 @@ class LogReader(Protocol):
 
 
 class ClaimSender(Protocol):
-    """Sends a claim's messages and the claim's number in one transaction. For each shard, one thread at a time."""
+    """Sends a claim (due items taken together) with its number in one transaction. One thread at a time per shard."""
 
     def take_over(self, shard: int) -> int | None:
         """Fence the previous sender of the shard and end its open transaction. Returns the number of the last claim
@@ -341,7 +341,7 @@ class TrimBroker(Protocol):
     """A broker whose topics can be trimmed to a length, because nothing else limits their length."""
 
     def trim(self, topic: str, keep: int) -> int:
-        """Drop the oldest records beyond about `keep`, but none that a group has not settled. Returns how many.
+        """Drop the oldest records beyond about `keep`, as far as every group has settled them. Returns their number.
 
         Raises:
             BrokerError: the broker could not answer. Repeating the call is harmless.

@@ -72,7 +72,7 @@ class Consumer:
 
     Raises:
         ConfigError: `ordering` is not "none" although the broker's topics are logs and it assigns no partitions; or
-            `on_failure` is async.
+            `on_failure` is not a plain function.
 
     Thread rules: a plain handler runs on up to `concurrency` threads, an async one on one event loop. Call `start` and
     `stop` from any thread except a handler's. A stopped consumer is not started again.
@@ -312,7 +312,7 @@ class Consumer:
         """Hand suspects (messages over which consumers died) to the handlers one by one, to find the cause of a crash.
 
         The wait for each one is at most `idle_ms`: a message that hangs must not stop the others. A crash can also
-        count against a message that did not cause it. The order is random, so that this is another message each time.
+        count against a message that did not cause it. The order is random, so that this is not always the same message.
         """
         random.shuffle(suspects)
         while suspects:

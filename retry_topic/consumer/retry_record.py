@@ -79,14 +79,14 @@ def failed_message(
     Args:
         group: the consumer group.
         message: as delivered.
-        state: its state before this failure, see `retry_state`.
+        state: the message's state before this failure, see `retry_state`.
         failure: the failure of this attempt.
         print_: the error's fingerprint. Defaults to one without a traceback.
         secrets: the first one signs. Defaults to none.
         started_ms: epoch ms at which the handler was called. Defaults to None: no header.
         topics: the group's own topics. Defaults to those named after it.
-        topic_id: the permanent id of the topic it was read from. With it, the records of a recreated topic do not get
-            the ids and counts of the deleted topic's records. Defaults to the topic's name.
+        topic_id: the permanent id of the message's topic. With it, the records of a recreated topic do not get the ids
+            and counts of the deleted topic's records. Defaults to the topic's name.
     """
     now_ms = time.time_ns() // 1_000_000
     state = replace(

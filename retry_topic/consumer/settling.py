@@ -129,7 +129,7 @@ class Settler:
         consumer: the broker consumer that read the deliveries.
         in_flight: the deliveries that were read.
         stats: the consumer's counters.
-        idle_ms: as for `in_flight`.
+        idle_ms: as in `InFlightDeliveries`.
         history: gets a row for each success after a failure. Defaults to None: no history.
         successes: gets the key of each success before it is acknowledged. Defaults to None.
         in_order: an outcome that could not be settled holds back all later ones. Otherwise a crash could let an earlier
@@ -264,7 +264,7 @@ class Settler:
         """Change an outcome whose record the broker refused for good: the retry topic was deleted, or our headers make
         the record too large.
 
-        After the first refusal, creates the topic again. After the second, takes our new headers from the record.
+        After the first refusal, creates the topic again. After the second, removes our new headers from the record.
         """
         outcome.refusals += 1
         if outcome.forward is None:

@@ -80,7 +80,10 @@ def combined(settings: dict[str, Any], names: tuple[str, ...], argument: str, gi
 
 
 def milliseconds(argument: str, value: Any, default: int, problems: list[str]) -> int:
-    """A time in ms, from a number (an argument) or a text (a setting). Adds a text to `problems` if it is neither."""
+    """A time in ms, from a number (an argument) or a text (a setting); `default` if `value` is None.
+
+    Adds a text to `problems` if `value` is no whole number.
+    """
     if value is None:
         return default
     if type(value) is str and re.fullmatch("[0-9]{1,10}", value):

@@ -164,7 +164,7 @@ class DeadlineCall(Generic[T]):
         self._thread.start()
 
     def wait(self, timeout_s: float, steps: Sized = ()) -> T:
-        """The result of the call, or the exception that it raised.
+        """Wait for the call. Returns its result or raises its exception.
 
         Args:
             timeout_s: the call's own timeout. For a call of several steps: the timeout of each step.
@@ -191,7 +191,7 @@ class DeadlineCall(Generic[T]):
 
 
 def call_with_deadline(call: Callable[[], T], timeout_s: float, name: str) -> T:
-    """The result of `call`, or the exception that it raised; see `DeadlineCall`.
+    """Call `call` in a thread and wait for it. Returns its result or raises its exception; see `DeadlineCall`.
 
     Raises:
         DeadlinePassed: `call` has not returned two seconds after its timeout.

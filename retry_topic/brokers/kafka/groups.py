@@ -37,7 +37,7 @@ class Groups:
         """The committed offsets of a group for some partitions. No open transaction can still change them.
 
         Raises:
-            BrokerError: the cluster does not answer.
+            BrokerError: the cluster refused or does not answer.
         """
         asked = [list(places[start : start + _AT_ONCE]) for start in range(0, len(places), _AT_ONCE)]
 

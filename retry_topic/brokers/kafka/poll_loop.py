@@ -269,7 +269,7 @@ def now_ms() -> int:
 
 
 class BackPressure:
-    """Stops and resumes fetching, by records and by bytes, for the buffer of one group member.
+    """Stops fetching when a group member's buffer has too many records or bytes, and resumes it when there is room.
 
     After a pause, a client needs about half a second until it fetches again (librdkafka's broker threads sleep
     meanwhile). So when the buffer is full, the poll loop first waits a moment without polling: busy handlers soon take

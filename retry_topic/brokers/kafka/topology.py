@@ -145,6 +145,8 @@ class Topology:
     ) -> list[str]:
         """Create the absent topics. Returns the created ones.
 
+        `partitions` replaces the number that this object has, and `settings` are added to this object's settings.
+
         Raises:
             ConfigError: a name is impossible.
             BrokerError: the cluster refused or does not answer.
@@ -335,7 +337,7 @@ class TopicIds:
         self._ids.update(found)
 
     def ask(self, topics: Iterable[str]) -> Asked:
-        """Ask for the ids of topics without waiting for the answers."""
+        """Ask for the ids of topics without waiting for the answers. Returns the pending requests, for `same`."""
         asked = {topic: self._topology.ask_id(topic) for topic in {*topics}}
         return {topic: answer for topic, answer in asked.items() if answer is not None}
 
@@ -375,7 +377,7 @@ class TopicIds:
         ]
 
     def own(self, found: Iterable[TopicPartition]) -> dict[tuple[str, int], tuple[int, str]]:
-        """The committed offsets that belong to the present topics, not to deleted ones, with the tracker's texts.
+        """The committed offsets that belong to the present topics, not to deleted ones, each with the tracker's text.
 
         An offset without an id comes from an earlier release, and belongs to the present topic.
         """

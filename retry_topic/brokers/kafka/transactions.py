@@ -273,7 +273,7 @@ class _Transaction:
             self._failures[place] = publish_failure(error_of(error), self._messages[place].topic)
 
     def _to_blame(self) -> dict[int, PublishFailure]:
-        """The messages that failed before the abort. The abort itself makes all others fail as well."""
+        """The permanent failures, by index. The abort makes all other messages fail too, but not permanently."""
         return {place: failure for place, failure in self._failures.items() if not failure.transient}
 
 

@@ -56,7 +56,7 @@ def _write(connections: Connections, name: str, keys: Sequence[str], args: Seque
 
 
 def create(connections: Connections, stream: str) -> bool:
-    """Create an empty stream when it is absent."""
+    """Create an empty stream when it is absent. Returns whether it was created."""
     return bool(_write(connections, "create", [stream], []))
 
 
@@ -101,12 +101,15 @@ def forward(connections: Connections, group: str, create_topics: bool, moves: Se
 
 
 def reap(client: redis.Redis, stream: str, group: str, idle_ms: int, only: str = "") -> int:
-    """Remove members without unsettled entries that were silent for `idle_ms`. `only`: remove just this member."""
+    """Remove members without unsettled entries that were silent for `idle_ms`. Returns how many it removed.
+
+    `only`: look at this member alone. Defaults to "": at all members.
+    """
     return int(_run(client, "reap", [stream], [group, idle_ms, only]))
 
 
 def trim(client: redis.Redis, stream: str, keep: int, *, unread: bool = False) -> int:
-    """Drop the oldest entries beyond about `keep`, but none that a group has not settled. Returns how many.
+    """Drop the oldest entries beyond about `keep`, as far as every group has settled them. Returns their number.
 
     `unread`: also trim a stream without groups.
     """

@@ -7,7 +7,7 @@ partition's first records wait until this member owns the scope under a lease. A
 gives up the scope as soon as it notices the loss. If a member died, its lease ends `idle_ms` after the last renewal.
 
 During a rebalance the old and the new reader may both handle an unsettled record. That is a repeat and breaks no order:
-neither reader begins a later record before this one has ended, and the store accepts only the newer reader.
+neither reader begins a later record before that record has ended, and the store accepts only the newer reader.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ class KeyQueues(SettlerThread):
     def _rows(
         self, queue: KeyQueue, waiting: Iterable[tuple[Delivery, RetryState]], *, bodies: bool = True
     ) -> tuple[list[tuple[str, str, bool, Item]], Rejected | None]:
-        """The rows that park these messages, up to the first one that cannot be parked, and why it cannot.
+        """The rows that park these messages, up to the first one that cannot be parked; and why it cannot, or None.
 
         `bodies`: False leaves the items' bodies empty.
         """
@@ -294,6 +294,6 @@ class KeyQueues(SettlerThread):
 
 
 def _label(message: Message) -> str:
-    """The key as text for people."""
+    """The message's key as text for people."""
     text = (message.key or b"").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else "?" for c in text)[:80]
