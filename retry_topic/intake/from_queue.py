@@ -3,7 +3,7 @@
 A record is acknowledged only after it is stored. After a crash in between, the broker hands the record out again, and
 the intake finds its id in the store.
 
-The store keeps two *notes* about a record: the attempt count of its message, until the policy's age limit, and for an
+The store keeps two *notes* about a record: the attempt count of its message, until the policy's cap by age, and for an
 hour the fact that the record was taken in. So a record that is handed out again after a crash is taken in exactly once,
 even if its message was sent long ago. With one shard, the call that stores waiting messages also writes their notes.
 With several shards, and for dead letters, a second call writes the notes. A crash between the two calls can deliver a
@@ -44,7 +44,7 @@ class IntakeFromQueue(Transport):
     def store(
         self, deliveries: Sequence[Delivery], *, again: bool = False, until_available: UntilAvailable = once
     ) -> list[Decided]:
-        """Store each delivery as a waiting message or as a dead letter.
+        """Store each delivery as a waiting message or as a dead letter. Returns the decided records, for `settle`.
 
         Args:
             deliveries: the records that were read.
@@ -53,7 +53,7 @@ class IntakeFromQueue(Transport):
                 gets the first answer. Defaults to making each call once.
 
         Raises:
-            StoreError: some of them may be stored. The caller may repeat the call.
+            StoreError: some deliveries may be stored. The caller may repeat the call.
         """
         records = [self._rules.read(delivery, again=again) for delivery in deliveries]
         self._report_odd(records)
@@ -116,8 +116,8 @@ class IntakeFromQueue(Transport):
         return self._report(entries)
 
     def _send_dead(self, consumer: BrokerConsumer, dead: Sequence[Decided]) -> None:
-        """Send dead letters to the dead topic for its readers. The store has the letters; a deleted topic is created
-        again."""
+        """Send dead letters, which the store already has, to the dead topic for its readers. If the topic was deleted,
+        create it again."""
         topic = self._dead_topic
         pairs = [(one.delivery, return_to_origin(one.message.to(topic))) for one in dead if one.message is not None]
         refused = _refused(consumer, pairs)

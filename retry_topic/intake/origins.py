@@ -51,7 +51,7 @@ class Origins:
         return topic in self._known
 
     def look_up(self, topic: str) -> None:
-        """Ask whether the group reads a topic that is not known yet.
+        """Ask whether the group reads a topic that is not known yet. If so, the topic is allowed from now on.
 
         Raises:
             BrokerError: the broker could not answer. The topic stays unknown.

@@ -76,7 +76,7 @@ class Plan:
         copies: records whose failure is already counted, or whose message has already ended.
         renamed: records that got another id than the one they came with.
         fresh: entries with something to store.
-        items: waiting messages.
+        items: the items of messages that will be retried.
         dead: entries that are dead letters.
         dead_letters: for each of `dead` the item that the store keeps, and the reason.
         counts: the attempt counts of `fresh`, for a log batch.
@@ -295,7 +295,7 @@ def _distinct(
     if len(members) == len(fresh):
         return fresh, []  # the usual case
     entries[:] = [one.decided() if isinstance(one, Prepared) else one for one in entries]
-    for at, one in enumerate(entries):  # of records with one id the counts decide first
+    for at, one in enumerate(entries):  # if records share an id, the store's counts decide first which are known
         if isinstance(one, Decided) and not one.duplicate and members[one.member] > 1:
             state = one.record.state
             if replays_key(state.known_as) not in known.counts:
@@ -344,7 +344,10 @@ def make_way(one: Decided, found: Found | None, rules: Rules) -> bool:
 
 
 def give_another_id(one: Decided, rules: Rules) -> None:
-    """Give the record the id of its place. If that is taken as well (a forger can compute it), give it a random id."""
+    """Give the record an id made of its place in the retry topic. If that is its id already, give it a random id.
+
+    The id of its place can be another message's, because a forger can compute it.
+    """
     own_id = one.record.own_id
     if one.state.id == own_id:
         one.state = replace(one.state, id=uuid.uuid4().hex, published_ms=None)

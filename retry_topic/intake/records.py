@@ -75,7 +75,7 @@ class Taken:
 
     @property
     def why(self) -> str:
-        """The reasons in words."""
+        """The reasons of the decision, in words."""
         return "the failure was already known" if self.decision is None else explain(self.decision)
 
 
@@ -129,7 +129,7 @@ class Decided:
         dead: why it is a dead letter.
         decision: the policy's decision.
         now_ms: when it was decided.
-        keep_until_ms: until when the store keeps its attempt count.
+        keep_until_ms: epoch ms until which the store keeps the message's attempt count.
         item: the item to store.
         message: the message for the dead topic.
     """
@@ -252,7 +252,7 @@ class Rules:
     """The settings of one intake that decide about its records.
 
     Args:
-        group: the group whose failed messages these are.
+        group: the group that owns the retry topic.
         policies: the retry policies.
         redelivery_topic: the topic for due messages.
         from_log: whether the records come from a log. Then the store takes in each batch with its position, and

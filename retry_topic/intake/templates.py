@@ -49,7 +49,7 @@ class Template:
     Args:
         group: the owner of the retry topic.
         retry_topic: the topic from which the records were read.
-        names: the names of their headers.
+        names: the names of the records' headers.
         topic: the topic on which the messages first failed.
         attempt: the number of the delivery that failed.
         replays: the replay count of the messages.
@@ -58,8 +58,8 @@ class Template:
         failure: the failure of the records. Its times are set for each record.
         form: the body, with gaps for a record's own values and their lengths.
         room: how many bytes a record's own headers may have.
-        suffix: the end of the ids in the store.
-        key_suffix: the end of the keys of attempt counts.
+        suffix: the end of an item's id; it begins with the record's own id.
+        key_suffix: the part of an attempt count's key between the record's own id and the checksum of its content.
     """
 
     group: str

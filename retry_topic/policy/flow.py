@@ -46,7 +46,7 @@ class Rate:
 
     @property
     def mhz(self) -> int:
-        """Messages in 1,000 seconds, at least 1."""
+        """The rate in millihertz: messages in 1,000 seconds, at least 1."""
         return max(1, self.count * 1_000_000 // UNITS_MS[self.unit])
 
 

@@ -142,14 +142,14 @@ def _pairs(fields: Sequence[Field], values: Sequence[Any]) -> list[tuple[str, by
 
 
 def published(message: Message, message_id: str, now_ms: int | None = None) -> Message:
-    """`message` with its id as a header. A message for later also gets its publishing time and its topic as headers.
+    """`message` with its id as a header. A delayed message also gets its publishing time and its topic as headers.
 
     So the handler sees the same id at every delivery, whether the message comes from its topic or from the store.
 
     Args:
         message: the message that is sent, or stored until it is due.
         message_id: the id of the message.
-        now_ms: the publishing time of a message for later, by the store's clock. It distinguishes two messages that get
+        now_ms: the publishing time of a delayed message, by the store's clock. It distinguishes two messages that get
             the same id one after the other. Defaults to None: the message is sent immediately.
 
     Raises:

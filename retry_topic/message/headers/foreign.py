@@ -1,7 +1,7 @@
 """Retry headers of other systems. This package reads them, so that a group can take over topics of these systems and
 keep the counts of attempts. It also writes Spring's headers.
 
-| from     | header of the count          | its number on a record in a retry topic                              |
+| from     | header of the count          | what its number n counts, on a record in a retry topic               |
 |----------|------------------------------|----------------------------------------------------------------------|
 | Spring   | `retry_topic-attempts`       | the delivery that is about to be made, from 2: failed = n - 1        |
 | SmallRye | `delayed-retry-count`        | retries already made, 0 after the first failure: failed = n + 1      |
@@ -74,13 +74,13 @@ class _Reader:
         self.oddities: list[str] = []
 
     def text(self, field: str, *headers: str) -> None:
-        """Set `field` from the first of `headers` that is present; its value is text."""
+        """Set `field` from the first of `headers` that is present. The header holds text."""
         for header in headers:
             if header in self.last and field not in self.values:
                 self._set(field, header, *decode(FIELDS[field], self.last[header]))
 
     def binary(self, field: str, *headers: str, add: int = 0) -> None:
-        """Set `field` from the first of `headers` that is present; its value is big-endian two's complement."""
+        """Set `field` from the first of `headers` that is present, plus `add`. It holds big-endian two's complement."""
         for header in headers:
             data = self.last.get(header)
             if data is None or field in self.values:
@@ -95,7 +95,7 @@ class _Reader:
                 self._set(field, header, *clamp_integer(FIELDS[field], number))
 
     def add(self, field: str, number: int) -> None:
-        """Convert a foreign count to the number of failed deliveries."""
+        """Add `number` to a foreign count, which converts the count to the number of failed deliveries."""
         if field in self.values:
             self.values[field] = min(self.values[field] + number, FIELDS[field].high)
 
