@@ -151,7 +151,7 @@ class LogBatch:
 
     Args:
         source: the permanent name of the partition for this group. A partition of a recreated topic has another name.
-        expected: the position after the previous batch, so of this batch's first record; None if it is not known.
+        expected: the position after the previous batch of this partition; None if it is not known.
         next: the position after the last record.
         deliveries: the records. They can be iterated once. Each record is decoded when the iteration reaches it.
     """

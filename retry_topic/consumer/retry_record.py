@@ -24,7 +24,7 @@ from retry_topic.policy import Failure
 def retry_state(
     group: str, message: Message, secrets: Sequence[bytes] = (), topics: GroupTopics = NAMED_AFTER_GROUP
 ) -> RetryState:
-    """The retry state of `message` in `group`; an empty state when the message has never failed in this group.
+    """The retry state of `message` in `group`; an empty state if no header is about this message and this group.
 
     A retry of another group on a common topic is new for this group, but keeps its attempt count and first failure.
 

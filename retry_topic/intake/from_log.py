@@ -251,7 +251,7 @@ class IntakeFromLog(Transport):
         return stored
 
     def _store_elsewhere(self, batch: _Batch, until_available: UntilAvailable) -> bool:
-        """Take messages of ordering keys out of the batch and store them in their keys' shards. Returns whether any."""
+        """Take messages of ordering keys out of the batch and store them in their keys' shards. False if none."""
         shards = self._store.shards
         here = shard_of(batch.part.source, shards)
         away: dict[int, list[IntakeRecord | Decided]] = {}

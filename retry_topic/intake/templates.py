@@ -58,7 +58,7 @@ class Template:
         failure: the failure of the records. Its times are set for each record.
         form: the body, with gaps for a record's own values and their lengths.
         room: how many bytes a record's own headers may have.
-        suffix: the end of an item's id; it begins with the record's own id.
+        suffix: the end of an item's id, after the record's own id.
         key_suffix: the part of an attempt count's key between the record's own id and the checksum of its content.
     """
 
