@@ -56,7 +56,7 @@ def produce(producer: Any, message: Message, reported: Callable[[Any, Any], None
 
 
 class Producing:
-    """The producer of a broker. It waits for delivery reports until all have come or `timeout_s` has passed.
+    """The producer of a broker. It waits for all delivery reports, at most two seconds longer than `timeout_s`.
 
     Args:
         settings: librdkafka's settings.
