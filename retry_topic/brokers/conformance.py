@@ -8,8 +8,8 @@
             broker.close()
 
 The fixture gives a broker that refuses absent topics. Each test uses its own topics, so that tests may share a server.
-The attributes of the class say where a broker may differ. If the broker's groups know several protocols, run the whole
-suite for one of them and `GroupCases` alone for each of the others. Call `pytest.register_assert_rewrite` with this
+Set a class attribute, such as `idle_ms`, where your broker differs. If a broker's groups know several protocols, run
+the whole suite for one of them and `GroupCases` alone for the others. Call `pytest.register_assert_rewrite` with this
 module's name before you import it, so that failures show details. The suite needs `hypothesis`. It takes about 10 s and
 mostly waits for `idle_ms`, because redelivery happens in real time.
 """
@@ -73,7 +73,7 @@ class MessageCases(_Cases):
     """Cases of messages and topics. They do not depend on the group protocol."""
 
     def test_contents_survive_byte_for_byte(self, broker: Broker) -> None:
-        """Values, keys and headers come back as they were, repeated and odd header names included."""
+        """Messages are published and read back: values, keys and headers are the same, also with odd header names."""
 
         # An inner function, because Hypothesis counts a test that several classes inherit as one.
         @settings(deadline=None, max_examples=self.examples)
@@ -90,8 +90,8 @@ class MessageCases(_Cases):
         round_trip()
 
     def test_a_message_keeps_its_place_and_time(self, broker: Broker) -> None:
-        """If the broker has partitions and timestamps, a message keeps its own. A message for an absent partition, or
-        with a timestamp in the future, is published as well."""
+        """If the broker has partitions and timestamps, a message keeps its partition and timestamp. A message for an
+        absent partition, or with a timestamp in the future, is published as well."""
         topic, at_ms = fresh_topic(broker), time.time_ns() // 1_000_000 - 60_000
         publish(
             broker,
@@ -115,7 +115,7 @@ class MessageCases(_Cases):
         assert receive(self.member(broker, topic), 1)[0].message.value == value
 
     def test_an_unknown_topic_fails_alone(self, broker: Broker) -> None:
-        """A message to an absent topic is answered with a permanent failure; the rest of the batch is published."""
+        """One message of a batch is for an absent topic: it alone fails, permanently. The others are published."""
         topic, absent = fresh_topic(broker), absent_topic()
         answers = broker.publish([Message(topic, b"a"), Message(absent, b"b"), Message(topic, b"c")])
         assert [answer is None for answer in answers] == [True, False, True]
@@ -127,7 +127,7 @@ class MessageCases(_Cases):
         assert absent not in broker.topics()
 
     def test_what_is_published_once_may_be_repeated(self, broker: Broker) -> None:
-        """An `OnceBroker` publishes an id once for each topic and window. A refused message does not use up its id."""
+        """With an `OnceBroker`, a topic gets one record per id and window. A refused message does not use up its id."""
         if not isinstance(broker, OnceBroker):
             return
         one, other = fresh_topic(broker), fresh_topic(broker)
@@ -185,7 +185,7 @@ class MessageCases(_Cases):
 
 
 class GroupCases(_Cases):
-    """Cases of groups and deliveries. Each further group protocol of a broker must pass them as well."""
+    """Cases of groups and deliveries. If a broker has several group protocols, each of them must pass these cases."""
 
     def test_a_topic_keeps_its_order(self, broker: Broker) -> None:
         """Messages of one topic arrive in the order in which they were published, across batches and polls."""
@@ -206,7 +206,7 @@ class GroupCases(_Cases):
         assert len(set(sources)) == 2
 
     def test_groups_are_independent(self, broker: Broker) -> None:
-        """Each group gets every message, also one that joins after another group has settled the messages."""
+        """Each group gets every message, even a group that joins after another group has settled the messages."""
         topic = fresh_topic(broker)
         publish(broker, Message(topic, b"a"), Message(topic, b"b"))
         for group in ("one", "two"):
@@ -216,7 +216,7 @@ class GroupCases(_Cases):
             consumer.ack(got)
 
     def test_members_of_a_group_share_the_work(self, broker: Broker) -> None:
-        """Two members of one group get every message once between them."""
+        """Two members of one group read a topic. Each message reaches exactly one of them."""
         topic = fresh_topic(broker)
         members = [self.member(broker, topic, idle_ms=60_000) for _ in range(2)]
         publish(broker, *(Message(topic, str(n).encode()) for n in range(40)))
@@ -239,7 +239,7 @@ class GroupCases(_Cases):
         assert len(receive(consumer, records + 1 - polls)) == records + 1 - polls
 
     def test_the_unsettled_comes_back_to_another_member(self, broker: Broker) -> None:
-        """A delivery that a member neither settles nor keeps alive goes to another member, `deliveries` raised."""
+        """A delivery that a member neither settles nor keeps alive goes to another member, with `deliveries` = 2."""
         topic = fresh_topic(broker)
         dead, alive = self.member(broker, topic), self.member(broker, topic)
         publish(broker, Message(topic, b"orphan", b"key", (("h", b"1"),)))
@@ -259,7 +259,7 @@ class GroupCases(_Cases):
         assert sorted(values(receive(staying, 2))) == [b"a", b"b"]
 
     def test_beat_keeps_a_delivery(self, broker: Broker) -> None:
-        """A member keeps a delivery as long as it calls `beat`. Later the delivery goes to another member."""
+        """A member keeps a delivery as long as it calls `beat`. After the last call, another member gets it."""
         topic = fresh_topic(broker)
         busy, other = self.member(broker, topic), self.member(broker, topic)
         publish(broker, Message(topic, b"slow"))
@@ -299,7 +299,7 @@ class GroupCases(_Cases):
         assert consumer.poll(2, 0) == []
 
     def test_forward_publishes_and_settles(self, broker: Broker) -> None:
-        """A forwarded message is on its new topic, and its delivery is settled."""
+        """A member forwards two deliveries: both messages arrive on the new topic, and neither delivery comes back."""
         source, target = fresh_topic(broker), fresh_topic(broker)
         consumer = self.member(broker, source)
         publish(broker, Message(source, b"a", b"k", (("n", b"1"),)), Message(source, b"b"))
@@ -321,7 +321,7 @@ class GroupCases(_Cases):
         assert len(reader.poll(2, 100)) <= (0 if self.exact_forward else 1)
 
     def test_a_failed_forward_leaves_its_delivery_unsettled(self, broker: Broker) -> None:
-        """One of two forwards fails. The other is done, and the delivery of the failed one comes back."""
+        """A member forwards two deliveries, one to an absent topic. Only this one stays unsettled and comes back."""
         source, target = fresh_topic(broker), fresh_topic(broker)
         consumer, reader = self.member(broker, source), self.member(broker, target)
         publish(broker, Message(source, b"to nowhere"), Message(source, b"fine"))
@@ -337,7 +337,7 @@ class GroupCases(_Cases):
         assert again[0].deliveries == 2
 
     def test_a_message_published_for_later_comes_with_its_id(self, broker: Broker) -> None:
-        """A message is claimed, published and settled. Its handler gets the id that its publisher got."""
+        """A dispatcher releases delayed messages. Each arrives with the id that its publisher gave or got back."""
         topic = fresh_topic(broker)
         consumer = self.member(broker, topic)
         with open_store("memory:") as store:

@@ -75,8 +75,8 @@ class BrokerConsumer(Protocol):
     def beat(self, deliveries: Sequence[Delivery]) -> None:
         """Keep these deliveries alive: this member still works on them, and no other member gets them.
 
-        If the last call was more than `idle_ms` ago, this one renews nothing. Ordered consumption relies on this rule.
-        Any thread may call this method.
+        A delivery that got no `beat` for `idle_ms` is no longer renewed. Ordered consumption relies on this rule. Any
+        thread may call this method.
         """
         ...
 
@@ -151,7 +151,7 @@ class LogBatch:
 
     Args:
         source: the permanent name of the partition for this group. A partition of a recreated topic has another name.
-        expected: the position that the first record should have; None if no earlier position is known.
+        expected: the position after the previous batch of this partition; None if it is not known.
         next: the position after the last record.
         deliveries: the records. They can be iterated once. Each record is decoded when the iteration reaches it.
     """
@@ -214,7 +214,7 @@ class LogReader(Protocol):
     """
 
     def expected(self) -> Mapping[str, int]:
-        """For each source of this member with a known position: the position of its next batch."""
+        """For each source (partition) of this member: the position of its next batch, if that is known."""
         ...
 
     def rewind(self, source: str, position: int | None) -> None:
@@ -239,7 +239,7 @@ class LogReader(Protocol):
 
 
 class ClaimSender(Protocol):
-    """Sends each claim of a store's shards in one transaction with its number. One thread per shard at a time."""
+    """Sends a claim (due items taken together) with its number in one transaction. One thread at a time per shard."""
 
     def take_over(self, shard: int) -> int | None:
         """Fence the previous sender of the shard and end its open transaction. Returns the number of the last claim
@@ -251,8 +251,8 @@ class ClaimSender(Protocol):
         ...
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Send all messages of claim `number` and the number, or nothing. Returns one answer for each message: all None
-        if the claim was sent; else nothing was sent, and each message at fault has its failure.
+        """Send all messages of claim `number` with this number, or nothing. Returns one answer for each message: all
+        None if the claim was sent; else nothing was sent, and each message at fault has its failure.
 
         Raises:
             Fenced: another process has taken the shard over.
@@ -289,8 +289,8 @@ class LogBroker(Protocol):
     def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> LogReader:
         """Read `topic` as a member of `group`. An absent topic is created.
 
-        The reader calls `positions` with the sources that the group assigns to it. The call returns the position to
-        begin at for each source; None: begin at the group's committed offset, or at the beginning if there is none.
+        The reader calls `positions` with the sources that the group assigns to it. `positions` returns where to begin
+        in each source; None: at the group's committed offset, or at the beginning if there is none.
         """
         ...
 
@@ -301,7 +301,7 @@ class LogBroker(Protocol):
 
 @runtime_checkable
 class OriginalsBroker(Protocol):
-    """A log broker that can read single records again, for messages by reference."""
+    """A log broker that can read single records again. Messages that are stored without their payloads need this."""
 
     def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
         """The payload of each reference, or why it cannot be read. If the failure is not transient, do not repeat."""
@@ -320,7 +320,7 @@ class FieldsBroker(Protocol):
     """A broker that can publish the stored body of an item without decoding the body to a message."""
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
-        """Do what `Broker.publish` does, for messages as pairs of a topic and the fields of a stream encoding."""
+        """Do what `Broker.publish` does. Each entry has a topic and a message's stream encoding (fields and values)."""
         ...
 
 
@@ -341,7 +341,7 @@ class TrimBroker(Protocol):
     """A broker whose topics can be trimmed to a length, because nothing else limits their length."""
 
     def trim(self, topic: str, keep: int) -> int:
-        """Drop the oldest records beyond about `keep`, but none that a group has not settled. Returns their number.
+        """Drop the oldest records beyond about `keep`, as far as every group has settled them. Returns their number.
 
         Raises:
             BrokerError: the broker could not answer. Repeating the call is harmless.
@@ -363,13 +363,13 @@ class GroupTopicsBroker(Protocol):
     """A broker that creates the topics of a group with settings for their purpose."""
 
     def create_group_topics(self, topics: Mapping[str, str]) -> list[str]:
-        """Create those of the "retry", "redelivery" and "dead" topics that are absent. Returns the created ones."""
+        """Create the absent topics. `topics` maps "retry", "redelivery", "dead" to names. Returns the created ones."""
         ...
 
 
 @runtime_checkable
 class ReadersBroker(Protocol):
-    """A broker that knows which topics a group reads. Headers do not prove it, because they may be forged."""
+    """A broker that knows which topics a group reads. A message's headers cannot prove this: they may be forged."""
 
     def reads(self, group: str, topic: str) -> bool:
         """Whether `group` reads `topic`; False if there is no such topic.

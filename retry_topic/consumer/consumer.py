@@ -72,7 +72,7 @@ class Consumer:
 
     Raises:
         ConfigError: `ordering` is not "none" although the broker's topics are logs and it assigns no partitions; or
-            `on_failure` is async.
+            `on_failure` is not a plain function.
 
     Thread rules: a plain handler runs on up to `concurrency` threads, an async one on one event loop. Call `start` and
     `stop` from any thread except a handler's. A stopped consumer is not started again.
@@ -312,7 +312,7 @@ class Consumer:
         """Hand suspects (messages over which consumers died) to the handlers one by one, to find the cause of a crash.
 
         The wait for each one is at most `idle_ms`: a message that hangs must not stop the others. A crash can also
-        count against a message that did not cause it. The order is random, so that this is another message each time.
+        count against a message that did not cause it. The order is random, so that this is not always the same message.
         """
         random.shuffle(suspects)
         while suspects:
@@ -324,7 +324,7 @@ class Consumer:
                 self._calm(0)
 
     def _calm(self, count: int) -> bool:
-        """Wait, at most `idle_ms`, until `count` deliveries or fewer are in flight. False: the consumer stops."""
+        """Wait up to `idle_ms` until at most `count` deliveries are in flight. Returns False if the consumer stops."""
         until = time.monotonic() + self.config.idle_ms / 1000
         while not self._in_flight.wait_until_at_most(count, 0.2) and time.monotonic() < until:
             if self._stopping.is_set():

@@ -128,8 +128,8 @@ class HandlerLoop:
     the loop in one call, which makes a task of each. All outcomes of one iteration of the loop go to the settler in one
     call. While the loop has not yet begun a call, further deliveries are added to that call.
 
-    Threads: any thread calls `give`, `together` and `end`, and then `close`. All else runs in the loop's thread. This
-    class holds each task until it is done, because asyncio holds tasks only weakly.
+    Threads: any thread may call `give`, `together` and `end`, and `close` after `end`. All other methods run in the
+    loop's thread. This class holds each task until it is done, because asyncio holds tasks only weakly.
 
     Args:
         handle: makes the coroutine that handles a delivery and then calls `ended` with the outcome.
@@ -178,7 +178,7 @@ class HandlerLoop:
                 self._call()
 
     def ended(self, sink: Sink, outcome: HandlerOutcome) -> None:
-        """Take the outcome of a delivery. The delivery's task calls this."""
+        """Take the outcome of a delivery, and pass it to `sink` soon. The delivery's task calls this."""
         if not self._outcomes:
             self._loop.call_soon(self._pass_on)
         self._outcomes.setdefault(sink, []).append(outcome)

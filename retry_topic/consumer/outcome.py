@@ -238,8 +238,8 @@ class Outcomes:
 def success_of(group: str, message: Message, state: RetryState) -> str | None:
     """The key under which the store remembers the success of `message`; None if it remembers nothing.
 
-    Only a message that was released from the delay store can have a second copy; only for it is a success remembered.
-    Messages with an id made of the payload are not remembered: all messages with an equal payload share that id.
+    The store remembers only messages that it has released, because only these can have a second copy. It does not
+    remember a message whose id is made of its payload, because all messages with equal payloads share this id.
     """
     if not state.passed_the_store or state.unsigned:
         return None
@@ -270,7 +270,7 @@ def outlived(deliveries: int) -> Failure:
 
 
 def too_late() -> Failure:
-    """The failure of a message that came after its own `expires-at`."""
+    """The failure of a message that was delivered after the time in its `expires-at` header."""
     return Failure(error_class="expired", message="it came too late", verdict="dead")
 
 
@@ -299,7 +299,7 @@ class FailureLog:
             called) and the number of the attempt. Defaults to none.
 
     Raises:
-        ConfigError: the hook is async. The consumer would not await it.
+        ConfigError: the hook is not callable, or is async: the consumer would not await it.
     """
 
     def __init__(self, hook: OnFailure | None = None) -> None:

@@ -24,7 +24,7 @@ from retry_topic.policy import Failure
 def retry_state(
     group: str, message: Message, secrets: Sequence[bytes] = (), topics: GroupTopics = NAMED_AFTER_GROUP
 ) -> RetryState:
-    """The retry state of `message` in `group`; an empty state when it has never failed there.
+    """The retry state of `message` in `group`; an empty state if no header is about this message and this group.
 
     A retry of another group on a common topic is new for this group, but keeps its attempt count and first failure.
 
@@ -79,14 +79,14 @@ def failed_message(
     Args:
         group: the consumer group.
         message: as delivered.
-        state: its state before this failure, see `retry_state`.
+        state: the message's state before this failure, see `retry_state`.
         failure: the failure of this attempt.
         print_: the error's fingerprint. Defaults to one without a traceback.
         secrets: the first one signs. Defaults to none.
         started_ms: epoch ms at which the handler was called. Defaults to None: no header.
         topics: the group's own topics. Defaults to those named after it.
-        topic_id: the permanent id of the topic it was read from. With it, the records of a recreated topic do not get
-            the ids and counts of the deleted topic's records. Defaults to the topic's name.
+        topic_id: the permanent id of the message's topic. With it, the records of a recreated topic do not get the ids
+            and counts of the deleted topic's records. Defaults to the topic's name.
     """
     now_ms = time.time_ns() // 1_000_000
     state = replace(
@@ -116,7 +116,7 @@ def ordered_state(
 ) -> RetryState:
     """The state of a message of an ordered topic, with its id and its key's lock (`key_lock`).
 
-    `topic_id` is the permanent id of the topic: a recreated topic then does not repeat ids of messages that succeeded.
+    `topic_id` is the permanent id of the topic. With it, a recreated topic does not repeat ids of the deleted topic.
     """
     return replace(_rooted(group, message, state, topic_id), key_lock=key_lock, consumer_group=group)
 
@@ -147,7 +147,7 @@ def parked_message(
 
 
 def _rooted(group: str, message: Message, state: RetryState, topic_id: str | None = None) -> RetryState:
-    """The state with an id and an original. If the headers name no original, this record is the original."""
+    """The state with an id and an original (the record that first failed): this record if the headers name no other."""
     source = message.source
     named = state.id is not None
     if source is None or (named and (state.attempt or state.replays)):

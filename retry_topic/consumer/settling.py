@@ -2,8 +2,8 @@
 
 Invariant: a delivery is in flight from the moment it was read until the broker has confirmed that it is settled. While
 it is in flight, `beat` is called for it whenever a third of `idle_ms` has passed since the last time; a
-`HeartbeatMonitor` knows which deliveries are due for it. An outcome that the broker refuses stays in flight and is
-tried again with a growing delay. The consumer never forgets a message; it stops reading new ones instead.
+`HeartbeatMonitor` knows when. If the broker refuses an outcome, the delivery stays in flight, and the outcome is tried
+again with a growing delay. The consumer never forgets a message; it stops reading new ones instead.
 
 Threads: handlers put outcomes; one thread settles and renews; another thread reads from the same broker consumer.
 """
@@ -106,13 +106,13 @@ class InFlightDeliveries:
         return None if next_ms is None else next_ms / 1000
 
     def room(self, limit: int, timeout_s: float) -> int:
-        """How many more deliveries may be read; waits up to `timeout_s` until it is at least one."""
+        """How many more deliveries may be read. Waits up to `timeout_s` until the number is at least one."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._held) < limit, timeout_s)
             return max(0, limit - len(self._held))
 
     def wait_until_at_most(self, count: int, timeout_s: float) -> bool:
-        """Wait until at most `count` deliveries are in flight; False at the timeout."""
+        """Wait until at most `count` deliveries are in flight. Returns False at the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._held) <= count, max(0.0, timeout_s))
 
@@ -129,7 +129,7 @@ class Settler:
         consumer: the broker consumer that read the deliveries.
         in_flight: the deliveries that were read.
         stats: the consumer's counters.
-        idle_ms: as for `in_flight`.
+        idle_ms: as in `InFlightDeliveries`.
         history: gets a row for each success after a failure. Defaults to None: no history.
         successes: gets the key of each success before it is acknowledged. Defaults to None.
         in_order: an outcome that could not be settled holds back all later ones. Otherwise a crash could let an earlier
@@ -242,7 +242,7 @@ class Settler:
     def _forward(self, outcomes: list[HandlerOutcome]) -> list[HandlerOutcome]:
         """Publish the records of outcomes to the retry topic, and settle the deliveries.
 
-        Returns the outcomes whose record the broker refused. Where it refused for good, the outcome is changed.
+        Returns the outcomes whose record the broker refused. After a permanent refusal, `_refused` changes the outcome.
         """
         pairs = [(self._in_flight.current(one.delivery), one.forward) for one in outcomes if one.forward is not None]
         answers = self._consumer.forward(pairs)
@@ -264,7 +264,7 @@ class Settler:
         """Change an outcome whose record the broker refused for good: the retry topic was deleted, or our headers make
         the record too large.
 
-        After the first refusal the topic is created again. After the second, the record goes without our new headers.
+        After the first refusal, creates the topic again. After the second, removes our new headers from the record.
         """
         outcome.refusals += 1
         if outcome.forward is None:
@@ -302,7 +302,7 @@ class Successes:
     again; a failure of that attempt then has no effect. If the store does not answer, the message is still
     acknowledged, and a second copy that fails counts as an ordinary attempt.
 
-    Cost: one call for all deliveries that are acknowledged together. Threads: only the settler's.
+    Cost: one call for all deliveries that are acknowledged together. Only the settler's thread may use it.
 
     Args:
         store: the store into which the group's service takes failed messages.

@@ -7,9 +7,9 @@ another position and stores nothing. A store that lost writes in a failover gets
 of a retry topic is taken in exactly once, even if its message was sent long ago.
 
 Usually the attempt counts in headers are right and the ids are free. So the intake does not ask the store beforehand.
-The script compares the counts and raises them. It refuses the whole batch when the store has a greater count or an id
-is taken. Then the intake asks the store and plans the batch again. No item of a batch is ever stored after the batch's
-position.
+The script compares the counts and raises them. It refuses the whole batch when the store has already counted one of the
+attempts or has one of the ids. Then the intake asks the store and plans the batch again. No item of a batch is ever
+stored after the batch's position.
 
 Messages of ordering keys belong in the shard of their key. If that is not the shard with the position of the batch's
 source, they are stored in the key's shard first, with a position of the same source in that shard. If the process then
@@ -83,7 +83,7 @@ class IntakeFromLog(Transport):
         return self._underway is not None
 
     def take(self, reader: LogReader, part: LogBatch, until_available: UntilAvailable) -> list[Taken]:
-        """Store a batch, or have the reader read it again from the store's position.
+        """Store a batch, or have the reader read it again from the store's position. Returns the results.
 
         Args:
             reader: the reader of the batch.
@@ -95,7 +95,8 @@ class IntakeFromLog(Transport):
     def offer(self, reader: LogReader, part: LogBatch, until_available: UntilAvailable) -> list[Taken]:
         """Wait until the batch in flight is stored, and then send this batch. Returns the results of the stored batch.
 
-        If the store refused that batch and both have one source, this batch is dropped: the reader reads it again.
+        If the store refused the batch in flight, and this batch has the same source, this batch is not sent: the reader
+        reads both again.
         """
         now_ms = until_available(self._store.now_ms)  # asked after the read: no due time is early by the store's clock
         made = self._plan(part.deliveries, Known(), now_ms, self._route(part))
@@ -114,7 +115,7 @@ class IntakeFromLog(Transport):
         return before
 
     def finish(self, until_available: UntilAvailable) -> list[Taken]:
-        """Wait for the batch in flight. Returns its results; none without such a batch."""
+        """Wait for the batch in flight. Returns the batch's results; none if no batch is in flight."""
         return self._end_in_flight(until_available)[0]
 
     def positions(self, sources: Sequence[str]) -> list[int | None]:
@@ -176,13 +177,14 @@ class IntakeFromLog(Transport):
     # -- planning
 
     def _route(self, part: LogBatch) -> str | None:
-        """The key that chooses the shard of a batch's items: its source, whose position is there. None: their ids."""
+        """The text that chooses one shard for all items of a batch: the batch's source. The shard also holds the
+        source's position. None: each item's id chooses the item's shard."""
         return part.source if self._connection.by_source else None
 
     def _complete(self, batch: _Batch, made: Plan, known: Known, until_available: UntilAvailable) -> None:
         """Complete the plan `made`, and make it the plan of the batch.
 
-        A plan has questions when it needs counts or items of the store (`Questions`). This call reads them and plans
+        A plan has questions when it needs counts or items of the store (`Questions`). This method reads them and plans
         again until no question is left. Then it sends the plan's dead letters to the dead topic.
         """
         route = self._route(batch.part)
@@ -205,7 +207,10 @@ class IntakeFromLog(Transport):
         batch.token = new_token()
 
     def _make_way(self, batch: _Batch, until_available: UntilAvailable) -> list[Work]:
-        """Resolve the taken ids of a batch: leave out known failures, and give other messages another id."""
+        """Handle ids that the store already has: mark known failures, and give other messages another id.
+
+        Returns all records of the batch, to plan them again.
+        """
         entries = [one.decided() if isinstance(one, Prepared) else one for one in batch.plan.decided]
         fresh = [one for one in entries if not one.duplicate]
         members = [one.member for one in fresh]
@@ -246,7 +251,7 @@ class IntakeFromLog(Transport):
         return stored
 
     def _store_elsewhere(self, batch: _Batch, until_available: UntilAvailable) -> bool:
-        """Store messages of ordering keys in their own shards, and leave them out of the batch."""
+        """Take messages of ordering keys out of the batch and store them in their keys' shards. False if none."""
         shards = self._store.shards
         here = shard_of(batch.part.source, shards)
         away: dict[int, list[IntakeRecord | Decided]] = {}
@@ -316,7 +321,7 @@ class IntakeFromLog(Transport):
 
 
 def _known_before(one: IntakeRecord | Decided, position: int) -> IntakeRecord | Decided:
-    """The record. It is marked as known if its offset is below `position`: the shard has already taken it in."""
+    """The record, marked as known if the shard has already taken it in: its offset is below the shard's `position`."""
     decided = one if isinstance(one, Decided) else Decided(one, one.state)
     if decided.offset >= position:
         return one

@@ -1,7 +1,7 @@
 """The intake from a queue (Redis Streams, memory): ask the store, plan, store, acknowledge.
 
-A record is acknowledged only after it is stored. After a crash in between, the step is repeated and finds the id in the
-store.
+A record is acknowledged only after it is stored. After a crash in between, the broker hands the record out again, and
+the intake finds its id in the store.
 
 The store keeps two *notes* about a record: the attempt count of its message, until the policy's cap by age, and for an
 hour the fact that the record was taken in. So a record that is handed out again after a crash is taken in exactly once,
@@ -37,14 +37,14 @@ class IntakeFromQueue(Transport):
         """Store each delivery, then settle it. A delivery that fails stays unsettled and comes again.
 
         Raises:
-            StoreError, BrokerError: only stored records of the batch were settled.
+            StoreError, BrokerError: the batch may be partly done. Only stored records were settled.
         """
         return self.settle(consumer, self.store(deliveries))
 
     def store(
         self, deliveries: Sequence[Delivery], *, again: bool = False, until_available: UntilAvailable = once
     ) -> list[Decided]:
-        """Store each delivery as a waiting message or as a dead letter.
+        """Store each delivery as a waiting message or as a dead letter. Returns the decided records, for `settle`.
 
         Args:
             deliveries: the records that were read.
@@ -53,7 +53,7 @@ class IntakeFromQueue(Transport):
                 gets the first answer. Defaults to making each call once.
 
         Raises:
-            StoreError: some of them may be stored. The caller may repeat the call.
+            StoreError: some deliveries may be stored. The caller may repeat the call.
         """
         records = [self._rules.read(delivery, again=again) for delivery in deliveries]
         self._report_odd(records)
@@ -85,7 +85,7 @@ class IntakeFromQueue(Transport):
             waiting = self._with_other_ids(refused, until_available)
 
     def _bury(self, dead: Sequence[Decided], now_ms: int, until_available: UntilAvailable) -> None:
-        """Store dead letters."""
+        """Store dead letters. If another message has a letter's id, the letter is stored under another id."""
         while dead:
             letters = [dead_letter(one, now_ms) for one in dead]
             if until_available(lambda: self._store.bury(letters)) == len(letters):  # noqa: B023
@@ -93,7 +93,8 @@ class IntakeFromQueue(Transport):
             dead = self._with_other_ids(dead, until_available)
 
     def _with_other_ids(self, refused: Sequence[Decided], until_available: UntilAvailable) -> list[Decided]:
-        """The records whose id belongs to another stored message, with new ids. The store already has the rest."""
+        """Those of the refused records whose id belongs to another stored message, with new ids. The store already has
+        the other refused records."""
         if not refused:
             return []
         members = [one.member for one in refused]
@@ -115,8 +116,8 @@ class IntakeFromQueue(Transport):
         return self._report(entries)
 
     def _send_dead(self, consumer: BrokerConsumer, dead: Sequence[Decided]) -> None:
-        """Send dead letters to the dead topic for its readers. The store has the letters; a deleted topic is created
-        again."""
+        """Send dead letters, which the store already has, to the dead topic for its readers. If the topic was deleted,
+        create it again."""
         topic = self._dead_topic
         pairs = [(one.delivery, return_to_origin(one.message.to(topic))) for one in dead if one.message is not None]
         refused = _refused(consumer, pairs)

@@ -51,7 +51,7 @@ class Origins:
         return topic in self._known
 
     def look_up(self, topic: str) -> None:
-        """Ask whether the group reads a topic that is not known yet.
+        """Ask whether the group reads a topic that is not known yet. If so, the topic is allowed from now on.
 
         Raises:
             BrokerError: the broker could not answer. The topic stays unknown.
@@ -78,7 +78,7 @@ class Origins:
 
 
 def origins_problems(origins: object, redelivery: str) -> list[str]:
-    """The problems of configured origins; one text for each."""
+    """The problems of the setting `origins`, one text for each. `redelivery` is the setting that must be "origin"."""
     if not isinstance(origins, tuple) or not all(isinstance(topic, str) and topic for topic in origins):
         return [f"expected origins to be a tuple of names of topics, got: {origins!r}"]
     if origins and redelivery != "origin":

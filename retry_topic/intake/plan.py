@@ -73,10 +73,10 @@ class Plan:
         questions: open questions. If there are any, all fields below `copies` are empty.
         entries: the batch in order: decided records, and records that wait for an answer.
         odd: records with faults in their headers (`RetryState.oddities`), of those that were read for this plan.
-        copies: records whose failure or end is already known.
+        copies: records whose failure is already counted, or whose message has already ended.
         renamed: records that got another id than the one they came with.
         fresh: entries with something to store.
-        items: waiting messages.
+        items: the items of messages that will be retried.
         dead: entries that are dead letters.
         dead_letters: for each of `dead` the item that the store keeps, and the reason.
         counts: the attempt counts of `fresh`, for a log batch.
@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def decided(self) -> list[Entry]:
-        """The entries that are decided. In a plan without questions, all are."""
+        """The decided entries. In a plan without questions, these are all entries."""
         return [one for one in self.entries if not isinstance(one, IntakeRecord)]
 
 
@@ -289,13 +289,13 @@ def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Qu
 def _distinct(
     entries: list[IntakeRecord | Decided | Prepared], known: Known, rules: Rules, questions: Questions
 ) -> tuple[list[Entry], list[Decided]]:
-    """The entries to store, each failure once. Another message with the same id gets its own id."""
+    """The entries to store, each failure once, and those that got a new id: their id was that of another message."""
     fresh = [one for one in entries if not isinstance(one, IntakeRecord) and not one.duplicate]
     members = Counter([one.member for one in fresh])
     if len(members) == len(fresh):
         return fresh, []  # the usual case
     entries[:] = [one.decided() if isinstance(one, Prepared) else one for one in entries]
-    for at, one in enumerate(entries):  # of records with one id the counts decide first
+    for at, one in enumerate(entries):  # if records share an id, the store's counts decide first which are known
         if isinstance(one, Decided) and not one.duplicate and members[one.member] > 1:
             state = one.record.state
             if replays_key(state.known_as) not in known.counts:
@@ -344,7 +344,10 @@ def make_way(one: Decided, found: Found | None, rules: Rules) -> bool:
 
 
 def give_another_id(one: Decided, rules: Rules) -> None:
-    """Give the record the id of its place. If that is taken as well (a forger can compute it), give it a random id."""
+    """Give the record an id made of its place in the retry topic. If that is its id already, give it a random id.
+
+    The id of its place can be another message's, because a forger can compute it.
+    """
     own_id = one.record.own_id
     if one.state.id == own_id:
         one.state = replace(one.state, id=uuid.uuid4().hex, published_ms=None)

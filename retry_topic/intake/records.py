@@ -75,7 +75,7 @@ class Taken:
 
     @property
     def why(self) -> str:
-        """The reasons in words."""
+        """The reasons of the decision, in words."""
         return "the failure was already known" if self.decision is None else explain(self.decision)
 
 
@@ -129,7 +129,7 @@ class Decided:
         dead: why it is a dead letter.
         decision: the policy's decision.
         now_ms: when it was decided.
-        keep_until_ms: until when the store keeps its attempt count.
+        keep_until_ms: epoch ms until which the store keeps the message's attempt count.
         item: the item to store.
         message: the message for the dead topic.
     """
@@ -188,7 +188,10 @@ class Decided:
             return False
 
     def counts(self) -> tuple[BatchCount, BatchCount]:
-        """The counts to store with a log batch: the store raises the attempts, and the replays must be equal."""
+        """The message's attempt count and replay count, to store with a log batch.
+
+        The store refuses the batch if it has already counted this attempt, or has another replay count.
+        """
         state, key = self.state, attempts_key(self.state, self.delivery.message)
         return (key, state.attempt, self.keep_until_ms), (replays_key(state.known_as), state.replays, None)
 
@@ -249,7 +252,7 @@ class Rules:
     """The settings of one intake that decide about its records.
 
     Args:
-        group: the group whose failed messages these are.
+        group: the group that owns the retry topic.
         policies: the retry policies.
         redelivery_topic: the topic for due messages.
         from_log: whether the records come from a log. Then the store takes in each batch with its position, and
@@ -342,7 +345,7 @@ class Rules:
 
 
 def fingerprint_of(one: Decided) -> str:
-    """The fingerprint of the error."""
+    """The fingerprint of the record's error: the one in its headers, or else one made of the error's class and text."""
     state = one.state
     return state.error_fingerprint or _fingerprint(state.error_class or "", state.error_message or "")
 

@@ -49,17 +49,17 @@ class Template:
     Args:
         group: the owner of the retry topic.
         retry_topic: the topic from which the records were read.
-        names: the names of their headers.
+        names: the names of the records' headers.
         topic: the topic on which the messages first failed.
         attempt: the number of the delivery that failed.
         replays: the replay count of the messages.
         policy: the policy that decides.
         match: the policy's rule that applies.
-        failure: their failure, without its times.
+        failure: the failure of the records. Its times are set for each record.
         form: the body, with gaps for a record's own values and their lengths.
         room: how many bytes a record's own headers may have.
-        suffix: the end of the ids in the store.
-        key_suffix: the end of the keys of attempt counts.
+        suffix: the end of an item's id, after the record's own id.
+        key_suffix: the part of an attempt count's key between the record's own id and the checksum of its content.
     """
 
     group: str
@@ -126,7 +126,7 @@ class Prepared:
         return IntakeRecord(Delivery(message, None), state, state, template.topic, template.group, repeated=False)
 
     def decided(self) -> Decided:
-        """The same decision as a `Decided`, as the plan makes it."""
+        """This record as a `Decided`, equal to the one that the plan would make."""
         record = self.record
         one = Decided(record, record.state)
         one.due_ms, one.decision, one.item = self.item.due_ms, self.decision, self.item

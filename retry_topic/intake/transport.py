@@ -216,7 +216,7 @@ class Transport:
 
 
 def _log_decisions(entries: Sequence[Entry], done: Sequence[Taken]) -> None:
-    """Log each decision about a failure that was not known: retries at INFO, deaths as warnings.
+    """Log each decision about a failure that was not known: retries at INFO, dead letters at WARNING.
 
     A line contains the message's id that its handler saw, and its id in the store. It never contains the payload. A
     line below the logger's level is not formatted.

@@ -13,8 +13,8 @@ It is a list and not a mapping, because headers keep their order and a name may 
 can be read as well. An entry without `value` has an empty payload. A second `value` or `key` becomes a header of that
 name. A field name that is not UTF-8 is kept in surrogate escapes.
 
-**Body**: the same fields and values in push form, with the topic as their target. The server itself can push such a
-body to a stream. For every other broker a publisher decodes the body and publishes the message.
+**Body**: the same fields and values in push form, with the topic as their target. The store's server itself can push
+such a body to a stream. For every other broker a publisher decodes the body and publishes the message.
 
 A message by reference has its payload elsewhere. A line before its push form says where:
 
@@ -102,7 +102,7 @@ def from_entry(topic: str, entry_id: bytes, fields: Sequence[bytes]) -> Message:
 
 
 def encode_body(message: Message) -> bytes:
-    """The body that sends `message` to its topic.
+    """The body of an item from which `message` is sent to its topic when the item is due.
 
     Raises:
         Rejected: the message has no topic, too many headers, a name that is not text, or its own partition or time.

@@ -1,12 +1,12 @@
 """Fingerprints: errors of one kind get the same 12 hex characters, whatever numbers their messages contain.
 
 A fingerprint hashes the error's class, its normalised message and, when it has a traceback, the modules and functions
-that raised it. Line numbers are left out, so that an edit further up does not begin a new group. Every process on
-every machine computes the same fingerprint. It groups errors and does not identify them: two mistakes with the same
-words are one group.
+that raised it. Line numbers are left out, so that an edit further up does not change the fingerprint. Every process on
+every machine computes the same fingerprint. Fingerprints group errors and do not identify them: two mistakes with the
+same words are one group.
 
-Cost: a few linear regular expressions over at most 1,000 characters. The functions are pure, so any
-thread may call them.
+Cost: a few linear regular expressions over at most 1,000 characters. The functions are pure, so any thread may call
+them.
 """
 
 from __future__ import annotations

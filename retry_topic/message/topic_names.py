@@ -84,7 +84,7 @@ class GroupTopics:
         """All three topics, by purpose.
 
         Raises:
-            ConfigError: two of them are equal: a given name is the default name of another.
+            ConfigError: two names are equal: a given name is the default name of another topic.
         """
         check_group(group)
         found = {"retry": self.retry_of(group), "redelivery": self.redelivery_of(group), "dead": self.dead_of(group)}

@@ -75,7 +75,7 @@ class Fixed:
 
     Args:
         base_ms: the delay. Defaults to 1,000 (1 s).
-        jitter: Defaults to "none".
+        jitter: the kind of jitter, see the module. Defaults to "none".
     """
 
     base_ms: int = 1_000
@@ -98,7 +98,7 @@ class Linear:
         base_ms: delay after the first failure. Defaults to 1,000 (1 s).
         step_ms: added per further failure. Defaults to 1,000 (1 s).
         cap_ms: longest delay. Defaults to 3,600,000 (1 h).
-        jitter: Defaults to "none".
+        jitter: the kind of jitter, see the module. Defaults to "none".
     """
 
     base_ms: int = 1_000
@@ -127,7 +127,7 @@ class Exponential:
         base_ms: delay after the first failure. Defaults to 1,000 (1 s).
         factor: growth per further failure, 1 to 100. Defaults to 2.
         cap_ms: longest delay. Defaults to 3,600,000 (1 h).
-        jitter: Defaults to "full": it spreads many equal failures best.
+        jitter: the kind of jitter, see the module. Defaults to "full", which spreads many equal failures best.
     """
 
     base_ms: int = 1_000
@@ -183,7 +183,7 @@ class Decorrelated:
             raise ConfigError(problems)
 
     def draw(self, attempt: int, previous_ms: int | None, rng: random.Random) -> Draw:
-        """The delay after failure number `attempt`. A previous delay outside base..cap is clamped to it."""
+        """The delay after failure number `attempt`. A previous delay outside base..cap is clamped to this range."""
         seed_ms = min(max(previous_ms or 0, self.base_ms), self.cap_ms)
         top_ms = 3 * seed_ms
         drawn_ms = rng.randint(self.base_ms, top_ms)
@@ -201,7 +201,7 @@ class Listed:
 
     Args:
         delays_ms: delay after the first failure, the second, and so on. Defaults to 1 s, 10 s, 1 min, 10 min.
-        jitter: Defaults to "none".
+        jitter: the kind of jitter, see the module. Defaults to "none".
     """
 
     delays_ms: tuple[int, ...] = (1_000, 10_000, 60_000, 600_000)

@@ -1,7 +1,7 @@
 """The failure: everything that a policy may use for its decision.
 
 A failure is made in one of two places: in the consumer, from the exception that the handler raised (`failure_of`), or
-in the retry service, from the headers that the consumer wrote (`failure_from`). `decide` trusts no value of it and
+in the retry service, from the headers that the consumer wrote (`failure_from`). `decide` trusts none of the values and
 clamps each.
 """
 

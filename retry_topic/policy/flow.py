@@ -46,7 +46,7 @@ class Rate:
 
     @property
     def mhz(self) -> int:
-        """Messages in 1,000 seconds, at least 1."""
+        """The rate in millihertz: messages in 1,000 seconds, at least 1."""
         return max(1, self.count * 1_000_000 // UNITS_MS[self.unit])
 
 
@@ -71,13 +71,14 @@ class Budget:
 class Breaker:
     """A circuit breaker per destination. While it is open, the destination's retries wait in the store.
 
-    It opens when too many attempts fail. After `open_ms`, one retry is sent as a probe. When that succeeds, it closes.
+    It opens when too many attempts fail. After `open_ms`, one retry is sent as a probe. If the probe succeeds, the
+    breaker closes.
 
     Args:
-        percent: failed attempts per hundred that open it. Defaults to 50.
-        of: least number of results before it opens. Defaults to 20.
+        percent: failed attempts per hundred that open the breaker. Defaults to 50.
+        of: least number of results before the breaker opens. Defaults to 20.
         within_ms: time over which results are counted. Defaults to 60,000.
-        open_ms: how long it stays open, and how long it waits for the result of a probe. Defaults to 30,000.
+        open_ms: how long the breaker stays open before a probe, and waits for a probe's result. Defaults to 30,000.
         by: header whose value names the destination. Defaults to "": the topic is the destination.
     """
 

@@ -25,9 +25,9 @@ class RetryPolicy:
     """When a failed message is retried, and when it is given up.
 
     Args:
-        name: Defaults to "default".
+        name: the policy's name. Defaults to "default".
         version: raise it with every change; headers and explanations then show which version decided. Defaults to 1.
-        delay: Defaults to exponential from 1 s by 2 to 1 h with full jitter.
+        delay: how long to wait before a retry. Defaults to exponential from 1 s by 2 to 1 h with full jitter.
         max_attempts: most deliveries, including the first one; None lifts the cap. Defaults to 8.
         max_age_ms: a retry must be due within this time of the first failure; None lifts the cap. Defaults to
             604,800,000 (7 d, Kafka's own default retention).
@@ -84,7 +84,7 @@ class PolicySet:
     """The policies of a service: a default and policies of single topics.
 
     Args:
-        default: for topics without their own. Defaults to `RetryPolicy()`.
+        default: the policy of topics without their own policy. Defaults to `RetryPolicy()`.
         topics: policies by topic. Defaults to none.
     """
 

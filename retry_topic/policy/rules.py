@@ -1,4 +1,4 @@
-"""Rules: other settings for some failures. The first rule that matches applies; later rules are not read.
+"""Rules: settings that replace the policy's for some failures. Only the first rule that matches applies.
 
 A rule names error classes, HTTP statuses, or both (then both must match). A pattern without a dot is compared with
 the simple name (`TimeoutError`, `*Timeout`), one with a dot with the full name (`requests.*`, `builtins.OSError`);

@@ -78,7 +78,7 @@ def simulate(
         policy: the policy that decides.
         attempts: most failures of a message. Defaults to 20.
         samples: number of messages. Defaults to 1,000.
-        rng: Defaults to a generator with seed 0, so that every run gives the same numbers.
+        rng: the random generator. Defaults to one with seed 0, so that every run gives the same numbers.
         error_class: class of every error, for the rules. Defaults to a plain Exception.
         error_mro: parents of that class. Defaults to none.
         status: HTTP status of every error. Defaults to None.

@@ -10,5 +10,5 @@ Effectively once, into a broker that has transactions:
 
     claim (number n) ─► transaction {messages, n} ─► settle
                               │
-    death ─► new owner: raise the epoch, fence the old producer, read n; settle claims up to n; items of later ones wait
+    death ─► new owner: raise the epoch, fence the old producer, read n; settle claims up to n; put later claims back
 """

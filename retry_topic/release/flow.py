@@ -63,7 +63,7 @@ def is_limited(policies: PolicySet) -> bool:
 
 
 def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: Iterable[tuple[str, object]]) -> None:
-    """Count in the store, for `stats`, how many of the pairs (topic, decision) got a spread due time. Logs errors.
+    """Count how many of the pairs (topic, decision) got a spread due time. The command `stats` shows it. Logs errors.
 
     Cost: one call for each topic whose policy spreads; nothing without such a topic.
     """
@@ -79,7 +79,7 @@ def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: I
 
 
 class FlowPublisher:
-    """A dispatcher's publisher that passes messages within the limits to another publisher. Others wait in the store.
+    """A dispatcher's publisher that passes messages within the limits to another publisher. The others wait longer.
 
     Args:
         publisher: sends the messages.
@@ -135,7 +135,7 @@ class FlowPublisher:
 def due_of(answer: Admitted, number: int) -> int:
     """The new due time, in ms and rounded up, of a message that the limits hold back.
 
-    `number`: its place among the messages that are held back together, from 0.
+    `number`: the message's place among the messages that are held back together, from 0.
     """
     return -(-(answer.first_us + number * answer.step_us) // 1000)
 

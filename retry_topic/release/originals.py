@@ -23,7 +23,7 @@ MOST_BYTES = 32 * 1024 * 1024
 
 
 class OriginalsPublisher:
-    """A dispatcher's publisher that adds the payloads and passes the messages to another publisher.
+    """A dispatcher's publisher that adds payloads from the retry topic, and passes the messages to another publisher.
 
     Args:
         publisher: sends the messages.

@@ -115,7 +115,7 @@ class ShardOwner:
             return [owned.refused for owned in self._owned.values() if owned.refused is not None]
 
     def broker_failed(self, shard: int, error: Exception) -> None:
-        """Record that a request to the broker for a shard has failed."""
+        """Record the error of a failed request for a shard if the broker refused it: a repeat does not help then."""
         if isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable | Fenced):
             with self._lock:
                 owned = self._owned.get(shard)
@@ -384,7 +384,7 @@ class ShardOwner:
     def _spared(self, shard: int, owned: OwnedShard) -> int | None:
         """Forget our open claims except the first, so that they are not sent. Returns the first one's number, or None.
 
-        `_resolve` then ends the forgotten claims, and their items wait again. The first may be in flight: it stays."""
+        `_resolve` then ends the forgotten claims; their items wait again. The first may be in flight: it stays open."""
         with self._lock:
             ours = self._ours(shard, owned)
             for number in ours[1:]:

@@ -7,7 +7,7 @@ The dispatcher extends the ownership while it works on the claim. A process acqu
 items. It also acquires a shard that has only open claims of another process, because that process may be dead.
 
 `TransactionalPublisher` sends a claim's messages and its number in one transaction, all or nothing. Messages that the
-broker refuses for good first leave the claim in the store. Then the publisher sends the rest. Messages that already
+broker refuses for good first leave the claim in the store. Then the publisher sends the others. Messages that already
 have an answer (a limit holds them back) leave the claim in the same way. A claim in doubt gets no answer until the
 broker has reported whether it was sent. Until then the claim stays open, even if this process dies.
 """
@@ -67,7 +67,7 @@ class OwnedShards:
         return f"<OwnedShards {self._ownership!r}>"
 
     def look(self, shard: int) -> Call[Window]:
-        """The call that reads when a shard's next items are due. A dispatcher makes it after each reconnect."""
+        """The call that reads when a shard's next items are due. A dispatcher makes this call after each reconnect."""
         self._ownership.check_server()
         return Call(shard, Look(0, 0))
 
@@ -77,7 +77,7 @@ class OwnedShards:
             self._ownership.prepare(window.shard)
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
-        """The call that claims, if this process owns the shard and has taken it over; else the call of `look`."""
+        """The call that claims, if this process has taken the shard over; else the call that `look` returns."""
         owned = self._ownership.acquire(shard)
         if owned is None:
             return Call(shard, Look(0, 0))
@@ -119,7 +119,7 @@ class OwnedShards:
         return again_ms if lease_head_ms is not None or due_head_ms is None else max(due_head_ms, again_ms)
 
     def extend(self, batch: Batch) -> bool:
-        """Extend the ownership of the batch's shard."""
+        """Extend the ownership of the batch's shard. Returns False if it has ended for this claim, or on an error."""
         try:
             return self._ownership.extend(batch.claim.shard, batch.claim.number)
         except WheelSchedError as error:
@@ -239,7 +239,7 @@ class TransactionalPublisher:
         return False
 
     def _leave(self, batch: Batch, claim: Claim, answers: dict[int, Answer], early: set[int]) -> None:
-        """Settle the messages that will not be sent, so that they leave the claim before the rest is sent.
+        """Settle the messages that will not be sent, so that they leave the claim before the other messages are sent.
 
         Raises:
             StoreError: some messages may have left the claim. Repeat the call.

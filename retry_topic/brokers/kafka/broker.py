@@ -214,7 +214,7 @@ class KafkaBroker:
         return self._originals.fetch(references)
 
     def topic_id(self, topic: str) -> str:
-        """The permanent id of a topic. A recreated topic has another id. A topic without an id: its name."""
+        """The permanent id of a topic; the topic's name if the cluster has no ids. A recreated topic has another id."""
         return self.topology.topic_id(topic)
 
     def topic_problem(self, topic: str) -> str | None:
@@ -256,7 +256,7 @@ class KafkaBroker:
         """Whether `group` reads `topic`: it has committed offsets there, or a member with a partition of it.
 
         Raises:
-            BrokerError: the cluster does not answer or does not say.
+            BrokerError: the cluster refused or does not answer.
         """
         numbers = range(self.topology.partitions(topic))
         if self.groups.committed(group, [TopicPartition(topic, number) for number in numbers]):

@@ -80,7 +80,10 @@ def combined(settings: dict[str, Any], names: tuple[str, ...], argument: str, gi
 
 
 def milliseconds(argument: str, value: Any, default: int, problems: list[str]) -> int:
-    """A time in ms, from a number (an argument) or a text (a setting). Adds a text to `problems` if it is neither."""
+    """A time in ms, from a number (an argument) or a text (a setting); `default` if `value` is None.
+
+    Adds a text to `problems` if `value` is no whole number.
+    """
     if value is None:
         return default
     if type(value) is str and re.fullmatch("[0-9]{1,10}", value):
@@ -118,7 +121,7 @@ def checked_member(settings: dict[str, Any]) -> dict[str, Any]:
     """Check the settings of a group member again, because they depend on its `idle_ms`. Returns the settings.
 
     Raises:
-        ConfigError: librdkafka makes no consumer with them.
+        ConfigError: librdkafka refuses a consumer with these settings.
     """
     refusal = _refusal(Consumer, settings)
     if refusal is not None:
@@ -129,12 +132,12 @@ def checked_member(settings: dict[str, Any]) -> dict[str, Any]:
 def _refusal(
     kind: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any], beside: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Why librdkafka makes no client of that kind with these settings; None if it makes one.
+    """Why librdkafka refuses a client of class `kind` with these settings; None if it makes one.
 
-    `beside`: all settings, when `settings` is only one of them. The text hides the secrets of all. Defaults to
-    `settings`.
+    `beside`: all of the user's settings, when `settings` has only one of them. The returned text hides the secret
+    values of `beside`. Defaults to `settings`.
 
-    The check leaves out callbacks, because librdkafka would call a callback for tokens.
+    The check leaves out callbacks, because librdkafka would call a callback that fetches tokens.
     """
     plain = {
         name: value

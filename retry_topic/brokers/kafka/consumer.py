@@ -42,7 +42,7 @@ class KafkaConsumer:
 
     Args:
         settings: librdkafka's settings of a group member.
-        topics: the topics it reads.
+        topics: the topics that the member reads.
         idle_ms: see `Broker.consumer`.
         transactions: the transactions of `forward`. None: `forward` publishes first and settles afterwards.
         publish: the broker's `publish`.
@@ -87,7 +87,8 @@ class KafkaConsumer:
         """Up to `limit` deliveries; those without a `beat` for `idle_ms` come first. Waits up to `timeout_ms`.
 
         Raises:
-            BrokerUnavailable: the cluster does not answer. No record was handed out.
+            BrokerUnavailable: the cluster does not answer, or this consumer was closed. No record was handed out.
+            BrokerError: the cluster refuses this client.
         """
         until_s = time.monotonic() + timeout_ms / 1000
         with self._changed:
@@ -149,6 +150,8 @@ class KafkaConsumer:
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
         """Publish each message and settle its delivery, in one transaction unless the broker uses none.
 
+        Returns one answer for each pair: None when done, else why the message was not published.
+
         Raises:
             BrokerUnavailable: the result is not known. Deliveries that were not settled come again.
         """
@@ -176,7 +179,7 @@ class KafkaConsumer:
                     held.since_ms = self._loop.alive_ms = at_ms
 
     def assignments(self) -> dict[Place, int]:
-        """The numbers of the assignments of this member's present partitions. Any thread may call it."""
+        """For each present partition of this member: the number of its assignment. Any thread may call this."""
         with self._changed:
             return {place: offsets.assignment for place, offsets in self._tracker.partitions.items()}
 
@@ -201,7 +204,7 @@ class KafkaConsumer:
     # -- commits
 
     def _commit(self, places: set[Place]) -> bool:
-        """Commit the offsets of these partitions. Returns False if the member was expelled; it then joins again.
+        """Commit the offsets of these partitions. Returns False if the member has lost them or was expelled.
 
         Raises:
             BrokerUnavailable: the cluster does not answer. All records stay in flight.

@@ -89,7 +89,7 @@ class MemberExpelled(BrokerUnavailable):
 
 
 def error_of(error: object) -> Any:
-    """The KafkaError inside an exception of confluent-kafka."""
+    """The KafkaError inside an exception of confluent-kafka. Any other object is returned as it is."""
     if isinstance(error, KafkaException):
         return error.args[0]
     return error
@@ -144,7 +144,7 @@ def broker_error(error: object, what: str, *, writes: bool = False) -> BrokerErr
 
 
 class DeadlinePassed(Exception):
-    """The call did not return in time. Whether it took effect is not known."""
+    """A call into librdkafka did not return in time. Whether the call took effect is not known."""
 
 
 class DeadlineCall(Generic[T]):
@@ -164,7 +164,7 @@ class DeadlineCall(Generic[T]):
         self._thread.start()
 
     def wait(self, timeout_s: float, steps: Sized = ()) -> T:
-        """The result of the call, or the exception that it raised.
+        """Wait for the call. Returns its result or raises its exception.
 
         Args:
             timeout_s: the call's own timeout. For a call of several steps: the timeout of each step.
@@ -191,7 +191,7 @@ class DeadlineCall(Generic[T]):
 
 
 def call_with_deadline(call: Callable[[], T], timeout_s: float, name: str) -> T:
-    """The result of `call`, or the exception that it raised; see `DeadlineCall`.
+    """Call `call` in a thread and wait for it. Returns its result or raises its exception; see `DeadlineCall`.
 
     Raises:
         DeadlinePassed: `call` has not returned two seconds after its timeout.

@@ -37,7 +37,7 @@ class Groups:
         """The committed offsets of a group for some partitions. No open transaction can still change them.
 
         Raises:
-            BrokerError: the cluster does not answer.
+            BrokerError: the cluster refused or does not answer.
         """
         asked = [list(places[start : start + _AT_ONCE]) for start in range(0, len(places), _AT_ONCE)]
 
@@ -62,7 +62,7 @@ class Groups:
             admin: an admin client of the cluster.
 
         Raises:
-            BrokerError: the cluster does not answer or does not say.
+            BrokerError: the cluster refused or does not answer.
         """
         try:
             (asked,) = admin.describe_consumer_groups([group], request_timeout=_CALL_S).values()

@@ -3,7 +3,7 @@
 `poll` hands out batches of one partition. The store says where to begin in a partition. Only when the store has no
 position, the member begins at the group's committed offset. Otherwise the committed offsets only show the group's
 progress to Kafka's tools. A member that has lost a partition may still hold a batch of it. The store refuses that
-batch, because the position has moved on. So exactness does not depend on Kafka's rule of who may commit (`Position`).
+batch, because it has a later position by then. So each record is stored once, whoever may commit offsets in Kafka.
 
 A topic may be deleted and recreated while a member reads it. The partitions of the new topic are new sources, read from
 their beginning. The client does not report when it starts to read the new log. So this class reads the topic's id when
@@ -71,7 +71,7 @@ class KafkaLog:
 
     Args:
         settings: librdkafka's settings of a group member.
-        topic: the topic it reads.
+        topic: the topic to read.
         group: the consumer group.
         topology: reads the topic's id.
         groups: reads the group's committed offsets.
@@ -125,7 +125,7 @@ class KafkaLog:
         part = self._part(source)
         if part is None or self._client is None:
             return  # the partition was lost meanwhile
-        # a store that has lost the partition's position gets again what this member has brought
+        # None: the store has lost the partition's position, so it needs all records of this member again
         offset = part.began if position is None else position
         try:
             self._client.seek(TopicPartition(self._topic, part.number, -2 if offset is None else offset))
@@ -348,7 +348,10 @@ class KafkaLog:
                 self._empty(part)
 
     def _commit_done(self, *, now: bool = False) -> None:
-        """Commit the positions up to which batches are stored, so that Kafka's tools show the progress."""
+        """Commit the positions up to which batches are stored, so that Kafka's tools show the progress.
+
+        `now`: commit immediately and wait for it. Otherwise commit at most every half second, without waiting.
+        """
         if not now and time.monotonic() < self._commit_at_s:
             return
         self._commit_at_s = time.monotonic() + _COMMIT_EVERY_S

@@ -47,7 +47,7 @@ class PartitionOffsets:
 
     Args:
         position: the committed offset; records before it are not read.
-        text: the text that was committed with it.
+        text: the metadata of the committed offset: the states of the records from there on, see the module.
         assignment: the number of this assignment; it never repeats. Defaults to 0.
     """
 

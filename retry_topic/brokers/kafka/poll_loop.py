@@ -10,8 +10,8 @@ other members get its partitions. The member joins again at the next `poll`. A m
 again with a new client, because the old client would keep its partitions and report nothing. The time with one client,
 from joining the group to leaving it, is a *life* of the member.
 
-A function makes the client, so that a test can use a fake one. `changed` is the lock of the tracker and of all
-attributes of the loop. It is notified when records, failures or requests come.
+The argument `connect` makes the client, so a test can pass a fake one. The attribute `changed` is the lock of the
+tracker and of all attributes of the loop. It is notified when records, failures or requests come.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class PollLoop:
         self._thread.start()
 
     def run_in_loop(self, call: Callable[[Any], Any]) -> Any:
-        """Let the loop's thread call `call(client)`. Returns the result; None if there is no open client."""
+        """Let the loop's thread call `call(client)`. Returns or raises what `call` does; None if no client is open."""
         asked: Future[Any] = Future()
         with self.changed:
             if self._client is None:
@@ -269,14 +269,14 @@ def now_ms() -> int:
 
 
 class BackPressure:
-    """Stops and resumes fetching, by records and by bytes, for the buffer of one group member.
+    """Stops fetching when a group member's buffer has too many records or bytes, and resumes it when there is room.
 
     After a pause, a client needs about half a second until it fetches again (librdkafka's broker threads sleep
     meanwhile). So when the buffer is full, the poll loop first waits a moment without polling: busy handlers soon take
     records from the buffer, and the client's own queue still has more. Only when the buffer stays full, the loop pauses
     the client and continues to poll. So the client stays in its group and takes part in rebalances.
 
-    Threads: only the polling thread.
+    Only the polling thread may use it.
 
     Args:
         tracker: the owner of the buffer.
@@ -321,7 +321,7 @@ class PausedPartitions:
     after one of its records has come. A client that lost a paused partition and gets it back must be replaced by a new
     client, which knows of no pause.
 
-    Threads: only the client's thread.
+    Only the client's thread may use it.
     """
 
     def __init__(self) -> None:

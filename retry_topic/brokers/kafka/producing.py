@@ -2,7 +2,7 @@
 
 All threads share one idempotent producer. Each message gets its own answer, and one failure does not affect the others.
 Cost of a message: about 2 us in Python, two look-ups in a dictionary, and the time of librdkafka. Any thread may use
-it.
+both classes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wheel_sched.escaping import logger_of
 logger = logger_of("retry_topic.kafka")
 
 _AGAIN_S = 60.0  # how often a topic's settings are read
-_BOUNDS = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")  # since 3.6, and before
+_BOUNDS = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")  # from Kafka 3.6 on; older
 _UNANSWERED = PublishFailure("the broker has not answered in time", in_doubt=True)
 
 
@@ -56,7 +56,7 @@ def produce(producer: Any, message: Message, reported: Callable[[Any, Any], None
 
 
 class Producing:
-    """The producer of a broker. It waits for delivery reports until all have come or `timeout_s` has passed.
+    """The producer of a broker. It waits for all delivery reports, at most two seconds longer than `timeout_s`.
 
     Args:
         settings: librdkafka's settings.

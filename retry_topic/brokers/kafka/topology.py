@@ -39,13 +39,13 @@ def topic_problem(topic: str) -> str | None:
 
 
 def check_topic(topic: str) -> None:
-    """Raise `ConfigError` unless Kafka can have a topic of that name."""
+    """Raise `ConfigError` if Kafka cannot have a topic with this name."""
     if problem := topic_problem(topic):
         raise ConfigError(problem)
 
 
 def _plainly(trouble: str) -> str:
-    """The text of an error. For a failed certificate, adds advice that librdkafka gives in some places only."""
+    """The text of an error. For a failed certificate, adds the advice to set `ssl.ca.location` if the text lacks it."""
     if "certificate verify failed" not in trouble or _TRUST in trouble:
         return trouble
     advice = f"{_TRUST} must name a certificate authority's file"
@@ -144,6 +144,8 @@ class Topology:
         self, topics: Iterable[str], partitions: int | None = None, settings: Mapping[str, str] | None = None
     ) -> list[str]:
         """Create the absent topics. Returns the created ones.
+
+        `partitions` replaces the number that this object has, and `settings` are added to this object's settings.
 
         Raises:
             ConfigError: a name is impossible.
@@ -335,7 +337,7 @@ class TopicIds:
         self._ids.update(found)
 
     def ask(self, topics: Iterable[str]) -> Asked:
-        """Ask for the ids of topics without waiting for the answers."""
+        """Ask for the ids of topics without waiting for the answers. Returns the pending requests, for `same`."""
         asked = {topic: self._topology.ask_id(topic) for topic in {*topics}}
         return {topic: answer for topic, answer in asked.items() if answer is not None}
 
@@ -348,7 +350,7 @@ class TopicIds:
         return all(self._topology.answered_id(topic, answer) == self.of(topic) for topic, answer in asked.items())
 
     def look(self, held: Iterable[str]) -> bool:
-        """Whether an answer shows that a topic of `held` was recreated. Never waits; call it often."""
+        """Whether the cluster has answered that a topic of `held` was recreated. Asks each second. Never waits."""
         if self._asked is None:
             if time.monotonic() >= self._look_s:
                 self._look_s = time.monotonic() + _LOOK_S
@@ -375,7 +377,7 @@ class TopicIds:
         ]
 
     def own(self, found: Iterable[TopicPartition]) -> dict[tuple[str, int], tuple[int, str]]:
-        """The committed offsets that belong to the present topics, not to deleted ones, with the tracker's texts.
+        """The committed offsets that belong to the present topics, not to deleted ones, each with the tracker's text.
 
         An offset without an id comes from an earlier release, and belongs to the present topic.
         """

@@ -64,8 +64,8 @@ class Transactions:
         transactional_id: the newest producer with this id fences all others.
         partitions: gives the number of partitions of a topic, 0 for an absent topic.
         timeout_s: the longest time for one call.
-        closed: selects those of some topics that this client may not write to. Called when a transaction fails without
-            a cause. Defaults to none.
+        closed: gets topics, and returns those that this client may not write to. Called when a transaction fails
+            without a cause. Defaults to a function that returns none.
         producers: the number of producers that take turns. Defaults to 1.
     """
 
@@ -88,7 +88,7 @@ class Transactions:
         self._producers: deque[Any] = deque()  # the next one comes first; empty: new ones have to be made
 
     def revive(self) -> None:
-        """Replace all producers by new ones. This fences the others with these ids and ends their open transactions.
+        """Replace all producers by new ones. This fences older producers with these ids and ends their transactions.
 
         Raises:
             BrokerUnavailable: the cluster does not answer. Whether an open transaction was committed is not known.
@@ -273,7 +273,7 @@ class _Transaction:
             self._failures[place] = publish_failure(error_of(error), self._messages[place].topic)
 
     def _to_blame(self) -> dict[int, PublishFailure]:
-        """The messages that failed before the abort. The abort itself makes all others fail as well."""
+        """The permanent failures, by index. The abort makes all other messages fail too, but not permanently."""
         return {place: failure for place, failure in self._failures.items() if not failure.transient}
 
 
@@ -291,7 +291,7 @@ class KafkaSender:
     and to a group that nobody joins. So a new owner of the shard reads there which of the open claims were sent.
 
     The committed offset of a group without members expires (`offsets.retention.minutes`, 7 days). So the owner commits
-    it again each day. One thread per shard at a time.
+    it again each day. For one shard, only one thread at a time may call the methods.
 
     Args:
         settings: librdkafka's settings of the broker.

@@ -87,7 +87,7 @@ class RedisStreamsBroker:
         return self._publisher.publish(messages)
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
-        """Publish pairs of a topic and a flat list of fields. Implements `FieldsBroker.publish_fields`."""
+        """Publish pairs of a topic and a flat list of fields and values. Implements `FieldsBroker.publish_fields`."""
         return self._publisher.publish_fields(entries)
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
@@ -169,7 +169,7 @@ class RedisStreamsBroker:
         return group.encode() in self._connections.repeatable(stream, names, reads=True)
 
     def trim(self, topic: str, keep: int) -> int:
-        """Drop the oldest entries beyond about `keep`, but none that a group has not settled. Returns their number.
+        """Drop the oldest entries beyond about `keep`, as far as every group has settled them. Returns their number.
 
         More than `keep` may stay, because the server drops whole nodes of a stream. Implements `TrimBroker.trim`.
         """

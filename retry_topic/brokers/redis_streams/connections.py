@@ -84,7 +84,7 @@ class Connections:
         return int(self._cluster.keyslot(key)) if self._cluster else 0
 
     def node(self, key: str) -> str:
-        """The name of the server that holds `key`."""
+        """The name of the Cluster node that holds `key`; "" for a standalone server."""
         if self._cluster is None:
             return ""
         if self._stale:

@@ -8,7 +8,7 @@ Reading: the member first looks for entries to take over, every quarter of `idle
 waits for new entries in XREADGROUP on its own connection. In a Cluster, one command cannot wait for topics on several
 slots. The member then asks the slots in turn and waits up to 50 ms for each.
 
-Threads: one at a time, except `beat`.
+Threads: one calls `poll`, and another may call `ack` and `forward` meanwhile. Any thread may call `beat`.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class RedisStreamsConsumer:
     def _read(self, route: list[str], limit: int, block_ms: int) -> list[Delivery]:
         """New entries of streams that are on one slot. COUNT limits each stream, so each stream gets an equal share.
 
-        Streams that still have entries share what the others leave.
+        If some streams have fewer entries than their share, the other streams divide the rest of `limit`.
         """
         taken: list[Delivery] = []
         streams = route

@@ -1,8 +1,8 @@
 """Translates client and server errors into texts that say the cause, whether anything was written, and what to do.
 
-The first word of a server's error is its code. The client library replaces some codes by exception classes, so one
-table has both. After a refusal, or when no connection could be made, nothing was written. When a connection was lost,
-the effect depends on what was sent. A read has changed nothing. A repeatable command may have been executed; repeating
+The first word of a server's error is its code. The client library replaces some codes by exception classes; a table
+translates these back. After a refusal, or when no connection could be made, nothing was written. When a connection was
+lost, the effect depends on what was sent. A read has changed nothing. A repeatable command may have run; repeating
 it does no harm. A message may have been appended; sending it again may append it twice.
 """
 

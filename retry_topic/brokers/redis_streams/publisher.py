@@ -2,8 +2,8 @@
 
 `StreamPublisher`: each message is either in its stream, or the caller gets its failure. A batch is sent in
 pipelines, so a refused message does not stop the others. A pipeline holds messages for one server: at most 500, and at
-most 16 MiB unless one message alone is larger. Cost: one round trip for each pipeline. XADD has the option NOMKSTREAM:
-a nil reply means an unknown topic. Threads: any thread may call any method.
+most 16 MiB unless one message alone is larger. Cost: one round trip for each pipeline. If publishing must not create
+topics, XADD has the option NOMKSTREAM; then a nil reply means an unknown topic. Any thread may call any method.
 
 `StreamSettler` settles the deliveries of one member. One thread settles; the polling thread may call `trim`.
 """
@@ -137,7 +137,7 @@ class StreamPublisher:
             self._registered |= fresh
 
     def forget(self, topic: str) -> None:
-        """Register `topic` again at its next use."""
+        """Forget that `topic` is registered, so that the next `register` writes it again."""
         self._registered.discard(topic)
 
     def publish(self, messages: Sequence[Message]) -> Answers:
@@ -145,7 +145,7 @@ class StreamPublisher:
         return self._publish([pack(index, message) for index, message in enumerate(messages)])
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
-        """Append the message unless its topic got a message with this id within `window_ms`."""
+        """Append the message unless its topic got one with this id within `window_ms`. Returns its failure or None."""
         packed = pack(0, message)
         if not isinstance(packed, PreparedEntry):
             return packed
@@ -166,7 +166,7 @@ class StreamPublisher:
         )
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> Answers:
-        """Publish pairs of a topic and a flat list of fields, as `publish` does."""
+        """Publish pairs of a topic and a flat list of fields and values, as `publish` does."""
         return self._publish([pack_fields(index, *entry) for index, entry in enumerate(entries)])
 
     def _publish(self, packed: Sequence[PreparedEntry | PublishFailure]) -> Answers:
@@ -264,7 +264,7 @@ class StreamSettler:
             self._count(stream, len(ids))
 
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> Answers:
-        """Publish each message and settle its delivery, in one step if both keys are on one slot."""
+        """Publish each message and settle its delivery, in one step if source and target stream are on one slot."""
         answers: Answers = [None] * len(pairs)
         together: dict[int, list[PreparedEntry]] = {}
         apart: list[int] = []

@@ -1,6 +1,6 @@
 """One typed function for each script of `lua/`. Only this module knows the order of a script's arguments.
 
-If the server does not know a script (after a restart, failover or SCRIPT FLUSH), the function sends its source.
+If the server does not know a script (after a restart, failover or SCRIPT FLUSH), the function sends the script itself.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _write(connections: Connections, name: str, keys: Sequence[str], args: Seque
 
 
 def create(connections: Connections, stream: str) -> bool:
-    """Create an empty stream when it is absent."""
+    """Create an empty stream when it is absent. Returns whether it was created."""
     return bool(_write(connections, "create", [stream], []))
 
 
@@ -79,7 +79,7 @@ def beat(client: redis.Redis, stream: str, group: str, consumer: str, idle_ms: i
 def publish_once(
     connections: Connections, stream: str, mark: str, create_topics: bool, window_ms: int, fields: Sequence[bytes]
 ) -> bytes:
-    """Append an entry, and write its id to the key `mark` for `window_ms`. Does nothing if `mark` names an entry.
+    """Append an entry, and keep its id in the key `mark` for `window_ms`. Does nothing if `mark` has an earlier entry.
 
     Returns `done`, `unknown` (there is no such stream) or an error's text.
     """
@@ -101,12 +101,15 @@ def forward(connections: Connections, group: str, create_topics: bool, moves: Se
 
 
 def reap(client: redis.Redis, stream: str, group: str, idle_ms: int, only: str = "") -> int:
-    """Remove members without unsettled entries that were silent for `idle_ms`. `only`: remove just this member."""
+    """Remove members without unsettled entries that were silent for `idle_ms`. Returns how many it removed.
+
+    `only`: look at this member alone. Defaults to "": at all members.
+    """
     return int(_run(client, "reap", [stream], [group, idle_ms, only]))
 
 
 def trim(client: redis.Redis, stream: str, keep: int, *, unread: bool = False) -> int:
-    """Drop the oldest entries beyond about `keep`, but none that a group has not settled. Returns their number.
+    """Drop the oldest entries beyond about `keep`, as far as every group has settled them. Returns their number.
 
     `unread`: also trim a stream without groups.
     """

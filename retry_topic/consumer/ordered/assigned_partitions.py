@@ -7,7 +7,7 @@ partition's first records wait until this member owns the scope under a lease. A
 gives up the scope as soon as it notices the loss. If a member died, its lease ends `idle_ms` after the last renewal.
 
 During a rebalance the old and the new reader may both handle an unsettled record. That is a repeat and breaks no order:
-neither reader begins a later record before this one has ended, and the store accepts only the newer reader.
+neither reader begins a later record before that record has ended, and the store accepts only the newer reader.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class OrderedPartitions(OrderedReader):
             self._assignment(consumer, place, number)
 
     def _assignment(self, consumer: PartitionedConsumer, place: Place, number: int) -> PartitionAssignment | None:
-        """The assignment of a partition with this number. A new one begins now. None if it is already over."""
+        """The assignment with this number. If the number is new, the assignment begins now. None if it is over."""
         known = self._assignments.get(place)
         if known is not None and known[0] == number:
             return known[1]
@@ -117,7 +117,7 @@ class OrderedPartitions(OrderedReader):
             self._end(place)
         topic_id = self._broker.topic_id(self._context.topic)  # each time: the topic may have been recreated
         self._last[place] = number
-        self._careful = True  # its last reader may have died over a record of it
+        self._careful = True  # the partition's last reader may have died over one of its records
         assignment = PartitionAssignment(
             self._context,
             consumer,
@@ -143,7 +143,7 @@ class OrderedPartitions(OrderedReader):
         threading.Thread(target=end, name=f"{self._context.group}-end-{place[1]}", daemon=True).start()
 
     def _room(self, limit: int, timeout_s: float) -> int:
-        """How many more deliveries may be read in all. Waits up to `timeout_s` until it is at least one."""
+        """How many more deliveries may be read in all. Waits up to `timeout_s` until the number is at least one."""
         in_flights = [assignment.in_flight for _, assignment in self._assignments.values()]
         until_s = time.monotonic() + timeout_s
         with self._settled:

@@ -172,7 +172,7 @@ class KeyQueues(SettlerThread):
                 if answer is Outcome.STALE:
                     self._lose()
                     return
-                if answer is Outcome.DUPLICATE:  # it had ended before it was read again: this failure changes nothing
+                if answer is Outcome.DUPLICATE:  # the message had ended before this copy was read: ignore the failure
                     self._sink.put(HandlerOutcome(outcome.delivery, "acknowledged"))
                 else:
                     self._closed.add(queue.key_lock)
@@ -255,7 +255,10 @@ class KeyQueues(SettlerThread):
     def _rows(
         self, queue: KeyQueue, waiting: Iterable[tuple[Delivery, RetryState]], *, bodies: bool = True
     ) -> tuple[list[tuple[str, str, bool, Item]], Rejected | None]:
-        """The rows that park these messages, up to the first one that cannot be parked, and why it cannot."""
+        """The rows that park these messages, up to the first one that cannot be parked; and why it cannot, or None.
+
+        `bodies`: False leaves the items' bodies empty.
+        """
         rows: list[tuple[str, str, bool, Item]] = []
         refs, route = (ref_of(queue.key_lock),), route_of(queue.key_lock)
         for delivery, state in waiting:
@@ -291,6 +294,6 @@ class KeyQueues(SettlerThread):
 
 
 def _label(message: Message) -> str:
-    """The key as text for people."""
+    """The message's key as text for people."""
     text = (message.key or b"").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else "?" for c in text)[:80]

@@ -11,8 +11,8 @@ when the broker already hands out its records. A consumer that is stopped with n
 immediately.
 
 The lease ends by the store's clock. When that clock steps forward, or when the server has lost the lease, a consumer
-may acquire the topic too early. So a consumer that has seen another owner waits until that owner's lease has ended by
-its own clock too, unless the owner has released the lease.
+may acquire the topic too early. So a consumer that has seen another owner also waits until that owner's lease has ended
+by the waiting consumer's clock, unless the owner has released the lease.
 
 When the reply of a poll is lost, the broker may have handed out records that no consumer received. The owner reads no
 more, waits until the broker hands them out again, and releases the lease. The lost poll may reach the broker late. The
@@ -84,7 +84,7 @@ class OrderedTopic(OrderedReader):
             assignment.begin(epoch, asked)
             yield from self._poll(consumer, assignment)
         finally:
-            self._holder = new_holder()  # under the old name it would own the topic before its records come again
+            self._holder = new_holder()  # under the old name this reader would own the topic before records come again
             again_at = time.monotonic() + 2 * self._idle_s if self._in_doubt else 0.0
             empty = assignment.end(max(again_at, self._until))
             consumer.close()

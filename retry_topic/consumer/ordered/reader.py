@@ -81,7 +81,7 @@ class OrderedReader:
         self._pause(error)
 
     def _polled(self, consumer: BrokerConsumer, limit: int, wait_ms: int) -> list[Delivery]:
-        """The next deliveries. When the broker does not answer, there are none, after a pause."""
+        """Poll for deliveries. If the broker does not answer, pause and return none."""
         try:
             deliveries = consumer.poll(limit, wait_ms)
         except BrokerError as error:

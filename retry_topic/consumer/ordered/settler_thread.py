@@ -1,8 +1,8 @@
 """SettlerThread: one thread that decides about the deliveries of ordered keys.
 
 Readers and handlers only report to it; all state belongs to the thread, so there is no lock. It works in turns: a turn
-takes all reports, then makes the necessary calls to the store, many keys in one call. When the store does not answer,
-the work stays and is tried again with a growing delay. Nothing is settled at the broker before the store has answered.
+takes all reports, then makes the necessary calls to the store, many keys in one call. If the store does not answer, the
+thread keeps the work and repeats it with a growing delay. It settles nothing at the broker before the store's answer.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Invariants: `read(write(h, state)) == state` for every state within its bounds. 
 `write` keeps all other headers, in order, writes each of ours at most once, and keeps ours within `MAX_TOTAL_BYTES`, so
 that headers do not grow from attempt to attempt.
 
-No header can raise a limit. A broken value counts as absent, and a count that is too large stays large;
+No header can raise a limit. A broken value counts as absent, and a count that is too large counts as its bound;
 `RetryState.oddities` names each such fault. A client that can write to the topic can leave headers out, and so
-restart a count. Two things prevent that: the record in the delay store (the greater count holds), and `signature`.
+restart a count. Two things prevent that: the store's own count (the greater count is used), and `signature`.
 
 When a message has none of our headers, those of Spring, SmallRye or Pulsar are read instead (`foreign`).
 """
@@ -103,7 +103,7 @@ def write(message_headers: Headers, state: RetryState) -> Headers:
 
 
 class HeaderRewriter:
-    """Replaces the values of a few fields in headers, with the result of `write`; the other headers keep their bytes.
+    """Does what `write` does when only a few fields change: it replaces their values and keeps all other headers.
 
     Args:
         shared: fields whose values are the same in many messages.
@@ -142,14 +142,14 @@ def _pairs(fields: Sequence[Field], values: Sequence[Any]) -> list[tuple[str, by
 
 
 def published(message: Message, message_id: str, now_ms: int | None = None) -> Message:
-    """`message` with its id as a header. A message for later also gets its publishing time and its topic as headers.
+    """`message` with its id as a header. A delayed message also gets its publishing time and its topic as headers.
 
     So the handler sees the same id at every delivery, whether the message comes from its topic or from the store.
 
     Args:
         message: the message that is sent, or stored until it is due.
         message_id: the id of the message.
-        now_ms: the publishing time of a message for later, by the store's clock. It distinguishes two messages that get
+        now_ms: the publishing time of a delayed message, by the store's clock. It distinguishes two messages that get
             the same id one after the other. Defaults to None: the message is sent immediately.
 
     Raises:

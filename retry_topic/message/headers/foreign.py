@@ -1,7 +1,7 @@
 """Retry headers of other systems. This package reads them, so that a group can take over topics of these systems and
 keep the counts of attempts. It also writes Spring's headers.
 
-| from     | header of the count          | its number on a record in a retry topic                              |
+| from     | header of the count          | what its number n counts, on a record in a retry topic               |
 |----------|------------------------------|----------------------------------------------------------------------|
 | Spring   | `retry_topic-attempts`       | the delivery that is about to be made, from 2: failed = n - 1        |
 | SmallRye | `delayed-retry-count`        | retries already made, 0 after the first failure: failed = n + 1      |
@@ -10,9 +10,9 @@ keep the counts of attempts. It also writes Spring's headers.
 Spring writes numbers as big-endian two's complement: counts and partitions are an int (one byte in early versions),
 offsets a long, times a BigInteger of the fewest bytes. SmallRye and Pulsar write decimal text. Reading never raises.
 
-`with_spring` writes Spring's headers for consumers in Java that share the topics. Our headers stay beside them and
-decide. Spring has two families of header names. A message that is going to be tried again gets the headers of a record
-in a retry topic (`kafka_original-topic`, ...). A dead letter gets the headers of a record in a dead-letter topic
+`with_spring` writes Spring's headers for consumers in Java that share the topics. The message keeps our headers, and
+only ours are read back. Spring has two families of header names. A message that will be retried gets the headers of a
+record in a retry topic (`kafka_original-topic`, ...). A dead letter gets the headers of a record in a dead-letter topic
 (`kafka_dlt-original-topic`, ...). A value that Spring has no form for (an offset that is no number) is left out.
 
 Sources: spring-kafka `RetryTopicHeaders`, `KafkaHeaders`, `DeadLetterPublishingRecovererFactory`; SmallRye
@@ -74,13 +74,13 @@ class _Reader:
         self.oddities: list[str] = []
 
     def text(self, field: str, *headers: str) -> None:
-        """Set `field` from the first of `headers` that is present; its value is text."""
+        """Set `field` from the first of `headers` that is present. The header holds text."""
         for header in headers:
             if header in self.last and field not in self.values:
                 self._set(field, header, *decode(FIELDS[field], self.last[header]))
 
     def binary(self, field: str, *headers: str, add: int = 0) -> None:
-        """Set `field` from the first of `headers` that is present; its value is big-endian two's complement."""
+        """Set `field` from the first of `headers` that is present, plus `add`. It holds big-endian two's complement."""
         for header in headers:
             data = self.last.get(header)
             if data is None or field in self.values:
@@ -95,7 +95,7 @@ class _Reader:
                 self._set(field, header, *clamp_integer(FIELDS[field], number))
 
     def add(self, field: str, number: int) -> None:
-        """Convert a foreign count to the number of failed deliveries."""
+        """Add `number` to a foreign count, which converts the count to the number of failed deliveries."""
         if field in self.values:
             self.values[field] = min(self.values[field] + number, FIELDS[field].high)
 
@@ -184,7 +184,7 @@ def with_spring(headers: Headers, state: RetryState, *, dead: bool) -> Headers:
 
 
 def _text(state: RetryState, field: str) -> bytes | None:
-    """The value within the bounds of our own header for this field."""
+    """The bytes of a field of `state`, within the bounds of our own header; None if they cannot be written."""
     value = getattr(state, field)
     return None if value is None else encode(FIELDS[field], value)
 

@@ -82,7 +82,10 @@ def verify(state: RetryState, message: Message, secrets: bytes | Sequence[bytes]
 
 
 def unsigned(state: RetryState, message: Message, group: str, why: str) -> RetryState:
-    """The part of `state` that counts without a signature: no id, no count. `why` is the fault of the signature."""
+    """`state` with counts of 0 and the id made of payload and key, because no signature proves the given ones.
+
+    `why`: the fault of the signature, for `oddities`.
+    """
     claims = state.dialect != "none"
     return replace(
         state,

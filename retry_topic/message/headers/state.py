@@ -67,7 +67,7 @@ class RetryState:
     failure. The delivery that is running is number `attempt + 1`.
 
     Args:
-        id: the `retry_id` of the message; all its attempts have the same. Defaults to None.
+        id: the `retry_id` of the message; all its attempts have the same id. Defaults to None.
         attempt: failed deliveries so far. Defaults to 0.
         max_attempts: the cap by count at the last failure; for consumers to read, never used to decide.
         first_failed_ms: epoch ms of the first failure.
@@ -80,15 +80,15 @@ class RetryState:
         verdict: the verdict that the handler returned.
         retry_after_ms: the delay that the handler or the remote side requested.
         original_topic: the topic on which the message first failed.
-        original_partition: its partition there.
-        original_offset: its offset there, as text because brokers differ.
-        original_timestamp_ms: its timestamp there.
+        original_partition: the message's partition there.
+        original_offset: the message's offset there, as text because brokers differ.
+        original_timestamp_ms: the message's timestamp there.
         consumer_group: the group whose handler failed.
         error_class: fully qualified class of the last error.
-        error_mro: its parent classes, nearest first.
-        error_message: its text.
+        error_mro: the parents of that class, nearest first.
+        error_message: the error's text.
         error_fingerprint: the fingerprint of the error, see `fingerprint`.
-        error_status: its HTTP status.
+        error_status: the error's HTTP status.
         replays: how often the message was replayed from the dead letters. Defaults to 0.
         key_lock: the lock of its ordering key in the delay store; None if the message is not ordered.
         published_ms: epoch ms at which it was published with an id from its publisher; None if the id was made of

@@ -1,6 +1,6 @@
 -- Renew the entries that are still assigned to the consumer. Entries that another consumer has taken over, or that are
--- settled, are not changed. An entry that was not renewed for too long stays as it is: it waits for any consumer, and a
--- late call of its former consumer must not take it from them. The delivery counts do not change.
+-- settled, are not changed. An entry that was not renewed for too long stays as it is: any consumer may take it over,
+-- and a late call of its former consumer must not prevent that. The delivery counts do not change.
 -- KEYS[1] -> the topic's stream
 -- ARGV[1] -> group
 -- ARGV[2] -> consumer
