@@ -22,7 +22,12 @@ from wheel_sched.cli.options import json_option
     help="Your own records (JSON Lines).",
 )
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Number of records.")
-@click.option("--folder", type=click.Path(file_okay=False), metavar="FOLDER", help="Folder for the server's data.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False),
+    metavar="FOLDER",
+    help="For the server's data: a new or empty folder.",
+)
 @json_option
 def demo(input_path: str | None, count: int | None, folder: str | None, as_json: bool) -> int:
     """Run a demo: an embedded server, messages that fail, retries at their due time, a killed service.

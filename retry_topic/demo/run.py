@@ -21,11 +21,12 @@ from retry_topic.demo.records import load_records
 from retry_topic.demo.report import DemoReport, percentiles
 from retry_topic.demo.webhooks import GROUP, TOPIC
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
-from wheel_sched.errors import WheelSchedError
+from wheel_sched.errors import ConfigError, WheelSchedError
 from wheel_sched.store.embedded import EmbeddedServer
 
 LIMIT_S = 85.0  # then the demo stops and reports what is missing
 FOLDER = Path(".wheel-sched/demo")
+_MARK = "made-by-the-demo"  # an empty file: the demo may delete the folder in which it is
 
 Progress = Callable[[int, int, str], None]
 
@@ -43,19 +44,21 @@ def run(
         input_path: a JSON Lines file with the records. Defaults to None: each record is an airport from the package
             `airportsdata`.
         count: how many records. Defaults to 2,500 airports, or to all lines of the file.
-        folder: data folder of the embedded server. The demo first deletes this folder and everything in it.
+        folder: data folder of the embedded server. If an earlier demo has made it, it is first deleted with everything
+            in it.
         progress: called with (records that are delivered or dead, all records, a text).
 
     Raises:
-        ConfigError: the input is wrong; nothing was started.
+        ConfigError: the input is wrong, or `folder` has files but was not made by the demo; nothing was started.
         DemoFailed: a process died, or the topic refused records.
     """
     records = load_records(input_path, count)
-    shutil.rmtree(folder, ignore_errors=True)
+    _empty(folder)
     say = progress or (lambda done, total, words: None)
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(EmbeddedServer.open(folder))
+        (folder / _MARK).touch()
         connection = stack.enter_context(connect(server.url))
         port = int(_start(stack, "endpoint")[1])
         first, _ = _start(stack, "service", server.url)
@@ -69,6 +72,20 @@ def run(
         _count(connection, records, _ask(port, full=True), report)
         report.seconds = round(time.monotonic() - started, 1)
     return report
+
+
+def _empty(folder: Path) -> None:
+    """Delete the folder of an earlier demo. Do nothing if the folder is absent or empty.
+
+    Raises:
+        ConfigError: the folder has files, and no demo has made it.
+    """
+    if folder.is_dir() and any(folder.iterdir()) and folder != FOLDER and not (folder / _MARK).exists():
+        raise ConfigError(
+            f"expected a new or empty folder, or one of an earlier demo, got: {folder}, which has other files; "
+            "nothing was deleted or started: name another folder"
+        )
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(stack: contextlib.ExitStack, module: str, *args: str) -> tuple[subprocess.Popen[str], str]:

@@ -59,9 +59,10 @@ def due_times(run: RetryWorld, number: int, attempts: Sequence[HandlerCall]) -> 
 
 
 def quiet_from_ms(run: RetryWorld) -> int:
-    """When the last fault ended, in ms of true time. A fault of a call ends with that call."""
+    """When the last fault of a process, clock or server ended, in ms of true time. Faults of single calls do not count:
+    `bound` contains their lengths."""
     over = [fault.at + fault.amount for fault, call in run.world.struck if not call and fault.amount >= 0]
-    return max([run.world.last_fault_ms, *over], default=0)
+    return max(over, default=0)
 
 
 def bound(run: RetryWorld) -> int:

@@ -180,7 +180,7 @@ def substituted(packages: Sequence[str]) -> Iterator[None]:
                     replace(module, name, threads.SimulatedLocal())
                 elif isinstance(value, type) and value.__module__ == module.__name__ and id(value) not in seen:
                     seen.add(id(value))
-                    _replace_in_class(value, table, replace)
+                    _replace_in_class(value, table, replace, undo)
                 elif isinstance(value, FunctionType) and value.__module__ == module.__name__:
                     _replace_defaults(value, table, undo)
         yield
@@ -189,7 +189,7 @@ def substituted(packages: Sequence[str]) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-def _replace_in_class(owner: type, table: dict[int, Any], replace: Any) -> None:
+def _replace_in_class(owner: type, table: dict[int, Any], replace: Any, undo: list[tuple[Any, str, Any]]) -> None:
     if any(id(base) in table and base is not threading.local for base in owner.__bases__):
         replace(owner, "__bases__", tuple(table.get(id(base), base) for base in owner.__bases__))
     for name, value in list(vars(owner).items()):
@@ -198,16 +198,14 @@ def _replace_in_class(owner: type, table: dict[int, Any], replace: Any) -> None:
             found = table[id(plain)]
             replace(owner, name, staticmethod(found) if isinstance(value, staticmethod) else found)
         elif isinstance(plain, FunctionType):
-            _replace_defaults(plain, table, None)
+            _replace_defaults(plain, table, undo)
 
 
-def _replace_defaults(function: FunctionType, table: dict[int, Any], undo: list[tuple[Any, str, Any]] | None) -> None:
+def _replace_defaults(function: FunctionType, table: dict[int, Any], undo: list[tuple[Any, str, Any]]) -> None:
     defaults, named = function.__defaults__, function.__kwdefaults__
     if defaults and any(id(value) in table for value in defaults):
-        if undo is not None:
-            undo.append((function, "__defaults__", defaults))
+        undo.append((function, "__defaults__", defaults))
         function.__defaults__ = tuple(table.get(id(value), value) for value in defaults)
     if named and any(id(value) in table for value in named.values()):
-        if undo is not None:
-            undo.append((function, "__kwdefaults__", named))
+        undo.append((function, "__kwdefaults__", named))
         function.__kwdefaults__ = {name: table.get(id(value), value) for name, value in named.items()}

@@ -194,7 +194,6 @@ class World:
         self.broken: list[str] = []  # events that no fault excuses, such as a thread that ended with an error
         self.struck: list[tuple[Fault, str]] = []  # the faults that have struck, each with the call that it hit
         self.on_strike: Callable[[Fault, str], object] = lambda fault, call: None  # called before each fault strikes
-        self.last_fault_ms = 0  # when the last fault of a call was over, in virtual time
         self._pending = 0  # how many actions of `later` are not done yet
         self._faults: dict[tuple[str, str, int], list[Fault]] = {}  # by process, name of the call, and number
         self._aimed: Counter[tuple[str, str]] = Counter()  # how often a process made a call that faults name

@@ -54,6 +54,14 @@ def test_a_missing_input_file_is_refused(tmp_path: Path) -> None:
         load_records(str(tmp_path / "gone.jsonl"), None)
 
 
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    """The demo deletes only what a demo has made. For any other folder that is not empty it raises an error."""
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ConfigError, match=r"which has other files; nothing was deleted or started"):
+        run(count=1, folder=tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
 @pytest.mark.parametrize(
     "wrong", [{"early": 1}, {"lost": 1, "delivered": 9}, {"delivered": 9}], ids=["early", "lost", "missing"]
 )
