@@ -1,7 +1,7 @@
 """Members: the live processes of a namespace. Each announces itself under a lease, and leaves when it stops.
 
-A member is one consumer, retry service, Celery worker or scheduler. `wheel-sched ps` lists them. No promise of the store
-depends on them: a member that is not announced works as well.
+A member is one consumer, retry service, Celery worker or scheduler. `wheel-sched ps` lists them. No promise of the
+store depends on them: a member that is not announced works as well.
 
 All members of a namespace lie in one shard. When the lease of a member has ended, `live` does not return it any more.
 The next announcement of any member, or the next sweep, removes it from memory. If nobody announces and nobody sweeps,
@@ -86,14 +86,19 @@ class Member:
             return None
         if not isinstance(found, dict):
             return None
-        holds = found.get("holds")
+        holds, pid = found.get("holds"), found.get("pid")
         counts = holds.items() if isinstance(holds, dict) else ()
         return cls(
-            **{name: _text(found.get(name)) for name in ("kind", "name", "retries_to", "host", "version")},
-            **{name: _texts(found.get(name)) for name in ("topics", "takes_in")},
+            _text(found.get("kind")),
+            _text(found.get("name")),
+            topics=_texts(found.get("topics")),
+            takes_in=_texts(found.get("takes_in")),
+            retries_to=_text(found.get("retries_to")),
             releases=found.get("releases") is True,
             holds={name: count for name, count in counts if type(count) is int},
-            pid=pid if type(pid := found.get("pid")) is int else 0,
+            host=_text(found.get("host")),
+            pid=pid if type(pid) is int else 0,
+            version=_text(found.get("version")),
             id=member_id,
         )
 
