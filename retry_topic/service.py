@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from retry_topic.brokers.protocol import LogBroker, OriginalsBroker, create_topics
@@ -34,7 +34,7 @@ from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats
 from wheel_sched.errors import ConfigError, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.members import this_process
-from wheel_sched.store.members.announcer import DISPATCHER_EVERY_MS, Announcer
+from wheel_sched.store.members.announcer import DISPATCHER_EVERY_MS, MemberAnnouncer
 
 logger = logger_of("retry_topic.service")
 
@@ -156,7 +156,7 @@ class RetryService:
             self._topics["retry"], group, config.batch, config.idle_ms, lambda: self.dispatcher.stats.reconnects
         )
         self._worker = IntakeWorker(broker, self.intake, reading)
-        self._announcer: Announcer | None = None
+        self._announcer: MemberAnnouncer | None = None
         self._state = "new"
         self._lock = threading.Lock()
 
@@ -209,11 +209,15 @@ class RetryService:
             self._announcer.start()
             self._state = "running"
 
-    def _make_announcer(self) -> Announcer:
+    def _make_announcer(self) -> MemberAnnouncer:
         retry = self._topics["retry"]
         member = this_process("retry-service", self.group, topics=(retry,), takes_in=(retry,), releases=True)
-        stats = self.stats
-        return Announcer(self.connection.store, member, self.config.announce_ms, lambda: {"in_flight": stats.in_flight})
+        return MemberAnnouncer(
+            lambda: self.connection.store,
+            lambda: replace(member, holds={"in_flight": self.stats.in_flight}),
+            self.config.announce_ms,
+            f"{self.group}-announce",
+        )
 
     def _warn_of_timeouts(self) -> None:
         """Warn unless the transaction timeout is longer than the lease, and the lease longer than the delivery timeout.

@@ -21,6 +21,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from retry_topic.brokers.protocol import (
     BrokerConsumer,
@@ -50,7 +51,7 @@ from wheel_sched.errors import BrokerError, ConfigError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
 from wheel_sched.store.members import this_process
-from wheel_sched.store.members.announcer import Announcer
+from wheel_sched.store.members.announcer import MemberAnnouncer
 
 logger = logger_of("retry_topic.consumer")
 
@@ -115,7 +116,7 @@ class Consumer:
         self._state = "new"
         self._lock = threading.Lock()
         # `start` makes these five
-        self._announcer: Announcer
+        self._announcer: MemberAnnouncer
         self._consumer: BrokerConsumer
         self._settler: Settler
         self._handlers: HandlerThreads | HandlerLoop
@@ -194,7 +195,12 @@ class Consumer:
         member = this_process(
             "consumer", self.group, topics=(*dict.fromkeys(self.topics), own["redelivery"]), retries_to=own["retry"]
         )
-        self._announcer = Announcer(store, member, config.announce_ms, lambda: {"in_flight": len(self._in_flight)})
+        self._announcer = MemberAnnouncer(
+            lambda: store,
+            lambda: replace(member, holds={"in_flight": len(self._in_flight)}),
+            config.announce_ms,
+            f"{self.group}-announce",
+        )
 
     def _ordered_reader(self, topic: str) -> OrderedReader:
         context = ReaderContext(

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from wheel_sched.errors import ConfigError, StoreUnavailable
 from wheel_sched.store import DelayStore, Member, Members, open_store
 from wheel_sched.store.members import this_process
-from wheel_sched.store.members.announcer import Announcer, lease_for
+from wheel_sched.store.members.announcer import MemberAnnouncer, lease_for
 
 if TYPE_CHECKING:
     import redis
@@ -32,10 +33,16 @@ def until(holds: Callable[[], object], what: str) -> None:
         time.sleep(0.002)  # polls until the announcer's thread has made its call
 
 
+def announcer_of(store: DelayStore, every_ms: int) -> MemberAnnouncer:
+    member = Member("consumer", "billing")
+    return MemberAnnouncer(lambda: store, lambda: member, every_ms)
+
+
 def test_a_member_is_listed_until_its_announcer_stops(store: DelayStore) -> None:
     """The announcer announces at once, then again and again with the present counts, and leaves at the stop."""
     counts = iter(range(1_000))
-    announcer = Announcer(store, this_process("consumer", "billing"), 10, lambda: {"in_flight": next(counts)})
+    member = this_process("consumer", "billing")
+    announcer = MemberAnnouncer(lambda: store, lambda: replace(member, holds={"in_flight": next(counts)}), 10)
     announcer.start()
     until(lambda: [one.member.holds["in_flight"] > 2 for one in Members(store).live()] == [True], "no announcements")
     (found,) = Members(store).live()
@@ -51,7 +58,7 @@ def test_a_member_is_listed_until_its_announcer_stops(store: DelayStore) -> None
 def test_zero_switches_it_off(store: DelayStore) -> None:
     """No thread is started, and nothing is announced."""
     threads = threading.active_count()
-    announcer = Announcer(store, Member("consumer", "billing"), 0)
+    announcer = announcer_of(store, 0)
     announcer.start()
     assert threading.active_count() == threads
     announcer.stop()
@@ -62,7 +69,7 @@ def test_zero_switches_it_off(store: DelayStore) -> None:
 def test_a_period_out_of_bounds_is_refused(store: DelayStore, every_ms: int) -> None:
     """A lease longer than a day would show dead processes for days."""
     with pytest.raises(ConfigError, match="every_ms"):
-        Announcer(store, Member("consumer", "billing"), every_ms)
+        announcer_of(store, every_ms)
 
 
 def test_an_outage_is_logged_once_and_survived(
@@ -79,7 +86,7 @@ def test_an_outage_is_logged_once_and_survived(
 
     monkeypatch.setattr(store, "execute", failing)
     away.set()
-    announcer = Announcer(store, Member("consumer", "billing"), 5)
+    announcer = announcer_of(store, 5)
     with caplog.at_level(logging.WARNING):
         announcer.start()
         until(lambda: len(refused) > 5, "it did not try again")
@@ -93,12 +100,12 @@ def test_counts_that_cannot_be_made_do_not_end_it(store: DelayStore, caplog: pyt
     """An unexpected error is logged with its traceback, and the announcer tries again."""
     answers = iter([ValueError("no count")])
 
-    def holds() -> dict[str, int]:
+    def said() -> Member:
         for error in answers:
             raise error
-        return {}
+        return Member("consumer", "billing")
 
-    announcer = Announcer(store, Member("consumer", "billing"), 5, holds)
+    announcer = MemberAnnouncer(lambda: store, said, 5)
     announcer.start()
     until(lambda: Members(store).live(), "it gave up")
     announcer.stop()
@@ -110,7 +117,7 @@ def test_a_stop_does_not_wait_for_a_store_that_hangs(store: DelayStore, monkeypa
     hung = threading.Event()
     monkeypatch.setattr("wheel_sched.store.members.announcer._LEAVE_S", 0.05)
     monkeypatch.setattr(store, "execute", lambda calls: hung.wait(60))
-    announcer = Announcer(store, Member("consumer", "billing"), 5)
+    announcer = announcer_of(store, 5)
     announcer.start()
     began_s = time.monotonic()
     announcer.stop()

@@ -1,11 +1,10 @@
-"""`Announcer`: announces a member of a namespace again and again, from a thread of its own."""
+"""`MemberAnnouncer`: announces a member of a namespace again and again, from a thread of its own."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 
 from wheel_sched.errors import ConfigError, WheelSchedError
 from wheel_sched.escaping import logger_of
@@ -30,18 +29,19 @@ def lease_for(every_ms: int) -> int:
     return min(2 * every_ms + _SLACK_MS, MAX_LEASE_MS)
 
 
-class Announcer:
+class MemberAnnouncer:
     """Announces a member until `stop`. The member leaves the list when the announcer stops, or when its lease ends.
 
     Nothing waits for it, and no error reaches its caller: the first of several errors in a row is logged, and the
     announcer tries again. Call `start` and `stop` from any thread, once each.
 
     Args:
-        store: an open delay store.
-        member: what to announce.
+        store: returns the open delay store. It may raise while the store is away.
+        member: returns what the member says now, always with the same id.
         every_ms: how often, in ms, up to half a day. 0: never; then no thread is started.
-        holds: returns what the member holds now, see `Member.holds`. The thread of the announcer calls it. Defaults to
-            None: what `member` says.
+        name: the name of the thread. Defaults to "wheel-sched-announce".
+
+    The announcer calls `store` and `member` in its thread.
 
     Raises:
         ConfigError: `every_ms` is out of bounds.
@@ -49,27 +49,27 @@ class Announcer:
 
     def __init__(
         self,
-        store: DelayStore,
-        member: Member,
+        store: Callable[[], DelayStore],
+        member: Callable[[], Member],
         every_ms: int,
-        holds: Callable[[], Mapping[str, int]] | None = None,
+        name: str = "wheel-sched-announce",
     ) -> None:
         if problem := every_problem("every_ms", every_ms):
             raise ConfigError(problem)
-        self._members = Members(store)
+        self._store = store
         self._member = member
         self._every_ms = every_ms
-        self._holds = holds
+        self._name = name
         self._began_s = time.monotonic()
         self._failures = 0  # in a row
-        self._announced = False
+        self._announced: str | None = None  # the id
         self._stopping = threading.Event()
         self._thread: RevivedThread | None = None
 
     def start(self) -> None:
         """Start the thread, which announces the member at once."""
         if self._every_ms:
-            self._thread = RevivedThread(self._run, f"{self._member.name}-announce", self._stopping)
+            self._thread = RevivedThread(self._run, self._name, self._stopping)
             self._thread.start()
 
     def stop(self) -> None:
@@ -83,14 +83,13 @@ class Announcer:
             self._announce()
             every_s = self._every_ms / 1000
             self._stopping.wait(min(every_s, _AGAIN_S) if self._failures else every_s)
-        if self._announced:
-            self._leave()
+        if self._announced is not None:
+            self._leave(self._announced)
 
     def _announce(self) -> None:
         try:
-            member = self._member if self._holds is None else replace(self._member, holds=dict(self._holds()))
-            age_ms = int((time.monotonic() - self._began_s) * 1000)
-            self._members.announce(member, lease_for(self._every_ms), age_ms=age_ms)
+            member, age_ms = self._member(), int((time.monotonic() - self._began_s) * 1000)
+            Members(self._store()).announce(member, lease_for(self._every_ms), age_ms=age_ms)
         except Exception as error:  # whatever it is, the member works without being listed
             self._failures += 1
             if self._failures == 1:
@@ -102,11 +101,11 @@ class Announcer:
                 )
         else:
             self._failures = 0
-            self._announced = True
+            self._announced = member.id
 
-    def _leave(self) -> None:
+    def _leave(self, member_id: str) -> None:
         try:
-            self._members.leave(self._member.id)
+            Members(self._store()).leave(member_id)
         except Exception as error:  # the lease ends in any case
             logger.debug("members.not_left: %s; the member is listed until its lease ends", error)
 
