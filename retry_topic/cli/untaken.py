@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from retry_topic.brokers.protocol import Backlog, BacklogBroker, Broker
@@ -23,7 +24,9 @@ from wheel_sched.store import LiveMember
 
 NOT_ON_KAFKA = "not looked at on Kafka: `wheel-sched kafka lag GROUP` shows how far the intake is"
 _SUFFIX = ".retry"
-_NO_RETRIES = (".redelivery", ".dead")  # endings of a group's other topics, which hold no retries
+_REDELIVERY = ".redelivery"
+_NO_RETRIES = (_REDELIVERY, ".dead")  # endings of a group's other topics, which hold no retries
+_NAMED = 5  # groups in one command
 _SILENT_MS = 10_000  # a service asks for records once a second
 
 
@@ -79,9 +82,21 @@ def start_service(group: str, topic: str) -> str:
         topic: its retry topic.
     """
     if topic == f"{group}{_SUFFIX}":
-        return f"start `wheel-sched serve {group}`"
+        return f"start `wheel-sched serve {quote(group)}`"
     others = "and with the --redelivery-topic and --dead-topic that its consumers have"
-    return f"start `wheel-sched serve {group or 'GROUP'} --retry-topic {topic}`, {others}"
+    return f"start `wheel-sched serve {quote(group or 'GROUP')} --retry-topic {quote(topic)}`, {others}"
+
+
+def service_for(topics: Sequence[str], members: Sequence[LiveMember]) -> str:
+    """The command that starts the service of the groups whose messages wait; "" when no group is known.
+
+    A group is known by the name of its redelivery topic, or by a live consumer that reads one of the topics.
+    """
+    groups = {
+        topic.removesuffix(_REDELIVERY) for topic in topics if topic.endswith(_REDELIVERY) and topic != _REDELIVERY
+    }
+    groups |= {one.member.name for one in members if one.member.retries_to and {*one.member.topics} & {*topics}}
+    return f"`wheel-sched serve {' '.join(map(quote, sorted(groups)[:_NAMED]))}`" if groups else ""
 
 
 @dataclass(frozen=True, slots=True)

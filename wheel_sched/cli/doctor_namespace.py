@@ -39,7 +39,8 @@ def backlog(target: ExaminedTarget) -> Finding:
         return ok("backlog", f"next due in {span(-late_ms)}")
     if late_ms < NOTICED_MS:
         return ok("backlog", f"the head is {span(late_ms)} late")
-    what, fix = unreleased(target.members, target.now_ms)
+    topics = sorted({topic for counts in target.counts for state, topic in counts.now if state == "due"})
+    what, fix = unreleased(topics, target.members, target.now_ms)
     return problem("backlog", f"{overdue(_store(target)).words}: {what}", fix)
 
 

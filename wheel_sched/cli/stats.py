@@ -93,7 +93,8 @@ def _say(answers: _Answers) -> None:
     say()
     say(f"next due   {'nothing waits' if counts.due_head_ms is None else when(counts.due_head_ms, now_ms)}")
     if late.late_ms >= NOTICED_MS:
-        say(f"overdue    {late.words}: {'; '.join(unreleased(answers.members, now_ms))}")
+        topics = sorted(topic for state, topic in counts.now if state == "due")
+        say(f"overdue    {late.words}: {'; '.join(unreleased(topics, answers.members, now_ms))}")
     if answers.members:
         say(f"live       {counted(answers.members)}")
     for part in answers.parts:

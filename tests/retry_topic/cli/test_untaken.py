@@ -238,6 +238,26 @@ def test_items_that_no_dispatcher_releases_are_reported(cli: Any, wait_for: Any)
     assert "wheel-sched serve" in found["fix"]
 
 
+@pytest.mark.parametrize("topic", ["billing.redelivery", "orders"])
+def test_the_service_of_overdue_messages_is_named(cli: Any, connection: Connection, wait_for: Any, topic: str) -> None:
+    """The group is known by its redelivery topic, or by a live consumer that reads the topic."""
+    wait_for("m", now_ms() - 60_000, topic=topic)
+    consumer = Member("consumer", "billing", topics=("orders", "billing.redelivery"), retries_to="billing.retry")
+    Members(connection.store).announce(consumer, 60_000)
+    advice = "start `wheel-sched serve billing`; if one runs, see its log"
+    assert f"no dispatcher releases them; {advice}" in cli("stats").stdout
+    (found,) = [one for one in cli.json("doctor", code=1)["findings"] if one["check"] == "backlog"]
+    assert found["fix"] == advice
+
+
+def test_a_command_that_is_shown_can_be_copied(cli: Any, connection: Connection, wait_for: Any) -> None:
+    """Names come from messages and members. A name with characters of the shell is quoted."""
+    wait_for("m", now_ms() - 60_000, topic="$(reboot).redelivery")
+    assert "start `wheel-sched serve '$(reboot)'`" in cli("stats").stdout
+    Members(connection.store).announce(Member("consumer", "a;b", retries_to="a;b.retry"), 60_000)
+    assert "start `wheel-sched serve 'a;b'`" in cli("stats").stdout
+
+
 def test_what_has_just_come_due_is_no_finding(cli: Any, wait_for: Any) -> None:
     """`stats` does not report an item that is overdue by a moment, because a dispatcher may be about to claim it."""
     wait_for("m", now_ms() - 10)
