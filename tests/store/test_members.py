@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from wheel_sched.errors import ConfigError, StoreUnavailable
+from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable
 from wheel_sched.store import DelayStore, Member, Members, open_store
 from wheel_sched.store.members import this_process
 from wheel_sched.store.members.announcer import MemberAnnouncer, lease_for
@@ -151,3 +151,15 @@ def test_an_entry_that_cannot_be_read_hides_no_other(redis_url: str, redis_clien
         found = {one.member.id: one.member for one in Members(store).live()}
         assert {member.name for member in found.values()} == {"good", ""}
         assert found["odd"] == Member("", "", id="odd")
+
+
+@pytest.mark.parametrize("name", ["members", "announced"])
+def test_a_key_of_another_type_stops_no_sweep(redis_url: str, redis_client: redis.Redis, name: str) -> None:
+    """Another program has written a text under a key of the members. Listing fails, and dispatchers go on sweeping."""
+    with open_store(redis_url, namespace="odd") as store:
+        Members(store).announce(Member("consumer", "billing"), 1)
+        redis_client.set(f"{{odd:0}}:{name}", "text")
+        time.sleep(0.01)  # until the lease has ended by the server's clock
+        store.sweep()
+        with pytest.raises(StoreError):
+            Members(store).announce(Member("consumer", "billing"), 60_000)

@@ -4,12 +4,13 @@
 room_keys[#room_keys + 1] = 'members'
 room_keys[#room_keys + 1] = 'announced'
 
--- Removes members whose lease has ended, MAX_BATCH at most. Every announcement and every sweep calls it.
+-- Removes members whose lease has ended, MAX_BATCH at most. Every announcement and every sweep calls it. When a key has
+-- another type, nothing is removed: members must not stop a sweep.
 local function forget_members(s)
-  local old = redis.call('ZRANGEBYSCORE', s.prefix .. 'members', '-inf', s.now, 'LIMIT', 0, MAX_BATCH)
+  local old = redis.pcall('ZRANGEBYSCORE', s.prefix .. 'members', '-inf', s.now, 'LIMIT', 0, MAX_BATCH)
   if #old > 0 then
     redis.call('ZREM', s.prefix .. 'members', unpack(old))
-    redis.call('HDEL', s.prefix .. 'announced', unpack(old))
+    redis.pcall('HDEL', s.prefix .. 'announced', unpack(old))
   end
 end
 

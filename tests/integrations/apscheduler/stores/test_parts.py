@@ -34,6 +34,7 @@ SETTINGS = SharedStoreSettings(
     history=1000,
     quarantine_refusals=2,
     quarantine_after_ms=0,
+    announce_s=0,
 )
 
 
