@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import Consumer, ConsumerConfig, Message, RetryService, ServiceConfig, connect
+from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import Members
 
@@ -56,6 +57,11 @@ def test_a_consumer_and_a_service_announce_what_they_are() -> None:
     assert service.takes_in == ("billing.retry",)
     assert consumer.holds == service.holds == {"in_flight": 0}
     assert consumer.pid == service.pid == os.getpid()
+
+
+def test_a_service_announces_itself_no_more_often_than_its_dispatcher_sweeps() -> None:
+    """So an idle dispatcher stays as quiet as it promises: one more command in the time of a sweep."""
+    assert ServiceConfig().announce_ms >= DispatcherConfig().sweep_ms
 
 
 def test_one_setting_switches_it_off() -> None:

@@ -50,6 +50,19 @@ def test_a_worker_is_listed_while_it_runs(app: Celery) -> None:
     assert live() == []
 
 
+def test_a_worker_that_dispatches_nothing_says_so(other_app: Callable[..., Celery], redis_url: str, name: str) -> None:
+    """`doctor` must not take it for the dispatcher of overdue tasks."""
+    app = other_app(redis_url, name, dispatch=False)
+    worker: Any = SimpleNamespace(app=app, hostname="w1@here")
+    step = AnnounceStep(worker)
+    step.start(worker)
+    (found,) = until(Members(app.wheel.store).live, 1)
+    assert not found.member.releases
+    step.stop(worker)
+    app.wheel.close()
+    app.close()
+
+
 @pytest.mark.parametrize("settings", [{"announce": 0}, {"horizon": None, "announce": "0s"}])
 def test_one_setting_switches_it_off(
     other_app: Callable[..., Celery], redis_url: str, name: str, settings: dict[str, Any]
