@@ -183,7 +183,8 @@ def stream_rate(spark: SparkSession, server: BenchServer, files: Path, count: in
     with open_store(server.url, namespace=NAMESPACE, shards=_SHARDS) as store:
         stored = store.counts().total("due")
     assert stored == count, f"{stored} of {count} were stored"
-    return count / (sum(one["addBatch"] for one in progress) / 1000)
+    took_ms: int = sum(one["addBatch"] for one in progress)
+    return count / (took_ms / 1000)
 
 
 def read_rate(spark: SparkSession, server: BenchServer, count: int) -> float:

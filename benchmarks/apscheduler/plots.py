@@ -55,10 +55,10 @@ def write_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
         x, y = _LEFT + length(stock), _LEFT + length(ours)
         parts.append(f'<path d="M{x:.1f} {middle}H{y:.1f}" stroke="#999" stroke-width="2"/>')
         for value, colour in ((stock, _STOCK), (ours, _OURS)):
-            at = _LEFT + length(value)
+            place = _LEFT + length(value)
             parts.append(
-                f'<circle cx="{at:.1f}" cy="{middle}" r="6" fill="{colour}"/>'
-                f'<text x="{at:.1f}" y="{middle - 10}" font-size="11" text-anchor="middle">{value:,.4g}</text>'
+                f'<circle cx="{place:.1f}" cy="{middle}" r="6" fill="{colour}"/>'
+                f'<text x="{place:.1f}" y="{middle - 10}" font-size="11" text-anchor="middle">{value:,.4g}</text>'
             )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "apscheduler.svg"

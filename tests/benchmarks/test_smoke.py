@@ -20,6 +20,10 @@ def absent(figures: Any, result: dict[str, Any]) -> list[str]:
     return [figure.key for figure in figures if figure.value(result) is None]
 
 
+def without_spread(figures: Any, result: dict[str, Any]) -> list[str]:
+    return [figure.key for figure in figures if figure.bound and figure.spread(result) is None]
+
+
 def test_the_store_benchmark_measures_every_figure() -> None:
     """Two rounds of 2,000 messages give a number for each figure and JSON that can be written."""
     result = store.run(store.Sizes(2, 2_000, messages=5_000, stall_rounds=1, stall_messages=3_000))
@@ -60,7 +64,8 @@ def test_the_wheel_benchmark_measures_every_figure() -> None:
         live=(10_000, 100_000),
         all=False,
         memory=20_000,
-        lateness_rounds=1,
+        memory_rounds=2,
+        lateness_rounds=2,
         timers=50,
         over_s=0.2,
     )
@@ -68,6 +73,7 @@ def test_the_wheel_benchmark_measures_every_figure() -> None:
     missing = absent(wheel.FIGURES, result)
     if "compiled" in CORES:
         assert missing == []
+        assert without_spread(wheel.FIGURES, result) == ["wakeups_after_cancel", "early"]  # counts of the whole run
     assert (result["early"], result["wakeups_after_cancel"]) == (0, 0)
     assert {"core", "table", "python", "cpus", "rounds"} <= set(json.loads(json.dumps(result)))
     assert full_table(result).count("wheel, pure") == 3
