@@ -18,6 +18,7 @@ def table(figures: Sequence[Figure], result: Result) -> str:
             figure.bound,
             _rounds(figure, result),
             _baseline(figure, result),
+            figure.measured(result),
             _verdict(figure, result),
         )
         for figure in figures
@@ -47,7 +48,14 @@ def markdown(figures: Sequence[Figure], result: Result | None) -> str:
     if result is None:
         return "\n".join([*lines, "", "Not measured yet."])
     unfit = [f"The machine was not fit to measure: {reason}." for reason in reasons(result)]
-    return "\n".join([*lines, "", f"Measured on {_surroundings(result)}.", *unfit])
+    lengths: dict[str, list[str]] = {}
+    for figure in figures:
+        if figure.measured(result):
+            lengths.setdefault(figure.measured(result), []).append(f"`{figure.key}`")
+    long = [f"- {text}: {', '.join(keys)}." for text, keys in lengths.items()]
+    if long:
+        long = ["", "How long each figure was measured, as rounds x what each round measured:", "", *long]
+    return "\n".join([*lines, "", f"Measured on {_surroundings(result)}.", *unfit, *long])
 
 
 def write_section(page: Path, name: str, text: str) -> None:

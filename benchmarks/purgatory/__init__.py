@@ -17,20 +17,21 @@ import json
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import median, median_low
 from typing import Any
 
 from benchmarks.child import run_module
 from benchmarks.figures import Figure
+from benchmarks.measured import Measured
 from benchmarks.narration import Narration
 from benchmarks.purgatory.demand import CASES
 from benchmarks.purgatory.plots import write_plots
 from benchmarks.rounds import over_rounds, ratios
 from wheel_sched.wheel import CORE
 
-__all__ = ["FIGURES", "FULL", "QUICK", "Sizes", "run", "write_plots"]
+__all__ = ["FIGURES", "FULL", "QUICK", "Sizes", "measured", "run", "write_plots"]
 
 FIGURES = (
     Figure("new_low_rate", "req/s", "highest rate sustained, few time out (our goal: 150,000)"),
@@ -97,6 +98,22 @@ QUICK = Sizes(
 
 
 _SEARCHED = tuple((design, case) for design in ("old", "new") for case in CASES)
+
+
+def measured(sizes: Sizes) -> dict[str, Measured]:
+    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    seconds = sizes.seconds or None
+    requests = None if seconds else sizes.requests
+    search = Measured(sizes.searches, requests, "requests a rate", seconds)
+    cost_requests = int(sizes.bare_rate * seconds) if seconds else sizes.requests
+    cost = Measured(sizes.rounds, cost_requests, "requests", cost_requests / sizes.bare_rate)
+    return {
+        **dict.fromkeys(("new_low_rate", "new_high_rate", "old_low_rate", "old_high_rate"), search),
+        **dict.fromkeys(("new_vs_old_low", "new_vs_old_high"), search),
+        "pure_high_rate": replace(search, rounds=1),
+        **dict.fromkeys(("cpu_vs_bare", "cpu_us", "baseline.bare_cpu_us"), cost),
+        "heartbeats_per_s": Measured(1, sizes.beats, "beats"),
+    }
 
 
 def run(sizes: Sizes) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.child import run_module
 from benchmarks.figures import Figure
+from benchmarks.measured import Measured
 from benchmarks.narration import Narration
 from benchmarks.rounds import interleaved, median_spread, over_rounds
 from benchmarks.wheel import jvm as on_the_jvm
@@ -40,7 +41,7 @@ from benchmarks.wheel.subjects import MIXED, SUBJECTS
 from benchmarks.wheel.tables import full_table
 from wheel_sched import wheel
 
-__all__ = ["FIGURES", "FULL", "JVM_FIGURES", "QUICK", "Sizes", "run", "sections", "write_plots"]
+__all__ = ["FIGURES", "FULL", "JVM_FIGURES", "QUICK", "Sizes", "measured", "run", "sections", "write_plots"]
 
 
 def _late(key: str, meaning: str, at_most: float) -> Figure:
@@ -195,6 +196,12 @@ QUICK = Sizes(
 _LABELS = {1_000: "1k", 10_000: "10k", 100_000: "100k", 1_000_000: "1m"}
 _MORE = 2  # times the usual rounds, where a busy machine disturbs most
 _SLOW_TO_DRAIN = 100_000  # sched and asyncio take minutes for more
+
+
+def measured(sizes: Sizes) -> dict[str, Measured]:
+    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    late = Measured(sizes.lateness_rounds, sizes.timers, "timers", sizes.over_s)
+    return dict.fromkeys(("lateness_ms", "baseline.lateness_ms"), late)
 
 
 def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import dispatch, fitness, purgatory, store, wheel
+from benchmarks import dispatch, fitness, purgatory, simulator, spark, store, wheel
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.figures import Figure, missed
 from benchmarks.fitness import Fitness
@@ -145,6 +145,18 @@ def test_the_gates_are_those_that_were_promised() -> None:
         "new_vs_old_low": ">= 3",
         "new_vs_old_high": ">= 3",
         "cpu_vs_bare": "<= 1.5",
+    }
+    gates = {figure.key: figure.bound for figure in (*spark.FIGURES, *simulator.FIGURES) if figure.bound}
+    assert gates == {
+        "writer_vs_plain": ">= 0.9",
+        "reader_vs_plain_write": ">= 2.5",
+        "backtest_vs_bare": "<= 25",
+        "slo_vs_bare": "<= 15",
+        "dlq_vs_bare": "<= 12",
+        "history_vs_bare": "<= 100",
+        "violations": "<= 0",
+        "safeguards": ">= 30",
+        "safeguards_missed": "<= 0",
     }
     gates = {figure.key: figure.bound for figure in (*wheel.FIGURES, *wheel.JVM_FIGURES) if figure.bound}
     assert gates == {
