@@ -54,15 +54,16 @@ class Figure:
         return found
 
     def measured(self, result: Result) -> str:
-        """How long the figure was measured, e.g. "5 x 2,000 messages in 5 s"; "" if the result does not say it.
+        """How long the figure was measured, e.g. "5 x 2,000 messages in 5 s"; "" if the result does not say it."""
+        key = self.measured_with(result)
+        return text_of(result["measured"][key]) if key else ""
 
-        The result says it for the key of the figure, or for all keys that begin with one or more parts of it.
-        """
-        known: Mapping[str, Any] = result.get("measured", {})
+    def measured_with(self, result: Result) -> str:
+        """The key in `measured` of the result: that of the figure, or the parts with which it begins. "" if absent."""
         key = self.key
-        while key and key not in known:
+        while key and key not in result.get("measured", {}):
             key = key.rpartition(".")[0]
-        return text_of(known[key]) if key else ""
+        return key
 
     def ratio(self, result: Result) -> float | None:
         """The value as a ratio, for a figure whose gate is on a ratio or is a multiple of its baseline.

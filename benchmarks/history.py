@@ -25,6 +25,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.figures import WORSE_PERCENT, Figure, Result
+from wheel_sched.wheel import CORE
 
 RECENT = 10  # runs that make the usual value
 LEAST = 3  # runs without which there is no usual value
@@ -158,9 +159,9 @@ def comparable(earlier: Sequence[Run], run: Run) -> list[Run]:
 
 
 def machine() -> str:
-    """The kind of this machine: system, processor, number of processors, and version of Python."""
+    """The kind of this machine: system, processor, number of processors, version of Python, and core of the wheel."""
     version = ".".join(platform.python_version_tuple()[:2])
-    return f"{platform.system()}, {_processor()}, {os.cpu_count()} processors, Python {version}"
+    return f"{platform.system()}, {_processor()}, {os.cpu_count()} processors, Python {version}, {CORE} core"
 
 
 def _processor() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 from benchmarks.figures import Figure, Result, shown
 
@@ -48,14 +49,17 @@ def markdown(figures: Sequence[Figure], result: Result | None) -> str:
     if result is None:
         return "\n".join([*lines, "", "Not measured yet."])
     unfit = [f"The machine was not fit to measure: {reason}." for reason in reasons(result)]
-    lengths: dict[str, list[str]] = {}
+    return "\n".join([*lines, "", f"Measured on {_surroundings(result)}.", *unfit, *_lengths(figures, result)])
+
+
+def _lengths(figures: Sequence[Figure], result: Result) -> list[str]:
+    """Lines that say how long figures were measured. Figures whose keys begin alike may share a name."""
+    keys: dict[str, dict[str, None]] = {}  # by text, in the order of the figures
     for figure in figures:
-        if figure.measured(result):
-            lengths.setdefault(figure.measured(result), []).append(f"`{figure.key}`")
-    long = [f"- {text}: {', '.join(keys)}." for text, keys in lengths.items()]
-    if long:
-        long = ["", "How long each figure was measured, as rounds x what each round measured:", "", *long]
-    return "\n".join([*lines, "", f"Measured on {_surroundings(result)}.", *unfit, *long])
+        if text := figure.measured(result):
+            keys.setdefault(text, {})[f"`{figure.measured_with(result)}`"] = None
+    lines = [fill(f"- {text}: {', '.join(names)}.", 120, subsequent_indent="  ") for text, names in keys.items()]
+    return ["", "Rounds x what each of them measured:", "", *lines] if lines else []
 
 
 def write_section(page: Path, name: str, text: str) -> None:

@@ -104,7 +104,7 @@ def measured(sizes: Sizes) -> dict[str, Measured]:
     """How long the figures of a run with these sizes are measured, by the start of their keys."""
     seconds = sizes.seconds or None
     requests = None if seconds else sizes.requests
-    search = Measured(sizes.searches, requests, "requests a rate", seconds)
+    search = Measured(sizes.searches, requests, "requests at each rate", seconds)
     cost_requests = int(sizes.bare_rate * seconds) if seconds else sizes.requests
     cost = Measured(sizes.rounds, cost_requests, "requests", cost_requests / sizes.bare_rate)
     return {

@@ -65,14 +65,22 @@ def compare(narration: Narration) -> dict[str, Any]:
             rounds = _rounds(theirs, ours if "compiled" in CORES else None, count, Path(folder), label, narration)
             table[label] = {name: round(median(one[name] for one in rounds), 2) for name in rounds[0]}
             last = rounds
+    return {**figures(last), "jvm": table}
+
+
+def figures(rounds: list[dict[str, float]]) -> dict[str, Any]:
+    """The ratios, and `spread` with their rounds. `rounds` has the nanoseconds by name, for each round.
+
+    A ratio is None, and has no spread, if our compiled core was not measured.
+    """
     spread = {
-        key: over_rounds(ratios([one[theirs] for one in last], [one[ours] for one in last]), 2)
+        key: over_rounds(ratios([one[theirs] for one in rounds], [one[ours] for one in rounds]), 2)
         for key, theirs, ours in _RATIOS
-        if ours in last[0]
+        if ours in rounds[0]
     }
     medians = {key: spread[key]["median"] if key in spread else None for key, *_ in _RATIOS}
     kafka = {key.removeprefix("vs_kafka."): value for key, value in medians.items() if key.startswith("vs_kafka.")}
-    return {"vs_kafka": kafka, "vs_netty": {"add": medians["vs_netty.add"]}, "spread": spread, "jvm": table}
+    return {"vs_kafka": kafka, "vs_netty": {"add": medians["vs_netty.add"]}, "spread": spread}
 
 
 class _Side:

@@ -153,7 +153,7 @@ def test_the_gates_are_those_that_were_promised() -> None:
         "backtest_vs_bare": "<= 25",
         "slo_vs_bare": "<= 15",
         "dlq_vs_bare": "<= 12",
-        "history_vs_bare": "<= 100",
+        "history_vs_bare": "<= 250",
         "violations": "<= 0",
         "safeguards": ">= 30",
         "safeguards_missed": "<= 0",

@@ -54,11 +54,11 @@ def test_the_lengths_stand_in_table_page_and_json(
     assert "5 x 2,000 messages in 4 s" in late
     assert rate.endswith("3 x 500 messages")
     assert " x " not in count
-    assert "- 5 x 2,000 messages in 4 s: `lateness_ms.p99`.\n- 3 x 500 messages: `rate`." in markdown(
+    assert "- 5 x 2,000 messages in 4 s: `lateness_ms`.\n- 3 x 500 messages: `rate`." in markdown(
         (LATE, RATE, COUNT), result
     )
     monkeypatch.setattr(purgatory, "run", lambda _: dict(AROUND))
     monkeypatch.setattr(fitness, "measure", lambda: Fitness(0.2, 1.0, 5.0))
     assert command.main(["purgatory", "--json", "--quick"]) == 0
     found = json.loads(capsys.readouterr().out)["measured"]["new_low_rate"]
-    assert found == {"rounds": 2, "count": None, "of": "requests a rate", "measured_s": 0.7}
+    assert found == {"rounds": 2, "count": None, "of": "requests at each rate", "measured_s": 0.7}
