@@ -91,7 +91,7 @@ class Figures:
 
 def table(figures: Figures, rows: Sequence[Compared]) -> str:
     """The table of a capability; the ratio comes first."""
-    lines = ["| ratio | measured | wheel-sched | peer | |", "|---|---|---|---|---|"]
+    lines = ["| ratio | measured | wheel-sched | peer | name of the peer |", "|---|---|---|---|---|"]
     for row in rows:
         ours, theirs = (figures.text(name) if name else _DASH for name in (row.ours, row.theirs))
         lines.append(f"| {ratio(figures, row)} | {row.measured} | {ours} | {theirs} | {row.peer} |")
