@@ -14,6 +14,7 @@ from benchmarks.apscheduler import plots as apscheduler_plots
 from benchmarks.charts import Group, Mark, Panel, Row, Words, bars, dots, lines, time_text
 from benchmarks.purgatory import plots as purgatory_plots
 from benchmarks.svg import Canvas, linear, logarithmic
+from benchmarks.wheel import plots as wheel_plots
 
 WORDS = Words("A title", "How it is read.", "ms", ("a", "b <c> & d"))
 VALUES = st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=8)
@@ -95,6 +96,18 @@ def test_a_run_of_the_purgatory_is_kept_beside_its_pictures(tmp_path: Path) -> N
     assert "9.5 at 10, 9.5 at 40" in first[0]  # the median, in thousands
     assert '"bare"' not in (tmp_path / "plots" / "purgatory.json").read_text("utf-8")
     assert [path.read_text("utf-8") for path in purgatory_plots.draw(tmp_path / "plots")] == first
+
+
+def test_a_short_run_of_the_wheel_has_its_pictures(tmp_path: Path) -> None:
+    """One count of timers is enough, and a timer that was not measured is left out."""
+    counts = {"uniform": {"10k": {"wheel, compiled": 80.4, "heapq": 400.0}}}
+    table = {"schedule": counts, "expire": counts, "cancelled90": {"uniform": {"500": {"heapq": 900.0}}}}
+    paths = wheel_plots.write_plots({"table": table}, tmp_path / "plots")
+    assert [path.stem for path in paths] == ["wheel", "wheel-schedule", "wheel-expire", "wheel-cancelled90"]
+    text = paths[0].read_text("utf-8")
+    assert "Schedule a timer: wheel, compiled, 80.4 at 10,000; heapq, 400 at 10,000." in text
+    assert "A request, 90 % cancelled: heapq, 900 at 500." in text
+    assert "kombu" not in paths[1].read_text("utf-8")
 
 
 def test_a_run_of_apscheduler_is_kept_beside_its_picture(tmp_path: Path) -> None:
