@@ -62,14 +62,15 @@ class Figures:
 
         Raises:
             KeyError: the page has no such value.
+            ValueError: it is not measured yet.
         """
         return float(self._texts[name].split()[0].replace(",", ""))
 
     def result(self, section: str) -> dict[str, Any]:
-        """The values of a section, in the form of a benchmark's result."""
+        """The values of a section, in the form of a benchmark's result; what is not measured yet is left out."""
         found: dict[str, Any] = {}
-        for name in self._texts:
-            if name.startswith(f"{section}/"):
+        for name, text in self._texts.items():
+            if name.startswith(f"{section}/") and text[0].isdigit():
                 *outer, last = name.partition("/")[2].split(".")
                 inside = found
                 for step in outer:
@@ -115,7 +116,7 @@ def _digits(value: float) -> int:
 
 
 def missed_gates(figures: Figures) -> str:
-    """A table of the figures that miss their gates."""
+    """A table of the figures that miss their gates, or are not measured yet."""
     lines = ["| benchmark | figure | value | gate |", "|---|---|---|---|"]
     for name in BENCHMARKS:
         benchmark = import_module(f"benchmarks.{name}")

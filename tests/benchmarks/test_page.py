@@ -19,6 +19,7 @@ from benchmarks.report import markdown, table, write_section
 from benchmarks.summary import CAPABILITIES
 
 PAGE, READERS = readers.FIGURES, readers.PAGE
+DASH = "–"  # noqa: RUF001 - a dash
 AROUND = {"python": "3.13.1", "server": "valkey 9.1.2", "core": "compiled", "cpus": 8, "rounds": 7}
 
 every_benchmark = pytest.mark.parametrize("name", BENCHMARKS)
@@ -66,12 +67,16 @@ def all_figures() -> list[tuple[str, Figure]]:
     return [*found, *(("wheel, jvm", figure) for figure in wheel.JVM_FIGURES)]
 
 
-def test_every_gated_figure_has_a_value() -> None:
-    """Each figure with a gate has a measured value on the page, and each missed gate is on the page for readers."""
+def test_every_gated_figure_has_a_value_and_a_missed_one_is_told() -> None:
+    """Each figure with a gate has a measured value on the page of all figures, or a dash: it is not measured yet.
+
+    The page for readers has each gate that is missed or not measured, with the value.
+    """
     figures = readers.Figures(PAGE.read_text("utf-8"))
     gated = [(section, figure) for section, figure in all_figures() if figure.bound]
     assert len(gated) > 70
-    assert [figure.key for section, figure in gated if figure.value(figures.result(section)) is None] == []
+    without = [(section, figure) for section, figure in gated if figure.value(figures.result(section)) is None]
+    assert {figures.text(f"{section}/{figure.key}") for section, figure in without} <= {DASH}
     said = READERS.read_text("utf-8").partition("<!-- figures: missed gates -->")[2]
     missing = [(section, figure) for section, figure in gated if missed([figure], figures.result(section))]
     assert missing
