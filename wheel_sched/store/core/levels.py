@@ -33,7 +33,7 @@ def check_level(level: str, replicas: int, *, server: bool = True) -> None:
 
 @contextlib.contextmanager
 def opening() -> Iterator[None]:
-    """In this block, which opens a namespace, turn an error that is in doubt into one that is not.
+    """A `with` block that opens a namespace. It replaces an error that is in doubt by one that is not.
 
     Raises:
         StoreUnavailable: the store was not opened. No message was sent yet, so no message is in doubt.

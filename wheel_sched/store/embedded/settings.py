@@ -98,7 +98,7 @@ class ServerSettings:
         return ServerSettings(stronger, port if self.port is None else self.port, self.extra)
 
     def unmet_by(self, fsync: str, port: int | None) -> list[str]:
-        """The settings that a running server with `fsync` and `port` does not have, as texts for the user."""
+        """The texts for the user about these settings that a running server with `fsync` and `port` lacks."""
         unmet = []
         if _STRENGTH.get(fsync, 0) < _STRENGTH[self.fsync]:
             unmet.append(f"expected fsync to be at least {self.fsync!r}, got: {fsync!r}")

@@ -148,6 +148,8 @@ class LogIntake(Capability):
     ) -> Callable[[], Stored]:
         """Send the batch as `accept` does, and do not wait: the caller can work while the server works.
 
+        With several shards only the comparison of the counts is sent now, and the returned function sends the batch.
+
         Call the returned function once: it waits for the answer, and raises the errors of `accept`. After an error,
         pass the same batch to `accept`, under the same token.
 

@@ -1,7 +1,7 @@
 """Operations of maintenance: freeze a shard, remove ids that another shard has now, find and repair damage.
 
-`Freeze` and `Lift` work in a frozen namespace, as `Restore` and `MoveCounts` do. It refuses every other write. Each of
-these operations may be repeated.
+`Freeze` and `Lift` work in a frozen namespace, as `Restore` and `MoveCounts` do. A frozen namespace refuses every other
+write. Each of these operations may be repeated.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ class Mend(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class Inspect(Operation[tuple[str, list[str]]]):
-    """Search a part of the records for those in no state. Returns (next cursor, "0" = finished; their ids)."""
+    """Search a part of the records for ids that are in no state. Returns (next cursor, these ids).
+
+    The cursor "0" means: the search has finished.
+    """
 
     script = "inspect"
     reads = True

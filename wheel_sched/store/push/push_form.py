@@ -36,7 +36,7 @@ def encode_push(kind: Literal["S", "L"], target: str, pieces: Sequence[bytes]) -
     """Make the body that pushes `pieces` to `target`.
 
     Raises:
-        Rejected: a stream entry needs pairs, a list exactly one piece.
+        Rejected: there is no target, the pieces for a stream are no pairs or too many, or a list has not one piece.
     """
     if not target:
         raise Rejected("expected a target to push to, got an empty name; nothing was stored")

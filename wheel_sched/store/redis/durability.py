@@ -41,7 +41,11 @@ Command = tuple[bytes | str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """A durability level. For `replicated`: how many replicas must confirm, while the client waits for the reply."""
+    """A durability level.
+
+    `replicas`: how many replicas must confirm a write under `replicated`. `reply_s`: for how many seconds the client
+    waits for a reply (None: for ever).
+    """
 
     level: str = "everysec"
     replicas: int = 1
@@ -51,7 +55,7 @@ class Durability:
         check_level(self.level, self.replicas)
 
     def within(self, reply_s: float | None) -> Durability:
-        """The same level for a client that waits `reply_s` for a reply; None: for ever.
+        """The same level for a client that waits `reply_s` seconds for a reply; None: for ever.
 
         WAIT and WAITAOF must answer before this time. Otherwise the client gives up a write that was executed but not
         confirmed, and the caller cannot tell it from a write that was perhaps not executed.
@@ -83,7 +87,7 @@ class Durability:
         """The commands to send after writes.
 
         Args:
-            key: a key name of ours in the slot of the writes. The commands overwrite the key, and it expires by itself.
+            key: a key of this package in the hash slot of the writes. The commands overwrite it, and it expires.
         """
         if self.level == "fsync":
             return ("EVAL", _TOUCH, 1, key), ("WAITAOF", 1, 0, self.confirm_ms), ("CONFIG", "GET", *SYNCED), _INFO
