@@ -322,7 +322,7 @@ class ReportResults(Operation[int]):
 
 @dataclass(slots=True)
 class CountSpread(Operation[int]):
-    """Count due times that the policy of a topic has spread (moved apart). The count limits nothing: reports show it."""
+    """Count due times that the policy of a topic has spread (moved apart). The count is for reports only."""
 
     script = "flow"
     writes = False

@@ -26,7 +26,7 @@ class HistoryCases:
         assert history.read(0, rest.last) == ("", [])
 
     def test_the_oldest_entries_go(self, bench: Bench) -> None:
-        """The history keeps at least the newest `keep` entries, and some hundred more: servers remove whole blocks."""
+        """The history keeps the newest `keep` entries, and some hundred more at most: servers remove whole blocks."""
         history = bench.history
         for start in range(0, 2_000, 500):
             history.append([("r", b"%d" % (start + n)) for n in range(500)], keep=300)
@@ -59,7 +59,7 @@ class HistoryCases:
         assert not any(wide.store.counts().now.values())
 
     def test_a_history_keeps_at_least_one(self, bench: Bench) -> None:
-        """An `append` with `keep=0` is refused, unless there is nothing to append."""
+        """An `append` of entries with `keep=0` is refused. An `append` of no entries is accepted."""
         with pytest.raises(Rejected, match="expected keep"):
             bench.history.append([("r", b"x")], keep=0)
         assert bench.history.append([], keep=0) == 0
