@@ -121,9 +121,9 @@ class VirtualClock:
     def wait(self, condition: threading.Condition, timeout_ms: float | None) -> bool:
         """Wait on `condition`, which the caller holds, for up to `timeout_ms` virtual milliseconds.
 
-        Returns False when the timeout has passed, and True when the condition was notified before that. When
-        the timeout of one thread has passed, `advance` notifies the condition. This wakes all threads that wait on it,
-        and a thread whose timeout has not passed returns True. So check in a loop what you wait for.
+        Returns False when the timeout has passed, and True when the condition was notified before that. When the
+        timeout of one thread has passed, `advance` notifies the condition. This wakes all threads that wait on it, and
+        a thread whose timeout has not passed returns True. So check in a loop what you wait for.
         """
         waiter = _Waiter(condition, None)
         with self._lock:
@@ -177,8 +177,8 @@ class VirtualClock:
         """Jump to the earliest deadline if all waiters have waited for the threshold.
 
         The caller is a waiter that holds its condition. It must not acquire the condition of another waiter, because
-        two locks without an order can deadlock. So the other waiters notice the jump by themselves: each calls
-        this method once per threshold.
+        two locks without an order can deadlock. So the other waiters notice the jump by
+        themselves: each calls this method once per threshold.
         """
         with self._lock:
             if self._threshold is None or time.monotonic() - self._busy_at < self._threshold:

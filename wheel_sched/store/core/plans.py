@@ -291,8 +291,8 @@ class Plans:
         """Give an item a new body and due time. `keep_due`: keep the old due time. `create`: store an absent item.
 
         With `if_version`, only an item of this version is changed. With `in_flight`, a claimed item gets the new record
-        too and stays claimed; its settlement with the old version gets OTHER_VERSION. If it was cancelled, the outcome
-        is ABSENT. Do not give both `in_flight` and `create`.
+        too and stays claimed; its settlement with the old version gets OTHER_VERSION. If the claimed
+        item was cancelled, the outcome is ABSENT. Do not give both `in_flight` and `create`.
         """
         due: int | str = "=" if keep_due else "" if item.due_ms is None else item.due_ms
         verb = "P" if create else "i" if in_flight else "p"

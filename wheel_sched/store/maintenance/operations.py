@@ -27,7 +27,7 @@ class ShardState:
 
 @dataclass(slots=True)
 class Freeze(Operation[ShardState]):
-    """Execute one verb of freeze.lua on a shard. The script lists the verbs and their arguments."""
+    """Execute a verb of freeze.lua on a shard: look, wake, freeze, adopt, thaw or drop. The script explains each."""
 
     script = "freeze"
     writes = True

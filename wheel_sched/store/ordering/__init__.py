@@ -1,4 +1,4 @@
-"""OrderedKeys: a message that fails closes its ordering key. It becomes the head, and later ones are parked behind it.
+"""OrderedKeys: a message that fails closes its ordering key and becomes its head. Later messages are parked.
 
     closed by a failure ──► head waits for its next attempt ──► succeeds or is given up ──► the next parked one is due
                             later messages of the key are parked                            none: the key is open

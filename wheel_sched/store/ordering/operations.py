@@ -108,7 +108,7 @@ class OrderingInMemory:
         ended[base] = now_ms + _ENDED_FOR_MS
 
     def give_way(self, item: MemoryItem) -> None:
-        """Called when an item died or was cancelled. If it was a head, the next parked id of the key is the head."""
+        """Called when an item died or was cancelled. If it was a head, the next parked id becomes the head."""
         for ref in item.refs:
             if ref.startswith("lock:"):
                 lock = ref.removeprefix("lock:")

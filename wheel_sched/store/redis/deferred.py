@@ -21,7 +21,7 @@ with contextlib.suppress(ImportError):  # redis-py tests the type of each argume
 
 
 class DeferredConnection:
-    """Sends commands on one connection of the client's pool, which it keeps until `close`."""
+    """Sends commands on one connection of the client's pool. The object keeps the connection until `close`."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client

@@ -84,7 +84,7 @@ class Durability:
         return f"durability={self.level!r}{replicas}"
 
     def confirmation(self, key: bytes | str) -> tuple[Command, ...]:
-        """The commands to send after writes.
+        """The commands to send after writes; () for a level that needs no confirmation.
 
         Args:
             key: a key of this package in the hash slot of the writes. The commands overwrite it, and it expires.

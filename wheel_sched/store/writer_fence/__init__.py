@@ -37,9 +37,9 @@ class Fence:
 
 
 def schedule_fenced(plans: Plans, items: Sequence[Item], fence: Fence, *, token: str | None = None) -> Plan[Stored]:
-    """Store items as `DelayStore.schedule` does. A repeated id of the epoch is DUPLICATE.
+    """Store items as `DelayStore.schedule` does. An id of an earlier call in the epoch is DUPLICATE.
 
-    It is DUPLICATE also after its item has left the store. In a closed epoch every id is DUPLICATE.
+    Such an id is DUPLICATE also after its item has left the store. In a closed epoch every id is DUPLICATE.
 
     Raises:
         Rejected: the fence or an item is malformed; nothing was stored.
@@ -78,9 +78,9 @@ class WriterFencesInMemory:
 
 @dataclass(slots=True)
 class ScheduleFenced(StoringOperation):
-    """Store new items for an epoch of a writer. An id of an earlier call is DUPLICATE.
+    """Store new items for an epoch of a writer. An id of an earlier call in the epoch is DUPLICATE.
 
-    It is DUPLICATE also after its item has left the store.
+    Such an id is DUPLICATE also after its item has left the store.
     """
 
     script = "schedule_fenced"

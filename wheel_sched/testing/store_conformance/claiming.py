@@ -45,9 +45,9 @@ class ClaimingCases:
         assert burst == [f"b{n:04d}" for n in range(len(burst))]
 
     def test_topics_behind_a_burst_share_its_turns(self, bench: Bench) -> None:
-        """A burst, 150 items of a second topic and one item of a third are due in this order.
+        """A burst of one topic, 150 items of a second and one item of a third are due, in this order.
 
-        The one item is claimed before all 150 are claimed.
+        The item of the third topic is claimed before all 150 are claimed.
         """
         bench.put(*(f"b{n:03d}" for n in range(500)), topic="burst")
         bench.put(*(f"m{n:03d}" for n in range(150)), in_ms=1, topic="many")
@@ -111,7 +111,7 @@ class ClaimingCases:
         assert settled.outcomes == [Outcome.DONE] * len(ids)
 
     def test_a_window_looks_ahead_without_touching(self, bench: Bench) -> None:
-        """A window lists ids and due times up to the horizon and the limit, in order, and changes nothing."""
+        """A window lists ids and due times up to `ahead_ms` and `limit`, in order, and changes nothing."""
         for n in range(5):
             bench.put(f"i{n}", in_ms=n * 100)
         window = bench.store.windows(200)[0]
@@ -155,7 +155,7 @@ class ClaimingCases:
         assert bench.store.claim(token="t").number == first.number
 
     def test_an_expired_lease_hands_the_item_out_again(self, bench: Bench) -> None:
-        """After its lease has ended, a new claim gets the item with its old due time.
+        """After the lease of an item has ended, a new claim gets the item with its old due time.
 
         Settling or extending it under the old claim is then STALE.
         """

@@ -14,7 +14,7 @@ class HistoryCases:
     """Tests of the history: appending, reading page by page, and the limit on the number of entries."""
 
     def test_entries_are_read_back_in_order_page_by_page(self, bench: Bench) -> None:
-        """Entries come back byte for byte. Each page begins after the last one. After the end, a page is empty."""
+        """Entries come back byte for byte. Each page begins behind the page before it. A page at the end is empty."""
         history = bench.history
         assert history.read(0) == ("", [])
         entries = [b"\xff %d" % n for n in range(5)]

@@ -62,7 +62,7 @@ class ListingCases:
         assert stayed <= set(listed) | {f"i{n:03d}" for n in range(60 - step, 60)}
 
     def test_equals_that_left_are_skipped_by_bytes(self, bench: Bench) -> None:
-        """When the last listed item leaves before the next page, that page starts with the next id in byte order."""
+        """When the last listed item leaves before the next page is read, the page starts with the next id by bytes."""
         bench.put("A", "B", "a", "b", "é", "\udc80", in_ms=5)
         first = bench.store.list_items("due", limit=3)
         assert [f.id for f in first.found] == ["A", "B", "a"]

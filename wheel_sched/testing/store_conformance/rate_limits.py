@@ -153,7 +153,7 @@ class RateLimitCases:
         assert control.admit(replace(CIRCUIT, within_ms=within_ms), 1).why == "open"
 
     def test_spread_dues_are_counted_and_limit_nothing(self, control: Control) -> None:
-        """`flows` shows the count of spread due times beside the other counters. It limits no release."""
+        """`flows` shows the count of spread due times beside the other counters. The count limits no release."""
         assert [control.flow.spread("g/orders", count) for count in (3, 2)] == [3, 5]
         assert control.admit(Limits(), 10).granted == 10
         (topic,) = control.flow.flows()

@@ -87,7 +87,7 @@ class SchedulingCases:
         assert [bench.one(i).body for i in ids] == [i.encode() for i in ids]
 
     def test_one_item_without_a_token_is_stored_like_any_other(self, bench: Bench) -> None:
-        """`schedule` with one item and no token indexes its refs, counts it, stores it once, and obeys a pause."""
+        """One item without a token is stored once, with its refs, and counted. In a paused topic it is held."""
         bench.bury("dead")
         item = Item("a", bench.now_ms + 5, ALL_BYTES, "mail", ("tag:x", "tag:y"), "route-1")
         outcomes = [bench.store.schedule([each], token="").outcomes for each in (item, item)]

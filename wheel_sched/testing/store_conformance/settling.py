@@ -68,7 +68,7 @@ class SettlingCases:
         assert [i.id for i in bench.claim().items] == ["a"]
 
     def test_held_keeps_its_reason(self, bench: Bench) -> None:
-        """The store keeps the reason as one line, and cuts a long reason to about 500 characters."""
+        """The store keeps the reason of a `Held` as one line, and cuts a long reason to about 500 characters."""
         bench.put("a", "b", "c")
         claim = bench.claim()
         reasons = ["circuit open: no route", "two\nlines", "\ud800 " + "x" * 1000]

@@ -80,7 +80,7 @@ class TopicCases:
         assert len(set(scores)) > 600
 
     def test_what_returns_to_a_paused_topic_is_held(self, bench: Bench) -> None:
-        """An item is held when it enters a paused topic by next, lease end, release, requeue or replace."""
+        """An item is held when it enters a paused topic by `Next`, lease end, release, requeue or replace."""
         bench.bury("dead", topic="t")
         bench.put("held", in_ms=None, topic="t")
         bench.put("other", in_ms=1, topic="u")
