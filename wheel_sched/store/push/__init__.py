@@ -73,7 +73,7 @@ class PushDue(Operation[Pushed]):
     """Claim due items and push them to streams or lists of the same server, in one step."""
 
     script = "publish"
-    writes = False  # a crash loses the push and the removal together, or none of them
+    writes = False  # a crash loses both the push and the removal, or neither
     limit: int
     lease_ms: int
     prefix: str = ""

@@ -30,7 +30,7 @@ CONFIRM_MS = 5_000  # how long WAIT and WAITAOF may take before a write is in do
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
 OURS = "wheel-sched:"  # part of the names of our keys beside topics; no topic has it in its name
 CONFIRMED = f"{OURS}confirmed".encode()
-_TOUCH = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '', 'PX', 60000)"  # so that a full server can be emptied
+_TOUCH = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '', 'PX', 60000)"  # allow-oom: works on a full server
 _SET = "redis-cli CONFIG SET {0}, and the same in its configuration file"
 _INFO = (b"INFO", b"persistence")  # in bytes: redis-py has a slow parser for it as text
 _REWRITING = re.compile(r"^aof_rewrite_(?:in_progress|scheduled):1", re.M)
