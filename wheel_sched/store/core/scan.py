@@ -24,7 +24,7 @@ class Scanned(NamedTuple):
 
 @dataclass(slots=True)
 class Scan(Operation[Any]):
-    """Read a page of the items in a state, with their records, in order of score, behind `last`."""
+    """Read a page of the items in a state that sort behind `last`, with their records, in order of score."""
 
     script = "scan"
     reads = True
@@ -111,7 +111,10 @@ class Bulk(Scan):
 
 @dataclass(slots=True)
 class Cuts(Operation[tuple[int, list[int]]]):
-    """Count the ids of a state between two scores, and find scores that cut them into parts of about `size`."""
+    """Count the ids of a state between two scores, and cut them into at most `most` parts of about `size` ids.
+
+    The answer is (count, the first score of each part but the first).
+    """
 
     script = "cuts"
     reads = True

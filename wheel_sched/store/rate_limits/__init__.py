@@ -46,7 +46,10 @@ class Limits:
 
 
 class Admitted(NamedTuple):
-    """For a destination: `granted` items may be released now, the others from `first_us` on, `step_us` apart."""
+    """For a destination: `granted` items may be released now, the others from `first_us` on, `step_us` apart.
+
+    `first_us` is a time in microseconds since 1970. `why` says what the others wait for; "-": no item has to wait.
+    """
 
     granted: int
     first_us: int
@@ -74,7 +77,7 @@ def report_results(plans: Plans, topic: str, rows: Sequence[tuple[str, int, int,
 
 
 def count_spread(plans: Plans, topic: str, count: int) -> Plan[int]:
-    """Count due times of a topic that its policy has spread. Returns the total."""
+    """Add `count` to the number of due times that a topic's policy has spread (moved apart). Returns the total."""
     return plans.one(shard_of(topic, plans.shards), CountSpread(topic, count))
 
 
@@ -319,7 +322,7 @@ class ReportResults(Operation[int]):
 
 @dataclass(slots=True)
 class CountSpread(Operation[int]):
-    """Count due times of a topic that its policy has spread. The count limits nothing; only reports show it."""
+    """Count due times that the policy of a topic has spread (moved apart). The count is for reports only."""
 
     script = "flow"
     writes = False
