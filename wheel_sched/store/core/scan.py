@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from wheel_sched.errors import StoreError
+from wheel_sched.errors import ConfigError, StoreError
 from wheel_sched.store.core.call import Argument, Operation
 from wheel_sched.store.core.get import reason_of
 from wheel_sched.store.core.items import Record, State, decode_text, encode_text, read_record
@@ -107,6 +107,10 @@ class Bulk(Scan):
     def parse(self, reply: Any, shard: int) -> Any:
         _, more, *packed = reply
         return BulkPage(more == b"1", *packed)
+
+    def in_memory(self, shard: MemoryShard) -> list[Scanned]:
+        """Raises `ConfigError`: a store in memory has no packed pages."""
+        raise ConfigError("expected a store on a server for a bulk scan, got one in memory: nothing was read")
 
 
 @dataclass(slots=True)

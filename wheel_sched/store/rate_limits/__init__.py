@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from wheel_sched.store.core.call import Argument, Operation, Plan
 from wheel_sched.store.core.delay_store import Capability, blocking
-from wheel_sched.store.core.items import decode_text, encode_text
+from wheel_sched.store.core.items import MAX_BATCH, decode_text, encode_text
 from wheel_sched.store.core.plans import Plans, shard_of
 from wheel_sched.store.core.shard import MemoryShard
 
@@ -359,7 +359,7 @@ class LookAtFlows(Operation[list[Flow]]):
     def in_memory(self, shard: MemoryShard) -> list[Flow]:
         room, found = shard.room(RateLimitsInMemory), []
         room.forget_old()
-        for topic, destination in sorted(room.used, key=lambda name: -room.used[name]):
+        for topic, destination in sorted(room.used, key=lambda name: -room.used[name])[:MAX_BATCH]:
             if destination is None:
                 found.append(Flow(topic, None, "", dict(room.topics[topic])))
             else:
