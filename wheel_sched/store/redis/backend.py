@@ -271,7 +271,7 @@ def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]])
     due = (fields or {}).get(b"d", b"")
     if due.isdigit() and len(due) <= 15:
         return Marker(newest, int(due))
-    logger.warning("store.strange_marker: another program wrote the entry %r of %r: its due time is ignored", newest, key)
+    logger.warning("store.strange_marker: another program wrote entry %r of %r: its due time is ignored", newest, key)
     return Marker(newest, None)
 
 
