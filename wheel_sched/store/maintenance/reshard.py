@@ -224,7 +224,10 @@ class _Run:
             self._progress("lifted", self._moved)
 
     def _ensure_same(self, source: int, target: int, items: Sequence[Found]) -> None:
-        """Raise `ReshardRefused` if an id has other content in the target. An interrupted run put equal items there."""
+        """Raise `ReshardRefused` if an id has other content in the target.
+
+        Equal content is no error: an interrupted run has put the item there.
+        """
         there: list[Found | None] = self._ask(target, Get([item.id for item in items]))
         for mine, other in zip(items, there, strict=True):
             if other is None or (mine.body, mine.topic, mine.version) != (other.body, other.topic, other.version):

@@ -1,6 +1,7 @@
 """Operations on ordering keys, one for each verb of key_lock.lua, with their values and their twins in memory.
 
-All rows of one call lie in one shard, which the scope decides (see `OrderedKeys`).
+All rows of one call lie in one shard, which the scope decides (see `OrderedKeys`). An *id base* names a message: the
+ids of its items are `<id base>.<attempt>`.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class OrderingInMemory:
         found.parked = dict(sorted(found.parked.items(), key=lambda pair: (pair[1], pair[0])))
 
     def end(self, ended: dict[str, int], base: str) -> None:
-        """Remember for a day the id base of a message that has succeeded or was given up."""
+        """Remember for a day, in `ended`, that the message with the id base `base` has succeeded or was given up."""
         now_ms = self._shard.now_ms
         for old in [old for old, until_ms in ended.items() if until_ms <= now_ms]:
             del ended[old]

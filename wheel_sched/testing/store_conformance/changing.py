@@ -176,7 +176,7 @@ class ChangingCases:
         assert bench.store.settle(bench.claim(), [Done("a")]).outcomes == [DONE]
 
     def test_an_earlier_due_raises_the_marker(self, bench: Bench) -> None:
-        """A reschedule writes the marker only if the new due time is before the earliest one of the shard."""
+        """A reschedule writes the marker that wakes dispatchers only if the item is then due before all others."""
         bench.put("a", in_ms=1000)
         bench.put("b", in_ms=2000)
         mark = bench.store.windows(0)[0].mark

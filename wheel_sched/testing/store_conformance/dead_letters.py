@@ -111,7 +111,7 @@ class DeadLetterCases:
         assert bench.one("a").version not in seen
 
     def test_a_restored_item_raises_the_marker(self, bench: Bench) -> None:
-        """A restored item that is due before all others writes the marker."""
+        """A restored item that is due before all others writes the marker that wakes dispatchers."""
         mark = bench.store.windows(0)[0].mark
         bench.store.restore([Found("a", "due", bench.now_ms, 5, "", b"")])
         assert bench.store.windows(0)[0].mark != mark

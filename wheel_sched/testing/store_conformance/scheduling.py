@@ -104,7 +104,7 @@ class SchedulingCases:
         assert bench.store.schedule([Item("d", None, b"")], token="").outcomes == [Outcome.HELD]
 
     def test_one_item_without_a_token_raises_the_marker_when_it_is_the_first(self, bench: Bench) -> None:
-        """A call of `schedule` without a token writes the marker only if its item is due before all others."""
+        """Without a token, only an item that is due before all others writes the marker that wakes dispatchers."""
         marks = []
         for item_id, in_ms in (("first", 500), ("later", 900), ("as early", 500), ("earlier", 100)):
             bench.store.schedule([Item(item_id, bench.now_ms + in_ms, b"")], token="")
@@ -168,7 +168,7 @@ class SchedulingCases:
         assert answer.accepted == MAX_BATCH
 
     def test_an_earlier_head_raises_the_marker(self, bench: Bench) -> None:
-        """A new item that is due before all waiting items writes the marker, with its due time.
+        """A new item that is due before all others writes the marker that wakes dispatchers, with its due time.
 
         An item that is due later, or has no due time, does not.
         """

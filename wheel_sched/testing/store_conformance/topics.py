@@ -47,7 +47,7 @@ class TopicCases:
         assert [bench.one(i).reason for i in "bd"] == ["mine", "parked"]
 
     def test_resuming_raises_the_marker(self, bench: Bench) -> None:
-        """A resume writes the marker, because resumed items may be due before all others."""
+        """A resume writes the marker that wakes dispatchers: resumed items may be due before all others."""
         bench.put("a", topic="t")
         bench.store.pause("t")
         mark = bench.store.windows(0)[0].mark
