@@ -12,7 +12,7 @@ from benchmarks.purgatory.designs import NewRequest
 
 @pytest.mark.parametrize(("case", "timed_out"), [("low", 0.08), ("high", 0.5)])
 def test_kafka_17568_requests_complete_after_their_latency(case: str, timed_out: float) -> None:
-    """The latencies have the described percentiles, and a request completes after its latency.
+    """The latencies have the percentiles that the case states, and a request completes once its latency has passed.
 
     The benchmark of KAFKA-17568 used the timeout as the latency, so no request completed before its timeout.
     """

@@ -110,7 +110,7 @@ def test_an_unfit_machine_neither_passes_nor_fails(
 def test_without_check_an_unfit_machine_is_only_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The table of an unfit machine says so, and the exit code is 0."""
+    """Without `--check`, the table says that the machine is unfit, and the exit code is 0."""
     monkeypatch.setattr(purgatory, "run", lambda _: result_at_the_bounds(purgatory.FIGURES))
     monkeypatch.setattr(fitness, "measure", lambda: replace(FIT, oversleep_ms=50.0))
     assert command.main(["purgatory"]) == 0

@@ -78,7 +78,11 @@ def test_a_restore_equals_its_backup(filled: DelayStore, tmp_path: Path) -> None
 
 
 def test_items_in_flight_are_written_as_due_at_their_original_due(store: DelayStore, tmp_path: Path) -> None:
-    """A lease has no meaning in another store. An item that was cancelled in flight is not in the backup."""
+    """An item in flight is restored as due at its original due time, because its lease has no meaning in another
+    store.
+
+    An item that was cancelled in flight is not in the backup.
+    """
     due = now_ms() - 5_000
     store.schedule([Item("flying", due, b"x"), Item("cancelled", due, b"x")])
     for shard in range(2):
@@ -92,7 +96,7 @@ def test_items_in_flight_are_written_as_due_at_their_original_due(store: DelaySt
 
 
 def test_a_namespace_that_is_not_empty_takes_no_backup(filled: DelayStore, tmp_path: Path) -> None:
-    """A restore into a namespace with items is refused. Only with `resume`, earlier restored items may be there."""
+    """A restore into a namespace with items is refused. With `resume`, items of an earlier restore may be there."""
     write_backup(filled, tmp_path / "b", namespace="wheel")
     before = contents(filled)
     with pytest.raises(NamespaceNotEmpty, match="nothing was restored"):
@@ -216,8 +220,8 @@ def test_the_command_replaces_a_file_with_force(cli: Any, opened: Any, wait_for:
 
 
 def test_an_item_that_moves_during_a_backup_is_written_once(filled: DelayStore, tmp_path: Path) -> None:
-    """An item is rescheduled to a place that was read already. A second pass finds it, and the backup says it is not
-    exact."""
+    """During a backup, an item is stored whose due time lies in the part that was read already. A second pass finds
+    the item, and the backup is marked as not exact."""
     moved = []
 
     def move(count: int) -> None:

@@ -85,7 +85,7 @@ def test_a_named_file_must_exist() -> None:
     ],
 )
 def test_passwords_are_never_shown(url: str, shown: str) -> None:
-    """`redacted` hides the password of a URL and leaves the rest unchanged."""
+    """`redacted` hides the password of a URL and changes nothing else."""
     assert redacted(url) == shown
 
 
@@ -128,7 +128,8 @@ def test_an_unknown_variable_is_a_mistake(variable: str, hint: str) -> None:
     ],
 )
 def test_variables_of_others_pass(variable: str, tmp_path: Path) -> None:
-    """Variables that other code reads are no settings, nor are those of Kubernetes for a service named wheel-sched."""
+    """A WHEEL_SCHED_ variable that other code reads, or that Kubernetes sets for a service named wheel-sched, is no
+    setting and no error."""
     (tmp_path / "f.toml").write_text("")
     value = str(tmp_path / "f.toml") if variable.endswith("CONFIG") else "1"
     assert load_settings({}, env={variable: value}).settings == Settings()

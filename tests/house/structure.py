@@ -101,9 +101,9 @@ def _are_twins(places: list[str]) -> bool:
 def upward_imports(tree: Tree) -> list[dict[str, Any]]:
     """Imports that break the layers which import-linter's contracts in the tree's pyproject.toml declare.
 
-    An import between siblings that the contract separates (`a | b`) counts too. A string counts as an import when it
-    names a module of the product as `"module:attribute"` or as the argument of `import_module`. In the package
-    `wheel_sched`, every string that names a module of another package counts.
+    An import between siblings that the contract separates (`a | b`) counts too. Strings that count as imports, see
+    `string_imports`, are checked as well. In the package `wheel_sched`, every string that names another package's
+    module is reported.
     """
     found = {(item.source, item.target, item.line): item for item in tree.imports if _goes_up(tree, item)}
     for item in string_imports(tree):
