@@ -17,7 +17,7 @@ from wheel_sched.testing import VirtualClock
 
 
 class Gate(DelayedOperation):
-    """An operation that is complete when `ready` returns True. Its completion calls a function."""
+    """An operation that is complete when `ready` returns True. Its completion calls `follows`."""
 
     def __init__(
         self,
@@ -69,9 +69,10 @@ def test_kafka_2253_lists_and_operations_do_not_lock_each_other_out(run_all: Any
 
 
 def test_kafka_3994_what_follows_may_take_the_lock_of_whoever_completes(run_all: Any) -> None:
-    """KAFKA-3994: a thread completed under a group's lock; a completion on another thread needed that lock.
+    """KAFKA-3994: a thread completed operations under a group's lock; a completion on another thread needed that lock.
 
-    Here a completion's callback runs without the operation's lock, so the thread that holds the group's lock can go on.
+    Here a completion's callback runs without the operation's lock, so the thread that holds the group's lock can
+    continue.
     """
     group = threading.Lock()
     entered, go_on = threading.Event(), threading.Event()
@@ -105,7 +106,7 @@ def test_kafka_3994_what_follows_may_take_the_lock_of_whoever_completes(run_all:
 def test_kafka_5970_and_6042_two_groups_that_complete_each_other(run_all: Any, rounds: int) -> None:
     """KAFKA-5970, KAFKA-6042: two groups completed each other's operations, each under its own lock: deadlock.
 
-    Each operation has its group's lock. A thread that changes a group releases this lock before the check.
+    Each operation here has its group's lock. A thread that changes a group releases this lock before it checks.
     """
     locks = {"one": threading.RLock(), "two": threading.RLock()}
     with Purgatory[str]() as purgatory:
@@ -132,7 +133,8 @@ def test_kafka_5970_and_6042_two_groups_that_complete_each_other(run_all: Any, r
 def test_kafka_6653_a_try_under_contention_waits_instead_of_being_skipped() -> None:
     """KAFKA-6653: a thread that found another one in `tryComplete` gave up, so the last change was overlooked.
 
-    One try has read the old state and takes long. Meanwhile the state changes, and the next check must see the change.
+    Here one try has read the old state and takes long. Meanwhile the state changes, and the next check must see the
+    change.
     """
     reading, changed = threading.Event(), threading.Event()
     state = {"ready": False}
@@ -162,7 +164,8 @@ def test_kafka_6653_a_try_under_contention_waits_instead_of_being_skipped() -> N
 
 
 def test_kafka_8334_a_lock_that_is_held_elsewhere_delays_a_try_and_does_not_drop_it() -> None:
-    """KAFKA-8334: while a group's lock was held for long, its operations were not tried, and expired."""
+    """KAFKA-8334: while a group's lock was held for long, its operations were not tried, and expired. Here a try
+    waits."""
     group = threading.RLock()
     ready: list[bool] = []
     with Purgatory[str]() as purgatory:
@@ -179,9 +182,9 @@ def test_kafka_8334_a_lock_that_is_held_elsewhere_delays_a_try_and_does_not_drop
 
 
 def test_kafka_1952_completed_operations_cost_nothing_and_wake_nobody() -> None:
-    """KAFKA-1952: satisfied requests stayed in lists and queue, and the reaper went through them again and again.
+    """KAFKA-1952: satisfied requests stayed in lists and queue, and the reaper visited them again and again.
 
-    After 2,000 completed operations the lists are empty, and the reaper has been woken for none of their deadlines.
+    Here 2,000 operations complete. Then the lists are empty, and the reaper has been woken for none of their deadlines.
     """
     clock = VirtualClock()
     with Reaper(clock=clock) as reaper, Purgatory[str](reaper, clock=clock) as purgatory:
@@ -215,7 +218,10 @@ def test_kafka_2226_completing_while_the_timer_expires(run_all: Any) -> None:
 
 
 def test_kafka_4051_the_wall_clock_neither_expires_nor_delays(world: Any, probe: Any) -> None:
-    """KAFKA-4051: deadlines used the wall clock, so a step of it expired all operations, or none for an hour."""
+    """KAFKA-4051: deadlines used the wall clock, so a step of it expired all operations at once, or none for an hour.
+
+    Here a step of the wall clock changes no deadline.
+    """
     operation = probe(20)
     world.purgatory.try_complete_else_watch(operation, ["key"])
     world.clock.jump_wall(86_400_000)
@@ -276,18 +282,18 @@ def test_kafka_6431_keys_do_not_share_a_lock(run_all: Any) -> None:
 
 
 def test_the_deadlock_rule_and_what_breaks_it() -> None:
-    """The rule: a thread must not check while it holds a lock that a `try_complete` takes. Otherwise two threads would
+    """The rule: a thread must not check while it holds a lock that a `try_complete` takes. Otherwise two threads may
     wait for each other for ever.
 
-    The test's locks have a timeout, so that the test ends. Thread A holds L and wants the operation's lock. Thread B
-    tries the operation, so it holds the operation's lock, and wants L.
+    This test breaks the rule. Its locks have a timeout, so that it ends. Thread A holds L and wants the operation's
+    lock. Thread B tries the operation, so it holds the operation's lock, and wants L.
     """
     lock_l = threading.Lock()
     a_holds_l, b_is_trying = threading.Event(), threading.Event()
     got: dict[str, bool] = {}
 
     class Impatient:
-        """The operation's lock, with a timeout for A."""
+        """The operation's lock. A thread that waits for it longer than 0.2 s gets an error."""
 
         def __init__(self) -> None:
             self._lock = threading.RLock()
@@ -330,7 +336,8 @@ def test_the_deadlock_rule_and_what_breaks_it() -> None:
 
 
 def test_the_deadlock_rule_kept(run_all: Any) -> None:
-    """One thread checks while it holds the operation's own lock, another checks without a lock. Both end."""
+    """One thread checks while it holds the operation's own lock, which the rule allows. Another checks without a
+    lock. Both end."""
     own = threading.RLock()
     state = {"tries": 0}
 
