@@ -23,7 +23,7 @@ PROCESS = "member"
 
 
 def in_a_world(open_broker: Callable[[World], Broker], case: Callable[..., None]) -> Callable[[Any], None]:
-    """Makes a test that runs the case as a task of a simulated process, with its own broker."""
+    """Make a test that runs `case` as a task of a simulated process, with a new broker from `open_broker`."""
 
     def run(self: Any) -> None:
         with substituted(("wheel_sched", "retry_topic")):

@@ -1,8 +1,9 @@
 """Decides whether the models allow a sequence of protocol events.
 
 The models of this folder have a bounded number of items and faults, and know what each process remembers. A trace of a
-real system has more items, and shows only what the store and the broker have seen. So this module has the models'
-rules about store and broker. `test_admission.py` shows that it admits what the models do, and refuses what they forbid.
+real system has more items, and shows only what the store and the broker have seen. So this module has only the models'
+rules about store and broker. `test_admission.py` shows that it accepts what the models do, and refuses what they
+forbid.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class _Shard:
 
 
 class Refused(Exception):
-    """Raised for an event that the models do not allow."""
+    """Raised for an event that the models forbid."""
 
 
 def why_refused(trace: Iterable[Event], *, publishing: bool = True) -> str | None:
