@@ -1,4 +1,4 @@
-"""Random histories against a plain dictionary: no timer is early, lost or doubled, and the order is kept."""
+"""Random histories, compared with a plain dictionary: no timer is early, lost or doubled, and the order is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ STEPS = 400
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("tick_ms", [1, 8])
 def test_a_random_history_runs_as_a_sorted_list_would(virtual: Any, seed: int, tick_ms: int) -> None:
-    """The history schedules with and without a key, cancels, reschedules and advances. Timer and list agree."""
+    """A random history schedules with and without a key, cancels, reschedules and advances. The timers run as the
+    model says."""
     chance = random.Random(seed * 100 + tick_ms)
     timer, fired = virtual.timer(tick_ms, 4), []
     waiting: dict[int, tuple[int, int]] = {}  # number -> (tick it is due at, turn it was scheduled in)

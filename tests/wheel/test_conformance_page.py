@@ -1,4 +1,4 @@
-"""The page that lists test cases of other projects names existing tests."""
+"""The page that lists test cases of other projects names tests that exist here."""
 
 from __future__ import annotations
 
