@@ -33,7 +33,7 @@ def test_the_page_lists_the_figures_the_benchmark_has(name: str) -> None:
 
 @every_benchmark
 def test_a_result_fills_its_own_section_only(name: str, tmp_path: Path) -> None:
-    """After a result is written twice, the page has its figures once, and the other text is unchanged."""
+    """If a result is written into the page twice, its section has the figures once, and the other text is unchanged."""
     benchmark = import_module(f"benchmarks.{name}")
     page = tmp_path / "page.md"
     page.write_text(PAGE.read_text("utf-8"), "utf-8")

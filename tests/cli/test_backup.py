@@ -155,7 +155,7 @@ def test_every_line_is_json_with_a_kind(filled: DelayStore, tmp_path: Path) -> N
 
 
 def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path: Path) -> None:
-    """The earlier file is replaced only when the new one is complete. No temporary file is left."""
+    """If a backup fails, the earlier file is unchanged, and no temporary file is left."""
     path = tmp_path / "b"
     path.write_text("the earlier one")
 
@@ -169,8 +169,8 @@ def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path
 
 
 def test_only_its_owner_can_read_a_backup_and_it_replaces_no_file(filled: DelayStore, tmp_path: Path) -> None:
-    """A backup has all payloads, so only its owner may read it. It replaces no file, even one that
-    appears meanwhile."""
+    """A backup has all payloads, so only its owner may read it. Without `replace` it replaces no file, even one
+    that appears while the backup is written."""
     path = tmp_path / "b"
     write_backup(filled, path, namespace="wheel")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -239,5 +239,6 @@ def test_an_item_that_moves_during_a_backup_is_written_once(filled: DelayStore, 
 
 
 def test_a_missing_folder_is_an_error_without_a_traceback(cli: Any, opened: Any) -> None:
-    """The command prints a readable error and ends with exit code 1."""
+    """If the folder of the backup file does not exist, the command prints an error without a traceback, and exits
+    with 1."""
     assert "there is no such folder" in cli("backup", "nowhere/b.jsonl", code=1).stderr

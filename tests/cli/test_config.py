@@ -24,7 +24,10 @@ def test_without_anything_the_defaults_hold() -> None:
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
-    """Each source overrides the next one. The origin of each setting names the source of its value."""
+    """The sources in order are flag, environment variable, file and default. An earlier one overrides a later one.
+
+    The origin of each setting names the source of its value.
+    """
     file = tmp_path / "s.toml"
     file.write_text('namespace = "from-file"\nstore = "redis://file"\nreplicas = 3\n')
     env = {"WHEEL_SCHED_NAMESPACE": "from-env", "WHEEL_SCHED_STORE": "redis://env"}

@@ -60,7 +60,7 @@ def test_the_core_alone_runs_exactly_these_checks(
 
 
 def test_a_healthy_namespace_has_no_findings_to_fix(cli: Any, opened: Any, wait_for: Any) -> None:
-    """All checks are "ok", the exit code is 0, and `doctor` leaves no key behind."""
+    """For a healthy namespace all checks are "ok", the exit code is 0, and `doctor` leaves no key behind."""
     wait_for("w", now_ms() + HOUR)
     before = set(opened.backend.client.scan_iter())
     found = findings(cli, 0)
@@ -71,7 +71,8 @@ def test_a_healthy_namespace_has_no_findings_to_fix(cli: Any, opened: Any, wait_
 
 
 def test_the_text_has_a_line_for_each_check_and_a_sum(cli: Any, opened: Any, wait_for: Any) -> None:
-    """A finding with a fix has a second line. The last line counts problems, warnings and passed checks."""
+    """In the text output a finding with a fix has a second line. The last line counts problems, warnings and passed
+    checks."""
     wait_for("w", now_ms() - 10_000)
     text = cli("doctor", code=1).stdout
     assert "PROBLEM  backlog      1 item is overdue, by 10s: no dispatcher releases them" in text

@@ -46,7 +46,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run the command line in an environment that has the extensions in `tmp_path` and no others."""
+    """Return a function that runs the command line with the extensions in `tmp_path` and no others."""
 
     def start(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         code = (

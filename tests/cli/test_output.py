@@ -75,7 +75,7 @@ class Terminal:
 
 
 def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With NO_COLOR or TERM=dumb there is no colour."""
+    """With NO_COLOR or TERM=dumb there is no colour, even on a terminal."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     terminal: object = Terminal()

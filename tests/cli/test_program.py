@@ -136,7 +136,7 @@ def test_a_wrong_shard_count_is_refused(cli: Any, opened: Any) -> None:
 
 
 def test_a_server_that_is_away_is_69(cli_at: Any) -> None:
-    """Exit code 69 tells scripts that the server does not answer and that they may try again later."""
+    """If the server does not answer, the exit code is 69, which tells scripts that they may try again later."""
     error_text = cli_at("redis://127.0.0.1:1/0")("stats", code=69).stderr
     assert "no connection to the server" in error_text
     assert "executed" not in error_text  # nothing was sent, and listing changes nothing

@@ -207,7 +207,7 @@ def wide() -> Iterator[World]:
 
 @pytest.fixture
 def watch() -> Callable[[DelayStore], FailingCalls]:
-    """Return a function that replaces the calls of a store handle by those of a `FailingCalls`."""
+    """Return a function that puts a `FailingCalls` around the calls of a store handle."""
     return FailingCalls
 
 

@@ -24,7 +24,7 @@ BATCH = 10
 
 @pytest.fixture
 def instant(world: World) -> World:
-    """A world whose publisher never waits, so the owner's thread calls it."""
+    """A world whose publisher never waits, so the dispatcher's own thread (the owner) calls it."""
     world.receiver.traits = PublisherTraits(never_waits=True)
     return world
 

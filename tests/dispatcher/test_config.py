@@ -65,5 +65,6 @@ def test_a_huge_value_is_not_quoted_whole(wrong: Any) -> None:
 
 @pytest.mark.parametrize("name", ["lapse_cap", "dead_cap", "dead_age_ms"])
 def test_zero_lifts_a_bound(name: str) -> None:
-    """With a value of 0, an item may lapse any number of times, or dead letters are kept in any number or for ever."""
+    """With `lapse_cap=0` an item may lapse any number of times. With 0, `dead_cap` and `dead_age_ms` trim no dead
+    letters."""
     assert getattr(DispatcherConfig(**{name: 0}), name) == 0

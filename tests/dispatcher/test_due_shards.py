@@ -19,7 +19,7 @@ SWEEP_MS = 60_000
 
 @pytest.fixture
 def shards(wide: World) -> DueShards:
-    """The alarms of eight shards that the dispatcher has all read once."""
+    """The alarms of eight shards, each of which the dispatcher has read once."""
     config = DispatcherConfig(sweep_ms=SWEEP_MS)
     shards = DueShards(8, SharedLeases(wide.store, config), config)
     for shard in range(8):

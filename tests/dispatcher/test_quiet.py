@@ -139,8 +139,8 @@ def test_every_shard_is_woken_for_itself(wide: World) -> None:
 
 
 def test_items_of_the_last_claim_are_not_claimed_again(world: World) -> None:
-    """The dispatcher sends a settlement together with the next claim. It does not claim in vain because the reply
-    to the settlement still counts the claimed item as due."""
+    """The dispatcher sends a settlement together with the next claim, so the settlement's reply still shows the
+    claimed item as due. The dispatcher makes no empty claim because of this."""
     go = Semaphore(0)
     world.receiver.before = lambda batch: go.acquire(timeout=30) and None
     dispatcher = world.dispatcher(workers=1)

@@ -17,7 +17,7 @@ def test_the_bound_of_a_bucket_is_inclusive() -> None:
 
 
 def test_an_item_on_time_is_in_the_first_bucket() -> None:
-    """An item that is on time, or early by the clock that is compared, counts in the first bucket."""
+    """A negative lateness counts as on time, in the first bucket."""
     stats = DispatcherStats()
     stats.late(100, [100, 99, 101])
     assert stats.lateness_counts[0] == 3

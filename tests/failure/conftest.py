@@ -189,8 +189,11 @@ class Stage:
 
 @pytest.fixture
 def make_stage(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
-    """A function that makes a `Stage`. `fsync`: when the store's server syncs its append-only file. `apart`: messages
-    are published to a second server."""
+    """Return a function that makes a `Stage`.
+
+    Its argument `fsync` says when the store's server syncs its append-only file. With `apart`, messages are published
+    to a second server.
+    """
     with ExitStack() as stack:
 
         def make(*, fsync: Any = "everysec", durability: str = "everysec", apart: bool = False) -> Stage:

@@ -57,7 +57,7 @@ def proxy(stage: Stage) -> Iterator[FaultyProxy]:
 
 @pytest.fixture
 def run(stage: Stage, proxy: FaultyProxy) -> Iterator[Callable[..., Dispatcher]]:
-    """A function that starts a dispatcher. All its connections to the store go through the proxy."""
+    """Return a function that starts a dispatcher. All connections of the dispatcher to the store use the proxy."""
     with ExitStack() as stack:
 
         def start(*, push: bool = False, instant: bool = False) -> Dispatcher:

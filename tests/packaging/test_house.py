@@ -116,7 +116,10 @@ def test_a_package_and_its_submodule_make_a_circle_only_by_names(tmp_path: Path)
 
 
 def test_two_public_classes_of_one_name_are_found(tmp_path: Path) -> None:
-    """Private, nested and imported classes do not count. A class under `if` or in Cython does."""
+    """Public top-level classes with one name are reported, also if one is under `if` or in Cython.
+
+    Private, nested and imported classes are not.
+    """
     write(tmp_path)
     (tmp_path / "wheel_sched" / "fast.pyx").write_text("cdef class Reply:\n    pass\n", "utf-8")
     found = structure(

@@ -38,9 +38,10 @@ class Gate(DelayedOperation):
 
 
 def test_kafka_2253_lists_and_operations_do_not_lock_each_other_out(run_all: Any) -> None:
-    """KAFKA-2253: one thread completed under a watcher list's lock, one watched under an operation's lock: deadlock.
+    """KAFKA-2253: one thread completed under a watcher list's lock, another watched under an operation's lock:
+    deadlock.
 
-    Several threads complete operations. Each completion watches and checks other operations under the same keys.
+    Here several threads complete operations. Each completion watches and checks other operations under the same keys.
     """
     with Purgatory[str]() as purgatory:
         followers: list[Gate] = []
@@ -203,7 +204,7 @@ def test_kafka_1952_completed_operations_cost_nothing_and_wake_nobody() -> None:
 def test_kafka_2226_completing_while_the_timer_expires(run_all: Any) -> None:
     """KAFKA-2226: a task was removed while the timer emptied its bucket, and the two interfered.
 
-    A thousand operations are forced at the moment they expire. Each ends once, forced or expired.
+    Here a thousand operations are forced at the moment they expire. Each ends once, forced or expired.
     """
     with Purgatory[int]() as purgatory:
         ends: list[int] = []
@@ -235,7 +236,7 @@ def test_kafka_4051_the_wall_clock_neither_expires_nor_delays(world: Any, probe:
 def test_kafka_2112_levels_made_by_many_threads_lose_nobody(run_all: Any) -> None:
     """KAFKA-2112: a thread could see an incomplete overflow wheel that another thread had just made.
 
-    Four threads watch operations with timeouts of all levels, from a millisecond to a hundred years.
+    Here four threads watch operations with timeouts of all levels, from a millisecond to a hundred years. All expire.
     """
     clock = VirtualClock()
     with Reaper(wheel_size=4, clock=clock) as reaper, Purgatory[int](reaper, clock=clock) as purgatory:
@@ -256,7 +257,7 @@ def test_kafka_2112_levels_made_by_many_threads_lose_nobody(run_all: Any) -> Non
 def test_kafka_6431_keys_do_not_share_a_lock(run_all: Any) -> None:
     """KAFKA-6431: with one lock for all watcher lists, operations of different keys waited for each other.
 
-    A thread that is stuck in an operation of one key delays no other key.
+    Here a thread that is stuck in an operation of one key delays no other key.
     """
     stuck, leave = threading.Event(), threading.Event()
 

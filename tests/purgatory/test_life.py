@@ -196,7 +196,7 @@ def test_what_an_expired_operation_raises_is_told(where: str, until: Any) -> Non
 
 
 def test_errors_are_logged_when_nobody_wants_them(caplog: pytest.LogCaptureFixture) -> None:
-    """Without `on_error`, the log has the error with its traceback."""
+    """Without `on_error`, the error of an operation is logged with its traceback."""
     with Purgatory[str]() as purgatory, caplog.at_level(logging.ERROR, "wheel_sched.purgatory"):
         bad = Failing("complete", timeout_ms=1)
         purgatory.try_complete_else_watch(bad, ["a"])

@@ -45,7 +45,7 @@ def test_callbacks_come_in_time_and_never_early() -> None:
 
 @pytest.mark.usefixtures("under_lock")
 def test_what_was_cancelled_is_not_called() -> None:
-    """A callback that another thread cancels is never called, and is freed at once."""
+    """A callback that is cancelled before its time is never called, and no longer counts as waiting."""
     clock, called = VirtualClock(), list[str]()
     with Reaper(clock=clock) as reaper:
         handles = [reaper.schedule(10, lambda: called.append("no")) for _ in range(5)]
@@ -156,7 +156,7 @@ def test_a_sleeping_reaper_keeps_nothing_alive(until: Any) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("again"), SystemExit(1)], ids=repr)
 def test_an_error_hook_that_raises_does_not_end_the_reaper(error: BaseException) -> None:
-    """`on_error` itself raises. The reaper's thread still calls the other callbacks."""
+    """If `on_error` itself raises, the reaper's thread still calls the other callbacks."""
 
     def hook(callback: object, raised: Exception) -> None:
         raise error

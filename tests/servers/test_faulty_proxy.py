@@ -42,7 +42,7 @@ def test_it_passes_everything_on_until_told_otherwise(client: redis.Redis, proxy
 def test_a_dropped_reply_is_of_a_command_that_was_executed(
     client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """The client's connection fails, although the server has executed the command."""
+    """If the proxy drops a reply, the client's connection fails, although the server has executed the command."""
     proxy.drop_next_reply()
     assert "armed=1" in repr(proxy)
     with pytest.raises(redis.ConnectionError):

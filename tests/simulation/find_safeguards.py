@@ -1,4 +1,4 @@
-"""Switches the product's safeguards off, one at a time, and finds the first history that breaks a promise then.
+"""Switches the product's safeguards off, one at a time, and finds the first history that then breaks a promise.
 
 python -m tests.simulation.find_safeguards                      all safeguards; writes the results to found.json
 python -m tests.simulation.find_safeguards --only "claim" -v    those whose names hold this text, with the violations

@@ -70,7 +70,8 @@ def queue(world: World) -> Broker:
 
 @simulated(log)
 class TestLog(BrokerConformance):
-    """The log broker has partitions, offsets and transactions. A topic keeps its order within a partition."""
+    """A simulated log broker. It has partitions, offsets and transactions, and keeps the order of records in a
+    partition."""
 
     examples = 5
     poll_tolerance_ms = 100
@@ -79,7 +80,7 @@ class TestLog(BrokerConformance):
 
 @simulated(queue)
 class TestQueue(BrokerConformance):
-    """The queue broker leases single records."""
+    """A simulated queue broker. It leases single records."""
 
     examples = 5
     poll_tolerance_ms = 100

@@ -84,7 +84,7 @@ def test_a_condition_wakes_those_that_wait() -> None:
 
 
 def test_a_killed_process_runs_no_more_code() -> None:
-    """A killed process does not run its `finally` blocks either."""
+    """A killed process runs no more code, not even its `finally` blocks."""
     steps: list[str] = []
     process = Process("victim", 8)
 

@@ -26,7 +26,7 @@ MODELS: tuple[type[Model[Any]], ...] = (SharedClaims, OwnedClaims)
 
 
 def without(model: type[Model[Any]], safeguard: str) -> Found[Any]:
-    """The shortest way to break the promise that a safeguard keeps, when it is switched off, with the fewest faults.
+    """The shortest way to break the promise of `safeguard` if the safeguard is off, with as few faults as possible.
 
     Raises:
         LookupError: three faults do not break it.

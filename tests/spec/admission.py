@@ -65,8 +65,8 @@ def why_refused(trace: Iterable[Event], *, publishing: bool = True) -> str | Non
 
     Args:
         trace: the events in order.
-        publishing: whether the trace contains `publish` events. If so, an item may be done only after its own. Defaults
-            to True.
+        publishing: whether the trace contains `publish` events. If so, an item may be done only after its `publish`.
+            Defaults to True.
     """
     shards: dict[int, _Shard] = {}
     for place, event in enumerate(trace):

@@ -23,7 +23,8 @@ Seen = dict[str, tuple[str, int]]
 
 
 def events_of(journal: Iterable[tuple[int, int, Sequence[Call[Any]]]], shards: int) -> Iterator[Event]:
-    """The events of a journal. Its entries are the true time, the wall time in microseconds, and the calls."""
+    """Convert a journal to events. Each entry of the journal has the true time, the wall time in microseconds, and
+    calls."""
     now_us = 0
     backend = MemoryBackend(shards, wall_us=lambda: now_us)
     for _, now_us, calls in journal:  # noqa: B007  # the backend reads it

@@ -124,7 +124,7 @@ class AsyncBench(Bench):
 
 @pytest.mark.real
 class TestAsyncFace(StoreConformance):
-    """The asyncio facade and the asyncio twins of the capabilities on a real server, with the same cases."""
+    """The conformance suite on the asyncio facade and the asyncio twins of the capabilities, on a real server."""
 
     @pytest.fixture
     def make_bench(

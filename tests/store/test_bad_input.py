@@ -89,7 +89,8 @@ def test_a_bad_id_is_refused_everywhere(bench: Bench, value: Any) -> None:
 
 @by_name(BAD_DUES)
 def test_a_bad_due_is_refused_everywhere(bench: Bench, value: Any) -> None:
-    """A due time must be whole ms from 1970 to 9999. schedule, reschedule, release, requeue, settle refuse others."""
+    """A due time must be whole ms from 1970 to 9999. schedule, reschedule, release, requeue and settle refuse all
+    others."""
     assert_rejected(bench, Item("a", value, b""))
     bench.put("x")
     claim = bench.claim()

@@ -172,7 +172,8 @@ def test_a_write_that_failed_is_reported_before_one_in_doubt() -> None:
 
 @pytest.mark.parametrize("values", [("paranoid", 1), ("replicated", 0), ("replicated", True)])
 def test_an_unknown_level_is_refused(values: tuple[str, int]) -> None:
-    """The error lists the known levels, or names the wrong number of replicas."""
+    """An unknown durability level or a wrong number of replicas is refused. The error names the known levels or the
+    number."""
     with pytest.raises(ConfigError, match=r"everysec|replicas"):
         Dialect("n", *values)
 

@@ -112,7 +112,7 @@ def test_attempt_counts_are_listed_by_expiry() -> None:
 
 
 def test_an_operation_that_memory_cannot_do_is_an_error() -> None:
-    """A memory store has no maintenance of shards, because it ends with its process."""
+    """A memory store refuses operations for the maintenance of shards, because it ends with its process."""
     (answer,) = open_store("memory:").execute([Call(0, Freeze("freeze", ["why"]))])
     assert isinstance(answer, StoreError)
     assert "nothing was frozen" in str(answer)

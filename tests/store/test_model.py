@@ -467,7 +467,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def _run(make_backend: Callable[[], Backend], share: int) -> None:
-    """Run the state machine with this share of the profile's number of examples."""
+    """Run the state machine for `1 / share` of the profile's number of examples, at least 5."""
     machine = type("Machine", (StoreMachine,), {"make_backend": staticmethod(make_backend)})
     examples = max(5, settings().max_examples // share)
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40))

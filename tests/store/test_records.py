@@ -52,7 +52,7 @@ def test_other_bytes_are_no_record(raw: bytes) -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"1:", b"2:1:0:0:0:", b"1:x:0:0:0:", b"1:1:0:0:", b"\xff" * 30])
 def test_a_damaged_record_is_an_error(raw: bytes) -> None:
-    """A damaged record raises an error."""
+    """Reading a damaged record raises an error with the record's length and first bytes."""
     with pytest.raises(StoreError, match="unreadable record"):
         read_record(raw)
 

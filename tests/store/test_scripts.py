@@ -199,8 +199,8 @@ def test_a_call_that_must_not_wait_longer_takes_one_timeout() -> None:
 
 @pytest.mark.parametrize(("shards", "clock"), [(2, "test"), (1, "server")])
 def test_a_namespace_with_other_settings_is_refused(client: Any, namespace: str, shards: int, clock: str) -> None:
-    """If the namespace has another shard count or clock, opening it fails and changes nothing. The error says what
-    it has."""
+    """If a namespace was created with another shard count or clock, opening it fails and changes nothing. The error
+    names the namespace's own setting."""
     bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
     bench.put("a")
     now = None if clock == "server" else bench.clock

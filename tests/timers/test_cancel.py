@@ -51,8 +51,8 @@ def test_a_callback_cannot_cancel_itself_any_more(virtual: Any) -> None:
 
 @pytest.mark.parametrize("position", range(5))
 def test_a_callback_cancels_its_siblings_of_the_same_tick(virtual: Any, position: int) -> None:
-    """A callback cancels all timers of its tick. Earlier ones have fired, and later ones never fire. As folly's
-    CancelTimeout."""
+    """A callback cancels all timers of its tick. Earlier ones have fired, and later ones never fire. The case is
+    from folly: CancelTimeout."""
     timer, fired, answers = virtual.timer(), [], []
     handles: list[Any] = []
 
@@ -69,7 +69,8 @@ def test_a_callback_cancels_its_siblings_of_the_same_tick(virtual: Any, position
 
 
 def test_cancelling_all_leaves_nothing_to_wake_up_for(virtual: Any) -> None:
-    """After a thousand timers were cancelled, the timer wakes at most once. Kafka's timer wakes once per bucket."""
+    """After a thousand timers were cancelled, the reaper or loop wakes at most once. Kafka's reaper wakes once per
+    bucket."""
     timer = virtual.timer()
     handles = [timer.schedule(10 + number, print) for number in range(1000)]
     assert {handle.cancel() for handle in handles} == {CANCELLED}
@@ -84,7 +85,7 @@ def test_cancelling_all_leaves_nothing_to_wake_up_for(virtual: Any) -> None:
 
 
 def test_an_idle_timer_does_not_wake_up(virtual: Any) -> None:
-    """If the only timer is due in an hour, nothing wakes up before."""
+    """If the only timer is due in an hour, the reaper or loop does not wake up before."""
     timer, fired = virtual.timer(), []
     timer.schedule(3_600_000, fired.append, 1)
     virtual.pass_ms(1)

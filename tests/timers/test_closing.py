@@ -12,8 +12,8 @@ from wheel_sched.wheel import EntryState
 
 
 def test_close_gives_back_what_was_pending(virtual: Any) -> None:
-    """`close` returns pending callbacks with their remaining time, to schedule them elsewhere. As Netty's
-    testStopTimer."""
+    """`close` returns pending callbacks with their remaining time, to schedule them elsewhere. The case is from
+    Netty: testStopTimer."""
     timer, fired = virtual.timer(), []
     timer.every(500, fired.append, "later", key="k")
     timer.schedule(100, fired.append, "sooner")
@@ -31,7 +31,7 @@ def test_close_gives_back_what_was_pending(virtual: Any) -> None:
 
 def test_a_closed_timer_takes_nothing_and_says_so(virtual: Any) -> None:
     """After `close`, calls that schedule raise an error, and all other calls have no effect. A second `close`
-    returns nothing."""
+    returns an empty list."""
     timer, fired = virtual.timer(), []
     done, open_end = timer.schedule(1, fired.append, 1), timer.schedule(50, fired.append, 2)
     virtual.pass_ms(1)
@@ -74,7 +74,7 @@ def test_a_callback_may_close_its_timer(facade: Any) -> None:
 
 
 def test_a_timer_that_was_never_used_closes(virtual: Any) -> None:
-    """`close` of a timer without any earlier call returns nothing, the second time too."""
+    """`close` of a timer without any earlier call returns an empty list, and so does a second `close`."""
     timer = virtual.timer()
     assert [timer.close(), timer.close()] == [[], []]
 

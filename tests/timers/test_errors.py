@@ -118,7 +118,7 @@ def test_the_exception_of_a_coroutine_is_reported(loop_facade: Any) -> None:
 def test_a_failed_timer_may_be_tried_again_after_a_while(virtual: Any) -> None:
     """`on_error` can schedule the failed timer again, after a delay that it chooses.
 
-    As Kafka's testRetryableTimer, its variant WithCustomBackoff, and testNonRetryableTimer.
+    The cases are from Kafka: testRetryableTimer, its variant WithCustomBackoff, and testNonRetryableTimer.
     """
     ran: list[tuple[str, int]] = []
 

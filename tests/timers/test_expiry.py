@@ -17,7 +17,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_timer_runs_at_its_deadline_and_not_before(virtual: Any) -> None:
-    """A timer of 10 ms has not run after 9 ms."""
+    """A timer of 10 ms has not run after 9 ms, and has run after 10 ms."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(10, fired.append, "now")
     assert (handle.state, handle.remaining_ms(), len(timer)) == (EntryState.PENDING, 10, 1)
@@ -28,8 +28,8 @@ def test_a_timer_runs_at_its_deadline_and_not_before(virtual: Any) -> None:
 
 
 def test_a_delay_that_is_over_runs_at_once_but_not_from_within_the_call(facade: Any) -> None:
-    """Timers with delays of 0 or less run at once, after the call of `schedule` and in its order. As Kafka's
-    testAlreadyExpiredTask."""
+    """Timers with delays of 0 or less run at once, after the call of `schedule` and in its order. The case is from
+    Kafka: testAlreadyExpiredTask."""
     timer, fired = facade.timer(), []
     for delay_ms in (-5, -4, -3, -2, -1, 0, -1e300, -0.5):
         timer.schedule(delay_ms, fired.append, delay_ms)
@@ -38,8 +38,8 @@ def test_a_delay_that_is_over_runs_at_once_but_not_from_within_the_call(facade: 
 
 
 def test_every_timer_of_a_crowd_runs_once(facade: Any) -> None:
-    """On a small wheel with many levels, 300 timers with delays of 0 to 199 ms each run once. As Kafka's
-    testTaskExpiration."""
+    """On a small wheel with many levels, 300 timers with delays of 0 to 199 ms each run once. The case is from
+    Kafka: testTaskExpiration."""
     timer, fired = facade.timer(1, 4), []
     delays = [*range(0, 200), *range(50, 100), *range(150, 200)]
     random.Random(1).shuffle(delays)
@@ -51,7 +51,8 @@ def test_every_timer_of_a_crowd_runs_once(facade: Any) -> None:
 
 
 def test_nothing_runs_before_its_deadline(facade: Any) -> None:
-    """No timer is early by even a nanosecond, for whole and fractional milliseconds. As libuv's early_check."""
+    """No timer is early by even a nanosecond, for whole and fractional milliseconds. The case is from libuv:
+    early_check."""
     timer, early, fired = facade.timer(), [], []
 
     def run(due_ns: int) -> None:
@@ -68,8 +69,8 @@ def test_nothing_runs_before_its_deadline(facade: Any) -> None:
 
 
 def test_timers_of_one_tick_run_in_the_order_they_were_scheduled(virtual: Any) -> None:
-    """Timers of one tick run in the order of their scheduling, also keyed, moved and recurring ones. As libuv's
-    timer_order."""
+    """Timers of one tick run in the order of their scheduling, also keyed, moved and recurring ones. The case is
+    from libuv: timer_order."""
     timer, fired = virtual.timer(1, 4), []
     timer.schedule(100, fired.append, 0)
     virtual.pass_ms(60)
@@ -106,8 +107,8 @@ def test_a_timer_runs_though_nobody_keeps_its_handle(facade: Any) -> None:
 
 @pytest.mark.parametrize("delay_ms", [2**63 - 1, 2**63, 10**30, 1.7e308, 10**400])
 def test_a_huge_delay_neither_runs_at_once_nor_disturbs_others(facade: Any, delay_ms: float) -> None:
-    """A timer whose deadline is beyond the range of every clock waits. As Netty's testOverflow and libuv's
-    huge_timeout."""
+    """A timer whose deadline is beyond the range of every clock waits. The cases are from Netty (testOverflow) and
+    libuv (huge_timeout)."""
     timer, fired = facade.timer(), []
     handle = timer.schedule(delay_ms, fired.append, "huge")
     timer.schedule(5, fired.append, "soon")
@@ -233,8 +234,8 @@ def test_statistics_count(virtual: Any) -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_timers_of_a_second_all_run_and_none_early(facade: Any) -> None:
-    """All of 10,000 timers within a second run, and none is early by the clock that its callback reads. As Netty's
-    testExecutionOnTime."""
+    """All of 10,000 timers within a second run, and none is early by the clock that its callback reads. The case is
+    from Netty: testExecutionOnTime."""
     chance, early, fired = random.Random(3), [], []
     timer = facade.timer()
 

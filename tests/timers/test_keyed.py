@@ -12,7 +12,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_key_holds_one_timer(virtual: Any) -> None:
-    """A new timer with a key cancels the old timer with this key. As Kafka's testRescheduleTimer."""
+    """A new timer with a key cancels the old timer with this key. The case is from Kafka: testRescheduleTimer."""
     timer, fired = virtual.timer(), []
     old = timer.schedule(10, fired.append, "old", key="k")
     new = timer.schedule(20, fired.append, "new", key="k")
@@ -31,7 +31,8 @@ def test_a_timer_replaced_when_it_had_expired_already_does_not_run(virtual: Any)
 
 
 def test_if_absent_leaves_what_is_there(virtual: Any) -> None:
-    """If a timer with the key waits, `schedule_if_absent` returns its handle. As Kafka's testTimerScheduleIfAbsent."""
+    """If a timer with the key waits, `schedule_if_absent` returns its handle. The case is from Kafka:
+    testTimerScheduleIfAbsent."""
     timer, fired = virtual.timer(), []
     first = timer.schedule_if_absent("k", 10, fired.append, 1)
     assert timer.schedule_if_absent("k", 5, fired.append, 2) is first
@@ -44,7 +45,8 @@ def test_if_absent_leaves_what_is_there(virtual: Any) -> None:
 
 
 def test_a_key_can_be_cancelled(virtual: Any) -> None:
-    """`cancel` with a key cancels the key's timer. If there is none, it returns None. As Kafka's testCancelTimer."""
+    """`cancel` with a key cancels the key's timer. If there is none, it returns None. The case is from Kafka:
+    testCancelTimer."""
     timer, fired = virtual.timer(), []
     timer.schedule(10, fired.append, 1, key="k")
     assert [timer.cancel("k"), timer.cancel("k")] == [EntryState.CANCELLED, None]
@@ -110,7 +112,7 @@ def test_what_cannot_be_a_key_is_refused(virtual: Any, key: Any) -> None:
 
 
 def test_a_task_added_again_is_moved(virtual: Any) -> None:
-    """Adding a task that already waits moves it to its new time, and it runs once. As Kafka's
+    """Adding a task that already waits moves it to its new time, and it runs once. The case is from Kafka:
     TimerTaskListTest.testAll."""
     timer, fired = virtual.timer(), []
     tasks = [TimerTask(10 + number, fired.append, (number,)) for number in range(5)]

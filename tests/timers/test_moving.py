@@ -40,7 +40,7 @@ def test_a_timer_may_be_moved_to_an_earlier_time(virtual: Any, move: str) -> Non
 
 @pytest.mark.parametrize("move", ["touch", "reschedule"])
 def test_a_timer_moved_to_the_past_runs_at_once(virtual: Any, move: str) -> None:
-    """A timer that is moved to the past runs at once. As Tokio's test of a reset to the past."""
+    """A timer that is moved to the past runs at once. The case is from Tokio: a reset to the past."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(1000, fired.append, 1)
     getattr(handle, move)(-5)
@@ -49,7 +49,8 @@ def test_a_timer_moved_to_the_past_runs_at_once(virtual: Any, move: str) -> None
 
 
 def test_reschedule_arms_a_fired_timer_again_and_touch_does_not(virtual: Any) -> None:
-    """`reschedule` lets a fired timer run again. `touch` does not. As Tokio's test of a reset after the timer fired."""
+    """`reschedule` lets a fired timer run again. `touch` does not. The case is from Tokio: a reset after the timer
+    fired."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(5, fired.append, 1)
     virtual.pass_ms(5)

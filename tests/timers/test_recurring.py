@@ -58,8 +58,8 @@ def slow_runs(facade: Any, slow_ms: int, **options: Any) -> list[int]:
     ],
 )
 def test_missed_runs_are_made_up_for_as_told(virtual: Any, catch_up: CatchUp, began: list[int]) -> None:
-    """A run from 10 ms to 45 ms lets the runs at 20, 30 and 40 ms be missed. `catch_up` says which of them are made
-    up."""
+    """If a run lasts from 10 ms to 45 ms, the runs at 20, 30 and 40 ms are missed. `catch_up` says which of them
+    are made up."""
     assert slow_runs(virtual, 35, catch_up=catch_up) == began
 
 
@@ -172,8 +172,8 @@ def test_a_day_of_beats_passes_in_no_time_by_autojump() -> None:
 
 @pytest.mark.parametrize("interval_ms", [2**63 - 1, 2**64, 10**30])
 def test_a_huge_interval_waits(virtual: Any, interval_ms: int) -> None:
-    """If the interval is beyond the range of every clock, the second run does not come at once. As libuv's
-    huge_repeat."""
+    """If the interval is beyond the range of every clock, the second run does not come at once. The case is from
+    libuv: huge_repeat."""
     timer, fired = virtual.timer(), []
     handle = timer.every(interval_ms, fired.append, 1, first_ms=5)
     timer.every(10, fired.append, 2)

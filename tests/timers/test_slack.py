@@ -12,8 +12,8 @@ from wheel_sched.timers.deadlines import coalesced
 
 @given(st.integers(-(10**6), 10**18), st.integers(0, 10**15))
 def test_the_chosen_moment_lies_within_the_slack_and_none_there_is_rounder(deadline_ms: int, slack_ms: int) -> None:
-    """The chosen time is within the slack, and no time there is rounder, that is, divisible by a higher power of
-    two."""
+    """The chosen time is within the slack. No other time within it is rounder, that is, divisible by a higher power
+    of two."""
     chosen = coalesced(deadline_ms, slack_ms)
     assert deadline_ms <= chosen <= deadline_ms + slack_ms
     if deadline_ms > 0:

@@ -294,7 +294,7 @@ def test_a_key_fought_over_by_threads_runs_one_timer_at_a_time() -> None:
 
 @pytest.mark.usefixtures("hasty_switches")
 def test_max_pending_is_exact_among_threads() -> None:
-    """Four threads schedule at once, and exactly a hundred timers are accepted."""
+    """With `max_pending=100`, four threads schedule at once. Exactly a hundred timers are accepted."""
     with SystemTimer(max_pending=100) as timer:
         accepted: list[int] = []
 
@@ -381,7 +381,7 @@ def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later(core: str) -> None:
 
 
 def test_no_lock_is_needed_to_schedule() -> None:
-    """A later timer can be scheduled while another thread holds the internal lock of the `SystemTimer`."""
+    """A timer due later can be scheduled while another thread holds the internal lock of the `SystemTimer`."""
     with SystemTimer() as timer:
         timer.schedule(60_000, print)
         until(lambda: timer._sleeps_until > 0)

@@ -142,8 +142,8 @@ def test_without_autojump_time_moves_when_the_test_says_so() -> None:
 
 @pytest.mark.parametrize("options", [{"clock": 5}, {"idle_seconds": -1}, {"idle_seconds": "x"}])
 def test_a_wrong_argument_makes_no_loop(options: dict[str, Any]) -> None:
-    """A loop with a wrong argument is refused and leaves no socket open. An open socket would warn, and so fail the
-    test."""
+    """A loop with a wrong argument is refused and leaves no socket open. An open socket would cause a warning,
+    which fails the test."""
     (name,) = options
     with pytest.raises(ConfigError, match=f"expected {name}"):
         VirtualEventLoop(**options)

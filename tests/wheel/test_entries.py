@@ -30,7 +30,7 @@ def test_a_cancelled_entry_is_gone_at_once(make_wheel: MakeWheel) -> None:
 
 
 def test_a_second_cancel_answers_the_same_and_changes_nothing(make_wheel: MakeWheel) -> None:
-    """The second cancel returns the same state and removes no other entry."""
+    """A second cancel of an entry returns CANCELLED again and removes no other entry."""
     wheel = make_wheel()
     entry, _ = wheel.schedule("a", 100), wheel.schedule("b", 100)
     assert [entry.cancel(), entry.cancel()] == [EntryState.CANCELLED] * 2
@@ -86,7 +86,8 @@ def test_the_wheel_keeps_nothing_of_what_it_handed_out(make_wheel: MakeWheel) ->
 
 
 def test_siblings_survive_a_cancel_in_any_position(make_wheel: MakeWheel) -> None:
-    """If any one entry of a slot is cancelled, the others are handed out in order. As folly's CancelTimeout."""
+    """If any one entry of a slot is cancelled, the others are handed out in order. The case is from folly:
+    CancelTimeout."""
     for position in range(5):
         wheel = make_wheel()
         entries = [wheel.schedule(number, 300) for number in range(5)]
@@ -112,7 +113,7 @@ def moves_both_ways(wheel: TimingWheel[Any], first_ms: int, then_ms: int) -> Non
 
 
 def test_rescheduling_never_changes_the_count(make_wheel: MakeWheel) -> None:
-    """However often an entry is rescheduled, `len` counts it once. As Kafka's TimerTaskListTest."""
+    """However often an entry is rescheduled, `len` counts it once. The case is from Kafka: TimerTaskListTest."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, number) for number in range(10)]
     for shift_ms in (0, 0, 7, 1000, 10**7, 0):
@@ -252,7 +253,7 @@ def test_the_repr_of_an_entry_shows_its_state(core: Core) -> None:
 def test_entries_at_the_edges_of_every_level_can_be_cancelled_and_moved(core: Core) -> None:
     """Entries just before, on and after the edge of each level can be cancelled and moved.
 
-    As Tokio's remove_at_timer_wheel_threshold.
+    The case is from Tokio: remove_at_timer_wheel_threshold.
     """
     for wheel_size in (2, 64, 4096):
         for power in range(1, 4):
@@ -271,7 +272,7 @@ def test_entries_at_the_edges_of_every_level_can_be_cancelled_and_moved(core: Co
 def test_an_entry_can_be_cancelled_on_the_very_tick_it_was_moved_to(make_wheel: MakeWheel) -> None:
     """An entry that was moved to an earlier tick, is due and not handed out yet can be cancelled.
 
-    As Tokio's drop_after_reschedule_at_new_scheduled_time.
+    The case is from Tokio: drop_after_reschedule_at_new_scheduled_time.
     """
     wheel = make_wheel()
     first, moved, last = (
@@ -284,7 +285,8 @@ def test_an_entry_can_be_cancelled_on_the_very_tick_it_was_moved_to(make_wheel: 
 
 
 def test_what_was_handed_out_can_be_put_back(make_wheel: MakeWheel) -> None:
-    """`reschedule` puts an entry that was handed out back to its tick, as the last one. As Agrona's refused timers."""
+    """`reschedule` puts an entry that was handed out back to its tick, as the last one. The case is from Agrona:
+    refused timers."""
     wheel = make_wheel()
     refused, taken = wheel.schedule("refused", 100), wheel.schedule("taken", 100)
     assert wheel.advance(100) == [refused, taken]

@@ -29,8 +29,8 @@ def test_a_new_wheel_is_empty(make_wheel: MakeWheel) -> None:
 
 
 def test_past_deadlines_are_due_at_once_in_the_order_scheduled(make_wheel: MakeWheel) -> None:
-    """Entries with deadlines in the past or below 0 are due at once, in the order of scheduling. As Kafka's
-    testAlreadyExpiredTask."""
+    """Entries with deadlines in the past or below 0 are due at once, in the order of scheduling. The case is from
+    Kafka: testAlreadyExpiredTask."""
     wheel = make_wheel(1000)
     for deadline_ms in (995, 996, 997, 998, 999, -1, -(10**18)):
         wheel.schedule(deadline_ms, deadline_ms)
@@ -46,8 +46,8 @@ def test_a_deadline_of_now_is_due_at_once(make_wheel: MakeWheel) -> None:
 
 
 def test_every_task_comes_out_once_on_its_tick(make_wheel: MakeWheel) -> None:
-    """595 tasks with deadlines up to 499 ms, some of them equal, are each handed out once, at their tick. As
-    Kafka's testTaskExpiration."""
+    """595 tasks with deadlines up to 499 ms, some of them equal, are each handed out once, at their tick. The case
+    is from Kafka: testTaskExpiration."""
     wheel = make_wheel()
     deadlines = [*range(5), *range(10, 100), *range(100, 500), *range(400, 500)]
     assert len(deadlines) == 595
@@ -181,8 +181,8 @@ def test_what_a_callback_schedules_for_now_comes_with_the_next_call(make_wheel: 
 
 
 def test_an_earlier_deadline_added_later_comes_first(make_wheel: MakeWheel) -> None:
-    """An entry that is added later with an earlier deadline is handed out first, over several levels. As Tokio's
-    expires_before_last_insert."""
+    """An entry that is added later with an earlier deadline is handed out first, over several levels. The case is
+    from Tokio: expires_before_last_insert."""
     wheel = make_wheel()
     for deadline_ms in (10**6, 10**5, 10**4, 1000):
         wheel.schedule(deadline_ms, deadline_ms)
@@ -200,8 +200,8 @@ def test_the_same_task_may_be_scheduled_many_times(make_wheel: MakeWheel) -> Non
 
 
 def test_a_hundred_thousand_timers_keep_their_ticks(core: Core) -> None:
-    """None of 100,000 entries is early, and each is handed out by the first `advance` at or after its tick. As
-    Netty's testExecutionOnTime."""
+    """None of 100,000 entries is early, and each is handed out by the first `advance` at or after its tick. The
+    case is from Netty: testExecutionOnTime."""
     wheel = core(tick_ms=10, wheel_size=512)
     rng = random.Random(11)
     for _ in range(100_000):

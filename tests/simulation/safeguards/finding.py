@@ -100,7 +100,7 @@ def shows(kind: Kind, safeguard: Safeguard, scenario: Scenario) -> Result | None
 def find(
     safeguard: Safeguard, seeds: int = SEEDS, *, seen: int | None = None, smaller: bool = False
 ) -> tuple[Finding, Result | None]:
-    """Look for a history that breaks a promise without the safeguard.
+    """Look for a history that breaks a promise without the safeguard. Return the finding, and the history's result.
 
     Args:
         safeguard: is switched off.
