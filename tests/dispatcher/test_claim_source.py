@@ -30,7 +30,7 @@ class Gate(SharedLeases):
 
     def __init__(self, store: DelayStore, config: DispatcherConfig) -> None:
         super().__init__(store, config)
-        self.again_ms: int | None = None  # closed until then
+        self.again_ms: int | None = None  # the source allows no claim until this time; None: it allows claims
         self.error: Exception | None = None
         self.unknown = False  # whether the result of a claim is unknown
         self.asked = 0

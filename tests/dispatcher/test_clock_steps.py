@@ -90,7 +90,7 @@ def test_a_step_does_not_change_the_publish_timeout(world: World, step_ms: int) 
     dispatcher = world.dispatcher(publish_timeout_ms=60_000, workers=2)
     world.until(lambda: dispatcher.stats.in_flight == 1)
     world.step_ms = step_ms
-    world.put("n", in_ms=-DAY_MS)  # due before the step and after it: the claim tells of it
+    world.put("n", in_ms=-DAY_MS)  # due by either clock, so the dispatcher claims, and the reply shows the step
     world.until(lambda: dispatcher.stats.clock_jumps == 1)
     world.calm()
     for _ in range(59):

@@ -102,7 +102,7 @@ def test_the_publish_timeout_is_local_time(world: World) -> None:
     dispatcher = world.dispatcher(publisher=later, publish_timeout_ms=60_000, backoff_ms=60_000)
     assert later.there.wait(20)
     world.step_ms += 3_600_000
-    world.put("other", in_ms=7_200_000)  # a reply, from which the dispatcher learns of the step
+    world.put("other", in_ms=7_200_000)  # leads to a reply that shows the step to the dispatcher
     world.advance(30_000)
     assert dispatcher.stats.in_flight == 1
     world.step_ms -= 7_200_000

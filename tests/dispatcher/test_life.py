@@ -138,7 +138,7 @@ def test_a_dispatcher_that_is_stopped_in_the_middle_of_a_turn_ends(threads: Thre
         clock.dispatcher = Dispatcher(store, Publisher(), clock=clock)
         clock.dispatcher.start()
         while clock.left > 0 and store.counts().sizes["body"] != 1:
-            time.sleep(0.001)  # it stops itself, or is idle before its clock was read so often
+            time.sleep(0.001)  # until the clock has stopped it, or it is idle before the `nth` read of the clock
         clock.dispatcher.stop(timeout_s=1)
         until_s = time.monotonic() + 2
         while threads() and time.monotonic() < until_s:

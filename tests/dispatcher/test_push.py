@@ -61,7 +61,7 @@ class Bench:
         until_s = time.monotonic() + 40
         while not condition():
             assert time.monotonic() < until_s, f"waited in vain; refused: {self.publisher.asked}"
-            time.sleep(0.002)  # the dispatcher does it, in real time
+            time.sleep(0.002)  # the dispatcher makes it true, in real time
 
     def reason(self, item_id: str, state: str = "dead") -> str:
         self.until(lambda: (found := self.store.get([item_id])[0]) is not None and found.state == state)

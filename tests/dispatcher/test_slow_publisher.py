@@ -153,7 +153,7 @@ def test_the_bound_holds_over_all_shards_together(wide: World, gate: Gate) -> No
 def test_a_settlement_that_gets_no_answer_is_repeated_without_haste(
     world: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """The store refuses a settlement for longer than the publish timeout.
+    """The store does not answer a settlement for longer than the publish timeout.
 
     Meanwhile the lease is extended at most once in each third of the lease time.
     """

@@ -53,7 +53,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "waited in vain"
-        time.sleep(0.005)  # nothing to wait on: another process's doing
+        time.sleep(0.005)  # another process makes it true, without a signal
 
 
 @pytest.fixture(name="wait_until")

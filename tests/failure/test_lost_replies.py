@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.slow]
 
 MESSAGES, BATCH = 300, 50
 CONFIG = DispatcherConfig(batch=BATCH, push_batch=BATCH, lease_ms=3_000, sweep_ms=2_000)
-ONE, TOO_MANY = 1, 4  # replies lost in a row: the second exceeds the repeats within one call
+ONE, TOO_MANY = 1, 4  # replies lost in a row; TOO_MANY exceeds the repeats within one call
 
 
 class Receiver:
@@ -196,4 +196,4 @@ def wait(condition: Callable[[], bool]) -> None:
     until_s = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < until_s, "waited in vain"
-        time.sleep(0.002)  # the dispatchers' doing, in real time
+        time.sleep(0.002)  # the dispatchers make it true, in real time

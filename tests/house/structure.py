@@ -18,10 +18,10 @@ CORE = "wheel_sched"
 GUESTS = tuple(name for name in PACKAGES if name != CORE)
 GUEST_MODULE = re.compile(r"\b(retry_topic[.:](?=\w)|(wheel_sched_celery|wheel_sched_apscheduler)\b)|^retry_topic$")
 
-# full name of a layer -> its height, and its number among siblings that are kept apart
+# full name of a layer -> its height, and its number among siblings that must not import each other (else None)
 Layers = dict[str, tuple[int, int | None]]
 
-# Classes of one name that are one thing, with the reason: a compiled file and a Python file of one folder.
+# Names that two classes may share, with the reason: a compiled and a Python class in one folder.
 ONE_MEANING = {
     "TimingWheel": "the compiled wheel and its twin in Python keep one contract and pass one suite",
     "TimerTaskEntry": "the entry of the compiled wheel and of its twin in Python, see TimingWheel",

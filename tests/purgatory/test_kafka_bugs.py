@@ -197,7 +197,7 @@ def test_kafka_1952_completed_operations_cost_nothing_and_wake_nobody() -> None:
             purgatory.try_complete_else_watch(operation, ["key", "other"])
             operation.force_complete()
         assert (purgatory.watched(), purgatory.stats.keys, len(reaper)) == (1, 1, 1)
-        assert clock.waiting == 1  # asleep all the time, and until the keeper's deadline
+        assert clock.waiting == 1  # the reaper still sleeps, until the keeper's deadline
         assert reaper.sleeps == 1
 
 
@@ -315,7 +315,7 @@ def test_the_deadlock_rule_and_what_breaks_it() -> None:
             return False
         b_is_trying.set()
         assert a_holds_l.wait(30)
-        got["B has L"] = lock_l.acquire(timeout=30)  # which A ends, by giving up
+        got["B has L"] = lock_l.acquire(timeout=30)  # returns when A gives up and releases L
         if got["B has L"]:
             lock_l.release()
         return False

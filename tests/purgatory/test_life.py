@@ -86,7 +86,7 @@ def test_every_way_to_an_end_is_counted(world: Any, probe: Any) -> None:
     world.advance(8)
     stats = purgatory.stats
     assert (stats.satisfied, stats.forced, stats.cancelled, stats.failed) == (1, 1, 1, 0)
-    assert stats.expired >= 1  # what waits for the timer's thread expires too
+    assert stats.expired >= 1  # the operation by which `advance` waits for the timer's thread expires too
     assert expired.completion is Completion.EXPIRED
     assert sum(stats.lateness_counts) == stats.expired
     assert stats.lateness_max_ms >= 0

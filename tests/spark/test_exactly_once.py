@@ -88,7 +88,7 @@ def start(spark: SparkSession, source: str, checkpoint: Path, options: dict[str,
 
 def left_behind(store: DelayStore) -> list[bytes]:
     """The keys that remember which ids an open epoch stored. After the stream there must be none."""
-    client: Any = getattr(store.backend, "client")  # noqa: B009  # of the kind of backend that a URL gives
+    client: Any = getattr(store.backend, "client")  # noqa: B009  # only the backend of a server has this attribute
     return list(client.scan_iter(match="*:seen:*", count=1000))
 
 

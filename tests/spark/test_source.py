@@ -260,8 +260,10 @@ def test_what_a_stream_cannot_have_is_refused(
 def test_a_write_waits_for_the_durability_it_names(
     spark: SparkSession, store: DelayStore, rows: DataFrame, write: Callable[..., None], redis_client: Any
 ) -> None:
-    """Durability `fsync` is an error if the server replies before it syncs to disk. Else the server's setting is
-    checked for each write."""
+    """Durability `fsync` is an error if the server replies before it syncs to disk.
+
+    On another server every write waits for the confirmation, which the test sees as calls of CONFIG GET.
+    """
 
     def asked() -> int:
         return int(redis_client.info("commandstats").get("cmdstat_config|get", {}).get("calls", 0))

@@ -47,7 +47,7 @@ class _Shard:
     place: dict[str, str] = field(default_factory=dict)
     claim: dict[str, int] = field(default_factory=dict)
     until_ms: dict[str, int | None] = field(default_factory=dict)
-    handed: set[tuple[int, str]] = field(default_factory=set)  # claim and item, for all claims there were
+    handed: set[tuple[int, str]] = field(default_factory=set)  # (claim number, item) of all claims so far
     published: set[tuple[int, str]] = field(default_factory=set)
     claims: int = 0
     epoch: int | None = None

@@ -44,7 +44,7 @@ TWINS: dict[Any, Any] = {
 }
 
 
-# two halves are a task on a loop, and a dispatcher, which begins calls, waits in a thread
+# asyncio needs no begin: a caller awaits a task instead. Dispatchers, which begin calls, run in threads
 ONLY_BLOCKING = {"begin", "begin_accept"}
 
 

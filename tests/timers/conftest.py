@@ -199,7 +199,7 @@ def made_of(kind: str) -> Iterator[Facade]:
 
 VIRTUAL = [f"{kind}/{core}" for kind in ("threads-virtual", "asyncio-virtual") for core in sorted(CORES)]
 REAL = ["threads", "asyncio", *([] if sys.platform == "win32" else ["uvloop"])]
-# Real time costs real time: on the core that programs get always, on the other one in the slow layer.
+# Tests in real time are slow. They always run on the core that programs get, on others only in the slow layer.
 OTHER_CORES = [core for core in sorted(CORES) if CORES[core] is not TimingWheel]
 REAL_OTHERS = [pytest.param(f"{kind}/{core}", marks=pytest.mark.slow) for core in OTHER_CORES for kind in REAL]
 

@@ -177,7 +177,7 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
     @rule()
     def clear(self) -> None:
         if len(self.waiting) < 20:
-            return  # else hardly any history would grow
+            return  # otherwise hardly any history would have many entries
         assert len(self.wheel.clear()) == len(self.waiting)
         for item in self.waiting:
             item.state = EntryState.CANCELLED

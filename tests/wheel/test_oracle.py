@@ -37,7 +37,7 @@ def test_what_kafka_fires_we_fire_never_before_its_time(core: Core, tick_ms: int
         fired[0].update(entry.task for entry in theirs.advance(now_ms))
         handed_out = [entry.task for entry in ours.advance(now_ms)]
         fired[1].update(handed_out)
-        # Ours rounds deadlines up and Kafka's rounds them down, so it may be ahead by what lies within a tick.
+        # Kafka's wheel rounds deadlines down and ours rounds up, so Kafka's may already have fired timers of this tick.
         assert fired[1] <= fired[0]
         assert all(now_ms - now_ms % tick_ms < pairs[task][2] <= now_ms + tick_ms for task in fired[0] - fired[1])
         ticks = [-(-pairs[task][2] // tick_ms) for task in handed_out]

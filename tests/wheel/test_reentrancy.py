@@ -128,7 +128,7 @@ def test_a_collection_in_the_middle_of_anything_finds_the_wheel_whole(core: Core
 
     handed_out = 0
     if core.__module__ == "wheel_sched.wheel.pure":
-        gc.disable()  # in Python, loops over dicts are entered by finalizers too: one owner, as its contract says
+        gc.disable()  # the pure core must not be called by a finalizer while it loops over its dicts
     try:
         for now_ms in range(0, 2000, 5):
             Cycle()

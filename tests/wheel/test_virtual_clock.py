@@ -195,7 +195,7 @@ def test_autojump_waits_until_nobody_has_moved_for_the_threshold(spawn: Spawn, r
     with condition:
         for _ in range(5):
             real_time.seconds += 0.009  # a step of work that is not a wait on the clock
-            time.sleep(0.02)  # in which the waiter looks, twice at most
+            time.sleep(0.02)  # meanwhile the waiter looks at the time, twice at most
             assert (answers, clock.monotonic_ms()) == ([], 0)
             assert clock.wait(condition, 0) is False
     real_time.seconds += 1
