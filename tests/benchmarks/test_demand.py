@@ -27,6 +27,7 @@ def test_kafka_17568_requests_complete_after_their_latency(case: str, timed_out:
 
 
 def test_arrivals_come_at_the_rate_that_was_asked_for() -> None:
-    """The mean rate is as wanted, although intervals are whole milliseconds: remainders are carried over."""
+    """The mean rate of arrivals is as asked for, although intervals are whole milliseconds: remainders are carried
+    over."""
     intervals = intervals_ms(40_000, seed=1)
     assert len(intervals) / sum(intervals) * 1_000 == pytest.approx(40_000, rel=0.05)

@@ -46,7 +46,7 @@ def test_a_ratio_is_taken_within_its_round() -> None:
 
 
 def test_the_table_shows_rounds_and_baseline_of_a_ratio() -> None:
-    """A ratio comes with its least and greatest round, and with the value of its baseline."""
+    """The table shows with a ratio its least and greatest value of all rounds, and the value of its baseline."""
     figure = Figure("ours_vs_bare", "x", "a ratio", at_least=0.7, baseline="baseline.bare")
     spread = {"ours_vs_bare": {"min": 0.61, "median": 0.8, "max": 1.25}}
     around = {"python": "3", "server": "valkey", "cpus": 2, "rounds": 3}

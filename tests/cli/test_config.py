@@ -73,7 +73,8 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None
 
 
 def test_a_named_file_must_exist() -> None:
-    """A settings file that is named but missing is an error. Only the working folder's file is optional."""
+    """If a settings file is named and does not exist, an error is raised. Only the working folder's file may be
+    missing."""
     with pytest.raises(ConfigError, match="readable file"):
         load_settings({}, env={"WHEEL_SCHED_CONFIG": "nowhere.toml"})
 

@@ -99,8 +99,8 @@ def test_an_extension_brings_commands_settings_and_flags(run: Run, tmp_path: Pat
 
 
 def test_no_extension_replaces_a_command_of_the_core(run: Run, tmp_path: Path) -> None:
-    """If an extension has a command with the name of a core command, the core's command runs, and stderr has one
-    line."""
+    """If an extension has a command with the name of a core command, the core's command runs. One line on stderr
+    says that the extension's command is ignored."""
     install(tmp_path, "guest:EXTENSION", GUEST)
     done = run("stats", "--help")
     assert "the command 'stats' of an extension is ignored" in done.stderr

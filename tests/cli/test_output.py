@@ -44,7 +44,7 @@ def test_instants_are_rfc_3339_with_milliseconds(at_ms: int, text: str) -> None:
 
 
 def test_one_line_flattens_and_cuts() -> None:
-    """`one_line` replaces line breaks by blanks and cuts long text, so that a table stays a table."""
+    """`one_line` replaces line breaks by blanks and cuts long text, so that a row of a table is one line."""
     assert one_line("a\n  b\tc") == "a b c"
     assert one_line("x" * 20, 10) == "xxxxxxx..."
 

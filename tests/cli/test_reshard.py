@@ -1,5 +1,5 @@
-"""Reshard: no item is lost or doubled, and counters stay correct. A namespace in use is refused. A killed reshard
-resumes."""
+"""Reshard: no item is lost or doubled, and counters are correct afterwards. A namespace in use is refused. A killed
+reshard can be resumed."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_an_address_that_is_right_is_opened(url: str) -> None:
 
 @pytest.mark.parametrize("text", FOREIGN)
 def test_foreign_text_is_escaped_on_both_streams(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """On stdout and stderr, a line with foreign text stays one line without control characters."""
+    """On stdout and stderr, text with foreign characters is one line without control characters."""
     say(f"id {text}")
     note(f"id {text}")
     table(("head",), [(f"id {text}",)])

@@ -103,8 +103,8 @@ def test_a_step_does_not_change_the_publish_timeout(world: World, step_ms: int) 
 
 @pytest.mark.parametrize("back_ms", [1, 50, pytest.param(3_000, marks=pytest.mark.slow), 5_000])
 def test_a_small_step_back_makes_no_item_early_and_no_busy_loop(world: World, back_ms: int) -> None:
-    """After a step back of at most 5 s the store's time stands still until its clock has caught up. The dispatcher
-    waits and does not poll."""
+    """After a step back of at most 5 s the store's time does not change until its clock has caught up. The
+    dispatcher waits and does not poll."""
     world.put("m", in_ms=10_000)
     dispatcher = world.dispatcher(sweep_ms=1_000)
     world.advance(8_500)

@@ -90,7 +90,8 @@ def test_a_shard_without_items_has_no_alarm(shards: DueShards) -> None:
 
 
 def test_a_clock_that_went_back_makes_nothing_due_before_its_time(shards: DueShards) -> None:
-    """After the clock went back, no shard is due before its alarm, and alarms can still be set, moved and removed."""
+    """After the clock was set back, no shard is due before its alarm, and alarms can still be set, moved and
+    removed."""
     shards.run_due(50_000)
     for shard in (1, 2, 3):
         shards.look_at(shard, 60_000, 50_000)

@@ -1,4 +1,4 @@
-"""Server push on a real server: what the script pushes, and how items that it cannot push are settled."""
+"""Server push on a real server: what the server's script pushes, and how items that it cannot push are settled."""
 
 from __future__ import annotations
 

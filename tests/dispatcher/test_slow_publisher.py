@@ -136,7 +136,7 @@ def test_a_busy_worker_is_given_nothing_more(world: World, gate: Gate) -> None:
 
 
 def test_the_bound_holds_over_all_shards_together(wide: World, gate: Gate) -> None:
-    """`max_in_flight` bounds the items of all eight shards together, and each shard gets its turn."""
+    """`max_in_flight` bounds the items of all eight shards together, and items of every shard are claimed early."""
     wide.receiver.before = gate
     wide.put(*(f"m{n:03}" for n in range(400)))
     dispatcher = wide.dispatcher(batch=20, max_in_flight=50, workers=10)

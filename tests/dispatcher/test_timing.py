@@ -60,7 +60,7 @@ def test_items_due_before_the_start_are_released_at_once(world: World) -> None:
 
 
 def test_an_earlier_item_of_another_handle_wakes_it(world: World) -> None:
-    """Another process stores an earlier item. A marker tells the dispatcher, which releases both items in their
+    """Another process stores an earlier item. Its marker wakes the dispatcher, which releases both items in their
     milliseconds."""
     world.put("later", in_ms=HOUR_MS)
     dispatcher = world.dispatcher()

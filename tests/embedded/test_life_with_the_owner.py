@@ -51,7 +51,7 @@ def test_sigkill_of_the_owner_stops_the_server_with_its_data_synced(
 def test_a_server_opened_by_a_short_lived_thread_outlives_the_thread_but_not_the_process(
     run_owner: RunOwner, occupied: Occupied, wait_until: WaitUntil
 ) -> None:
-    """A server lives until its owner's process ends, even if the thread that opened it ends earlier."""
+    """A server runs until its owner's process ends, even if the thread that opened it ends earlier."""
     owner = run_owner(
         "import threading\n"
         "thread = threading.Thread(target=lambda: print(EmbeddedServer.open(sys.argv[1]).url, flush=True))\n"
@@ -72,7 +72,8 @@ def test_a_server_opened_by_a_short_lived_thread_outlives_the_thread_but_not_the
 def test_a_forked_child_neither_stops_nor_keeps_its_parent_s_server(
     folder: Path, run_owner: RunOwner, occupied: Occupied, wait_until: WaitUntil, deed: str
 ) -> None:
-    """A forked child cannot stop its parent's server. The server ends with the parent although the child lives on."""
+    """A forked child cannot stop its parent's server. The server ends with the parent, even while the child still
+    runs."""
     owner = run_owner(
         "server = EmbeddedServer.open(sys.argv[1])\n"
         "child = os.fork()\n"
@@ -105,7 +106,8 @@ def test_an_owner_that_forgets_to_close_stops_its_server_at_exit(folder: Path, o
 
 
 def test_ctrl_c_in_the_terminal_leaves_the_server_to_its_owner(folder: Path) -> None:
-    """Ctrl-C goes to the whole process group. The server ignores it, because the owner may still need the server."""
+    """A terminal sends Ctrl-C to the whole process group. The server ignores it, because the owner may still need
+    the server."""
     code = (
         "import sys, time\nfrom wheel_sched.store.embedded import EmbeddedServer\n"
         "server = EmbeddedServer.open(sys.argv[1])\n"

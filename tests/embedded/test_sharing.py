@@ -126,8 +126,8 @@ def test_a_server_that_does_not_answer_is_named_and_left_alone(folder: Path) -> 
 
 
 def test_a_server_killed_alone_is_started_again_over_its_append_only_file(folder: Path) -> None:
-    """If the server is killed and its owner lives, the next `open` starts the server again. With `fsync="always"`
-    no acknowledged write is lost."""
+    """If the server is killed and its owner still runs, the next `open` starts the server again. With
+    `fsync="always"` no acknowledged write is lost."""
     with EmbeddedServer.open(folder, fsync="always") as server, redis.Redis.from_url(server.url) as client:
         client.set("k", "v")
         os.kill(server.pid, signal.SIGKILL)
@@ -155,7 +155,7 @@ def test_a_stale_pid_file_of_a_recycled_pid_and_a_stale_socket_do_no_harm(folder
 
 @pytest.mark.parametrize("text", ["", "12", "12\n/x", "not a number\n/x\n0\nno\n", "12\n/x\n0\nno"])
 def test_a_torn_pid_file_is_no_obstacle(folder: Path, text: str) -> None:
-    """A server starts whatever the pid file contains, because only its lock says that a server lives."""
+    """A server starts whatever the pid file contains, because only the lock on this file says that a server runs."""
     folder.mkdir()
     (folder / "server.pid").write_text(text)
     with EmbeddedServer.open(folder) as server:

@@ -102,7 +102,7 @@ def test_who_only_waits_takes_over_as_well(shared: Any, wait_until: WaitUntil) -
 
 
 def test_the_owner_itself_starts_a_crashed_server_again(folder: Path) -> None:
-    """If the server is killed and its owner lives, the owner's next call starts the server again. With
+    """If the server is killed and its owner still runs, the owner's next call starts the server again. With
     `durability="fsync"` nothing is lost."""
     with open_store(f"embedded:{folder}", durability="fsync") as store:
         store.schedule([Item("a", 1, b"")])

@@ -138,7 +138,7 @@ def test_connections_that_are_cut_all_the_time_lose_and_double_nothing(
 
 
 class HalfDeaf(RedisBackend):
-    """A backend whose calls go directly to the server, and whose blocking read goes through the proxy."""
+    """A backend that makes its calls directly to the server, and its blocking read through the proxy."""
 
     def __init__(self, direct: str, through: str, namespace: str) -> None:
         super().__init__(client_for(direct), Dialect(namespace), owns_client=True)

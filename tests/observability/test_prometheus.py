@@ -55,8 +55,8 @@ class Publisher:
 
 
 def test_a_store_that_hangs_holds_up_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the store does not answer, each page still comes soon and shows the store as down. The pages together
-    start only one query of the store."""
+    """If the store does not answer, each page is still served soon and shows the store as down. All pages together
+    start one query of the store."""
     monkeypatch.setattr("wheel_sched.observability.prometheus.STORE_S", 0.05)
     going_on, asked = threading.Event(), []
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:

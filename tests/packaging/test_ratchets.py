@@ -69,7 +69,7 @@ every_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check._
 
 @every_check
 def test_the_tree_breaks_no_rule(check: Callable[[Path], list[str]]) -> None:
-    """This repository breaks no rule."""
+    """In this repository each check finds no file that breaks its rule."""
     assert check(ROOT) == []
 
 

@@ -66,7 +66,7 @@ def test_a_beating_member_does_not_expire(rig: Rig) -> None:
 
 
 def test_a_removed_or_replaced_member_never_expires_late(rig: Rig) -> None:
-    """If a member is removed or replaced, its former deadline has no effect."""
+    """If a member is removed or replaced, its old deadline has no effect."""
     for member in ("removed", "replaced"):
         rig.monitor.add(member)
     rig.advance(60)

@@ -92,8 +92,8 @@ def test_request_expiry(world: Any, probe: Any) -> None:
 
 
 def test_request_purge(world: Any, probe: Any) -> None:
-    """testRequestPurge: a completed operation leaves every list at once. In Kafka it stays in them until a check or
-    a purge."""
+    """testRequestPurge: a completed operation leaves every list at once. In Kafka only a check or a purge removes
+    it."""
     first, second, third = probe(100_000), probe(100_000), probe(100_000)
     purgatory = world.purgatory
     purgatory.try_complete_else_watch(first, ["test1"])

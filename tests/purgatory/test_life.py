@@ -103,7 +103,7 @@ def test_a_key_given_twice_is_one_entry(world: Any, probe: Any) -> None:
 
 @pytest.mark.parametrize(("keys", "error"), [([], Rejected), ("key", Rejected), (["a", []], TypeError)])
 def test_keys_that_cannot_be_watched_change_nothing(world: Any, probe: Any, keys: Any, error: type[Exception]) -> None:
-    """An empty list, a string instead of a list, and an unhashable key are refused. The operation stays unwatched."""
+    """An empty list, a string instead of a list, and an unhashable key are refused. The operation is not watched."""
     operation = probe(10)
     with pytest.raises(error):
         world.purgatory.try_complete_else_watch(operation, keys)
@@ -342,7 +342,7 @@ def test_who_gave_up_waiting_leaves_nothing_behind(probe: Any) -> None:
 
 
 def test_a_loop_that_was_closed_meanwhile_keeps_nobody_from_hearing(probe: Any) -> None:
-    """If the loop of a waiting task was closed, the task is ignored, and other waiters hear of the completion."""
+    """If the loop of a waiting task was closed, the task is ignored, and other waiters get the completion."""
     operation, heard = probe(), list[Any]()
     loop = asyncio.new_event_loop()
     try:

@@ -55,7 +55,7 @@ def test_a_fetch_waits_for_enough_bytes_or_items_whichever_comes_first(world: An
 
 
 def test_a_fetch_out_of_time_looks_again_and_takes_what_there_is(world: Any) -> None:
-    """At its timeout a fetch takes all items, even those that came without a check. Without items it returns an
+    """At its timeout a fetch takes all items, even if no check followed their arrival. Without items it returns an
     empty list."""
     log, answers = Log(), []
     world.purgatory.try_complete_else_watch(fetch(log, answers, min_items=5), ["log"])

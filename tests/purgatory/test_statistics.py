@@ -24,7 +24,8 @@ def test_each_lateness_falls_into_the_bucket_of_its_bound() -> None:
 
 
 def test_the_sum_is_exact_up_to_ten_seconds_and_to_the_second_above() -> None:
-    """Above ten seconds the lateness is rounded to seconds, so a long stall makes few counters."""
+    """Up to ten seconds each lateness in ms has a counter of its own. A greater one is rounded up to seconds, so
+    that a long stall makes few counters."""
     lateness = Lateness()
     for lateness_ms in range(0, 10_001, 7):
         lateness.add(lateness_ms)

@@ -112,7 +112,7 @@ def test_every_operation_ends_exactly_once(run_all: Any, kind: str, rounds: int)
 @pytest.mark.parametrize("rounds", [500, pytest.param(6_000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(180)
 def test_no_completion_is_missed(run_all: Any, rounds: int) -> None:
-    """One thread watches operations while another sets `ready` and checks. No operation stays until its timeout."""
+    """One thread watches operations while another sets `ready` and checks. No operation waits until its timeout."""
     missed: list[Operation] = []
     with Purgatory[str]() as purgatory:
         for start in range(0, rounds, 100):

@@ -95,7 +95,7 @@ def test_the_reply_to_lose_may_be_named(client: redis.Redis, redis_client: redis
 def test_a_blackhole_swallows_and_leaves_the_connection_open(
     client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """In a blackhole, old and new connections stay open, but no byte arrives, so the client can only time out."""
+    """In a blackhole, old and new connections are open, but no byte arrives, so the client can only time out."""
     proxy.blackhole()
     assert "silent" in repr(proxy)
     with pytest.raises(redis.TimeoutError):

@@ -65,7 +65,7 @@ def command(*options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_seed_gives_the_same_history_again(kind: Kind) -> None:
-    """Ten seeds give ten different traces. A hundred runs of one of them, which is short, give the same trace."""
+    """Ten seeds give ten different traces. A hundred runs of one of these seeds give a single trace."""
     results = list(run_seeds(kind, range(10)))
     assert len({result.digest for result in results}) == 10
     small = [result for result in results if not {"huge", "just-fits"} & {s.kind for s in result.scenario.steps}]

@@ -1,4 +1,5 @@
-"""Bad input is refused before anything is written, or each bad row goes to the rejects; no row is lost silently."""
+"""Bad input is refused before anything is written, or each bad row is written to the rejects. No row is lost
+silently."""
 
 from __future__ import annotations
 
@@ -85,8 +86,8 @@ def test_null_ids_and_dues_that_have_passed_are_refused_or_rejected(
 def test_a_due_that_is_no_number_is_a_bad_row(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """In a JSON Lines file, one due time is text. The job refuses the row, or writes it to the rejects, and stores
-    the others."""
+    """In a JSON Lines file, the due time of one row is text. Without `rejects` the job fails. With `rejects` it
+    writes this row to that folder and stores the others."""
     file = tmp_path / "rows.jsonl"
     lines: list[dict[str, Any]] = [{"n": n, "at": DUE_MS + n} for n in range(20)]
     lines[11]["at"] = "tomorrow"

@@ -154,7 +154,7 @@ def test_a_server_packs_what_it_would_send_row_by_row(store: DelayStore, redis_c
 
 
 def test_a_page_of_large_records_ends_early(store: DelayStore) -> None:
-    """A page of large records ends before its limit of rows, so that its reply stays small. The next page
+    """A page of large records ends before its limit of rows, so that its reply is not too large. The next page
     continues, and no row is left out."""
     for at in range(0, 400, 100):
         store.schedule([Item(f"m{n:03}", 5_000, b"x" * 10_000, "t", route=ROUTE) for n in range(at, at + 100)])

@@ -93,8 +93,8 @@ def test_a_spread_moves_each_due_by_its_own_and_the_same_amount(
 def test_rows_that_cannot_be_stored_stop_a_backfill_or_go_to_the_rejects(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """Without a folder `rejects`, bad rows stop the job before it stores anything. With one, they are written to
-    it, and the other rows are stored."""
+    """Without a folder `rejects`, bad rows stop the job before it stores anything. With this folder, the job writes
+    them there and stores the other rows."""
     bad: list[tuple[Any, ...]] = [
         ("a", DUE_MS, "t", "x"),
         (None, DUE_MS, "t", "x"),
@@ -236,7 +236,7 @@ def test_a_selection_is_repaired_and_replayed_once(
 def test_the_loop_guard_holds_for_bulk_replays_too(
     spark: SparkSession, store: DelayStore, place: StorePlace, bury: Callable[[int], None]
 ) -> None:
-    """A dead letter that was already replayed as often as allowed is counted and stays dead."""
+    """A dead letter that was already replayed as often as allowed is counted and not replayed."""
     bury(6)
     AttemptCounts(store).raise_to([("root0!", 3, 4_000_000_000_000)])
     done = replay(dead_letters(spark, place), place)

@@ -30,7 +30,7 @@ def test_all_properties_hold_in_every_state(model: Model[Any], states: int) -> N
 
 
 def test_a_state_that_cannot_reach_the_end_is_found() -> None:
-    """Without tokens, a repeat does not return the claim whose reply was lost, so this claim stays open for ever.
+    """Without tokens, a repeat does not return the claim whose reply was lost, so this claim is open for ever.
 
     The explorer reports that the model does not finish.
     """

@@ -262,8 +262,11 @@ def test_a_namespace_that_would_break_the_keys_is_refused(namespace: str) -> Non
 
 
 def test_records_without_a_place_are_found_and_held(bench: Bench, client: Any, namespace: str) -> None:
-    """`Mend` holds an item that has a record but no state, and removes an id without a record. It changes no other
-    item."""
+    """`Mend` gives a state to an item that has none: held, or dead for a dead letter. An item with two states gets
+    one.
+
+    It removes an id without a record, and changes no other item.
+    """
     keys = shard_keys(namespace, 0)
     due, body, held, dead = keys[1], keys[3], keys[5], keys[7]
     bench.put("sound", "lost", "empty", "twice", in_ms=50, topic="t")
@@ -286,7 +289,7 @@ def test_records_without_a_place_are_found_and_held(bench: Bench, client: Any, n
 
 def test_the_ids_of_an_open_epoch_are_forgotten_after_a_week(bench: Bench, client: Any, namespace: str) -> None:
     """A writer fence keeps the ids of an open epoch for a week at most. When the epoch is closed, only its number
-    stays."""
+    is kept."""
     WriterFences(bench.store).schedule([Item("a", bench.now_ms, b"")], Fence("query", 2))
     seen = f"{{{namespace}:0}}:seen:2:query".encode()
     assert 0 < client.ttl(seen) <= 7 * 86_400

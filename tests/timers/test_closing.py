@@ -1,4 +1,4 @@
-"""Closing a timer: which pending timers `close` returns, `close` in a callback, and calls afterwards."""
+"""Closing a timer: what `close` returns, what it does in a callback, and what later calls do."""
 
 from __future__ import annotations
 

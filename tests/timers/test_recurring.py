@@ -172,8 +172,8 @@ def test_a_day_of_beats_passes_in_no_time_by_autojump() -> None:
 
 @pytest.mark.parametrize("interval_ms", [2**63 - 1, 2**64, 10**30])
 def test_a_huge_interval_waits(virtual: Any, interval_ms: int) -> None:
-    """If the interval is beyond the range of every clock, the second run does not come at once. The case is from
-    libuv: huge_repeat."""
+    """If the interval is beyond the range of every clock, the second run is not at once. The case is from libuv:
+    huge_repeat."""
     timer, fired = virtual.timer(), []
     handle = timer.every(interval_ms, fired.append, 1, first_ms=5)
     timer.every(10, fired.append, 2)

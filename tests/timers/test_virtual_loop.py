@@ -80,7 +80,7 @@ def test_a_timeout_comes_before_what_takes_longer() -> None:
 
 
 def test_time_stands_still_while_a_thread_of_the_executor_works() -> None:
-    """While a thread of the executor works, virtual time stands still, so a timeout cannot end before the work."""
+    """While a thread of the executor works, virtual time does not move, so a timeout cannot end before the work."""
     released = threading.Event()
 
     async def main() -> str:

@@ -53,7 +53,7 @@ def test_a_sibling_cancelled_between_batches_is_not_handed_out(make_wheel: MakeW
 def test_a_sibling_moved_between_batches_comes_at_its_new_time(make_wheel: MakeWheel) -> None:
     """Between two batches, due entries are touched or rescheduled. Each is handed out once, at its new time.
 
-    An entry that is moved to the past comes last in its tick.
+    An entry that is moved to the past is handed out last in its tick.
     """
     wheel = make_wheel()
     first, touched, moved, last, back = (wheel.schedule(number, 100) for number in range(5))
@@ -104,7 +104,7 @@ def test_a_deadline_between_the_batches_keeps_its_place_in_time(core: Core) -> N
 
 
 def test_what_is_scheduled_for_now_between_batches_queues_behind_the_rest(make_wheel: MakeWheel) -> None:
-    """An entry that is scheduled for now between two batches comes after the remaining entries of the tick."""
+    """An entry that is scheduled for now between two batches is handed out after the remaining entries of the tick."""
     wheel = make_wheel()
     for number in range(3):
         wheel.schedule(number, 100)

@@ -1,4 +1,4 @@
-"""Which core is chosen, and the reason that is reported."""
+"""Which core of the timing wheel is chosen, and the reason that is reported."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_rescheduling_never_changes_the_count(make_wheel: MakeWheel) -> None:
 
 
 def test_a_rescheduled_entry_queues_behind_its_tick(make_wheel: MakeWheel) -> None:
-    """A rescheduled entry comes after the others of its tick, even if its deadline is the same as before."""
+    """A rescheduled entry is handed out after the others of its tick, even if its deadline is the same as before."""
     wheel = make_wheel()
     first, second = wheel.schedule("first", 100), wheel.schedule("second", 100)
     first.reschedule(100)

@@ -150,8 +150,10 @@ def test_the_clock_forwards_when_idle(core: Core) -> None:
 
 
 def test_a_clock_that_goes_back_is_clamped(make_wheel: MakeWheel) -> None:
-    """If `now_ms` goes back, the wheel's clock stands still until it has caught up. Entries that are due by the
-    wheel's clock are handed out."""
+    """If `now_ms` is less than before, the wheel's clock does not change until `now_ms` has caught up.
+
+    Entries that are due by the wheel's clock are handed out.
+    """
     wheel = make_wheel()
     wheel.advance(50_000)
     wheel.schedule("later", 50_100)

@@ -34,7 +34,7 @@ def test_emptied_slots_cause_no_wake_up(make_wheel: MakeWheel) -> None:
 
 
 def test_cancelled_timers_leave_a_bounded_trace(core: Core) -> None:
-    """However many timers are cancelled, the wheel's memory stays below a bound."""
+    """However many timers are cancelled, the wheel's memory is below a bound."""
     wheel = core(wheel_size=16)
     wheel.schedule("stays", 10**6)
     least, most = 10**9, 0

@@ -111,8 +111,8 @@ def test_a_batch_is_written_once_under_its_job_id(
 def test_headers_and_tombstones_survive_the_way_through(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str
 ) -> None:
-    """A query copies records from one topic to two others, which its rows name. Headers and tombstones stay the
-    same."""
+    """A query copies records from one topic to two others, which its rows name. Headers and tombstones do not
+    change."""
     for topic in (name, f"{name}-a", f"{name}-b"):
         broker.create_topic(topic)
     broker.publish(
@@ -188,8 +188,8 @@ def test_records_that_were_deleted_fail_the_query_unless_they_may(
 def test_a_job_that_failed_is_finished_by_a_second_run(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str, committed: Callable[[str], Counter[str]]
 ) -> None:
-    """A job fails when one of its two tasks is written. A second run writes only the other task's rows, so no row
-    comes twice.
+    """A job fails when one of its two tasks is written. A second run writes only the other task's rows, so no row is
+    doubled.
 
     If the rows of the written task differ in the second run, the job fails.
     """
