@@ -33,7 +33,7 @@ def test_the_page_lists_the_figures_the_benchmark_has(name: str) -> None:
 
 @every_benchmark
 def test_a_result_fills_its_own_section_only(name: str, tmp_path: Path) -> None:
-    """After a result is written twice, the page has its figures once, and the other text is unchanged."""
+    """If a result is written into the page twice, its section has the figures once, and the other text is unchanged."""
     benchmark = import_module(f"benchmarks.{name}")
     page = tmp_path / "page.md"
     page.write_text(PAGE.read_text("utf-8"), "utf-8")
@@ -59,7 +59,8 @@ def test_the_page_has_the_jvms_figures_and_the_plots_it_shows() -> None:
 
 
 def test_every_value_of_the_summary_is_a_measured_one() -> None:
-    """Each value of the two tables at the top is also a measured value below, so the tables are up to date."""
+    """Each value in the two tables at the top of the page is also a measured value further below, so they are up to
+    date."""
     summary, _, measured = PAGE.read_text("utf-8").partition("## Ours beside theirs")[2].partition("## The store")
     values = [
         value
@@ -72,7 +73,7 @@ def test_every_value_of_the_summary_is_a_measured_one() -> None:
 
 
 def test_a_page_without_the_section_is_left_alone(tmp_path: Path) -> None:
-    """If a page has no section for a benchmark, the error names the section, and the page stays unchanged."""
+    """If a page has no section for a benchmark, the error names the section, and the page does not change."""
     page = tmp_path / "page.md"
     page.write_text("# A page\n", "utf-8")
     with pytest.raises(ValueError, match="figures: store"):
