@@ -1,6 +1,6 @@
 """Finds the first history that breaks a promise without a safeguard, and keeps the results in `found.json`.
 
-A history shows a safeguard if it breaks a promise only when the safeguard is switched off. `python -m
+A history shows a safeguard if the history breaks a promise only when the safeguard is switched off. `python -m
 tests.simulation.find_safeguards` runs this module.
 """
 

@@ -3,7 +3,7 @@
 A change names a function and a text in its source. If the source no longer has this text, applying the change fails.
 Then the safeguard's entry in the table must be adapted to the moved code.
 
-A history shows a safeguard if it breaks a promise only when the safeguard is switched off.
+A history shows a safeguard if the history breaks a promise only when the safeguard is switched off.
 """
 
 from __future__ import annotations
