@@ -38,9 +38,9 @@ SHARDS = 3
 def _quick_starts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Make each Spark of these tests start in half of the processor time.
 
-    In a JVM that runs for a minute its second compiler gains nothing. Spark's Python processes find `pyspark` in a zip file, in
-    `python/lib` of Spark's home, and compile it from there at each start. This home has no zip file, so they find the
-    installed package with its cached bytecode.
+    A JVM that runs for a minute gains nothing from its second compiler. Spark's Python processes find `pyspark` in a
+    zip file, in `python/lib` of Spark's home, and compile it from there at each start. This home has no zip file, so
+    they find the installed package with its cached bytecode.
     """
     home, installed = tmp_path_factory.mktemp("spark-home"), Path(pyspark.__file__).parent
     for name in ("bin", "sbin", "jars"):
