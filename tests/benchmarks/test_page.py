@@ -40,7 +40,7 @@ def test_the_page_lists_the_figures_the_benchmark_has(name: str) -> None:
 
 @every_benchmark
 def test_a_result_fills_its_own_section_only(name: str, tmp_path: Path) -> None:
-    """After a result is written twice, the page has its figures once, and the other text is unchanged."""
+    """If a result is written into the page twice, its section has the figures once, and the other text is unchanged."""
     benchmark = import_module(f"benchmarks.{name}")
     page = tmp_path / "page.md"
     page.write_text(PAGE.read_text("utf-8"), "utf-8")
@@ -172,7 +172,7 @@ def test_the_purgatorys_picture_shows_the_rates_of_the_page() -> None:
 
 
 def test_a_page_without_the_section_is_left_alone(tmp_path: Path) -> None:
-    """If a page has no section for a benchmark, the error names the section, and the page stays unchanged."""
+    """If a page has no section for a benchmark, the error names the section, and the page does not change."""
     page = tmp_path / "page.md"
     page.write_text("# A page\n", "utf-8")
     with pytest.raises(ValueError, match="figures: store"):
