@@ -33,12 +33,12 @@ settings.register_profile("dev", max_examples=40, deadline=None)
 settings.register_profile("ci", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-# A shell starts what it runs in the background with Ctrl-C ignored, and children inherit that. Tests send Ctrl-C.
+# A shell lets programs in the background ignore Ctrl-C, and their children inherit this. Tests send Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# fixture -> what of Kafka is tried on it where there is no real broker
+# fixture -> the behaviour of Kafka that its tests check if there is no real broker
 STAND_INS = {
     "imitation": "groups, takeover from the killed, intake and order per key on librdkafka's imitation",
     "with_transactions": "transactions on noida-db",

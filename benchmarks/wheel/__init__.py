@@ -4,8 +4,9 @@ A ratio "a vs b" is b's time divided by a's: above 1, a is faster. Two ratios ar
 by a lower bound. For `_vs_floor` the bound is the time to call a C function and to create an object with slots, see
 `mixes.floor_ns`. For `_vs_handle` it is the time to create the object that a timer returns for an entry (its handle),
 see `subjects.HandleOnly`. Times are CPU time of the thread, in nanoseconds. A ratio is computed in each round; a figure
-is the median over rounds. A subject is a timer that is measured, see `subjects`. A mix is a set of deadlines, see
-`mixes`.
+is the median over rounds. A subject is a timer that is measured, see `subjects`. A mix is a set of deadlines, and a
+program is a sequence of requests, most of which cancel their timer, see `mixes`. A gate is a bound that a figure must
+keep.
 """
 
 from __future__ import annotations
@@ -136,10 +137,11 @@ class Sizes:
         counts: numbers of pending timers. Defaults to 1 k, 10 k, 100 k and 1 M.
         large: the least count that is measured in `large_rounds` rounds. Defaults to 1 M.
         large_rounds: rounds for these counts. Defaults to 3.
-        mixes: the mixes to measure. Defaults to both.
-        live: numbers of live timers in the programs that cancel 90 %. Defaults to 1 k, 10 k and 100 k.
+        mixes: the mixes (sets of deadlines) to measure. Defaults to both.
+        live: numbers of live timers in the measurement that cancels 90 % of all. Defaults to 1 k, 10 k and 100 k.
         constant_most: the greatest count that is measured with constant deadlines too. Defaults to 1 M.
-        all: whether subjects without a gate run the programs too. Defaults to True.
+        all: whether the measurement that cancels 90 % also measures timers other than the wheel and `heapq`, if they
+            are fast enough. Defaults to True.
         memory: how many timers wait while memory is measured. Defaults to 1 M.
         memory_rounds: rounds that measure memory. Defaults to 3.
         lateness_rounds: rounds that measure lateness. Defaults to 3.

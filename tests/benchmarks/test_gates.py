@@ -40,7 +40,7 @@ def result_at_the_bounds(figures: tuple[Figure, ...]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("rate", "met"), [(100, True), (250.5, True), (99.99, False), (math.nan, False)])
 def test_a_lower_bound_holds_from_the_bound_upwards(rate: float, met: bool) -> None:
-    """The gate is met at the bound and above. It is missed below the bound, and if the figure is no number."""
+    """A gate of at least 100 is met by a figure of 100 or more. It is missed by a smaller figure and by NaN."""
     assert FAST.met({"rate": {"median": rate}}) is met
 
 
@@ -57,7 +57,8 @@ def test_a_figure_that_was_not_measured_misses_its_gate(result: dict[str, Any]) 
 
 
 def test_a_missed_gate_is_told_with_figure_value_and_bound() -> None:
-    """A line names the figure, the value and the gate. A figure without a gate has no line."""
+    """For each missed gate, `missed` gives one line with the figure, its value and the gate. Other figures have no
+    line."""
     assert missed([FAST, QUIET, CONTEXT], {"rate": {"median": 41}, "idle": 0}) == [
         "rate.median: 41 msg/s, the gate is >= 100"
     ]
@@ -110,7 +111,7 @@ def test_an_unfit_machine_neither_passes_nor_fails(
 def test_without_check_an_unfit_machine_is_only_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The table of an unfit machine says so, and the exit code is 0."""
+    """Without `--check`, the table says that the machine is unfit, and the exit code is 0."""
     monkeypatch.setattr(purgatory, "run", lambda _: result_at_the_bounds(purgatory.FIGURES))
     monkeypatch.setattr(fitness, "measure", lambda: replace(FIT, oversleep_ms=50.0))
     assert command.main(["purgatory"]) == 0

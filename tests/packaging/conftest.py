@@ -78,7 +78,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="session")
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """A new environment with the wheel alone, installed without a package registry."""
+    """A new environment that has only the wheel, installed without a package registry."""
     made = _environment(tmp_path_factory.mktemp("environment"), with_pip=True)
     _checked([made.bin / "python", "-m", "pip", "install", "--no-index", "--quiet", built.wheel])
     return made
@@ -88,7 +88,8 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Install
 def with_extras(
     built: Built, installed: Installed, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Installed]:
-    """A function that installs the wheel with extras (`"celery"`, `"kafka,cli"`) into an environment of its own.
+    """Return a function that installs the wheel with extras (`"celery"`, `"kafka,cli"`), each set in its own
+    environment.
 
     The packages of the extras come from the registry.
     """

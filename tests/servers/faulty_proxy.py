@@ -241,7 +241,8 @@ class _Link:
         self._proxy._gone(self)
 
     def _drain(self) -> int:
-        """Read until the server is silent, so that it executes a long pipeline to its end."""
+        """Read until the server is silent, so that the server executes a long pipeline to its end. Return the
+        number of bytes."""
         self._server.settimeout(QUIET_S)
         size = 0
         with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""Switches the product's safeguards off, one at a time, and finds the first history that breaks a promise then.
+"""Switches the product's safeguards off, one at a time, and finds the first history that then breaks a promise.
 
 python -m tests.simulation.find_safeguards                      all safeguards; writes the results to found.json
 python -m tests.simulation.find_safeguards --only "claim" -v    those whose names hold this text, with the violations
@@ -21,8 +21,8 @@ from wheel_sched.simulation.runner import HASH_SEED
 
 
 def main() -> int:
-    """Run the command. Returns the exit code: 0 if the command has found, for each chosen safeguard, a history that
-    breaks a promise without the safeguard; otherwise 1."""
+    """Run the command. Return 0 if for each chosen safeguard a history was found that breaks a promise without it,
+    else 1."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.find_safeguards", description=__doc__)
     parser.add_argument("--only", default="", help="only safeguards whose names hold this text")
     parser.add_argument("--world", help="only safeguards of this kind of world")

@@ -2,7 +2,7 @@
 
 The tracer sets its trace function for every thread from the start, because the threads that handle a message are older
 than the message. The trace function records nothing until `begin`. Python calls it at the start of each function. For
-the body of a module, Python also calls it at the end: functions that an import calls in between do not count.
+the body of a module, Python also calls it at the end, so that functions called during an import are not recorded.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def main(way: Callable[[Tracer, Path], list[str]]) -> None:
 
 
 def public(name: str) -> Any:
-    """Import an object from the measured tree, a checkout of any version. The object is not in the same module in all
-    versions, so `NAMES` lists several modules for it. The first module that exists is used.
+    """Import an object from the measured tree, a checkout of any version.
+
+    Versions have the object in different modules. `NAMES` lists these, and the first that exists is used.
     """
     failures = []
     for place in NAMES[name]:
@@ -101,7 +102,7 @@ NAMES = {
 
 
 def wait_for(event: threading.Event, what: str) -> None:
-    """Wait until the user's code has run, and then `SETTLE_S` for the work that follows.
+    """Wait until `event` says that the user's code has run, and then `SETTLE_S` for the work that follows.
 
     Raises:
         TimeoutError: the code did not run within `PATIENCE_S`.
