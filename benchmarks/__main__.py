@@ -1,9 +1,9 @@
 """The command line of the benchmarks: it prints one JSON object or a table on stdout, and progress on stderr.
 
 A benchmark is a module of this package with `FIGURES`, `QUICK`, `FULL`, `run(sizes)` and `measured(sizes)` (how long
-each figure of such a run is measured). It may also have `sections(result)` (more tables for the page, by
-name), `write_plots(result, folder)`, and, when it also measures on the JVM, `JVM_FIGURES` and `run(sizes, jvm=True)`.
-`--help` lists the exit codes.
+each figure of such a run is measured). It may also have `sections(result)` (more tables for docs/internals/figures.md,
+by name), `write_plots(result, folder)`, and, when it also measures on the JVM, `JVM_FIGURES` and
+`run(sizes, jvm=True)`. `--help` lists the exit codes.
 """
 
 from __future__ import annotations
