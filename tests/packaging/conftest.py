@@ -88,10 +88,11 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Install
 def with_extras(
     built: Built, installed: Installed, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Installed]:
-    """Return a function that installs the wheel with extras (`"celery"`, `"kafka,cli"`), each set in its own
+    """Return a function that installs the wheel with extras, such as `"celery"` or `"kafka,cli"`, and returns the
     environment.
 
-    The packages of the extras come from the registry.
+    The first call with a text of extras makes a new environment, and later calls with this text return it again. The
+    packages of the extras come from the registry.
     """
     made: dict[str, Installed] = {}
     uv = shutil.which("uv")

@@ -67,7 +67,11 @@ def today() -> dict[str, Any]:
 
 @pytest.mark.parametrize("figure", AT_MOST)
 def test_the_figures_of_this_tree_do_not_grow(today: dict[str, Any], figure: str) -> None:
-    """This repository has no more import circles, doubled names, upward imports and long files than allowed."""
+    """This repository has no more faults of each kind than `AT_MOST` allows.
+
+    The kinds are import circles, public classes with the same name, imports that break the declared layers, and files
+    of more than 400 lines.
+    """
     assert len(today[figure]) <= AT_MOST[figure], json.dumps(today[figure], indent=2)
 
 
@@ -242,8 +246,7 @@ def test_a_traced_run_counts_the_modules_whose_functions_are_called(tmp_path: Pa
 
 
 def test_a_way_that_cannot_run_is_not_measured(tmp_path: Path) -> None:
-    """If a tree lacks an object that a traced program (way) uses, the result of that program is null instead of
-    numbers."""
+    """If a tree lacks an object that a program in `tests/house/ways` uses, the result of that program is null."""
     write(tmp_path)
     assert measured(tmp_path, "--way", "timer")["rooms"] == {"timer": None}
 
@@ -260,8 +263,10 @@ def test_a_way_that_cannot_run_is_not_measured(tmp_path: Path) -> None:
     ],
 )
 def test_every_way_runs_over_this_tree(way: str) -> None:
-    """Each traced program (way) runs on this repository. All of them run modules of `wheel_sched`. All but `timer` also
-    run modules of other packages."""
+    """Each of the programs in `tests/house/ways` runs on this repository and calls functions of `wheel_sched`.
+
+    Each program except `timer` also calls functions of another package of the product, such as `retry_topic`.
+    """
     found = rooms(Tree(ROOT), [way])[way]
     assert found is not None
     assert found["core"] >= 3

@@ -13,8 +13,11 @@ from wheel_sched.purgatory.statistics import Lateness, Tally, bucketed
 
 
 def test_each_lateness_falls_into_the_bucket_of_its_bound() -> None:
-    """The bounds of buckets are inclusive, even for values that are rounded to seconds. A value above all bounds
-    has a bucket too."""
+    """A lateness that equals a bucket's upper bound falls into this bucket. A lateness above all bounds has a bucket
+    too.
+
+    `Lateness` rounds values above ten seconds up to whole seconds. The rounding does not change the bucket.
+    """
     for lateness_ms in [0, *(bound + by for bound in LATENESS_BUCKETS_MS for by in (-1, 0, 1)), 10_500, 3_600_001]:
         lateness = Lateness()
         lateness.add(lateness_ms)

@@ -21,8 +21,10 @@ from wheel_sched.simulation.runner import HASH_SEED
 
 
 def main() -> int:
-    """Run the command. Return 0 if for each chosen safeguard a history was found that breaks a promise without it,
-    else 1."""
+    """Switch each chosen safeguard off and look for a history that breaks a promise.
+
+    Return 0 if such a history was found for every chosen safeguard, else 1.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.find_safeguards", description=__doc__)
     parser.add_argument("--only", default="", help="only safeguards whose names hold this text")
     parser.add_argument("--world", help="only safeguards of this kind of world")

@@ -30,7 +30,7 @@ NOW_US = START_NS // 1_000
 
 
 def assert_one_trace(kind: Kind, seeds: Sequence[int], store: str) -> None:
-    """Check that the histories of these seeds have the same trace over the store in memory as over `store`."""
+    """Check that the history of each seed has the same trace with the store in memory as with `store`."""
     scenarios = [kind.draw(seed) for seed in seeds]
     expected = [(result.scenario.seed, result.digest) for result in run_scenarios(kind, scenarios)]
     over_scripts = run_scenarios(kind, [replace(scenario, store=store) for scenario in scenarios])
@@ -40,8 +40,10 @@ def assert_one_trace(kind: Kind, seeds: Sequence[int], store: str) -> None:
 @pytest.mark.slow
 @each_kind
 def test_a_history_over_scripts_is_that_over_memory(kind: Kind) -> None:
-    """A history with a failover and one in which the server forgets its scripts have the same trace over scripts as
-    over memory."""
+    """A history has the same trace whether Lua scripts on fakeredis or the store in memory executes its calls.
+
+    In one of the two histories a failover occurs. In the other the server forgets its scripts.
+    """
     seeds = [first_seed(kind, "failover"), first_seed(kind, "flush-scripts")]
     assert_one_trace(kind, seeds, "fakeredis")
 
@@ -50,7 +52,8 @@ def test_a_history_over_scripts_is_that_over_memory(kind: Kind) -> None:
 @pytest.mark.slow
 @each_kind
 def test_more_histories_over_scripts_are_those_over_memory(kind: Kind) -> None:
-    """Five histories of each world have the same trace over scripts as over their twins in memory."""
+    """Five histories of each kind of world have the same trace with Lua scripts on fakeredis as with the store in
+    memory."""
     assert_one_trace(kind, range(5), "fakeredis")
 
 
@@ -59,7 +62,8 @@ def test_more_histories_over_scripts_are_those_over_memory(kind: Kind) -> None:
 @pytest.mark.timeout(180)
 @each_kind
 def test_twenty_histories_over_a_server_are_those_over_memory(kind: Kind, real_server: TemporaryServer) -> None:
-    """A real server executes the scripts. Twenty histories of each world have the same trace as over memory."""
+    """A real server executes the scripts. Twenty histories of each kind of world have the same trace as with the store
+    in memory."""
     assert_one_trace(kind, range(20), real_server.url)
 
 

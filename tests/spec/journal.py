@@ -87,9 +87,12 @@ def _outcomes(operation: Settle, outcomes: Sequence[Outcome]) -> dict[str, Outco
 
 
 def _freed(place: tuple[str, int]) -> str:
-    """Return the state of an item after its recovery and before the same call claimed it again.
+    """Return the state that an item had right after a call of `ClaimDue` or `Sweep` ended its claim.
 
-    `place` has the item's state and claim after the call.
+    A call of `ClaimDue` may claim the item again at once. Then the item was due in between.
+
+    Args:
+        place: the item's state and claim after the whole call.
     """
     return "due" if place[0] == "leased" else place[0]
 

@@ -27,15 +27,15 @@ def judged(scenario: Scenario) -> tuple[Trace, list[str], int]:
 
 
 class Retry(RetryKind):
-    """The simulated world of retry topics over queues. Each history is judged by the models of the protocol."""
+    """The simulated world whose retry topics are queues. The models of the protocol judge each history."""
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
         return judged(scenario)
 
 
 class RetryLog(RetryLogKind):
-    """The simulated world of retry topics over logs, with transactions. Each history is judged by the models of the
-    protocol."""
+    """The simulated world whose retry topics are logs with transactions, like those of Kafka. The models of the
+    protocol judge each history."""
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
         return judged(scenario)

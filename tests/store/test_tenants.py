@@ -143,9 +143,10 @@ class TestTasks:
         assert bench.store.counts().ever == {("accepted", "q"): 3, ("completed", "q"): 3}
 
     def test_a_queue_of_a_wrong_type_loses_nothing(self, client: Any, namespace: str) -> None:
-        """If the list's key has another type, the message becomes a dead letter, and other lists get their messages.
+        """If the key of a list has another type, a push refuses the list's message and still serves other lists. The
+        caller makes the refused message a dead letter.
 
-        After a repair of the key the message is sent.
+        When the key is deleted and the dead letter is requeued, the next push puts the message on the list.
         """
         bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
         client.set(f"{namespace}/bad", "not a list")

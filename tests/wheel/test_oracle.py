@@ -66,7 +66,10 @@ def test_the_oracle_has_kafkas_faults() -> None:
 
 
 def test_all_cores_answer_alike() -> None:
-    """In a random history of schedules, cancels, moves and looks, all cores give the same answers."""
+    """All cores return the same values in random histories.
+
+    A history consists of the calls `schedule`, `cancel`, `reschedule`, `next_expiry` and `advance`.
+    """
     for seed in range(150):
         rng = random.Random(seed)
         shape = rng.choice([{}, {"wheel_size": 4}, {"wheel_size": 64}, {"tick_ms": 7, "wheel_size": 16}])

@@ -53,7 +53,8 @@ def letter(dead: str, origin: str, n: int) -> Message:
 
 @pytest.fixture
 def topics(broker: KafkaBroker, name: str) -> tuple[str, str]:
-    """The names of a dead topic with 120 letters, and of the topic where their messages first failed."""
+    """Create a dead topic with 120 dead letters, and the topic in which their messages first failed. Return the names
+    of both."""
     dead, origin = f"{name}.dead", f"{name}-orders"
     for topic in (dead, origin):
         broker.create_topic(topic)
