@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from retry_topic.brokers.protocol import LogBroker, OriginalsBroker, create_topics
@@ -33,6 +33,8 @@ from retry_topic.release.transactions import OwnedShards, TransactionalPublisher
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats, Publisher
 from wheel_sched.errors import ConfigError, StoreError
 from wheel_sched.escaping import logger_of
+from wheel_sched.store.members import this_process
+from wheel_sched.store.members.announcer import DISPATCHER_EVERY_MS, MemberAnnouncer
 
 logger = logger_of("retry_topic.service")
 
@@ -57,6 +59,8 @@ class ServiceConfig:
             a reference. The topic must keep them as long as a message may wait. Defaults to 0: the store holds all.
         group_topics: the group's topics, if they are not named after the group. Consumers need the same setting.
             Defaults to topics named after the group.
+        announce_ms: how often the service announces itself in the store, for `wheel-sched ps` and `doctor`. 0: never.
+            Defaults to a minute, as often as an idle dispatcher sweeps.
         hand_over: "auto" hands messages over in one script (exactly once) if the store's server holds the topics and no
             policy limits releases. "settle" never uses one script. Defaults to "auto".
     """
@@ -72,6 +76,7 @@ class ServiceConfig:
     history: int = 0
     reference_above: int = 0
     group_topics: GroupTopics = NAMED_AFTER_GROUP
+    announce_ms: int = DISPATCHER_EVERY_MS
 
     def __post_init__(self) -> None:
         choices = {"redelivery": ("group", "origin"), "headers": ("own", "spring"), "hand_over": ("auto", "settle")}
@@ -151,6 +156,7 @@ class RetryService:
             self._topics["retry"], group, config.batch, config.idle_ms, lambda: self.dispatcher.stats.reconnects
         )
         self._worker = IntakeWorker(broker, self.intake, reading)
+        self._announcer: MemberAnnouncer | None = None
         self._state = "new"
         self._lock = threading.Lock()
 
@@ -199,7 +205,19 @@ class RetryService:
             self._warn_of_timeouts()
             self.dispatcher.start()
             self._worker.start()
+            self._announcer = self._make_announcer()
+            self._announcer.start()
             self._state = "running"
+
+    def _make_announcer(self) -> MemberAnnouncer:
+        retry = self._topics["retry"]
+        member = this_process("retry-service", self.group, topics=(retry,), takes_in=(retry,), releases=True)
+        return MemberAnnouncer(
+            lambda: self.connection.store,
+            lambda: replace(member, holds={"in_flight": self.stats.in_flight}),
+            self.config.announce_ms,
+            f"{self.group}-announce",
+        )
 
     def _warn_of_timeouts(self) -> None:
         """Warn unless the transaction timeout is longer than the lease, and the lease longer than the delivery timeout.
@@ -234,4 +252,6 @@ class RetryService:
                 with contextlib.suppress(StoreError):
                     self._ownership.close()
                 self._sender.close()
+            if self._announcer is not None:
+                self._announcer.stop()
             self._state = "stopped"

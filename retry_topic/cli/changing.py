@@ -15,7 +15,7 @@ import click
 
 from retry_topic.cli.filters import Filter, ListedMessage
 from retry_topic.cli.opening import opened_connection, secrets_of
-from retry_topic.cli.selecting import Member, Selected, select, selecting_options
+from retry_topic.cli.selecting import Selected, SelectedMessage, select, selecting_options
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterFilter, DeadLetters
@@ -235,7 +235,7 @@ def delete(request: ChangeRequest) -> int:
 
 
 def alter(
-    connection: Connection, members: Sequence[Member], alteration: Callable[[Member, int], Alteration]
+    connection: Connection, members: Sequence[SelectedMessage], alteration: Callable[[SelectedMessage, int], Alteration]
 ) -> list[Outcome]:
     """Change each member as `alteration(member, place)` says, where `place` is its index in `members`.
 
@@ -297,7 +297,9 @@ def show_outcomes(done: str, outcomes: Sequence[Outcome], as_json: bool, **extra
     return 0 if set(counts) <= {Outcome.CANCELLED} else 1
 
 
-def _reschedule(connection: Connection, members: Sequence[Member], start_ms: int, pace: ChangePace) -> list[Outcome]:
+def _reschedule(
+    connection: Connection, members: Sequence[SelectedMessage], start_ms: int, pace: ChangePace
+) -> list[Outcome]:
     total = len(members)
     return alter(
         connection, members, lambda member, place: Alteration(member.id, "r", pace.due_ms(start_ms, place, total))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from retry_topic.brokers.protocol import Broker
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.cli.opening import kafka_broker
 from retry_topic.cli.settings import RetrySettings
-from retry_topic.cli.untaken import NOT_ON_KAFKA, UntakenRetries, untaken_retries
+from retry_topic.cli.untaken import NOT_ON_KAFKA, UntakenRetries, unserved_groups, untaken_retries
 from retry_topic.connection import Connection
-from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding, ok, problem
+from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding, ok, problem, warn
 from wheel_sched.cli.extensions import StatsPart
 from wheel_sched.cli.output import note
 from wheel_sched.config import Loaded
 from wheel_sched.errors import BrokerError, ConfigError
-from wheel_sched.store import DelayStore
+from wheel_sched.store import DelayStore, LiveMember, Members
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect
 
@@ -54,17 +55,17 @@ def _hand_over(target: ExaminedTarget, settings: RetrySettings) -> str:
 
 
 def retries(target: ExaminedTarget, loaded: Loaded) -> Finding:
-    """Check that a retry service reads each retry topic that holds messages."""
-    found = _untaken(target.client, loaded.read(RetrySettings))
-    if found is None:
-        return ok("retries", NOT_ON_KAFKA)
-    if not found:
-        return ok("retries", "none wait without a retry service")
-    return problem(
-        "retries",
-        "; ".join(one.what(target.now_ms) for one in found[:3]),
-        "; ".join(one.fix for one in found),
-    )
+    """Check that a retry service reads each retry topic that holds messages, or that live consumers may write to."""
+    found = _untaken(target.client, loaded.read(RetrySettings), target.members, target.now_ms)
+    if found:
+        return problem(
+            "retries",
+            "; ".join(one.what(target.now_ms) for one in found[:3]),
+            "; ".join(one.fix for one in found),
+        )
+    if unserved := unserved_groups(target.members):
+        return warn("retries", "; ".join(one.what for one in unserved[:3]), "; ".join(one.fix for one in unserved))
+    return ok("retries", NOT_ON_KAFKA if found is None else "none wait without a retry service")
 
 
 def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
@@ -73,20 +74,25 @@ def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
     An error of the broker is only printed as a note, so that `stats` can still show its other parts.
     """
     backend: Any = store.backend
+    members, now_ms = Members(store).live(), store.now_ms()
+    found: list[UntakenRetries] | None = None
+    lines: list[str] = []
     try:
-        found = _untaken(backend.client, loaded.read(RetrySettings))
+        found = _untaken(backend.client, loaded.read(RetrySettings), members, now_ms)
+        lines = [NOT_ON_KAFKA] if found is None else [one.line(now_ms) for one in found]
     except BrokerError as error:
         note(f"retry topics could not be looked at: {error}")
-        return StatsPart({"untaken": None})
-    if found is None:
-        return StatsPart({"untaken": None}, (("retries", NOT_ON_KAFKA),))
-    now_ms = store.now_ms() if found else 0
-    return StatsPart(
-        {"untaken": [one.as_dict() for one in found]}, tuple(("retries", one.line(now_ms)) for one in found)
-    )
+    reported = {one.topic for one in found or ()}
+    unserved = [one for one in unserved_groups(members) if one.topic not in reported]
+    lines += [f"{one.what}: {one.fix}" for one in unserved]
+    untaken = None if found is None else [one.as_dict() for one in found]
+    fields = {"untaken": untaken, "unserved": [{"group": one.group, "topic": one.topic} for one in unserved]}
+    return StatsPart(fields, tuple(("retries", line) for line in lines))
 
 
-def _untaken(client: Any, settings: RetrySettings) -> list[UntakenRetries] | None:
+def _untaken(
+    client: Any, settings: RetrySettings, members: Sequence[LiveMember], now_ms: int
+) -> list[UntakenRetries] | None:
     """The retries on the store's server that no service reads.
 
     None when the topics are on Kafka. No request is sent to Kafka.
@@ -95,6 +101,6 @@ def _untaken(client: Any, settings: RetrySettings) -> list[UntakenRetries] | Non
         return None
     broker = RedisStreamsBroker(client, prefix=settings.prefix)
     try:
-        return untaken_retries(broker, settings.retry_topic)
+        return untaken_retries(broker, settings.retry_topic, members, now_ms)
     finally:
         broker.close()

@@ -35,6 +35,7 @@ EXTENSION = Extension(
     ),
     settings=RetrySettings,
     dispatchers=("`wheel-sched serve GROUP`",),
+    dispatcher_of="retry_topic.cli.untaken:service_for",
     server_checks=("retry_topic.cli.checks:hand_over",),
     namespace_checks=("retry_topic.cli.checks:retries",),
     stats=("retry_topic.cli.checks:retries_in_stats",),

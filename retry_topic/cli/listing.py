@@ -16,7 +16,7 @@ from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterInfo, DeadLetters
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, instant, note, one_line, relative, table
-from wheel_sched.store import State
+from wheel_sched.store import Members, State
 
 _PREVIEW = 80  # characters of a payload
 _SHOWN = 50  # lines of a list without --limit
@@ -59,8 +59,10 @@ def list_messages(session: Session, chosen: Filter, parked: bool, group: bool, p
             _groups(connection, chosen, now_ms, as_json)
         else:
             _entries(connection, chosen, now_ms, payload, as_json)
-        for line in () if as_json else untaken_lines(connection.broker, settings_of(session).retry_topic):
-            note(line)
+        if not as_json:
+            members = Members(connection.store).live()
+            for line in untaken_lines(connection.broker, settings_of(session).retry_topic, members):
+                note(line)
 
 
 def _entries(connection: Connection, chosen: Filter, now_ms: int, payload: bool, as_json: bool) -> None:

@@ -43,7 +43,7 @@ def selecting_options(command: F) -> F:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class SelectedMessage:
     """One selected message, without its payload: there may be millions."""
 
     id: str
@@ -56,16 +56,16 @@ class Member:
 class Selected:
     """The selected messages: all of them without payload (`members`), the first five also in full (`samples`)."""
 
-    members: list[Member]
+    members: list[SelectedMessage]
     samples: list[ListedMessage]
 
     def __len__(self) -> int:
         return len(self.members)
 
-    def dead(self) -> list[Member]:
+    def dead(self) -> list[SelectedMessage]:
         return [member for member in self.members if member.state == "dead"]
 
-    def living(self) -> list[Member]:
+    def living(self) -> list[SelectedMessage]:
         return [member for member in self.members if member.state != "dead"]
 
 
@@ -98,7 +98,7 @@ def _gathered(entries: Iterable[ListedMessage]) -> Selected:
     chosen = Selected([], [])
     for entry in entries:
         found = entry.found
-        chosen.members.append(Member(found.id, found.state, found.topic, found.route))
+        chosen.members.append(SelectedMessage(found.id, found.state, found.topic, found.route))
         if len(chosen.samples) < SAMPLES:
             chosen.samples.append(entry)
     return chosen

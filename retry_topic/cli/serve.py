@@ -36,6 +36,7 @@ from wheel_sched.observability import Endpoint, dead_parts, parse_address, unrea
 from wheel_sched.redacting import redacted
 from wheel_sched.store.embedded import EmbeddedServer
 from wheel_sched.store.embedded.settings import fsync_for
+from wheel_sched.store.members.announcer import DISPATCHER_EVERY_MS
 
 _LOOK_S = 1.0  # how soon the end of an embedded server is noticed; looking sends no command
 
@@ -90,6 +91,14 @@ _LOOK_S = 1.0  # how soon the end of an embedded server is noticed; looking send
     metavar="BYTES",
     help="Leave larger payloads in the Kafka retry topic; the store refers to them (default 0: store all).",
 )
+@click.option(
+    "--announce",
+    type=click.IntRange(0, 3600),
+    default=DISPATCHER_EVERY_MS // 1000,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often the service announces itself for `wheel-sched ps`; 0: never.",
+)
 @topics_options
 @json_option
 @pass_session
@@ -104,6 +113,7 @@ def serve(
     http: str | None,
     history: int,
     reference_above: int,
+    announce: int,
     topics: GroupTopics,
     as_json: bool,
 ) -> int:
@@ -133,6 +143,7 @@ def serve(
         reference_above=reference_above,
         secrets=secrets_of(settings),
         group_topics=topics,
+        announce_ms=announce * 1000,
     )
     if settings.kafka is not None:
         kafka_broker(settings).close()  # before a server is started: its settings can be wrong

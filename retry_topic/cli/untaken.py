@@ -1,7 +1,8 @@
 """Finds failed messages that no retry service reads: they are in a retry topic, and the store does not know them.
 
 `stats`, `list` and `doctor` report them for topics that are Redis streams. For topics on Kafka these commands point to
-`wheel-sched kafka lag`, which shows how far the intake of each group is. A topic counts as a retry topic when its name
+`wheel-sched kafka lag`, which shows how far the intake of each group is. On both, `stats` and `doctor` also report
+groups whose live consumers have no live service. A topic counts as a retry topic when its name
 ends with `.retry`, or when its oldest record was written by a consumer for a retry service. The cost is a few small
 commands for each topic. Nothing is changed.
 """
@@ -9,17 +10,23 @@ commands for each topic. Nothing is changed.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from retry_topic.brokers.protocol import Backlog, BacklogBroker, Broker
 from retry_topic.message.headers import RetryState, read
 from wheel_sched.cli.output import span
+from wheel_sched.cli.ps import place
 from wheel_sched.errors import BrokerError
+from wheel_sched.store import LiveMember
 
 NOT_ON_KAFKA = "not looked at on Kafka: `wheel-sched kafka lag GROUP` shows how far the intake is"
 _SUFFIX = ".retry"
-_NO_RETRIES = (".redelivery", ".dead")  # endings of a group's other topics, which hold no retries
+_REDELIVERY = ".redelivery"
+_NO_RETRIES = (_REDELIVERY, ".dead")  # endings of a group's other topics, which hold no retries
+_NAMED = 5  # groups in one command
 _SILENT_MS = 10_000  # a service asks for records once a second
 
 
@@ -33,6 +40,7 @@ class UntakenRetries:
         waiting: how many retries wait.
         oldest_ms: when the oldest one was written, epoch ms; None when that is unknown.
         silent_ms: how long no service has read the topic; None when none ever did.
+        announced: the live service that should read the topic, in words. Defaults to "": no service is live.
     """
 
     group: str
@@ -40,22 +48,13 @@ class UntakenRetries:
     waiting: int
     oldest_ms: int | None
     silent_ms: int | None
-
-    @property
-    def command(self) -> str:
-        """The command that starts a service for this retry topic."""
-        named = f" --retry-topic {self.topic}" if self._is_named else ""
-        return f"wheel-sched serve {self.group or 'GROUP'}{named}"
+    announced: str = ""
 
     @property
     def fix(self) -> str:
-        """Advice for the user: start the service, with the names of all the group's topics. Only one is known here."""
-        others = ", and with the --redelivery-topic and --dead-topic that its consumers have" if self._is_named else ""
-        return f"start `{self.command}`{others}"
-
-    @property
-    def _is_named(self) -> bool:
-        return self.topic != f"{self.group}{_SUFFIX}"
+        """Advice for the user: start the service. If one should run, look at its log first."""
+        start = start_service(self.group, self.topic)
+        return f"see the log of {self.announced}; if it has died, {start}" if self.announced else start
 
     def what(self, now_ms: int) -> str:
         """A sentence that says which retries wait and for how long."""
@@ -75,12 +74,69 @@ class UntakenRetries:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def untaken_retries(broker: Broker, named: str | None = None) -> list[UntakenRetries]:
+def start_service(group: str, topic: str) -> str:
+    """Advice to start the service of a group, with the names of all the group's topics. Only one is known here.
+
+    Args:
+        group: the group; "" when it is unknown.
+        topic: its retry topic.
+    """
+    if topic == f"{group}{_SUFFIX}":
+        return f"start `wheel-sched serve {quote(group)}`"
+    others = "and with the --redelivery-topic and --dead-topic that its consumers have"
+    return f"start `wheel-sched serve {quote(group or 'GROUP')} --retry-topic {quote(topic)}`, {others}"
+
+
+def service_for(topics: Sequence[str], members: Sequence[LiveMember]) -> str:
+    """The command that starts the service of the groups whose messages wait; "" when no group is known.
+
+    A group is known by the name of its redelivery topic, or by a live consumer that reads one of the topics.
+    """
+    groups = {
+        topic.removesuffix(_REDELIVERY) for topic in topics if topic.endswith(_REDELIVERY) and topic != _REDELIVERY
+    }
+    groups |= {one.member.name for one in members if one.member.retries_to and {*one.member.topics} & {*topics}}
+    return f"`wheel-sched serve {' '.join(map(quote, sorted(groups)[:_NAMED]))}`" if groups else ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnservedGroup:
+    """A group whose live consumers write failed messages to a retry topic that no live service takes in.
+
+    It may be served all the same: by a service that does not announce itself, or by Spark's intake.
+    """
+
+    group: str
+    topic: str
+
+    @property
+    def what(self) -> str:
+        """A sentence that says what is missing."""
+        return f"consumers of {self.group} write failed messages to {self.topic}, and no live service takes them in"
+
+    @property
+    def fix(self) -> str:
+        """Advice for the user: start the service."""
+        return start_service(self.group, self.topic)
+
+
+def unserved_groups(members: Sequence[LiveMember]) -> list[UnservedGroup]:
+    """Find the groups that have live consumers and no live service. It asks nothing: it compares the members."""
+    taken = {topic for one in members for topic in one.member.takes_in}
+    wanted = {(one.member.name, one.member.retries_to) for one in members if one.member.retries_to}
+    return [UnservedGroup(group, topic) for group, topic in sorted(wanted) if topic not in taken]
+
+
+def untaken_retries(
+    broker: Broker, named: str | None = None, members: Sequence[LiveMember] = (), now_ms: int = 0
+) -> list[UntakenRetries]:
     """Find the retry topics that hold messages and that no service reads.
 
     Args:
         broker: the broker of the topics. For a broker that cannot count a group's records, the result is empty.
         named: a retry topic that is not named after its group. Defaults to None.
+        members: the live members of the namespace. Defaults to none.
+        now_ms: the store's time, for words about members. Defaults to 0.
 
     Raises:
         BrokerError: the broker refused or did not answer.
@@ -101,7 +157,9 @@ def untaken_retries(broker: Broker, named: str | None = None) -> list[UntakenRet
         there = broker.backlog(topic, group)
         if there.waiting and (there.silent_ms is None or there.silent_ms > _SILENT_MS):
             oldest_ms = there.oldest.source.timestamp_ms if there.oldest is not None and there.oldest.source else None
-            found.append(UntakenRetries(group, topic, there.waiting, oldest_ms, there.silent_ms))
+            services = [one for one in members if topic in one.member.takes_in]
+            announced = place(max(services, key=lambda one: one.seen_ms), now_ms) if services else ""
+            found.append(UntakenRetries(group, topic, there.waiting, oldest_ms, there.silent_ms, announced))
     return found
 
 
@@ -121,12 +179,12 @@ def _is_untaken(state: RetryState) -> bool:
     return state.dialect == "own" and state.attempt > 0 and state.consumer_group is not None and by_consumer
 
 
-def untaken_lines(broker: Broker, named: str | None = None) -> list[str]:
+def untaken_lines(broker: Broker, named: str | None, members: Sequence[LiveMember]) -> list[str]:
     """The retry topics whose records no service takes in, as lines of text for listings."""
     if not isinstance(broker, BacklogBroker):
         return [f"retry topics are {NOT_ON_KAFKA}"]
     now_ms = time.time_ns() // 1_000_000
     try:
-        return [one.line(now_ms) for one in untaken_retries(broker, named)]
+        return [one.line(now_ms) for one in untaken_retries(broker, named, members, now_ms)]
     except BrokerError as error:  # without the right to look, the rest is still shown
         return [f"retry topics could not be looked at: {error}"]

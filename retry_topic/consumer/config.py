@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from wheel_sched.errors import ConfigError
+from wheel_sched.store.members.announcer import CONSUMER_EVERY_MS, every_problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class ConsumerConfig:
         history: how many attempts the store keeps, as in `ServiceConfig`. The consumer adds successes after a failure,
             in the background. Defaults to 0: no history.
         group_topics: the group's own topics, as in `ServiceConfig`. Defaults to those named after the group.
+        announce_ms: how often the consumer announces itself in the store, for `wheel-sched ps` and `doctor`. 0: never.
+            Defaults to 5 s.
     """
 
     concurrency: int = 8
@@ -44,6 +47,7 @@ class ConsumerConfig:
     destination: str = ""
     history: int = 0
     group_topics: GroupTopics = NAMED_AFTER_GROUP
+    announce_ms: int = CONSUMER_EVERY_MS
 
     def __post_init__(self) -> None:
         least = {"concurrency": 1, "idle_ms": 100, "crash_cap": 1, "parked_cap": 1, "history": 0}
@@ -59,7 +63,7 @@ class ConsumerConfig:
 def settings_problems(config: Any, least: Mapping[str, int], choices: Mapping[str, tuple[str, str]]) -> list[str]:
     """The problems of settings that consumers and services have in common, one text for each problem.
 
-    `secrets` and `group_topics` are always checked.
+    `secrets`, `group_topics` and `announce_ms` are always checked.
 
     Args:
         config: a `ConsumerConfig` or a `ServiceConfig`.
@@ -78,6 +82,8 @@ def settings_problems(config: Any, least: Mapping[str, int], choices: Mapping[st
     ]
     if not isinstance(config.group_topics, GroupTopics):
         problems.append(f"expected group_topics to be GroupTopics, got: {config.group_topics!r}")
+    if problem := every_problem("announce_ms", config.announce_ms):
+        problems.append(problem)
     return problems + secrets_problems(config.secrets)
 
 

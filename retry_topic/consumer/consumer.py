@@ -21,6 +21,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from retry_topic.brokers.protocol import (
     BrokerConsumer,
@@ -49,6 +50,8 @@ from retry_topic.message.topic_names import check_group
 from wheel_sched.errors import BrokerError, ConfigError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
+from wheel_sched.store.members import this_process
+from wheel_sched.store.members.announcer import MemberAnnouncer
 
 logger = logger_of("retry_topic.consumer")
 
@@ -112,7 +115,8 @@ class Consumer:
         self._stopped = threading.Event()
         self._state = "new"
         self._lock = threading.Lock()
-        # `start` makes these four
+        # `start` makes these five
+        self._announcer: MemberAnnouncer
         self._consumer: BrokerConsumer
         self._settler: Settler
         self._handlers: HandlerThreads | HandlerLoop
@@ -188,6 +192,15 @@ class Consumer:
             self._heads = KeyHeads(store, self._give, settler, lambda one: self._state_of(one.message))
             self._hand_over = self._heads.arrived
             self._ordered = [self._ordered_reader(topic) for topic in ordered]
+        member = this_process(
+            "consumer", self.group, topics=(*dict.fromkeys(self.topics), own["redelivery"]), retries_to=own["retry"]
+        )
+        self._announcer = MemberAnnouncer(
+            lambda: store,
+            lambda: replace(member, holds={"in_flight": len(self._in_flight)}),
+            config.announce_ms,
+            f"{self.group}-announce",
+        )
 
     def _ordered_reader(self, topic: str) -> OrderedReader:
         context = ReaderContext(
@@ -210,6 +223,7 @@ class Consumer:
         for reader in self._ordered:
             reader.start()
         self._spawn(self._poll, "poll", self._stopping)
+        self._announcer.start()
 
     def stop(self, timeout_s: float = 30.0) -> None:
         """Drain: read no more, wait up to `timeout_s` for running handlers, settle, leave the group. Idempotent.
@@ -254,6 +268,7 @@ class Consumer:
             self._threads["loop"].join(2)
         self._handlers.close()
         self._consumer.close()
+        self._announcer.stop()
 
     def _spawn(self, work: Callable[[], None], what: str, stopping: threading.Event) -> None:
         self._threads[what] = thread = RevivedThread(work, f"{self.group}-{what}", stopping)

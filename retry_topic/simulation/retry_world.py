@@ -201,6 +201,7 @@ class RetryWorld:
                 sweep_ms=SWEEP_MS,
                 publish_timeout_ms=20_000,
             ),
+            announce_ms=0,  # for people, and a call more in every history
         )
         service = RetryService(self._connection(), GROUP, self.policy, config=config)
         self._until_started(service.start)
@@ -213,6 +214,7 @@ class RetryWorld:
             crash_cap=CRASH_CAP,
             secrets=self.secrets,
             ordering="key" if self.ordered else "none",
+            announce_ms=0,
         )
         consumer = Consumer(self._connection(), TOPIC, self._handle, group=GROUP, config=config)
         self._until_started(consumer.start)

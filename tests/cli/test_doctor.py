@@ -45,7 +45,7 @@ def harmed(cli: Any, code: int, *options: str) -> set[tuple[str, str]]:
 CHECKS = [
     "python", "packages", "core",
     "server", "version", "eviction", "persistence", "failover", "scripts", "clock", "libraries",
-    "frozen", "backlog", "leases", "counters", "clock jumps", "dead letters", "records", "places",
+    "frozen", "members", "backlog", "leases", "counters", "clock jumps", "dead letters", "records", "places",
 ]  # fmt: skip
 
 

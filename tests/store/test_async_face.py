@@ -20,6 +20,7 @@ from wheel_sched.store.core.delay_store import AsyncDelayStore, Backend, DelaySt
 from wheel_sched.store.history import AsyncHistory, History
 from wheel_sched.store.known_ids import AsyncKnownIds, KnownIds
 from wheel_sched.store.log_intake import AsyncLogIntake, LogIntake
+from wheel_sched.store.members import AsyncMembers, Members
 from wheel_sched.store.redis.asyncio_backend import AsyncRedisBackend, async_client_for
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect
@@ -39,6 +40,7 @@ TWINS: dict[Any, Any] = {
     History: AsyncHistory,
     KnownIds: AsyncKnownIds,
     LogIntake: AsyncLogIntake,
+    Members: AsyncMembers,
     ShardOwnership: AsyncShardOwnership,
     WriterFences: AsyncWriterFences,
 }

@@ -40,6 +40,7 @@ _SERVER: Sequence[Check] = (
 )
 _NAMESPACE: Sequence[Check] = (
     doctor_namespace.frozen,
+    doctor_namespace.members,
     doctor_namespace.backlog,
     doctor_namespace.leases,
     doctor_namespace.counters,
@@ -189,6 +190,8 @@ def _examine(stack: contextlib.ExitStack, settings: Settings, url: str) -> Exami
 
     from wheel_sched.store.core.call import Call
     from wheel_sched.store.core.counts import Count
+    from wheel_sched.store.core.delay_store import DelayStore
+    from wheel_sched.store.members import Members
     from wheel_sched.store.redis.backend import RedisBackend, client_for
     from wheel_sched.store.redis.durability import SYNCED
     from wheel_sched.store.redis.round_trips import Dialect
@@ -210,7 +213,8 @@ def _examine(stack: contextlib.ExitStack, settings: Settings, url: str) -> Exami
         if isinstance(answer, Exception):
             raise answer
     now_ms = max((part.now_us for part in counts), default=0) // 1000
-    return ExaminedTarget(settings, url, client, info, config, shards, counts, now_ms)
+    members = Members(DelayStore(backend, shards=shards)).live() if shards else []
+    return ExaminedTarget(settings, url, client, info, config, shards, counts, now_ms, members)
 
 
 def _text(value: object) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from wheel_sched.config import Settings
 from wheel_sched.redacting import redacted_text
-from wheel_sched.store import Counts
+from wheel_sched.store import Counts, LiveMember
 
 Level = Literal["ok", "warn", "problem"]
 
@@ -46,6 +46,7 @@ class ExaminedTarget:
         shards: shard count of the namespace. Defaults to 0: the namespace does not exist.
         counts: counts of each shard, read in one round trip. Defaults to none.
         now_ms: the server's clock when the counts were read. Defaults to 0.
+        members: the live members of the namespace. Defaults to none.
     """
 
     settings: Settings
@@ -56,6 +57,7 @@ class ExaminedTarget:
     shards: int = 0
     counts: Sequence[Counts] = ()
     now_ms: int = 0
+    members: Sequence[LiveMember] = ()
 
 
 Check = Callable[[ExaminedTarget], Finding]

@@ -6,7 +6,8 @@ from typing import Any
 
 from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding, ok, problem, warn
 from wheel_sched.cli.output import span
-from wheel_sched.cli.overdue import NOTICED_MS, overdue, start_hint
+from wheel_sched.cli.overdue import NOTICED_MS, overdue, unreleased
+from wheel_sched.cli.ps import counted
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.items import STATES
@@ -23,6 +24,11 @@ def frozen(target: ExaminedTarget) -> Finding:
     return ok("frozen", "no maintenance is unfinished")
 
 
+def members(target: ExaminedTarget) -> Finding:
+    """Say which members are live. Whether one is missing is for the checks of what waits."""
+    return ok("members", f"live: {counted(target.members)}" if target.members else "none has announced itself")
+
+
 def backlog(target: ExaminedTarget) -> Finding:
     """Check that a dispatcher releases due items."""
     heads = [counts.due_head_ms for counts in target.counts if counts.due_head_ms is not None]
@@ -33,7 +39,9 @@ def backlog(target: ExaminedTarget) -> Finding:
         return ok("backlog", f"next due in {span(-late_ms)}")
     if late_ms < NOTICED_MS:
         return ok("backlog", f"the head is {span(late_ms)} late")
-    return problem("backlog", f"{overdue(_store(target)).words}: no dispatcher releases them", start_hint())
+    topics = sorted({topic for counts in target.counts for state, topic in counts.now if state == "due"})
+    what, fix = unreleased(topics, target.members, target.now_ms)
+    return problem("backlog", f"{overdue(_store(target)).words}: {what}", fix)
 
 
 def leases(target: ExaminedTarget) -> Finding:

@@ -51,6 +51,9 @@ class Extension:
         variables: environment variables, without the prefix WHEEL_SCHED_, that it reads itself. Defaults to none.
         dispatchers: names of programs that release due items, for hints such as "start a Celery worker". Defaults to
             none.
+        dispatcher_of: "module:function" that names the program for a namespace, called as `function(topics, members)`
+            with the topics of waiting items and the live members; returns text such as "`my-program orders`", or ""
+            when it does not know these topics. Defaults to "": there is no such function.
         server_checks: checks of `wheel-sched doctor` on a server: "module:function", called as
             `function(target, loaded)` with an `ExaminedTarget` and `Loaded` settings; returns a `Finding`. Defaults to
             none.
@@ -66,6 +69,7 @@ class Extension:
     settings: type[Settings] | None = None
     variables: tuple[str, ...] = ()
     dispatchers: tuple[str, ...] = ()
+    dispatcher_of: str = ""
     server_checks: tuple[str, ...] = ()
     namespace_checks: tuple[str, ...] = ()
     stats: tuple[str, ...] = ()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wheel_sched.cli.extensions import installed
+from wheel_sched.cli.extensions import installed, resolve
 from wheel_sched.cli.output import span
-from wheel_sched.store import DelayStore
+from wheel_sched.cli.ps import place
+from wheel_sched.store import DelayStore, LiveMember
 
 NOTICED_MS = 5_000  # an item that is later than this shows that no dispatcher runs: one would release it within ms
 _COUNTED = 1_000  # at most so many items of each shard are counted
@@ -41,6 +43,28 @@ def overdue(store: DelayStore) -> OverdueItems:
     return OverdueItems(sum(dues), max(dues, default=0) >= _COUNTED, max((0, *late)))
 
 
-def start_hint() -> str:
-    """What a user can do about overdue items."""
-    return f"start {installed().dispatchers}; if one runs, see its log"
+def unreleased(topics: Sequence[str], members: Sequence[LiveMember], now_ms: int) -> tuple[str, str]:
+    """Why overdue items are not released, as far as the live members show it, and what a user can do about it.
+
+    A member that was killed counts as live until its lease ends. A dispatcher that does not announce itself is unknown
+    here. So neither text is certain.
+
+    Args:
+        topics: the topics of the items that wait.
+        members: the live members of the namespace.
+        now_ms: the store's time.
+    """
+    releasing, start = [one for one in members if one.member.releases], _dispatchers_for(topics, members)
+    if not releasing:
+        return "no dispatcher releases them", f"start {start}; if one runs, see its log"
+    newest = place(max(releasing, key=lambda one: one.seen_ms), now_ms)
+    more = f" and {len(releasing) - 1:,} more" if len(releasing) > 1 else ""
+    what = f"no dispatcher releases them, although {newest}{more} should"
+    return what, f"see its log; if it has died, start {start}"
+
+
+def _dispatchers_for(topics: Sequence[str], members: Sequence[LiveMember]) -> str:
+    """What to start: the program that fits these topics, or all programs that may fit."""
+    extensions = installed().extensions
+    known = [resolve(one.dispatcher_of)(topics, members) for one in extensions if one.dispatcher_of]
+    return " or ".join(filter(None, known)) or installed().dispatchers

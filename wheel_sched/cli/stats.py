@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,8 +12,9 @@ from wheel_sched.cli.extensions import StatsPart, installed, resolve
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, relative, say, table, when
-from wheel_sched.cli.overdue import NOTICED_MS, OverdueItems, overdue, start_hint
-from wheel_sched.store import Counts, DelayStore
+from wheel_sched.cli.overdue import NOTICED_MS, OverdueItems, overdue, unreleased
+from wheel_sched.cli.ps import counted
+from wheel_sched.store import Counts, DelayStore, LiveMember, Members
 from wheel_sched.store.core.items import STATES
 from wheel_sched.store.ordering import OrderedKeys
 from wheel_sched.store.rate_limits import Flow, RateLimits
@@ -50,6 +52,7 @@ class _Answers(NamedTuple):
     parked: Mapping[str, int]
     flows: Sequence[Flow]
     late: OverdueItems
+    members: Sequence[LiveMember]
     parts: Sequence[StatsPart]
 
 
@@ -59,7 +62,7 @@ def _ask(store: DelayStore, session: Session) -> _Answers:
     flows, late = RateLimits(store).flows(), overdue(store)
     targets = [target for one in installed().extensions for target in one.stats]
     parts = [resolve(target)(store, session.loaded) for target in targets]
-    return _Answers(counts, store.shards, locked, parked, flows, late, parts)
+    return _Answers(counts, store.shards, locked, parked, flows, late, Members(store).live(), parts)
 
 
 def _as_json(answers: _Answers, namespace: str) -> dict[str, Any]:
@@ -69,6 +72,7 @@ def _as_json(answers: _Answers, namespace: str) -> dict[str, Any]:
         "ordered": {"locked_keys": answers.locked, "parked": parked},
         "flows": [_flow(flow) for flow in answers.flows],
         "overdue": answers.late.count,
+        "members": dict(Counter(one.member.kind for one in answers.members)),
         **{name: value for part in answers.parts for name, value in part.fields.items()},
     }
 
@@ -89,7 +93,10 @@ def _say(answers: _Answers) -> None:
     say()
     say(f"next due   {'nothing waits' if counts.due_head_ms is None else when(counts.due_head_ms, now_ms)}")
     if late.late_ms >= NOTICED_MS:
-        say(f"overdue    {late.words}: no dispatcher releases them; {start_hint()}")
+        topics = sorted(topic for state, topic in counts.now if state == "due")
+        say(f"overdue    {late.words}: {'; '.join(unreleased(topics, answers.members, now_ms))}")
+    if answers.members:
+        say(f"live       {counted(answers.members)}")
     for part in answers.parts:
         for word, text in part.lines:
             say(f"{word.ljust(10)} {text}")

@@ -2,8 +2,8 @@
 
 `open_store` opens a store. `DelayStore` has the methods that every user needs. Each further capability is a small class
 over an open store: `OrderedKeys`, `RateLimits`, `LogIntake`, `AttemptCounts`, `KnownIds`, `WriterFences`,
-`ShardOwnership`, `History` and `ServerPush`. `rooms` lists the folders of this package, one for the core and one for
-each capability.
+`ShardOwnership`, `History`, `Members` and `ServerPush`. `rooms` lists the folders of this package, one for the core and
+one for each capability.
 
 The design is a durable form of Kafka's purgatory of delayed operations. It has leases instead of pops, because a popped
 message is lost when its process dies.
@@ -22,6 +22,7 @@ from wheel_sched.store.core.sweep import Swept
 from wheel_sched.store.history import AsyncHistory, History
 from wheel_sched.store.known_ids import AsyncKnownIds, KnownIds
 from wheel_sched.store.log_intake import AsyncLogIntake, LogIntake, Position
+from wheel_sched.store.members import AsyncMembers, LiveMember, Member, Members
 from wheel_sched.store.ordering import OrderedKeys
 from wheel_sched.store.push import AsyncServerPush, Pushed, Refused, ServerPush
 from wheel_sched.store.push.push_form import PushForm, decode_push, encode_push
@@ -37,6 +38,7 @@ __all__ = [
     "AsyncHistory",
     "AsyncKnownIds",
     "AsyncLogIntake",
+    "AsyncMembers",
     "AsyncServerPush",
     "AsyncShardOwnership",
     "AsyncWriterFences",
@@ -54,8 +56,11 @@ __all__ = [
     "History",
     "Item",
     "KnownIds",
+    "LiveMember",
     "LogIntake",
     "Marker",
+    "Member",
+    "Members",
     "Next",
     "OrderedKeys",
     "Outcome",

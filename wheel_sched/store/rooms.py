@@ -18,6 +18,7 @@ from wheel_sched.store.core.shard import RoomState
 from wheel_sched.store.history import HistoryInMemory
 from wheel_sched.store.known_ids import KnownIdsInMemory
 from wheel_sched.store.log_intake import LogIntakeInMemory
+from wheel_sched.store.members import MembersInMemory
 from wheel_sched.store.ordering.operations import OrderingInMemory
 from wheel_sched.store.rate_limits import RateLimitsInMemory
 from wheel_sched.store.shard_ownership import OwnershipInMemory
@@ -48,6 +49,7 @@ ROOMS = (
     Room("rate_limits", RateLimitsInMemory),
     Room("shard_ownership", OwnershipInMemory),
     Room("history", HistoryInMemory),
+    Room("members", MembersInMemory),
     Room("push"),
     Room("maintenance"),
 )

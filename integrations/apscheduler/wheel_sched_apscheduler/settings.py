@@ -34,6 +34,7 @@ class SharedStoreSettings:
     history: int
     quarantine_refusals: int
     quarantine_after_ms: int
+    announce_s: float
 
 
 def whole(name: str, value: Any, least: int, greatest: int | None, problems: list[str]) -> int:

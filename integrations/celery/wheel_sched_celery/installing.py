@@ -8,6 +8,7 @@ from typing import Any
 from celery.utils.imports import symbol_by_name
 
 from wheel_sched.errors import ConfigError
+from wheel_sched_celery.announcing import AnnounceStep
 from wheel_sched_celery.hold.producing import HoldingAMQP, holding
 from wheel_sched_celery.release.dispatcher_step import DispatcherStep
 from wheel_sched_celery.remote_control import commands  # noqa: F401  # the `celery` program knows a command once it is registered
@@ -52,5 +53,5 @@ def install(
     app.wheel = wheel
     app.amqp_cls = holding(symbol_by_name(app.amqp_cls))
     app.steps["consumer"].add(TakeoverStep)
-    app.steps["worker"].update((WheelTimerStep, CollectorStep, DispatcherStep))
+    app.steps["worker"].update((WheelTimerStep, CollectorStep, DispatcherStep, AnnounceStep))
     return wheel

@@ -15,13 +15,15 @@ from typing import Any, Final
 
 from wheel_sched.duration import parse_duration
 from wheel_sched.errors import ConfigError
+from wheel_sched.store.members.announcer import DISPATCHER_EVERY_MS, every_problem
 
 PREFIX = "wheel_"
 HORIZON_MS: Final = 2_000
 LEAD_MS: Final = 1_000  # workers fetch the tasks of a burst this long before they are due
 _DAY_MS: Final = 86_400_000
 ON_OUTAGE = ("stock", "refuse")
-_DURATIONS = ("horizon", "lead", "timeout", "drain_timeout")
+_DURATIONS = ("horizon", "lead", "timeout", "drain_timeout", "announce")
+_MAY_BE_ZERO = ("lead", "announce")
 
 
 class _Unset:
@@ -60,6 +62,7 @@ class WheelSettings:
         timeout: how long one call on the store may take, in producers and workers. No worker's loop waits for it.
             Defaults to 5 s.
         drain_timeout: how long a stopping worker waits for its dispatcher's publishes. Defaults to 10 s.
+        announce: how often a worker announces itself in the store, for `wheel-sched ps`; 0 = never. Defaults to 1 min.
     """
 
     url: Any = field(default=None, repr=False)  # it may hold a password
@@ -74,6 +77,7 @@ class WheelSettings:
     takeover: bool = True
     timeout: int = 5_000
     drain_timeout: int = 10_000
+    announce: int = DISPATCHER_EVERY_MS
 
     @property
     def holds(self) -> bool:
@@ -155,8 +159,10 @@ def _checked(name: str, value: Any, place: str, problems: list[str]) -> Any:
         if value is None and name == "horizon":
             return None
         length_ms = duration_ms(value)
-        if length_ms is None or (length_ms <= 0 and name != "lead"):
+        if length_ms is None or (length_ms <= 0 and name not in _MAY_BE_ZERO):
             problems.append(f'expected {place} to be a duration such as "2s", "500ms" or seconds, got: {value!r}')
+        elif name == "announce" and (problem := every_problem(place, length_ms)):
+            problems.append(problem)
         return length_ms
     if name in ("dispatch", "takeover"):
         if not isinstance(value, bool):

@@ -11,6 +11,7 @@ from retry_topic import Consumer, ConsumerConfig, GroupTopics, Message, RetrySer
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.message.headers import RetryState, write
 from wheel_sched.errors import BrokerError
+from wheel_sched.store import Member, Members
 
 if TYPE_CHECKING:
     from retry_topic import Connection
@@ -70,7 +71,7 @@ def test_doctor_adds_the_checks_of_retry_topics(cli: Any, connection: Connection
     found = {finding["check"]: finding for finding in cli.json("doctor")["findings"]}
     assert found["hand-over"]["evidence"].startswith("one script: exactly once")
     assert found["retries"]["level"] == "ok"
-    assert len(found) == 21
+    assert len(found) == 22
 
 
 def test_doctor_finds_them(cli: Any, forgotten: None) -> None:
@@ -96,6 +97,55 @@ def test_a_service_that_was_stopped_is_one(cli: Any, connection: Connection) -> 
         pass
     connection.broker.publish([Message("billing.retry", b"1")])
     assert "1 retry waits in billing.retry, for " in cli("stats").stdout
+
+
+def check_of_retries(cli: Any, *options: str, code: int) -> dict[str, str]:
+    findings = cli.json(*options, "doctor", code=code)["findings"]
+    (found,) = [one for one in findings if one["check"] == "retries"]
+    return found  # type: ignore[no-any-return]
+
+
+def test_a_live_service_that_reads_nothing_is_named(cli: Any, connection: Connection, forgotten: None) -> None:
+    """A service is live and its topic is not read: it is stuck, or it was killed and its lease has not ended. The
+    advice is to look at its log before another one is started."""
+    service = Member("retry-service", "billing", takes_in=("billing.retry",), host="web-1", pid=77)
+    Members(connection.store).announce(service, 60_000)
+    found = check_of_retries(cli, code=1)
+    assert "5 retries wait in billing.retry" in found["evidence"]
+    assert found["fix"].startswith("see the log of retry-service billing (pid 77 on web-1, seen ")
+    assert found["fix"].endswith("; if it has died, start `wheel-sched serve billing`")
+    for text in (cli("stats").stdout, cli("list").stderr):
+        assert "see the log of retry-service billing (pid 77 on web-1" in text
+
+
+@pytest.mark.parametrize("options", [(), ("--kafka", "127.0.0.1:1")])
+def test_live_consumers_without_a_live_service_are_found(
+    cli: Any, connection: Connection, options: tuple[str, ...]
+) -> None:
+    """`doctor` warns before a message has failed, and with Kafka too: it compares what the members say."""
+    connection.broker.create_topic("orders")
+    with Consumer(connection, "orders", fails, group="billing"):
+        until_s = time.monotonic() + 30
+        while not Members(connection.store).live():
+            assert time.monotonic() < until_s
+            time.sleep(0.005)  # polls until the consumer has announced itself
+        found = check_of_retries(cli, *options, code=0)
+        assert found["level"] == "warn"
+        assert "consumers of billing write failed messages to billing.retry, and no live service" in found["evidence"]
+        assert found["fix"] == "start `wheel-sched serve billing`"
+        assert cli.json(*options, "stats")["unserved"] == [{"group": "billing", "topic": "billing.retry"}]
+        assert "takes them in: start `wheel-sched serve billing`" in cli(*options, "stats").stdout
+        Members(connection.store).announce(Member("retry-service", "b", takes_in=("billing.retry",)), 60_000)
+        assert check_of_retries(cli, *options, code=0)["level"] == "ok"
+        assert cli.json(*options, "stats")["unserved"] == []
+
+
+def test_what_is_untaken_is_reported_once(cli: Any, connection: Connection, forgotten: None) -> None:
+    """A topic with waiting retries is not reported a second time for its consumers."""
+    Members(connection.store).announce(Member("consumer", "billing", retries_to="billing.retry"), 60_000)
+    assert cli.json("stats")["unserved"] == []
+    assert cli("stats").stdout.count("billing.retry") == 1
+    assert check_of_retries(cli, code=1)["level"] == "problem"
 
 
 def test_a_retry_topic_of_another_name_is_found_by_the_settings(
@@ -186,6 +236,26 @@ def test_items_that_no_dispatcher_releases_are_reported(cli: Any, wait_for: Any)
     assert found["level"] == "problem"
     assert "3 items are overdue, the first by 1m" in found["evidence"]
     assert "wheel-sched serve" in found["fix"]
+
+
+@pytest.mark.parametrize("topic", ["billing.redelivery", "orders"])
+def test_the_service_of_overdue_messages_is_named(cli: Any, connection: Connection, wait_for: Any, topic: str) -> None:
+    """The group is known by its redelivery topic, or by a live consumer that reads the topic."""
+    wait_for("m", now_ms() - 60_000, topic=topic)
+    consumer = Member("consumer", "billing", topics=("orders", "billing.redelivery"), retries_to="billing.retry")
+    Members(connection.store).announce(consumer, 60_000)
+    advice = "start `wheel-sched serve billing`; if one runs, see its log"
+    assert f"no dispatcher releases them; {advice}" in cli("stats").stdout
+    (found,) = [one for one in cli.json("doctor", code=1)["findings"] if one["check"] == "backlog"]
+    assert found["fix"] == advice
+
+
+def test_a_command_that_is_shown_can_be_copied(cli: Any, connection: Connection, wait_for: Any) -> None:
+    """Names come from messages and members. A name with characters of the shell is quoted."""
+    wait_for("m", now_ms() - 60_000, topic="$(reboot).redelivery")
+    assert "start `wheel-sched serve '$(reboot)'`" in cli("stats").stdout
+    Members(connection.store).announce(Member("consumer", "a;b", retries_to="a;b.retry"), 60_000)
+    assert "start `wheel-sched serve 'a;b'`" in cli("stats").stdout
 
 
 def test_what_has_just_come_due_is_no_finding(cli: Any, wait_for: Any) -> None:

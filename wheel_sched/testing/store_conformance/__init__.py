@@ -30,6 +30,7 @@ from wheel_sched.testing.store_conformance.history import HistoryCases
 from wheel_sched.testing.store_conformance.known_ids import KnownIdCases
 from wheel_sched.testing.store_conformance.listing import ListingCases
 from wheel_sched.testing.store_conformance.log_intake import LogIntakeCases
+from wheel_sched.testing.store_conformance.members import MemberCases
 from wheel_sched.testing.store_conformance.ordering import OrderingCases
 from wheel_sched.testing.store_conformance.rate_limits import RateLimitCases
 from wheel_sched.testing.store_conformance.scheduling import SchedulingCases
@@ -58,6 +59,7 @@ class StoreConformance(
     RateLimitCases,
     ShardOwnershipCases,
     HistoryCases,
+    MemberCases,
 ):
     """The tests of all capabilities of a store. Subclass it, and give the subclass a `make_backend` fixture."""
 

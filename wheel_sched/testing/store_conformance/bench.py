@@ -15,6 +15,7 @@ from wheel_sched.store.core.settle import Dead, Done
 from wheel_sched.store.history import History
 from wheel_sched.store.known_ids import KnownIds
 from wheel_sched.store.log_intake import LogIntake
+from wheel_sched.store.members import Members
 from wheel_sched.store.ordering import OrderedKeys
 from wheel_sched.store.rate_limits import RateLimits
 from wheel_sched.store.shard_ownership import ShardOwnership
@@ -101,6 +102,10 @@ class Bench:
     @property
     def history(self) -> History:
         return self.capability(History)
+
+    @property
+    def members(self) -> Members:
+        return self.capability(Members)
 
     @property
     def now_ms(self) -> int:

@@ -147,6 +147,7 @@ class JobWorld:
             delivery="at_most_once" if options["at_most_once"] else "at_least_once",
             max_sleep_s=MAX_SLEEP_S,
             history=options["history"],
+            announce_s=0,
         )
 
     def _started(self, kind: type[BackgroundScheduler], *, paused: bool = False) -> Any:

@@ -11,7 +11,7 @@ allow-list, and as pickle only if you ask for it. `scheduler_pass` explains how 
 Cost. A pass makes one round trip for all its jobs: it settles ended occurrences and claims due ones. An idle scheduler
 claims once in `max_sleep_s`. A blocking read on the server learns of jobs that other processes have made due earlier.
 
-Threads. Any thread may call any method. From `start` to `shutdown` the jobstore runs two threads. Errors of the store
+Threads. Any thread may call any method. From `start` to `shutdown` the jobstore runs three threads. Errors of the store
 never reach a scheduler's loop: if the store does not answer, a pass gets no jobs and the time of the next try.
 """
 
@@ -25,6 +25,7 @@ from typing import Any
 
 from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable
 from wheel_sched.store import DelayStore
+from wheel_sched.store.members.announcer import MemberAnnouncer
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.codec.signing import Secret, secret_for, warn_once
 from wheel_sched_apscheduler.codec.triggers import is_built_in
@@ -41,6 +42,7 @@ from wheel_sched_apscheduler.settings import (
     seconds,
     whole,
 )
+from wheel_sched_apscheduler.stores.announcing import announcer_of
 from wheel_sched_apscheduler.stores.connection import OccurrenceSettler, StoreConnection
 from wheel_sched_apscheduler.stores.next_pass import NextPass
 from wheel_sched_apscheduler.stores.pending_adds import PendingAdds
@@ -82,6 +84,8 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         quarantine_refusals: after how many rounds of refusals a job is quarantined, see `loading`. A process refuses a
             job if it lacks the function, the executor or the secret. Defaults to 10.
         quarantine_after_s: how long after the first refusal a job is quarantined at the earliest. Defaults to 600.
+        announce_s: how often a process announces its scheduler in the store, for `wheel-sched ps`; 0 = never. Defaults
+            to 10.
 
     Raises:
         ConfigError: names everything that is wrong; nothing was opened.
@@ -112,6 +116,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         history: int = 1000,
         quarantine_refusals: int = 10,
         quarantine_after_s: float = 600.0,
+        announce_s: float = 10.0,
     ) -> None:
         super().__init__()
         problems: list[str] = []
@@ -132,6 +137,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             history=whole("history", history, 0, None, problems),
             quarantine_refusals=whole("quarantine_refusals", quarantine_refusals, 1, None, problems),
             quarantine_after_ms=int(seconds("quarantine_after_s", quarantine_after_s, 0, year_s, problems) * 1000),
+            announce_s=seconds("announce_s", announce_s, 0, 43_200, problems),
         )
         allow_pickle = flag("allow_pickle", allow_pickle, problems)
         if sum(target is not None for target in (url, client, store)) > 1:
@@ -154,6 +160,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self.repository = JobRepository(*parts, self.tracker.planner_of, counts_runs=max_instances_scope == "store")
         self._pending_adds = PendingAdds(self.repository)
         self._settler: OccurrenceSettler | None = None
+        self._announcer: MemberAnnouncer | None = None
         self._failures = 0  # passes in a row without a store
         self._pass_until_s = 0.0  # a pass is expected before this, on the monotonic clock
         self._next_pass = NextPass()
@@ -162,7 +169,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
     # Start and end.
 
     def start(self, scheduler: Any, alias: str) -> None:
-        """Open the store and start the two threads. If the store does not answer yet, one of them waits for it.
+        """Open the store and start the threads. If the store does not answer yet, one of them waits for it.
 
         Raises:
             StoreError: the store answers but cannot be used, see `store`. The scheduler does not start either.
@@ -185,6 +192,8 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         )
         settler.start()
         self._settler = settler
+        self._announcer = announcer_of(self.connection, scheduler, alias, self.tracker, self.settings.announce_s)
+        self._announcer.start()
 
     def shutdown(self) -> None:
         """Report ended occurrences to the store. Running ones keep their leases until the run or the process ends."""
@@ -193,6 +202,8 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         settler, self._settler = self._settler, None
         self.tracker.history.closing = True  # the next flush writes all of it
         self._pending_adds.close()
+        if self._announcer is not None:
+            self._announcer.stop()
         if settler is not None:
             try:
                 self.tracker.flush()  # now: the process may end as soon as this returns
@@ -340,17 +351,6 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         """Call `flush`, unless a pass comes soon. That pass sends everything, and must not wait for the settler."""
         if self._closed or time.monotonic() > self._pass_until_s:  # after a shutdown no pass comes
             self.tracker.flush()
-
-    def _is_running(self, occurrence: Occurrence) -> bool:
-        """Whether an occurrence runs, as far as this process can see. A broken executor reports no end."""
-        scheduler = self._scheduler
-        if scheduler is None or self.driven:
-            return occurrence.submitted
-        executor = scheduler._executors.get(occurrence.job.executor)
-        instances = getattr(executor, "_instances", None)
-        known = instances is None or occurrence.job_id in instances
-        occurrence.unseen = 0 if known else occurrence.unseen + 1
-        return occurrence.alive
 
     def _wake_for(self, due_ms: int) -> None:
         """Wake the scheduler if it would sleep beyond this due time. Any thread may call it."""

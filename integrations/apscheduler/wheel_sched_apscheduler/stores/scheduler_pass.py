@@ -137,6 +137,17 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         """What `get_next_run_time` returns outside of a pass: the earliest next run time, None = there is none."""
         raise NotImplementedError
 
+    def _is_running(self, occurrence: Occurrence) -> bool:
+        """Whether an occurrence runs, as far as this process can see. A broken executor reports no end."""
+        scheduler = self._scheduler
+        if scheduler is None or self.driven:
+            return occurrence.submitted
+        executor = scheduler._executors.get(occurrence.job.executor)
+        instances = getattr(executor, "_instances", None)
+        known = instances is None or occurrence.job_id in instances
+        occurrence.unseen = 0 if known else occurrence.unseen + 1
+        return occurrence.alive
+
     # The five calls.
 
     def start(self, scheduler: Any, alias: str) -> None:

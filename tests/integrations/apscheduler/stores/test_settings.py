@@ -21,6 +21,7 @@ TEXTS = {
     "max_instances_scope": "process",
     "quarantine_refusals": "3",
     "quarantine_after_s": "1.5",
+    "announce_s": "0.5",
     "allow": "myapp, other:send",
     "aliases": "old.place:f=myapp:f, older:g = other:send",
     "triggers": f"{__name__}:Never",
@@ -40,7 +41,7 @@ def test_every_setting_of_a_shared_store_may_be_text() -> None:
     settings, options = store.settings, store.connection.options
     assert (settings.lease_ms, settings.max_sleep_s, settings.batch) == (5000, 0.5, 100)
     assert (options["shards"], options["replicas"]) == (2, 2)
-    assert (settings.quarantine_refusals, settings.quarantine_after_ms) == (3, 1500)
+    assert (settings.quarantine_refusals, settings.quarantine_after_ms, settings.announce_s) == (3, 1500, 0.5)
     assert store.codec._values.allow_pickle is False
     allowed = store.codec.allowed
     assert [allowed.permits(ref) for ref in ("myapp.jobs:f", "other:send", "other:g")] == [True, True, False]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from celery.utils.imports import symbol_by_name
 from celery.worker.components import Beat, Pool
+from wheel_sched_celery.announcing import AnnounceStep
 from wheel_sched_celery.release.dispatcher_step import DispatcherStep
 
 if TYPE_CHECKING:
@@ -39,12 +40,13 @@ def test_a_dispatchers_threads_import_nothing(stages: Stages, apart: bool) -> No
         timeout=50,
     )
     report: dict[str, Any] = json.loads(done.stdout)
-    assert (report["imported"], report["info"]["published"]) == ([], 1), done.stderr
+    assert (report["imported"], report["info"]["published"], report["info"]["members"]) == ([], 1, 1), done.stderr
 
 
 def test_embedded_beat_is_forked_before_the_dispatcher_starts() -> None:
     """The dispatcher's step requires the steps Pool and Beat, so Celery starts it after them."""
-    assert {symbol_by_name(step) for step in DispatcherStep.requires} == {Pool, Beat}
+    for step in (DispatcherStep, AnnounceStep):
+        assert {symbol_by_name(each) for each in step.requires} == {Pool, Beat}
 
 
 def test_embedded_beat_holds_its_tasks(stage: Stage, tmp_path: Path) -> None:

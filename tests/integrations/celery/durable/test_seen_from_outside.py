@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from wheel_sched_celery.management import HeldTasks
+
+from wheel_sched.store import Members
 
 if TYPE_CHECKING:
     from conftest import Stage
@@ -91,6 +94,26 @@ def test_events_tell_of_held_tasks_and_their_state_ends_as_in_stock(stage: Stage
         assert events.state.tasks[task_id].state == "SUCCESS"
     scheduled = next(event for event in events.seen[theirs.id] if event["type"] == "task-scheduled")
     assert (scheduled["name"], scheduled["queue"]) == ("note", "celery")
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_worker_is_a_live_member_until_it_stops(stage: Stage, pool: str) -> None:
+    """`wheel-sched ps` reads this list. The worker has one entry, whatever its pool, and leaves the list at a warm
+    shutdown."""
+    live = Members(stage.store).live
+    worker = stage.worker(pool=pool).wait_ready()
+    stage.wait_until(lambda: len(live()) == 1, "it was announced")
+    (found,) = live()
+    assert (found.member.kind, found.member.name) == ("celery-worker", f"{worker.name}@test")
+    assert found.member.pid == worker.process.pid
+    assert set(found.member.topics) >= {"celery", "left", "right"}
+    assert found.member.releases
+    stage.app.send_task("note", ("it works",))
+    stage.wait_runs(1)
+    assert len(live()) == 1
+    worker.send(signal.SIGTERM)
+    worker.wait_ended()
+    assert live() == []
 
 
 def test_one_of_several_workers_lists_what_is_held(stage: Stage) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -48,6 +48,12 @@ def app(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Celery]:
     app.close()  # which leaves the connections of the result backend to the garbage collector
     app.backend.result_consumer.stop()
     app.backend.client.connection_pool.disconnect()
+
+
+@pytest.fixture
+def other_app() -> Callable[..., Celery]:
+    """Makes an app, see `make_app`. The test closes it."""
+    return make_app
 
 
 @pytest.fixture

@@ -27,14 +27,16 @@ sys.addaudithook(hook)
 
 from celery import Celery  # noqa: E402  # after the hook
 from wheel_sched_celery import install  # noqa: E402
+from wheel_sched_celery.announcing import AnnounceStep  # noqa: E402
 from wheel_sched_celery.release.dispatcher_step import DispatcherStep  # noqa: E402
 
 app = Celery("imports", broker=os.environ["BROKER"], set_as_current=False)
 install(app, os.environ["STORE"], horizon=0.2, lead=0.1)
-worker: Any = SimpleNamespace(app=app, wheel_dispatcher=None)
-step = DispatcherStep(worker)
-step.create(worker)
-step.start(worker)
+worker: Any = SimpleNamespace(app=app, wheel_dispatcher=None, hostname="w@here")
+step, announcing = DispatcherStep(worker), AnnounceStep(worker)
+for each in (step, announcing):
+    each.create(worker)
+    each.start(worker)
 app.send_task("note", countdown=0.4)
 until_s = time.monotonic() + 20
 while time.monotonic() < until_s:
@@ -42,7 +44,13 @@ while time.monotonic() < until_s:
     if info.get("published"):
         break
     time.sleep(0.02)  # other threads make it true, without a signal
-step.stop(worker)
+from wheel_sched.store import Members  # noqa: E402  # here and not above: the threads must not need it
+
+while time.monotonic() < until_s and not Members(app.wheel.store).live():
+    time.sleep(0.02)
+info["members"] = len(Members(app.wheel.store).live())
+for each in (announcing, step):
+    each.stop(worker)
 sys.stdout.write(json.dumps({"imported": imported, "info": info}))
 sys.stdout.flush()
 os._exit(0)
