@@ -74,11 +74,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def kafka_report(missing: Sequence[str], ended: Counter[tuple[str, str]]) -> str:
-    """Describe what a run shows of Kafka without a real broker: how tests on stand-ins ended, and what is not shown.
+    """Describe what a run without a real Kafka broker shows, and what it does not.
+
+    Tests use a stand-in in place of a real broker. The text counts the outcomes of the tests on each stand-in.
 
     Args:
         missing: programs that a real broker would need.
-        ended: how often a test ended in a way, by (stand-in, way).
+        ended: the number of tests by stand-in and outcome, such as "passed" or "skipped".
     """
     tried, untried = [], []
     for name, what in STAND_INS.items():

@@ -34,16 +34,16 @@ def pytest_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_module_of_the_cores_tests_imports_a_guest() -> None:
-    """Without guests, pytest can still collect all tests of the core."""
+    """Pytest can collect the core's tests when no package of this project but `wheel_sched` can be imported."""
     done = pytest_alone("--collect-only", *(f"tests/{folder}" for folder in FOLDERS))
     assert done.returncode == 0, done.stdout[-3_000:]
 
 
 @pytest.mark.parametrize("folder", ["cli", "observability"])
 def test_the_cores_tests_pass(folder: str) -> None:
-    """Without guests, the tests pass in the two folders of the core that have most to do with guests.
+    """The tests in the folder pass when no package of this project but `wheel_sched` can be imported.
 
-    `.ci/run` also runs the tests of the store without guests, on the oldest supported server.
+    `.ci/run` runs the tests of the store in the same way, on the oldest supported server.
     """
     done = pytest_alone(f"tests/{folder}")
     assert done.returncode == 0, done.stdout[-3_000:]

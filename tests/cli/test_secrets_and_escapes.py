@@ -61,8 +61,10 @@ def test_no_part_of_a_secret_is_shown(url: str) -> None:
     ],
 )
 def test_parameters_that_look_harmless_are_shown(url: str) -> None:
-    """URL parameters with numbers, "none" or the path of a certificate file are shown, and so are fragments of
-    other URLs."""
+    """A Redis URL shows parameters with numbers, "none" or the path of a certificate file.
+
+    An embedded or https URL shows its fragment.
+    """
     assert redacted(url) == redacted_text(url) == url
 
 

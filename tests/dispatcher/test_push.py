@@ -86,8 +86,10 @@ def ids(client: redis.Redis, stream: str) -> list[str]:
 
 
 def test_nothing_is_early_by_the_receivers_own_clock(bench: Bench, redis_client: redis.Redis) -> None:
-    """300 messages become due within a second. No stream entry has an id, the server's arrival time, before its due
-    time."""
+    """300 messages become due within a second, and none arrives before its due time.
+
+    The id of a stream entry contains the time of its arrival by the server's clock.
+    """
     bench.start(PushTarget(create=True), push_batch=50)
     now_ms = bench.store.counts().now_us // 1000
     bench.store.schedule([bench.stream(f"m{n}", due_ms=now_ms + 200 + n * 10 // 3) for n in range(300)])

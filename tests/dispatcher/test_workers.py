@@ -42,7 +42,7 @@ def published(lease_until_ns: int, now_ms: int) -> tuple[list[str], Batch]:
 
 
 def test_a_batch_under_lease_is_published() -> None:
-    """The publisher gets a batch before its lease ends."""
+    """A batch whose lease has not ended is published."""
     ids, batch = published(lease_until_ns=1_000_000_000, now_ms=999)
     assert ids == ["a"]
     assert batch.answers == [Done("a")]

@@ -39,7 +39,7 @@ def server_of(store: DelayStore) -> Any:
 
 @pytest.fixture
 def shared(folder: Path, run_owner: RunOwner) -> Any:
-    """A process that owns a folder's server and has stored an item, and two stores of this process that share it."""
+    """A process that owns a folder's server and has stored an item there, and two stores opened on the same server."""
     owner = run_owner(OWN)
     assert owner.stdout is not None
     owner.stdout.readline()

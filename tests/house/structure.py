@@ -162,7 +162,7 @@ def _contracts(root: Path) -> tuple[Layers, ...]:
 
 
 def _contracts_of(root: Path) -> Iterable[Layers]:
-    """The layers of each contract and container in pyproject.toml."""
+    """The layers that each `layers` contract of import-linter in pyproject.toml lists, for each container of it."""
     path = root / "pyproject.toml"
     linter = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("importlinter", {}) if path.exists() else {}
     for contract in linter.get("contracts", []):
