@@ -55,7 +55,7 @@ class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]  # the type of
 
 
 def compiled(source: Path, folder: Path) -> Path:
-    """Compile `source`, with all files in `folder`. Returns the path of the extension module."""
+    """Compile `source`, and write all files that this makes into `folder`. Returns the path of the extension module."""
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 

@@ -2,5 +2,5 @@
 
 Each benchmark starts the servers that it needs, and measures a baseline in the same run. The compared programs take
 turns in several rounds, and a figure is a median over the rounds. A gate is a bound in the code that a figure must
-keep. docs/benchmarks.md says what each figure means.
+keep. docs/internals/figures.md says what each figure means.
 """

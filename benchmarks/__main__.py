@@ -1,9 +1,9 @@
 """The command line of the benchmarks: it prints one JSON object or a table on stdout, and progress on stderr.
 
-A benchmark is a module of this package with `FIGURES`, `QUICK`, `FULL` and `run(sizes)`. It may also have
-`sections(result)` (more tables for docs/benchmarks.md, by name), `write_plots(result, folder)`, and, when it also
-measures on the JVM, `JVM_FIGURES` and `run(sizes, jvm=True)`. With `--check` the exit code is 1 when a figure misses
-its gate, and 3 when the machine was not fit to measure. Otherwise it is 0.
+A benchmark is a module of this package with `FIGURES`, `QUICK`, `FULL`, `run(sizes)` and `measured(sizes)` (how long
+each figure of such a run is measured). It may also have `sections(result)` (more tables for docs/internals/figures.md,
+by name), `write_plots(result, folder)`, and, when it also measures on the JVM, `JVM_FIGURES` and
+`run(sizes, jvm=True)`. `--help` lists the exit codes.
 """
 
 from __future__ import annotations
@@ -11,18 +11,27 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import fitness
-from benchmarks.figures import Figure, missed
+from benchmarks import fitness, history
+from benchmarks.figures import Figure, Result, missed
+from benchmarks.history import Loss, Run
 from benchmarks.report import markdown, reasons, table, write_section
 
 # Imported by name: a benchmark needs only its own packages.
 BENCHMARKS = ("store", "dispatch", "wheel", "purgatory", "apscheduler", "celery", "spark", "kafka", "simulator")
 
-OK, MISSED, UNFIT = 0, 1, 3
+OK, MISSED, UNUSABLE, UNFIT, WORSE = range(5)
+_EXIT_CODES = """exit codes:
+  0  measured; with --check: every gate is kept
+  1  with --check: a gate is missed
+  2  the arguments or the history cannot be used, and nothing was measured
+  3  with --check: the machine was not fit to measure, and nothing was judged
+  4  with --check and --history: every gate is kept, but in this run and in the fit run before it a ratio was more than
+     10 % worse than the median of the recent fit runs on this kind of machine"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -38,10 +47,43 @@ def main(argv: list[str] | None = None) -> int:
         figures += benchmark.JVM_FIGURES
     if options.plots is not None and not hasattr(benchmark, "write_plots"):
         parser.error(f"{options.benchmark} has no plots")
+    earlier: list[Run] = []
+    if options.history is not None:
+        try:
+            earlier = history.read(options.history)
+            options.history.open("ab").close()  # a file that cannot be written shall not cost a measurement
+        except (history.DamagedHistoryError, OSError) as error:
+            print(f"error: {error}; nothing was measured", file=sys.stderr)
+            return UNUSABLE
     before = fitness.measure()
     result: dict[str, Any] = benchmark.run(sizes, jvm=True) if options.jvm else benchmark.run(sizes)
     problems = missed(figures, result)
-    result |= {"quick": options.quick, "missed": problems, "fitness": fitness.judged(before, fitness.measure())}
+    lengths = {key: one.in_json() for key, one in benchmark.measured(sizes).items()}
+    result |= {
+        "measured": lengths,
+        "quick": options.quick,
+        "missed": problems,
+        "fitness": fitness.judged(before, fitness.measure()),
+    }
+    _report(options, benchmark, figures, result)
+    unfit = reasons(result)
+    for reason in unfit:
+        print(f"this machine is not fit to measure: {reason}", file=sys.stderr)
+    worse = [] if options.history is None else _recorded(options.history, earlier, options.benchmark, figures, result)
+    if not options.check:
+        return OK
+    if unfit:
+        print("no gate was judged: measure again when nothing else runs here", file=sys.stderr)
+        return UNFIT
+    for problem in problems:
+        print(f"gate missed: {problem}", file=sys.stderr)
+    if problems:
+        return MISSED
+    return WORSE if worse else OK
+
+
+def _report(options: argparse.Namespace, benchmark: Any, figures: Sequence[Figure], result: Result) -> None:
+    """Print the result, and write it into the page and the plots, as the options ask."""
     if options.json:
         print(json.dumps(result))
     elif options.markdown is None:
@@ -58,22 +100,30 @@ def main(argv: list[str] | None = None) -> int:
     if options.plots is not None:
         for path in benchmark.write_plots(result, Path(options.plots)):
             print(f"wrote {path}", file=sys.stderr)
-    unfit = reasons(result)
-    for reason in unfit:
-        print(f"this machine is not fit to measure: {reason}", file=sys.stderr)
-    if not options.check:
-        return OK
-    if unfit:
-        print("no gate was judged: measure again when nothing else runs here", file=sys.stderr)
-        return UNFIT
-    for problem in problems:
-        print(f"gate missed: {problem}", file=sys.stderr)
-    return MISSED if problems else OK
+
+
+def _recorded(
+    file: Path, earlier: Sequence[Run], benchmark: str, figures: Sequence[Figure], result: Result
+) -> list[Loss]:
+    """Add the run to its history, and print what is worse. Returns the ratios that are worse."""
+    run = history.run_of(benchmark, figures, result)
+    history.append(file, run)
+    found = history.losses(figures, earlier, run)
+    for loss in found:
+        print(f"worse again: {loss}", file=sys.stderr)
+    known = len(history.comparable(earlier, run))
+    if run.fit and known <= history.LEAST:
+        needed = history.LEAST + 1
+        print(f"no ratio was compared: {file} has {known} of {needed} earlier fit runs like this one", file=sys.stderr)
+    return found
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Measure a part of the project beside its peers."
+        prog="python -m benchmarks",
+        description="Measure a part of the project beside its peers.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("benchmark", choices=BENCHMARKS)
     parser.add_argument("--quick", action="store_true", help="smaller sizes, done in about a minute")
@@ -85,6 +135,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--check", action="store_true", help="exit 1 when a gate is missed, and name it; 3 when the machine is unfit"
+    )
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="FILE",
+        help="add the ratios of this run to FILE (JSON Lines); with --check exit 4 when one is worse again",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(

@@ -23,11 +23,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 from benchmarks.__main__ import BENCHMARKS, MISSED, OK
-from benchmarks.figures import Figure, Result
+from benchmarks.figures import WORSE_PERCENT, Figure, Result
 from benchmarks.narration import Narration
 
 ROOT = Path(__file__).resolve().parents[1]
-WORSE_PERCENT = 10.0  # a gated figure may be worse by this much
 
 # two-sided 95 % quantiles of Student's distribution for 1 to 12 degrees of freedom
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
@@ -91,8 +90,7 @@ def changes(figures: Sequence[Figure], rounds: Sequence[tuple[Result, Result]]) 
         middle, reach = fmean(logs), _reach(logs)
         low, percent, high = (round(100 * math.expm1(at), 2) for at in (middle - reach, middle, middle + reach))
         base, here = (float(f"{fmean(side):.4g}") for side in zip(*pairs, strict=True))
-        better = "greater" if figure.at_least is not None else "less" if figure.at_most is not None else ""
-        found.append(FigureChange(figure.key, percent, low, high, base, here, better))
+        found.append(FigureChange(figure.key, percent, low, high, base, here, figure.better))
     return found
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.bursts import Burst, to_memory, to_stream, xadd_rate
 from benchmarks.figures import Figure
+from benchmarks.measured import Measured
 from benchmarks.narration import Narration
 from benchmarks.rounds import interleaved, median_spread, over_rounds, ratios
 from benchmarks.server import bench_server, surroundings
@@ -93,6 +94,19 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(rounds=3, lateness_rounds=3, lateness_messages=800, lateness_s=2.0, wakeups=30)
+
+
+def measured(sizes: Sizes) -> dict[str, Measured]:
+    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    bursts = Measured(sizes.rounds, sizes.burst_messages, "messages")
+    late = Measured(sizes.lateness_rounds, sizes.lateness_messages, "messages", sizes.lateness_s)
+    wakeups = Measured(sizes.lateness_rounds, sizes.wakeups, "messages")
+    return {
+        **dict.fromkeys(("burst_memory_vs_xadd", "burst_streams_vs_xadd", "baseline.xadd_msgs_per_s"), bursts),
+        **dict.fromkeys(("burst_memory_msgs_per_s", "burst_streams_msgs_per_s"), bursts),
+        **dict.fromkeys(("lateness_vs_bare", "lateness_ms", "baseline.bare_lateness_ms"), late),
+        **dict.fromkeys(("wakeup_vs_bare", "wakeup_ms", "baseline.bare_wakeup_ms"), wakeups),
+    }
 
 
 def run(sizes: Sizes) -> dict[str, Any]:

@@ -10,7 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.measured import text_of
+
 Result = Mapping[str, Any]
+WORSE_PERCENT = 10.0  # a comparison of runs allows a gated figure to be worse by this much
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,38 @@ class Figure:
         """The least, middle and greatest value over the rounds (`min`, `median`, `max`); None if it has one value."""
         found: Mapping[str, float] | None = result.get("spread", {}).get(self.key)
         return found
+
+    def measured(self, result: Result) -> str:
+        """How long the figure was measured, e.g. "5 x 2,000 messages in 5 s"; "" if the result does not say it."""
+        key = self.measured_with(result)
+        return text_of(result["measured"][key]) if key else ""
+
+    def measured_with(self, result: Result) -> str:
+        """The key in `measured` of the result: that of the figure, or the parts with which it begins. "" if absent."""
+        key = self.key
+        while key and key not in result.get("measured", {}):
+            key = key.rpartition(".")[0]
+        return key
+
+    def ratio(self, result: Result) -> float | None:
+        """The value as a ratio, for a figure whose gate is on a ratio or is a multiple of its baseline.
+
+        None for other figures, and if the value is absent or the baseline is 0.
+        """
+        if not self.bound:
+            return None
+        value = self.value(result)
+        if not self.in_baselines:
+            return value if self.unit == "x" else None
+        scale = self.baseline_value(result)
+        return value / scale if value is not None and scale else None
+
+    @property
+    def better(self) -> str:
+        """Whether a greater value is better ("greater") or worse ("less"); "" for a figure without a gate."""
+        if self.at_least is not None:
+            return "greater"
+        return "" if self.at_most is None else "less"
 
     @property
     def bound(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 from benchmarks.figures import Figure, Result, shown
 
@@ -18,6 +19,7 @@ def table(figures: Sequence[Figure], result: Result) -> str:
             figure.bound,
             _rounds(figure, result),
             _baseline(figure, result),
+            figure.measured(result),
             _verdict(figure, result),
         )
         for figure in figures
@@ -47,7 +49,17 @@ def markdown(figures: Sequence[Figure], result: Result | None) -> str:
     if result is None:
         return "\n".join([*lines, "", "Not measured yet."])
     unfit = [f"The machine was not fit to measure: {reason}." for reason in reasons(result)]
-    return "\n".join([*lines, "", f"Measured on {_surroundings(result)}.", *unfit])
+    return "\n".join([*lines, "", f"Measured on {_surroundings(result)}.", *unfit, *_lengths(figures, result)])
+
+
+def _lengths(figures: Sequence[Figure], result: Result) -> list[str]:
+    """Lines that say how long figures were measured. Figures whose keys begin alike may share a name."""
+    keys: dict[str, dict[str, None]] = {}  # by text, in the order of the figures
+    for figure in figures:
+        if text := figure.measured(result):
+            keys.setdefault(text, {})[f"`{figure.measured_with(result)}`"] = None
+    lines = [fill(f"- {text}: {', '.join(names)}.", 120, subsequent_indent="  ") for text, names in keys.items()]
+    return ["", "Rounds x what each of them measured:", "", *lines] if lines else []
 
 
 def write_section(page: Path, name: str, text: str) -> None:

@@ -6,6 +6,13 @@ writer is the time that Spark's progress reports for the sink. The reader reads 
 `reader_vs_plain_write` is its rate divided by the rate of the plain loop. The whole query counts, from planning to the
 last row; `reader_start_s` is the time of a query that returns no row. The start of the Spark session does not count.
 
+`backtest_vs_bare`, `slo_vs_bare` and `dlq_vs_bare` divide the time of a job by that of a bare Spark query in the same
+round. The query reads the same Parquet files, groups the rows, and counts them: attempts by topic, error class and
+outcome, dead letters by topic, error class and fingerprint. Who runs these jobs has Spark, and would write such a query
+first: the ratio says how much more the job costs. A loop in Python would be the wrong baseline. It has no fixed cost,
+and Spark has, so the ratio would depend on the number of rows. All jobs and queries run once before the rounds, because
+the first run also compiles.
+
 Spark is not faster on one machine: the workers, the JVM and the server share its processors.
 """
 
@@ -15,7 +22,7 @@ import contextlib
 import logging
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +30,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.figures import Figure
+from benchmarks.measured import Measured
 from benchmarks.narration import Narration
 from benchmarks.rounds import interleaved, over_rounds, ratios
 from benchmarks.server import NAMESPACE, BenchServer, bench_server, surroundings
@@ -30,6 +38,14 @@ from wheel_sched.store import Fence, WriterFences, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_JOBS = {"backtest": "history", "slo": "history", "dlq": "letters"}  # each job, and the rows that it reads
+
+
+def _vs_bare(job: str, meaning: str, at_most: float) -> Figure:
+    """Make the figure that divides the time of a job by that of the bare query over the same rows."""
+    return Figure(f"{job}_vs_bare", "x", meaning, at_most=at_most, baseline=f"baseline.{_JOBS[job]}_s")
+
 
 FIGURES = (
     Figure(
@@ -46,12 +62,17 @@ FIGURES = (
         at_least=2.5,
         baseline="baseline.plain_rows_per_s",
     ),
-    Figure("backtest_s", "s", "backtest of the history of attempts", at_most=60),
-    Figure("slo_s", "s", "lateness report of the same history", at_most=20),
-    Figure("dlq_s", "s", "triage of as many dead letters, from Parquet", at_most=20),
+    _vs_bare("backtest", "backtest of a history, divided by a bare query that groups and counts it", 25),
+    _vs_bare("slo", "lateness report of the same history, divided by the same", 20),
+    _vs_bare("dlq", "triage of as many dead letters, divided by a bare query that groups and counts them", 8),
+    Figure("backtest_s", "s", "backtest of the history of attempts"),
+    Figure("slo_s", "s", "lateness report of the same history"),
+    Figure("dlq_s", "s", "triage of as many dead letters, from Parquet"),
     Figure("writer_rows_per_s", "rows/s", "the stream writer"),
     Figure("reader_rows_per_s", "rows/s", "the reader, every column"),
     Figure("baseline.plain_rows_per_s", "rows/s", "baseline: the plain write loop"),
+    Figure("baseline.history_s", "s", "baseline: a bare query that groups and counts the history"),
+    Figure("baseline.letters_s", "s", "baseline: a bare query that groups and counts the dead letters"),
 )
 _SHARDS = 8
 _PAYLOAD = "x" * 150
@@ -66,21 +87,35 @@ class Sizes:
         rows: rows written in a round. Defaults to 200,000.
         stored: rows read in a round. Defaults to 1 M.
         attempts: number of dead letters, and about the number of attempts in the history. Defaults to 1 M.
+        job_rounds: rounds that measure the jobs. Defaults to 3.
     """
 
     rounds: int = 5
     rows: int = 200_000
     stored: int = 1_000_000
     attempts: int = 1_000_000
+    job_rounds: int = 3
 
 
 FULL = Sizes()
 QUICK = Sizes(rounds=3, rows=60_000, stored=500_000, attempts=200_000)
 
 
+def measured(sizes: Sizes) -> dict[str, Measured]:
+    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    written, read = Measured(sizes.rounds, sizes.rows, "rows"), Measured(sizes.rounds, sizes.stored, "rows")
+    jobs = Measured(sizes.job_rounds, sizes.attempts, "rows")
+    timed = (f"{name}_{what}" for name in _JOBS for what in ("vs_bare", "s"))
+    return {
+        **dict.fromkeys(("writer_vs_plain", "writer_rows_per_s", "baseline.plain_rows_per_s"), written),
+        **dict.fromkeys(("reader_vs_plain_write", "reader_rows_per_s"), read),
+        **dict.fromkeys((*timed, "baseline.history_s", "baseline.letters_s"), jobs),
+    }
+
+
 def run(sizes: Sizes) -> dict[str, Any]:
     """Run the benchmark. Returns the value of each figure by its key."""
-    narration = Narration(3 * sizes.rounds + 5)
+    narration = Narration(3 * sizes.rounds + 5 * sizes.job_rounds + 2)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wheel-sched-bench-")))
         server, full = stack.enter_context(bench_server()), stack.enter_context(bench_server())
@@ -98,17 +133,18 @@ def run(sizes: Sizes) -> dict[str, Any]:
         rates = interleaved(sizes.rounds, runs, narration)
         start_s = read_seconds(spark, full, "at_ms < 0")
         narration.step(f"a history of {sizes.attempts:,} attempts")
-        seconds = job_seconds(spark, folder, sizes.attempts, narration)
+        seconds = job_seconds(spark, folder, sizes, narration)
         around = surroundings(server, sizes.rounds)
     narration.close()
     spread = {
         "writer_vs_plain": over_rounds(ratios(rates["stream"], rates["plain"])),
         "reader_vs_plain_write": over_rounds(ratios(rates["read"], rates["plain"])),
+        **{f"{job}_vs_bare": over_rounds(ratios(seconds[job], seconds[rows])) for job, rows in _JOBS.items()},
     }
     return {
         **{name: found["median"] for name, found in spread.items()},
         "spread": spread,
-        **seconds,
+        **{f"{job}_s": round(median(seconds[job]), 2) for job in _JOBS},
         "writer_rows_per_s": round(median(rates["stream"])),
         "reader_rows_per_s": round(median(rates["read"])),
         "reader_start_s": round(start_s, 2),
@@ -116,7 +152,10 @@ def run(sizes: Sizes) -> dict[str, Any]:
         "stored": sizes.stored,
         "attempts": sizes.attempts,
         **around,
-        "baseline": {"plain_rows_per_s": round(median(rates["plain"]))},
+        "baseline": {
+            "plain_rows_per_s": round(median(rates["plain"])),
+            **{f"{rows}_s": round(median(seconds[rows]), 3) for rows in dict.fromkeys(_JOBS.values())},
+        },
     }
 
 
@@ -183,7 +222,8 @@ def stream_rate(spark: SparkSession, server: BenchServer, files: Path, count: in
     with open_store(server.url, namespace=NAMESPACE, shards=_SHARDS) as store:
         stored = store.counts().total("due")
     assert stored == count, f"{stored} of {count} were stored"
-    return count / (sum(one["addBatch"] for one in progress) / 1000)
+    took_ms: int = sum(one["addBatch"] for one in progress)
+    return count / (took_ms / 1000)
 
 
 def read_rate(spark: SparkSession, server: BenchServer, count: int) -> float:
@@ -199,25 +239,34 @@ def read_seconds(spark: SparkSession, server: BenchServer, where: str) -> float:
     return time.perf_counter() - begun
 
 
-def job_seconds(spark: SparkSession, folder: Path, attempts: int, narration: Narration) -> dict[str, float]:
-    """How many seconds each job takes over Parquet files."""
+def job_seconds(spark: SparkSession, folder: Path, sizes: Sizes, narration: Narration) -> dict[str, list[float]]:
+    """How many seconds each job and each bare query takes over Parquet files, by name, a value per round."""
     from retry_topic.spark.jobs import backtest, slo, triage
     from retry_topic.spark.jobs.history import load_history
 
     history, letters = str(folder / "history.parquet"), str(folder / "letters.parquet")
-    write_history(spark, history, attempts)
-    write_letters(spark, letters, attempts)
-    seconds = {}
-    for name, job in (
-        ("backtest_s", lambda: backtest(load_history(spark, history))),
-        ("slo_s", lambda: slo(load_history(spark, history))),
-        ("dlq_s", lambda: triage(spark.read.parquet(letters)).collect()),
-    ):
-        narration.step(name)
-        begun = time.perf_counter()
-        job()
-        seconds[name] = round(time.perf_counter() - begun, 2)
-    return seconds
+    write_history(spark, history, sizes.attempts)
+    write_letters(spark, letters, sizes.attempts)
+    runs: dict[str, Callable[[], object]] = {
+        "history": lambda: _grouped_and_counted(spark, history, "topic", "error_class", "outcome"),
+        "backtest": lambda: backtest(load_history(spark, history)),
+        "slo": lambda: slo(load_history(spark, history)),
+        "letters": lambda: _grouped_and_counted(spark, letters, "topic", "error_class", "fingerprint"),
+        "dlq": lambda: triage(spark.read.parquet(letters)).collect(),
+    }
+    for once in runs.values():
+        once()
+    return interleaved(sizes.job_rounds, {name: partial(_seconds, run) for name, run in runs.items()}, narration)
+
+
+def _grouped_and_counted(spark: SparkSession, path: str, *columns: str) -> object:
+    return spark.read.parquet(path).groupBy(*columns).count().collect()
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    run()
+    return time.perf_counter() - begun
 
 
 def write_history(spark: SparkSession, path: str, attempts: int) -> None:

@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.figures import Figure
+from benchmarks.measured import Measured
 from benchmarks.messages import BATCH, ids, in_batches, plain_items
 from benchmarks.narration import Narration
 from benchmarks.rounds import interleaved, over_rounds, ratios
@@ -76,6 +77,13 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(rounds=5, messages_per_round=10_000, messages=200_000, stall_rounds=3)
+
+
+def measured(sizes: Sizes) -> dict[str, Measured]:
+    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    rates = Measured(sizes.rounds, sizes.messages_per_round, "messages")
+    keys = ("schedule_vs_zadd", "schedule_msgs_per_s", "lifecycle_msgs_per_s", "baseline.zadd_msgs_per_s")
+    return dict.fromkeys(keys, rates)
 
 
 def run(sizes: Sizes) -> dict[str, Any]:

@@ -33,12 +33,12 @@ settings.register_profile("dev", max_examples=40, deadline=None)
 settings.register_profile("ci", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
-# A shell starts what it runs in the background with Ctrl-C ignored, and children inherit that. Tests send Ctrl-C.
+# A shell lets programs in the background ignore Ctrl-C, and their children inherit this. Tests send Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# fixture -> what of Kafka is tried on it where there is no real broker
+# fixture -> the behaviour of Kafka that its tests check if there is no real broker
 STAND_INS = {
     "imitation": "groups, takeover from the killed, intake and order per key on librdkafka's imitation",
     "with_transactions": "transactions on noida-db",
@@ -74,11 +74,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def kafka_report(missing: Sequence[str], ended: Counter[tuple[str, str]]) -> str:
-    """Describe what a run shows of Kafka without a real broker: how tests on stand-ins ended, and what is not shown.
+    """Describe what a run without a real Kafka broker shows, and what it does not.
+
+    Tests use a stand-in in place of a real broker. The text counts the outcomes of the tests on each stand-in.
 
     Args:
         missing: programs that a real broker would need.
-        ended: how often a test ended in a way, by (stand-in, way).
+        ended: the number of tests by stand-in and outcome, such as "passed" or "skipped".
     """
     tried, untried = [], []
     for name, what in STAND_INS.items():

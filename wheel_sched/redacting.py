@@ -96,7 +96,10 @@ def _addressed(found: re.Match[str]) -> str:
 
 
 def _asked(query: str) -> str:
-    """Hide a query or fragment from its first part that may be secret: all text after it may belong to the secret."""
+    """A query without its secrets: all text after the first parameter that may be secret is hidden as well.
+
+    That text may belong to the secret. `query` begins with its mark, `?` or `#`. After a `#`, all text is hidden.
+    """
     mark, parts, shown = query[:1], query[1:].split("&"), []
     if mark != "?" or not query[1:]:
         return mark and mark + (_HIDDEN if query[1:] else "")

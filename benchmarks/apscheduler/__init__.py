@@ -24,11 +24,12 @@ from benchmarks.apscheduler.plots import write_plots
 from benchmarks.apscheduler.waiting import lateness, loop_stall, worst_add
 from benchmarks.child import run_module
 from benchmarks.figures import Figure
+from benchmarks.measured import Measured
 from benchmarks.narration import Narration
 from benchmarks.rounds import interleaved, median_spread, over_rounds, ratios
 from benchmarks.server import bench_server, surroundings
 
-__all__ = ["FIGURES", "FULL", "QUICK", "Sizes", "run", "write_plots"]
+__all__ = ["FIGURES", "FULL", "QUICK", "Sizes", "measured", "run", "write_plots"]
 
 
 def _ours(key: str, unit: str, at_most: float) -> Figure:
@@ -107,6 +108,20 @@ FULL = Sizes()
 QUICK = Sizes(rounds=3, drain=10_000, redis=2_000, waiting_rounds=1, stall_rounds=3, lateness_s=2.0, million=300_000)
 
 _PER_S, _ADD_DUE, _STALL_DUE = 10_000, 50_000, 3_000
+
+
+def measured(sizes: Sizes) -> dict[str, Measured]:
+    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    late = Measured(sizes.waiting_rounds, int(_PER_S * sizes.lateness_s), "jobs", sizes.lateness_s)
+    return {
+        **dict.fromkeys(("p99_lateness_ms_10k", "p50_lateness_ms_10k"), late),
+        **dict.fromkeys(
+            ("drain_date_vs_stock", "drain_interval_vs_stock"), Measured(sizes.rounds, sizes.drain, "jobs")
+        ),
+        **dict.fromkeys(
+            ("redis_store_vs_stock", "redis_scheduler_vs_stock"), Measured(sizes.rounds, sizes.redis, "jobs")
+        ),
+    }
 
 
 def run(sizes: Sizes) -> dict[str, Any]:

@@ -1,73 +1,67 @@
-"""Draws the figures as one SVG without a plot library: a mark for stock and a mark for ours, on a logarithmic scale.
-
-A bar would need a zero, which a logarithmic scale does not have.
-"""
+"""The picture of APScheduler's own stores and schedulers beside ours."""
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
+from benchmarks.charts import Group, Mark, Row, Words, dots, time_text
+from benchmarks.figures import shown
+
+# the key of a result, its unit in seconds, the unit's name, what it is
 _ROWS = (
-    ("drain_us.date", "burst of one-shots, µs a job"),
-    ("drain_us.interval", "burst of interval jobs, µs a job"),
-    ("redis_us", "burst on Redis, µs a job"),
-    ("p99_lateness_ms_10k", "p99 lateness at 10,000 jobs/s, ms"),
-    ("add_job_ms_50k_due", "worst add_job beside 50,000 due jobs, ms"),
-    ("loop_stall_ms_3k", "longest event-loop stall, 3,000 due jobs, ms"),
-    ("update_us_1m", "update among 1,000,000 jobs, µs"),
+    ("drain_us.date", 1e-6, "µs", "one job of a burst of one-shots"),
+    ("drain_us.interval", 1e-6, "µs", "one job of a burst of interval jobs"),
+    ("redis_us", 1e-6, "µs", "one job of a burst on Redis"),
+    ("p99_lateness_ms_10k", 1e-3, "ms", "99 of 100 jobs are no later, at 10,000/s"),
+    ("add_job_ms_50k_due", 1e-3, "ms", "longest add_job, 50,000 jobs due"),
+    ("loop_stall_ms_3k", 1e-3, "ms", "longest event-loop stall, 3,000 jobs due"),
+    ("update_us_1m", 1e-6, "µs", "one update among 1,000,000 jobs"),
 )
-_LEFT, _WIDTH, _ROW = 330, 420, 46
-_STOCK, _OURS = "#8a8a8a", "#2f6fab"
+_SIDES = {"ours": "wheel-sched", "stock": "APScheduler's own"}
 
 
 def write_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write `apscheduler.svg` into `folder`. Returns its path."""
-    rows = [(text, *_pair(result, key)) for key, text in _ROWS]
-    values = [value for _, *pair in rows for value in pair if value > 0]
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-
-    def length(value: float) -> float:
-        return _WIDTH * (math.log10(max(value, 10**low)) - low) / max(high - low, 1)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_LEFT + _WIDTH + 90}" height="{_ROW * len(rows) + 70}" '
-        'font-family="sans-serif" font-size="13">',
-        '<rect width="100%" height="100%" fill="#fff"/>',
-        '<text x="8" y="20">Further left is better, logarithmic scale</text>',
-    ]
-    for at, colour, text in ((_LEFT, _STOCK, "stock"), (_LEFT + 70, _OURS, "ours")):
-        parts.append(f'<circle cx="{at}" cy="16" r="6" fill="{colour}"/><text x="{at + 12}" y="20">{text}</text>')
-    bottom = 36 + _ROW * len(rows)
-    for power in range(low, high + 1):
-        x = _LEFT + length(10.0**power)
-        parts.append(
-            f'<path d="M{x:.1f} 32V{bottom}" stroke="#ddd"/>'
-            f'<text x="{x:.1f}" y="{bottom + 18}" font-size="11" text-anchor="middle">{10.0**power:,.10g}</text>'
-        )
-    for number, (text, stock, ours) in enumerate(rows):
-        top = 36 + number * _ROW
-        parts.append(f'<text x="8" y="{top + 22}">{escape(text)}</text>')
-        middle = top + 18
-        x, y = _LEFT + length(stock), _LEFT + length(ours)
-        parts.append(f'<path d="M{x:.1f} {middle}H{y:.1f}" stroke="#999" stroke-width="2"/>')
-        for value, colour in ((stock, _STOCK), (ours, _OURS)):
-            at = _LEFT + length(value)
-            parts.append(
-                f'<circle cx="{at:.1f}" cy="{middle}" r="6" fill="{colour}"/>'
-                f'<text x="{at:.1f}" y="{middle - 10}" font-size="11" text-anchor="middle">{value:,.4g}</text>'
-            )
+    """Write the picture, and `apscheduler.json` with what it shows. Returns the path of the picture."""
+    shown: dict[str, Any] = {}
+    for key, *_ in _ROWS:
+        *outer, last = key.split(".")
+        values = {side: _found(result, key)[side] for side in _SIDES}
+        reduce(lambda inside, step: inside.setdefault(step, {}), outer, shown)[last] = values
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "apscheduler.json").write_text(json.dumps(shown, indent=2) + "\n", "utf-8")
+    return draw(folder)
+
+
+def draw(folder: Path) -> list[Path]:
+    """Draw `apscheduler.svg` from the `apscheduler.json` of `folder`. Returns its path."""
+    result = json.loads((folder / "apscheduler.json").read_text("utf-8"))
+    rows = [
+        Row(
+            text,
+            [
+                Mark(series, _found(result, key)[side] * seconds, f"{shown(float(_found(result, key)[side]))} {unit}")
+                for series, side in enumerate(_SIDES)
+            ],
+        )
+        for key, seconds, unit, text in _ROWS
+    ]
+    words = Words(
+        title="APScheduler: times of its own stores and schedulers beside ours",
+        description="Rows with two times each. Further left is better.",
+        axis="time, further left is better",
+        legend=list(_SIDES.values()),
+    )
     path = folder / "apscheduler.svg"
-    path.write_text("\n".join([*parts, "</svg>", ""]), "utf-8")
+    path.write_text(dots(words, [Group("", rows)], time_text), "utf-8")
     return [path]
 
 
-def _pair(result: Mapping[str, Any], key: str) -> tuple[float, float]:
+def _found(result: Mapping[str, Any], key: str) -> Mapping[str, float]:
     found: Any = result
     for step in key.split("."):
         found = found[step]
-    return found["stock"], found["ours"]
+    return found  # type: ignore[no-any-return]

@@ -17,11 +17,13 @@ from typing import Any
 from benchmarks.celery import scenarios
 from benchmarks.celery.site import KINDS, Kind, Site, site
 from benchmarks.figures import Figure
+from benchmarks.measured import Measured
 from benchmarks.narration import Narration
 from benchmarks.rounds import interleaved, over_rounds, ratios
 from benchmarks.server import bench_server, surroundings
 
 POOLS = ("solo", "threads", "prefork")
+_MANY = 5  # times as many tasks for apply_many, which is faster
 
 
 def _ours(key: str, unit: str, at_most: float, meaning: str = "the same, ours") -> Figure:
@@ -135,6 +137,18 @@ QUICK = Sizes(
 )
 
 
+def measured(sizes: Sizes) -> dict[str, Measured]:
+    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    late = Measured(sizes.late_rounds, sizes.late_tasks, "tasks", sizes.late_s)
+    sent = Measured(sizes.rounds, sizes.enqueued, "tasks")
+    return {
+        **dict.fromkeys(("lateness_ms", "tasks_per_s"), late),
+        **dict.fromkeys(("enqueue_vs_stock", "enqueue_per_s"), sent),
+        "apply_many_vs_stock": Measured(sizes.rounds, _MANY * sizes.enqueued, "tasks"),
+        "kill9_late_s": Measured(1, sizes.killed, "tasks"),
+    }
+
+
 def run(sizes: Sizes) -> dict[str, Any]:
     """Run the benchmark. Returns the value of each figure by its key."""
     narration = Narration(3 * sizes.rounds + 2 * len(sizes.pools) * sizes.late_rounds + 11)
@@ -146,7 +160,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
         rates = interleaved(
             sizes.rounds,
             {
-                kind: partial(scenarios.enqueue, kind, sizes.enqueued * (5 if kind == "many" else 1), sites)
+                kind: partial(scenarios.enqueue, kind, sizes.enqueued * (_MANY if kind == "many" else 1), sites)
                 for kind in ("stock", "ours", "many")
             },
             narration,

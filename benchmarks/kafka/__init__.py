@@ -21,6 +21,7 @@ from benchmarks.figures import Figure
 from benchmarks.kafka.bare import bare_lateness, bare_transactions
 from benchmarks.kafka.levels import pause_and_seek
 from benchmarks.kafka.site import Site, Timed, intake, lateness, plain_loop, redeliver, site
+from benchmarks.measured import Measured
 from benchmarks.narration import Narration
 from benchmarks.rounds import interleaved, median_spread, over_rounds, ratios
 from benchmarks.server import surroundings
@@ -93,6 +94,21 @@ class Sizes:
 
 FULL = Sizes()
 QUICK = Sizes(rounds=3, messages=10_000, lateness_rounds=3, lateness_s=3.0, mixed=500, longest_s=10.0)
+_PER_S = 2_000  # messages a second under steady load
+
+
+def measured(sizes: Sizes) -> dict[str, Measured]:
+    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    rates = Measured(sizes.rounds, sizes.messages, "messages")
+    late = Measured(sizes.lateness_rounds, round(_PER_S * sizes.lateness_s), "messages", sizes.lateness_s)
+    mixed = Measured(1, sizes.mixed, "messages", sizes.longest_s)
+    return {
+        **dict.fromkeys(("intake_vs_plain", "intake_msgs_per_s", "plain_msgs_per_s"), rates),
+        **dict.fromkeys(("redeliver_vs_bare", "redeliver_msgs_per_s", "bare_transactions_msgs_per_s"), rates),
+        **dict.fromkeys(("lateness_ms", "lateness_vs_bare", "bare_lateness_ms"), late),
+        **dict.fromkeys(("mixed_lateness_ms", "one_topic_lateness_ms"), mixed),
+        **dict.fromkeys(("spring_style_lateness_ms", "spring_style_beyond_level_ms"), mixed),
+    }
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
@@ -107,7 +123,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
             "bare transactions": partial(bare_transactions, where, sizes.messages),
         }
         rates = interleaved(sizes.rounds, runs, narration)
-        steady_ms = _spread(2_000, sizes.lateness_s)
+        steady_ms = _spread(_PER_S, sizes.lateness_s)
         loops: dict[str, Callable[[], Timed]] = {
             "lateness": partial(lateness, where, steady_ms),
             "lateness of bare transactions": partial(bare_lateness, where, steady_ms),

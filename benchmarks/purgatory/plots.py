@@ -1,74 +1,91 @@
-"""The two plots of the original benchmark: achieved rate and processor time, by target rate."""
+"""The two pictures of the original benchmark: achieved rate and processor time, by the rate that was asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-_COLOURS = {"old": "#c0392b", "new": "#2471a3"}
-_STYLES = {"low": ("-", "o"), "high": ("--", "D")}
-_TEXTS = {"low": "few time out", "high": "half time out"}
+from benchmarks.charts import Panel, Words, lines
+
+_DESIGNS = {"new": "wheel-sched", "old": "old design"}
+_CASES = {"low": "few time out", "high": "half time out"}
+_SERIES = [(design, case) for design in _DESIGNS for case in _CASES]
+_ASKED = len(_SERIES)  # the number of the line "as asked for"
+_HOLLOW = range(1, len(_SERIES))  # the marks of several series are at one place
+_DASHED = [number for number, (_, case) in enumerate(_SERIES) if case == "high"]
 
 Points = Sequence[Mapping[str, Any]]
 
 
 def write_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write `purgatory-rate.svg` and `purgatory-cpu.svg`. Returns their paths."""
-    points: Points = result["points"]
+    """Write the pictures, and `purgatory.json` with what they show. Returns the paths of the pictures."""
+    points = result["points"]
+    shown = [one for one in points if one["design"] in _DESIGNS and one["core"] == points[0]["core"]]
     folder.mkdir(parents=True, exist_ok=True)
-    rate, cpu = folder / "purgatory-rate.svg", folder / "purgatory-cpu.svg"
-    _plot(points, rate, "Achieved rate", "achieved, thousand requests/s", lambda point: point["achieved"] / 1000)
-    _plot(points, cpu, "Processor time", "µs per request (log)", lambda point: point["cpu_us"], log=True)
-    return [rate, cpu]
+    rows = ",\n".join(f"  {json.dumps(point)}" for point in _medians(shown))
+    (folder / "purgatory.json").write_text(f"[\n{rows}\n]\n", "utf-8")
+    return draw(folder)
 
 
-def _plot(
-    points: Points, path: Path, title: str, axis: str, value: Callable[[Mapping[str, Any]], float], *, log: bool = False
-) -> None:
-    """Plot one line for each design and case, through the median of the values at each target rate."""
-    import matplotlib as mpl
+def draw(folder: Path) -> list[Path]:
+    """Draw `purgatory-rate.svg` and `purgatory-cpu.svg` from the `purgatory.json` of `folder`. Returns their paths."""
+    points: Points = json.loads((folder / "purgatory.json").read_text("utf-8"))
+    names = [f"{_DESIGNS[design]}, {_CASES[case]}" for design, case in _SERIES]
+    asked = [(0.0, 0.0), *((point["rate"] / 1000, point["rate"] / 1000) for point in points)]
+    rate = lines(
+        Words(
+            title="Purgatory: the rate achieved, by the rate asked for",
+            description="Lines of thousand requests a second. A line on the diagonal means that the design keeps up.",
+            axis="achieved, thousand requests a second",
+            legend=[*names, "as asked for"],
+            across="asked for, thousand requests a second",
+        ),
+        [Panel("", {_ASKED: sorted(asked), **_lines(points, "achieved", 1000)})],
+        logs=(False, False),
+        dashed=_DASHED,
+        hollow=_HOLLOW,
+        bare=[_ASKED],
+    )
+    cpu = lines(
+        Words(
+            title="Purgatory: processor time of a request, by the rate asked for",
+            description="Lines of µs by thousand requests a second. Lower is better.",
+            axis="µs of processor time per request",
+            legend=names,
+            across="asked for, thousand requests a second",
+        ),
+        [Panel("", _lines(points, "cpu_us", 1))],
+        logs=(False, True),
+        dashed=_DASHED,
+        hollow=_HOLLOW,
+    )
+    written = []
+    for name, text in (("rate", rate), ("cpu", cpu)):
+        path = folder / f"purgatory-{name}.svg"
+        path.write_text(text, "utf-8")
+        written.append(path)
+    return written
 
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "purgatory"  # the same figures give the same file
-    from matplotlib import pyplot
-    from matplotlib.ticker import ScalarFormatter
 
-    shown = [point for point in points if point["design"] in _COLOURS and point["core"] == points[0]["core"]]
-    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
-    if not log:
-        right = max(point["rate"] for point in shown) / 1000
-        axes.plot([0, right], [0, right], color="#999999", linewidth=0.8, linestyle=":", label="as asked for")
-    for design, case in sorted({(point["design"], point["case"]) for point in shown}):
-        runs = [point for point in shown if (point["design"], point["case"]) == (design, case)]
-        rates = sorted({point["rate"] for point in runs})
-        line, mark = _STYLES[case]
-        axes.plot(
-            [rate / 1000 for rate in rates],
-            [median(value(point) for point in runs if point["rate"] == rate) for rate in rates],
-            color=_COLOURS[design],
-            linestyle=line,
-            marker=mark,
-            markersize=6,
-            markerfacecolor="white" if case == "high" else _COLOURS[design],
-            label=f"{design}, {_TEXTS[case]}",
-        )
-    axes.set_xlim(left=0)
-    if log:
-        axes.set_yscale("log")
-        axes.set_yticks([5, 10, 20, 50, 100, 200, 500, 1000, 2000])
-        axes.yaxis.set_major_formatter(ScalarFormatter())
-        axes.minorticks_off()
-        values = [value(point) for point in shown]
-        axes.set_ylim(min(values) / 1.3, max(values) * 1.3)
-    else:
-        axes.set_ylim(bottom=0)
-    axes.grid(color="#dddddd", linewidth=0.6)
-    axes.set_xlabel("asked for, thousand requests/s")
-    axes.set_ylabel(axis)
-    axes.set_title(title, fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+def _medians(points: Points) -> list[dict[str, Any]]:
+    """The median of each design, case and rate."""
+    keys = sorted({(point["design"], point["case"], point["rate"]) for point in points})
+    rows = []
+    for key in keys:
+        runs = [point for point in points if (point["design"], point["case"], point["rate"]) == key]
+        values = {name: round(median(run[name] for run in runs), 2) for name in ("achieved", "cpu_us")}
+        rows.append(dict(zip(("design", "case", "rate"), key, strict=True)) | values)
+    return rows
+
+
+def _lines(points: Points, name: str, unit: float) -> dict[int, list[tuple[float, float]]]:
+    found = {
+        number: [
+            (point["rate"] / 1000, point[name] / unit) for point in points if (point["design"], point["case"]) == key
+        ]
+        for number, key in enumerate(_SERIES)
+    }
+    return {number: sorted(line) for number, line in found.items() if line}

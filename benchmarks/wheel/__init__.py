@@ -4,8 +4,9 @@ A ratio "a vs b" is b's time divided by a's: above 1, a is faster. Two ratios ar
 by a lower bound. For `_vs_floor` the bound is the time to call a C function and to create an object with slots, see
 `mixes.floor_ns`. For `_vs_handle` it is the time to create the object that a timer returns for an entry (its handle),
 see `subjects.HandleOnly`. Times are CPU time of the thread, in nanoseconds. A ratio is computed in each round; a figure
-is the median over rounds. A subject is a timer that is measured, see `subjects`. A mix is a set of deadlines, see
-`mixes`.
+is the median over rounds. A subject is a timer that is measured, see `subjects`. A mix is a set of deadlines, and a
+program is a sequence of requests, most of which cancel their timer, see `mixes`. A gate is a bound that a figure must
+keep.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from typing import Any
 
 from benchmarks.child import run_module
 from benchmarks.figures import Figure
+from benchmarks.measured import Measured
 from benchmarks.narration import Narration
-from benchmarks.rounds import interleaved, median_spread
+from benchmarks.rounds import interleaved, median_spread, over_rounds
 from benchmarks.wheel import jvm as on_the_jvm
 from benchmarks.wheel import lateness
 from benchmarks.wheel.mixes import (
     Mix,
+    Program,
     deadlines_ms,
     fill_and_drain,
     floor_ns,
@@ -34,11 +37,12 @@ from benchmarks.wheel.mixes import (
     run_program,
 )
 from benchmarks.wheel.plots import write_plots
+from benchmarks.wheel.ratios import Rounds, compare
 from benchmarks.wheel.subjects import MIXED, SUBJECTS
 from benchmarks.wheel.tables import full_table
 from wheel_sched import wheel
 
-__all__ = ["FIGURES", "FULL", "JVM_FIGURES", "QUICK", "Sizes", "run", "sections", "write_plots"]
+__all__ = ["FIGURES", "FULL", "JVM_FIGURES", "QUICK", "Sizes", "measured", "run", "sections", "write_plots"]
 
 
 def _late(key: str, meaning: str, at_most: float) -> Figure:
@@ -46,16 +50,42 @@ def _late(key: str, meaning: str, at_most: float) -> Figure:
     return Figure(key, "ms", meaning, at_most=at_most, baseline=f"baseline.{key}", in_baselines=True)
 
 
+def _over(
+    key: str, meaning: str, baseline: str, *, at_least: float | None = None, at_most: float | None = None
+) -> Figure:
+    """Make a ratio. `baseline`: the key, within `baseline`, of the nanoseconds that it is compared with."""
+    return Figure(key, "x", meaning, at_least=at_least, at_most=at_most, baseline=f"baseline.{baseline}")
+
+
 FIGURES = (
-    Figure("compiled_schedule_vs_floor", "x", "schedule at 10 k over a C call and a slotted object", at_most=1.5),
-    Figure("pure_schedule_vs_handle", "x", "schedule at 10 k over making and keeping a handle", at_most=2.5),
+    _over(
+        "compiled_schedule_vs_floor", "schedule at 10 k over a C call and a slotted object", "floor_ns_10k", at_most=1.5
+    ),
+    _over("pure_schedule_vs_handle", "schedule at 10 k over making and keeping a handle", "handle_ns_10k", at_most=2.5),
     Figure("compiled_expire_ns_100k", "ns", "expire one of 100 k timers spread over an hour; our goal: 150"),
-    Figure("compiled_vs_kombu_100k.expire", "x", "expire against kombu's timer at 100 k", at_least=10),
-    Figure("compiled_vs_heapq_90cancelled.10k", "x", "90 % cancelled, 10 k live, against heapq", at_least=5),
-    Figure("compiled_vs_heapq_90cancelled.100k", "x", "90 % cancelled, 100 k live, against heapq", at_least=5),
-    Figure("pure_vs_heapq_90cancelled_10k", "x", "90 % cancelled, 10 k live, against heapq", at_least=2),
-    Figure("compiled_vs_kombu_10k.add", "x", "schedule against kombu's timer at 10 k", at_least=8),
-    Figure("compiled_vs_kombu_10k.expire", "x", "expire against kombu's timer at 10 k", at_least=10),
+    _over(
+        "compiled_vs_kombu_100k.expire", "expire against kombu's timer at 100 k", "kombu_ns_100k.expire", at_least=10
+    ),
+    _over(
+        "compiled_vs_heapq_90cancelled.10k",
+        "90 % cancelled, 10 k live, against heapq",
+        "heapq_90cancelled_ns.10k",
+        at_least=5,
+    ),
+    _over(
+        "compiled_vs_heapq_90cancelled.100k",
+        "90 % cancelled, 100 k live, against heapq",
+        "heapq_90cancelled_ns.100k",
+        at_least=5,
+    ),
+    _over(
+        "pure_vs_heapq_90cancelled_10k",
+        "90 % cancelled, 10 k live, against heapq",
+        "heapq_90cancelled_ns.10k",
+        at_least=2,
+    ),
+    _over("compiled_vs_kombu_10k.add", "schedule against kombu's timer at 10 k", "kombu_ns_10k.add", at_least=8),
+    _over("compiled_vs_kombu_10k.expire", "expire against kombu's timer at 10 k", "kombu_ns_10k.expire", at_least=10),
     Figure("bytes_per_timer.pure", "bytes", "memory of a pending timer", at_most=130),
     Figure("bytes_per_timer.compiled", "bytes", "memory of a pending timer", at_most=100),
     Figure("kept_after_cancel.pure", "bytes", "memory kept per timer after all were cancelled", at_most=10),
@@ -72,11 +102,29 @@ FIGURES = (
     Figure("baseline.lateness_ms.asyncio.p99", "ms", "the same, 99 of 100"),
 )
 JVM_FIGURES = (
-    Figure("vs_kafka.add", "x", "compiled core against Kafka's SystemTimer, schedule at 100 k", at_least=1),
+    Figure(
+        "vs_kafka.add",
+        "x",
+        "compiled core against Kafka's SystemTimer, schedule at 100 k",
+        at_least=1,
+        baseline="jvm.100k.kafka add",
+    ),
     Figure("vs_kafka.add_clock_apart", "x", "the same, without the time in which Kafka's reads the clock"),
-    Figure("vs_kafka.expire", "x", "from waiting timers to tasks that have run", at_least=3),
+    Figure(
+        "vs_kafka.expire",
+        "x",
+        "from waiting timers to tasks that have run",
+        at_least=3,
+        baseline="jvm.100k.kafka expire",
+    ),
     Figure("vs_kafka.expire_caller", "x", "the same, without running the tasks"),
-    Figure("vs_netty.add", "x", "compiled core against Netty's HashedWheelTimer, schedule at 100 k", at_least=0.9),
+    Figure(
+        "vs_netty.add",
+        "x",
+        "compiled core against Netty's HashedWheelTimer, schedule at 100 k",
+        at_least=0.9,
+        baseline="jvm.100k.netty add",
+    ),
 )
 
 
@@ -89,11 +137,13 @@ class Sizes:
         counts: numbers of pending timers. Defaults to 1 k, 10 k, 100 k and 1 M.
         large: the least count that is measured in `large_rounds` rounds. Defaults to 1 M.
         large_rounds: rounds for these counts. Defaults to 3.
-        mixes: the mixes to measure. Defaults to both.
-        live: numbers of live timers in the programs that cancel 90 %. Defaults to 1 k, 10 k and 100 k.
+        mixes: the mixes (sets of deadlines) to measure. Defaults to both.
+        live: numbers of live timers in the measurement that cancels 90 % of all. Defaults to 1 k, 10 k and 100 k.
         constant_most: the greatest count that is measured with constant deadlines too. Defaults to 1 M.
-        all: whether subjects without a gate run the programs too. Defaults to True.
+        all: whether the measurement that cancels 90 % also measures timers other than the wheel and `heapq`, if they
+            are fast enough. Defaults to True.
         memory: how many timers wait while memory is measured. Defaults to 1 M.
+        memory_rounds: rounds that measure memory. Defaults to 3.
         lateness_rounds: rounds that measure lateness. Defaults to 3.
         timers: timers in each of these rounds. Defaults to 2,000.
         over_s: over how many seconds the deadlines of these timers are spread. Defaults to 2.
@@ -108,6 +158,7 @@ class Sizes:
     constant_most: int = 1_000_000
     all: bool = True
     memory: int = 1_000_000
+    memory_rounds: int = 3
     lateness_rounds: int = 3
     timers: int = 2_000
     over_s: float = 2.0
@@ -141,13 +192,18 @@ QUICK = Sizes(
     constant_most=10_000,
     all=False,
     memory=500_000,  # so many that one arena of memory more or less does not matter
-    lateness_rounds=1,
+    memory_rounds=2,
+    lateness_rounds=2,
 )
 _LABELS = {1_000: "1k", 10_000: "10k", 100_000: "100k", 1_000_000: "1m"}
 _MORE = 2  # times the usual rounds, where a busy machine disturbs most
 _SLOW_TO_DRAIN = 100_000  # sched and asyncio take minutes for more
 
-Rounds = dict[str, list[float]]
+
+def measured(sizes: Sizes) -> dict[str, Measured]:
+    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    late = Measured(sizes.lateness_rounds, sizes.timers, "timers", sizes.over_s)
+    return dict.fromkeys(("lateness_ms", "baseline.lateness_ms"), late)
 
 
 def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
@@ -166,23 +222,20 @@ def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
     for mix, live, rounds in sizes.mixed():
         mixed[mix, live] = _mixed(sizes, mix, live, rounds, narration)
         _enter(table["cancelled90"], mix, live, mixed[mix, live])
-    narration.step("memory")
-    cores = {core: run_module("benchmarks.wheel.memory", core, str(sizes.memory)) for core in sorted(wheel.CORES)}
-    late = _lateness(sizes, narration)
+    parts = [compare(plain, mixed), _memory(sizes, narration), _lateness(sizes, narration)]
     result = {
         "core": wheel.CORE,
-        **_ratios(plain, mixed),
-        "bytes_per_timer": {core: found["bytes_per_timer"] for core, found in cores.items()},
-        "kept_after_cancel": {core: found["kept_bytes_per_timer"] for core, found in cores.items()},
-        "wakeups_after_cancel": sum(found["wakeups"] for found in cores.values()),
-        **late,
+        **{key: value for part in parts for key, value in part.items()},
+        "baseline": {key: value for part in parts for key, value in part.get("baseline", {}).items()},
+        "spread": {key: value for part in parts for key, value in part["spread"].items()},
         "table": table,
         "python": platform.python_version(),
         "cpus": os.cpu_count() or 1,
         "rounds": sizes.rounds,
     }
     if jvm:
-        result |= on_the_jvm.compare(narration)
+        found = on_the_jvm.compare(narration)
+        result |= found | {"spread": result["spread"] | found["spread"]}
     narration.close()
     return result
 
@@ -195,7 +248,7 @@ def sections(result: Mapping[str, Any]) -> dict[str, str]:
 def _steps(sizes: Sizes) -> int:
     plain = sum(rounds * (1 + len(_subjects(count))) for _, count, rounds in sizes.plain())
     mixed = sum(rounds * (1 + len(_mixed_subjects(sizes, live))) for _, live, rounds in sizes.mixed())
-    return 1 + 4 * sizes.lateness_rounds + plain + mixed
+    return len(wheel.CORES) * sizes.memory_rounds + 4 * sizes.lateness_rounds + plain + mixed
 
 
 def _mixed_subjects(sizes: Sizes, live: int) -> list[str]:
@@ -241,12 +294,16 @@ def _mixed(sizes: Sizes, mix: Mix, live: int, rounds: int, narration: Narration)
     """Measure the nanoseconds that a request of the program costs, without the loop: by subject, a value per round."""
     plan = program(mix, live, seed=live)
     label = f"{mix}, 90 % cancelled, {_LABELS.get(live, live)}"
-    runs = {f"loop ({label})": lambda: run_program(None, plan)}
+    runs = {f"loop ({label})": partial(run_program, None, plan)}
     for name in _mixed_subjects(sizes, live):
-        runs[f"{name} ({label})"] = lambda name=name: run_program(SUBJECTS[name]().timer, plan)
+        runs[f"{name} ({label})"] = partial(_requests, name, plan)
     loop, *found = interleaved(rounds, runs, narration).values()
     net = [[ns - loop_ns for ns, loop_ns in zip(values, loop, strict=True)] for values in found]
     return dict(zip(_mixed_subjects(sizes, live), net, strict=True))
+
+
+def _requests(name: str, plan: Program) -> float:
+    return run_program(SUBJECTS[name]().timer, plan)
 
 
 def _enter(table: dict[str, dict[str, dict[str, float]]], mix: Mix, count: int, values: Rounds) -> None:
@@ -254,32 +311,26 @@ def _enter(table: dict[str, dict[str, dict[str, float]]], mix: Mix, count: int, 
     table.setdefault(mix, {})[label] = {name: round(median(found), 1) for name, found in values.items()}
 
 
-def _ratio(values: Rounds, over: str, under: str) -> float | None:
-    """The median over rounds of `over`'s time divided by `under`'s. None: one of the two was not measured."""
-    if over not in values or under not in values:
-        return None
-    return round(median([a / b for a, b in zip(values[over], values[under], strict=True)]), 2)
-
-
-def _ratios(
-    plain: Mapping[tuple[Mix, int], tuple[Rounds, Rounds]], mixed: Mapping[tuple[Mix, int], Rounds]
-) -> dict[str, Any]:
-    compiled, pure = "wheel, compiled", "wheel, pure"
-    ten, ten_expire = plain.get(("uniform", 10_000), ({}, {}))
-    _, hundred_expire = plain.get(("uniform", 100_000), ({}, {}))
-    live = {label: mixed.get(("uniform", count), {}) for count, label in ((10_000, "10k"), (100_000, "100k"))}
-    expire_ns = hundred_expire.get(compiled)
+def _memory(sizes: Sizes, narration: Narration) -> dict[str, Any]:
+    """Measure the memory of each core in a process of its own, in every round."""
+    cores = sorted(wheel.CORES)
+    runs = {
+        f"memory, {core} core": partial(run_module, "benchmarks.wheel.memory", core, str(sizes.memory))
+        for core in cores
+    }
+    found = dict(zip(cores, interleaved(sizes.memory_rounds, runs, narration).values(), strict=True))
+    spread = {
+        f"{key}.{core}": over_rounds([one[name] for one in rounds], 1)
+        for key, name in (("bytes_per_timer", "bytes_per_timer"), ("kept_after_cancel", "kept_bytes_per_timer"))
+        for core, rounds in found.items()
+    }
     return {
-        "compiled_schedule_vs_floor": _ratio(ten, compiled, "floor"),
-        "pure_schedule_vs_handle": _ratio(ten, pure, "handle only"),
-        "compiled_expire_ns_100k": None if expire_ns is None else round(median(expire_ns), 1),
-        "compiled_vs_kombu_100k": {"expire": _ratio(hundred_expire, "kombu", compiled)},
-        "compiled_vs_heapq_90cancelled": {label: _ratio(found, "heapq", compiled) for label, found in live.items()},
-        "pure_vs_heapq_90cancelled_10k": _ratio(live["10k"], "heapq", pure),
-        "compiled_vs_kombu_10k": {
-            "add": _ratio(ten, "kombu", compiled),
-            "expire": _ratio(ten_expire, "kombu", compiled),
+        **{
+            key: {core: spread[f"{key}.{core}"]["median"] for core in cores}
+            for key in ("bytes_per_timer", "kept_after_cancel")
         },
+        "wakeups_after_cancel": sum(one["wakeups"] for rounds in found.values() for one in rounds),
+        "spread": spread,
     }
 
 
@@ -297,4 +348,9 @@ def _lateness(sizes: Sizes, narration: Narration) -> dict[str, Any]:
         "lateness_ms": {kind: late[kind] for kind in kinds},
         "early": sum(one.early for kind in kinds for one in found[kind]),
         "baseline": {"lateness_ms": {kind: late[f"bare {kind}"] for kind in kinds}},
+        "spread": {
+            f"lateness_ms.{kind}.{part}": over_rounds([one.lateness_ms[part] for one in found[kind]])
+            for kind in kinds
+            for part in ("p50", "p99")
+        },
     }

@@ -40,7 +40,7 @@ def _pages(timers: int) -> list[Any]:
     As long as these few live, Python keeps the memory pages of all entries, as a JVM keeps its heap. Otherwise Python
     would free the pages after each round, and the kernel would have to fill new pages with zeros.
     """
-    wheel = CORES["compiled"]()
+    wheel: Any = CORES["compiled"]()
     entries = [wheel.schedule(None, HOUR_MS) for _ in range(timers)]
     for entry in entries:
         entry.cancel()
@@ -55,7 +55,7 @@ def measured(due_ms: list[int]) -> dict[str, float]:
 
 
 def _only_handed_out(due_ms: list[int], steps_ms: list[int]) -> tuple[float, float]:
-    wheel = CORES["compiled"]()
+    wheel: Any = CORES["compiled"]()
     schedule, advance = wheel.schedule, wheel.advance
     task = object()
     gc.collect()
@@ -72,7 +72,7 @@ def _only_handed_out(due_ms: list[int], steps_ms: list[int]) -> tuple[float, flo
 
 
 def _run(due_ms: list[int], steps_ms: list[int]) -> float:
-    wheel = CORES["compiled"]()
+    wheel: Any = CORES["compiled"]()
     fired = count()
     task = fired.__next__
     for deadline_ms in due_ms:

@@ -31,19 +31,32 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.narration import Narration
+from benchmarks.rounds import over_rounds, ratios
 from benchmarks.wheel.mixes import HOUR_MS
 from wheel_sched.wheel import CORES
 
 COUNTS = {"10k": 10_000, "100k": 100_000}
 WARM_UP = 8
 ROUNDS = 9
+# figure, their time, our time; our times are missing when our compiled core is
+_RATIOS = (
+    ("vs_kafka.add", "kafka add", "ours add"),
+    ("vs_kafka.add_clock_apart", "kafka add, clock apart", "ours add"),
+    ("vs_kafka.expire", "kafka expire", "ours expire"),
+    ("vs_kafka.expire_caller", "kafka caller", "ours caller"),
+    ("vs_netty.add", "netty add", "ours add"),
+)
 STEPS = len(COUNTS) * (WARM_UP + ROUNDS)
 _ROOT = Path(__file__).resolve().parents[2]
 _FOLDER = _ROOT / "benchmarks" / "jvm"
 
 
 def compare(narration: Narration) -> dict[str, Any]:
-    """Run the comparison. Returns `vs_kafka` and `vs_netty` for 100 k timers, and `jvm`: all times in nanoseconds."""
+    """Run the comparison.
+
+    Returns `vs_kafka` and `vs_netty` for 100 k timers, `spread` with the rounds of each ratio, and `jvm`: all times in
+    nanoseconds.
+    """
     java = ["java", "-Xmx2g", "-cp", _built(), "org.wheelsched.benchmark.Timers"]
     python = [sys.executable, "-m", "benchmarks.wheel.beside_the_jvm"]
     table: dict[str, dict[str, float]] = {}
@@ -52,16 +65,22 @@ def compare(narration: Narration) -> dict[str, Any]:
             rounds = _rounds(theirs, ours if "compiled" in CORES else None, count, Path(folder), label, narration)
             table[label] = {name: round(median(one[name] for one in rounds), 2) for name in rounds[0]}
             last = rounds
-    return {
-        "vs_kafka": {
-            "add": _over(last, "kafka add", "ours add"),
-            "add_clock_apart": _over(last, "kafka add, clock apart", "ours add"),
-            "expire": _over(last, "kafka expire", "ours expire"),
-            "expire_caller": _over(last, "kafka caller", "ours caller"),
-        },
-        "vs_netty": {"add": _over(last, "netty add", "ours add")},
-        "jvm": table,
+    return {**figures(last), "jvm": table}
+
+
+def figures(rounds: list[dict[str, float]]) -> dict[str, Any]:
+    """The ratios, and `spread` with their rounds. `rounds` has the nanoseconds by name, for each round.
+
+    A ratio is None, and has no spread, if our compiled core was not measured.
+    """
+    spread = {
+        key: over_rounds(ratios([one[theirs] for one in rounds], [one[ours] for one in rounds]), 2)
+        for key, theirs, ours in _RATIOS
+        if ours in rounds[0]
     }
+    medians = {key: spread[key]["median"] if key in spread else None for key, *_ in _RATIOS}
+    kafka = {key.removeprefix("vs_kafka."): value for key, value in medians.items() if key.startswith("vs_kafka.")}
+    return {"vs_kafka": kafka, "vs_netty": {"add": medians["vs_netty.add"]}, "spread": spread}
 
 
 class _Side:
@@ -132,13 +151,6 @@ def _delays(count: int, seed: int) -> bytes:
     if sys.byteorder == "big":
         delays.byteswap()
     return delays.tobytes()
-
-
-def _over(rounds: list[dict[str, float]], theirs: str, ours: str) -> float | None:
-    """The median over rounds of the time `theirs` divided by the time `ours`. None: our core was not measured."""
-    if ours not in rounds[0]:
-        return None
-    return round(median(one[theirs] / one[ours] for one in rounds), 2)
 
 
 def _built() -> str:

@@ -94,7 +94,7 @@ def program(mix: Mix, live: int, seed: int) -> Program:
     gap_ms = sum(lives_ms) / count / live
     dues_ms = [int(n * gap_ms) + timeouts_ms[n] for n in range(count)]
     cancels = deque(sorted((n * gap_ms + lives_ms[n], n) for n in range(count) if cancelled[n]))
-    expiries = deque(sorted((dues_ms[n], n) for n in range(count) if not cancelled[n]))
+    expiries: deque[tuple[float, int]] = deque(sorted((dues_ms[n], n) for n in range(count) if not cancelled[n]))
     steps = []
     for first in range(0, count, _AT_A_STEP):
         last = first + _AT_A_STEP

@@ -1,6 +1,7 @@
-"""Draws the plots of docs/benchmarks.md as SVG: costs by number of timers, with uniform deadlines.
+"""The pictures of the wheel: costs by number of timers, with deadlines uniform over an hour.
 
-The costs are those of schedule, of expire, and of a request when 90 % of the timers are cancelled.
+The costs are those of schedule, of expire, and of a request when 90 % of the timers are cancelled. One picture has the
+timers that people choose between; three have every timer that was measured.
 """
 
 from __future__ import annotations
@@ -9,58 +10,72 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.charts import Group, Mark, Panel, Row, Words, dots, lines
+
 _TITLES = {
     "schedule": "Schedule a timer",
     "expire": "Let a timer expire",
     "cancelled90": "A request, 90 % cancelled",
 }
-_COLOURS = {
-    "wheel, compiled": "#0b6e4f",
-    "wheel, pure": "#5fad56",
-    "heapq": "#c1292e",
-    "kombu": "#f2a541",
-    "asyncio": "#235789",
-    "uvloop": "#7ea3cc",
-    "sched": "#999999",
-    "Kafka's structure": "#6b4e9b",
-}
+_NAMES = ("wheel, compiled", "wheel, pure", "heapq", "kombu", "asyncio", "uvloop", "sched", "Kafka's structure")
+_CHOICES = ("wheel, compiled", "heapq", "kombu", "wheel, pure", "Kafka's structure")
+_COUNTS = {"1k": 1_000, "10k": 10_000, "100k": 100_000, "1m": 1_000_000}
+
+Costs = Mapping[str, Mapping[str, float]]
 
 
 def write_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write one plot for each of the three costs. Returns their paths."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    mpl.rcParams["svg.hashsalt"] = "wheel"  # the same figures give the same file
-    from matplotlib import pyplot
-    from matplotlib.ticker import FuncFormatter
-
+    """Write `wheel.svg` and a picture of every timer for each of the three costs. Returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for what, title in _TITLES.items():
-        counts: Mapping[str, Mapping[str, float]] = result["table"][what].get("uniform", {})
-        names = [name for name in _COLOURS if any(name in counts[count] for count in counts)]
-        height = 0.5 + 0.22 * len(names) * max(len(counts), 1)
-        figure, axes = pyplot.subplots(figsize=(7.2, height), layout="constrained")
-        width = 0.84 / max(len(names), 1)
-        for row, name in enumerate(names):
-            places = [at + row * width for at, count in enumerate(counts) if name in counts[count]]
-            values = [counts[count][name] for count in counts if name in counts[count]]
-            axes.scatter(values, places, s=22, label=name, color=_COLOURS[name])
-            for value, place in zip(values, places, strict=True):
-                axes.annotate(f"{value:,.0f}", (value, place), (6, -2.5), textcoords="offset points", fontsize=7)
-        axes.set_yticks([at + 0.42 - width / 2 for at in range(len(counts))], [f"{count} timers" for count in counts])
-        axes.set_ylim(len(counts) - 0.08, -0.12)  # the first one on top
-        axes.set_xscale("log")  # marks, because a bar on a logarithmic scale has no zero
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-        axes.set_axisbelow(True)
-        axes.set_xlabel("nanoseconds of CPU (log), further left is better")
-        axes.set_title(f"{title}, deadlines uniform over an hour", fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-        path = folder / f"wheel-{what}.svg"
-        figure.savefig(path, metadata={"Date": None})
-        pyplot.close(figure)
-        written.append(path)
-    return written
+    costs: dict[str, Costs] = {what: result["table"][what].get("uniform", {}) for what in _TITLES}
+    texts = {"wheel": _choices(costs)} | {f"wheel-{what}": _all(what, costs[what]) for what in _TITLES}
+    for name, text in texts.items():
+        (folder / f"{name}.svg").write_text(text, "utf-8")
+    return [folder / f"{name}.svg" for name in texts]
+
+
+def _choices(costs: Mapping[str, Costs]) -> str:
+    words = Words(
+        title="Timers: what one costs, by how many are pending",
+        description="Three panels with lines of nanoseconds by the number of pending timers. Lower is better.",
+        axis="nanoseconds of CPU, lower is better",
+        legend=_CHOICES,
+        across="pending timers",
+    )
+    panels = [
+        Panel(
+            title,
+            {
+                series: [(_number(count), values[name]) for count, values in costs[what].items() if name in values]
+                for series, name in enumerate(_CHOICES)
+                if any(name in values for values in costs[what].values())
+            },
+        )
+        for what, title in _TITLES.items()
+    ]
+    return lines(words, panels, logs=(True, True), hollow=range(1, len(_CHOICES)))
+
+
+def _all(what: str, costs: Costs) -> str:
+    groups = [
+        Group(
+            f"{_number(count):,} timers",
+            [
+                Row(name, [Mark(int(not name.startswith("wheel")), values[name], f"{values[name]:,.0f}")])
+                for name in _NAMES
+                if name in values
+            ],
+        )
+        for count, values in costs.items()
+    ]
+    words = Words(
+        title=f"{_TITLES[what]}, deadlines uniform over an hour",
+        description="A mark for each timer and each number of timers. Further left is better.",
+        axis="nanoseconds of CPU, further left is better",
+        legend=("wheel-sched", "others"),
+    )
+    return dots(words, groups)
+
+
+def _number(count: str) -> int:
+    return _COUNTS.get(count) or int(count)

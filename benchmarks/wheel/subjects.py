@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sched
 from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -111,6 +112,9 @@ class HandleOnly:
         """A handle with five fields, one more than a handle of our pure core."""
 
         __slots__ = ("deadline_ms", "slot", "state", "task", "wheel")
+        task: Any
+        deadline_ms: int
+        wheel: HandleOnly
 
         def cancel(self) -> None:
             """Do nothing."""
@@ -232,9 +236,13 @@ class Sched:
         """There is nothing to close."""
 
 
+def _handed(core: str) -> Handed:
+    return Handed(CORES[core]())
+
+
 # By the name in tables and plots. A core that is absent is not measured, and misses its gates.
 SUBJECTS: dict[str, Callable[[], Any]] = {
-    **{f"wheel, {core}": lambda core=core: Handed(CORES[core]()) for core in sorted(CORES)},
+    **{f"wheel, {core}": partial(_handed, core) for core in sorted(CORES)},
     "heapq": lambda: Handed(LazyHeap()),
     "kombu": Kombu,
     "asyncio": AsyncioLoop,

@@ -1,4 +1,4 @@
-"""Writes the full table of the wheel benchmark in Markdown: one row per subject, one column per count of timers."""
+"""Writes the full table of the wheel benchmark in Markdown: one row per measured timer, one column per count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WHAT = {"schedule": "Schedule", "expire": "Expire", "cancelled90": "90 % cancel
 
 
 def full_table(result: Mapping[str, Any]) -> str:
-    """The table of nanoseconds. A dash: the subject cannot be measured there, or would take too long."""
+    """The table of nanoseconds. A dash: the row's timer cannot be measured in this column, or would take too long."""
     parts = []
     for what, title in _WHAT.items():
         for mix, counts in result["table"][what].items():

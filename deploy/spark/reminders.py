@@ -2,8 +2,8 @@
 
 MASTER=spark://host:7077 deploy/spark/submit.sh deploy/spark/reminders.py redis://store:6379/0
 
-A second run stores nothing and replays nothing: the store knows the job id of the rows, and the replayed messages are
-no dead letters any more. The last line of stdout is a JSON object.
+A second run stores nothing and replays nothing: the store knows that it has stored the reminders under this job id,
+and the replayed messages are no dead letters any more. The last line of stdout is a JSON object.
 """
 
 from __future__ import annotations

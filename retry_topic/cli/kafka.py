@@ -113,10 +113,11 @@ def init(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Create missing topics of GROUPs: retry, redelivery, dead; and the topic for the namespace's claims.
+    """Create the missing topics of GROUPs: retry, redelivery, dead. Also create the claims topic of the namespace.
 
-    There is no topic per delay: a message waits in the delay store. Existing topics stay as they are. New topics keep
-    records for 7 days and dead letters for 30, take records of up to 8 MiB, and are never compacted.
+    There is no topic per delay: a message waits in the delay store. Existing topics stay as they are. New topics of a
+    group keep records for 7 days and dead letters for 30, take records of up to 8 MiB, and are never compacted. The
+    claims topic stays empty: its committed offsets tell which batches of due messages were sent.
 
     \b
     Examples:

@@ -101,9 +101,10 @@ def _only_state(chosen: Filter) -> bool:
 
 
 def _payload(entry: ListedMessage) -> dict[str, Any]:
-    """The payload for scripts: as text, or in base64 when it is no text.
+    """The payload for scripts: in the field `payload` when it is text, else in the field `payload_base64`.
 
-    When the store holds only a reference to the payload, both are None, and `reference` names the record that holds it.
+    The other field is None. When the store holds only a reference to the payload, both fields are None, and the field
+    `reference` names the record that holds the payload.
     """
     message = entry.letter.message
     value = entry.found.body if message is None else message.value

@@ -54,7 +54,7 @@ class SelectedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The selected messages, and the first five of them in full."""
+    """The selected messages: all of them without payload (`members`), the first five also in full (`samples`)."""
 
     members: list[SelectedMessage]
     samples: list[ListedMessage]

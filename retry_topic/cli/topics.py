@@ -68,7 +68,7 @@ def unknown_topic(connection: Connection, topic: str) -> str | None:
     hint = f"did you mean {close[0]!r}? " if close else ""
     names = sorted(known)
     some = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
-    return f"there is no topic {topic!r}: nothing was changed; {hint}known: {some or 'none'}"
+    return f"there is no topic {topic!r}: nothing was done; {hint}known: {some or 'none'}"
 
 
 def known_topic(connection: Connection, topic: str) -> None:

@@ -58,8 +58,8 @@ class UntakenRetries:
 
     def what(self, now_ms: int) -> str:
         """A sentence that says which retries wait and for how long."""
-        since = "" if self.oldest_ms is None else f" {span(max(0, now_ms - self.oldest_ms))}"
-        first = "" if not since else f", since{since}" if self.waiting == 1 else f", the oldest since{since}"
+        long = "" if self.oldest_ms is None else f" {span(max(0, now_ms - self.oldest_ms))}"
+        first = "" if not long else f", for{long}" if self.waiting == 1 else f", the oldest for{long}"
         verb, them = ("waits", "it") if self.waiting == 1 else ("wait", "them")
         retries = "1 retry" if self.waiting == 1 else f"{self.waiting:,} retries"
         seen = "" if self.silent_ms is None else f" (the last service asked {span(self.silent_ms)} ago)"

@@ -35,9 +35,9 @@ class LetterToMessage:
     Args:
         group: the consumer group.
         own: the group's topics, by purpose.
-        to: the topic that receives the messages. If it is not the group's redelivery topic, the headers name `to` as
-            the topic of the first failure, because a consumer of `to` ignores retry headers that name another topic.
-            (A handler that sends to `to` may have copied such headers from the message that it handled.)
+        to: the topic that receives the messages. If it is the group's redelivery topic, the headers name the topic of
+            the first failure, as before. If it is another topic, they name `to` itself. With another name in them, a
+            consumer of `to` would ignore the headers, as copies that a handler made from a message of that topic.
         dead_id: id of the dead topic. Together with the letter's position it makes the new id, so a repeated
             conversion gives the same id.
         secrets: the first one signs. Defaults to none: then a signed letter is refused.

@@ -78,7 +78,10 @@ class Origins:
 
 
 def origins_problems(origins: object, redelivery: str) -> list[str]:
-    """The problems of the setting `origins`, one text for each. `redelivery` is the setting that must be "origin"."""
+    """The problems of the setting `origins`, one text for each.
+
+    `redelivery` is another setting of the same service. It must be "origin" when `origins` names topics.
+    """
     if not isinstance(origins, tuple) or not all(isinstance(topic, str) and topic for topic in origins):
         return [f"expected origins to be a tuple of names of topics, got: {origins!r}"]
     if origins and redelivery != "origin":

@@ -7,8 +7,8 @@ The caller is a `Transport`: the intake from a queue or the intake from a log.
 For each record the plan takes the greater of the header's attempt count and the store's own count, so that no header
 lowers a count. It asks the policy, and writes the message with its next attempt time, or as a dead letter.
 
-A plan that lacks an answer has `questions` and nothing to store. The caller finds the answers and calls `plan` again
-with `entries`: records that are already decided do not change.
+A plan that lacks an answer has `questions` and nothing to store. The caller finds the answers, and calls `plan` again
+with the `entries` of that plan. Records that are already decided do not change.
 
 An attempt is counted once. When two copies of one delivery fail, the second failure is known: nothing is stored
 (`is_copy`). The same holds for a message that has succeeded; consumers report successes to the store.

@@ -222,7 +222,7 @@ class Templates:
 
     @property
     def seen(self) -> int:
-        """The number of lists of header names, and of kinds of records, that the intake remembers having seen."""
+        """How many lists of header names and kinds of records the intake remembers having seen: one sum of both."""
         return len(self._seen)
 
     def prepare(self, delivery: Delivery, now_ms: int) -> Prepared | None:
@@ -339,8 +339,8 @@ def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: Po
 def _form(stored: Message, is_gap: Sequence[bool]) -> bytes:
     """The stored body as a `%` format: fixed bytes, and gaps for the values in which similar records differ.
 
-    `is_gap`: for each header that the intake kept from the record, whether its value is a gap. The intake has added the
-    headers after those; of them, only due time and delay are gaps.
+    The stored headers are those that the intake kept from the record, then those that it wrote itself. `is_gap` says
+    for each kept header whether its value is a gap. Of the written headers, only due time and delay are gaps.
     """
     lengths, parts = [], []
 

@@ -1,7 +1,8 @@
 """The retry policy as data: immutable, versioned, comparable, and checked as a whole when it is created.
 
-A policy decides nothing itself; `decision.decide` reads it. Each of the two caps may be lifted, but not both: a message
-that is never given up stays in the store forever.
+A policy decides nothing itself; `decision.decide` reads it. It has two caps: on the number of attempts, and on the age
+(the time since the first failure). Each of the two may be lifted, but not both: a message that is never given up stays
+in the store forever.
 """
 
 from __future__ import annotations

@@ -158,11 +158,12 @@ class RetryWorld:
         return self.store.contents.positions()
 
     def _count_in_hand(self, fault: Fault, call: str) -> None:
-        """Count the messages that a fault may repeat: those that the processes with the target's role hold.
+        """Count the messages that a fault may repeat. `call` is the call that the fault strikes, or "".
 
-        A service that dies or is paused can repeat a claimed message that it has published. A consumer can repeat
-        the messages that it has read and not settled. In a log world nothing is counted, because moving partitions
-        cause repeats too. The checker then allows `AT_ONCE` repeats.
+        A fault that strikes a service can repeat the messages that services have claimed and may have published. Any
+        other fault can repeat the messages that consumers have read and not settled. If the topics are logs, nothing
+        is counted, because moving partitions cause repeats too. The checker then allows `AT_ONCE` repeats: the most
+        messages that one process holds.
         """
         broker, role = self.broker, fault.target.partition("-")[0]
         if isinstance(broker, LogServer):

@@ -17,7 +17,10 @@ CONTEXT = Figure("rate", "msg/s", "a rate")
 
 
 def rounds_with(factor: float, noise: float = 0.01, count: int = 5) -> list[tuple[dict[str, float], dict[str, float]]]:
-    """Rounds in which each figure of this tree is `factor` times that of the base. The machine's speed changes."""
+    """Return pairs of figures for `count` rounds: those of the base commit, then those of the other commit.
+
+    The other commit's figures are `factor` times the base's. The machine's speed differs from round to round.
+    """
     rng = random.Random(1)
     pairs = []
     for _ in range(count):
@@ -28,7 +31,8 @@ def rounds_with(factor: float, noise: float = 0.01, count: int = 5) -> list[tupl
 
 
 def test_a_change_is_seen_through_a_machine_that_changes_its_speed() -> None:
-    """A loss of a fifth is a clear change of about -20 %, although the machine is up to ten times as slow."""
+    """A loss of a fifth is a clear change of about -20 %, although the machine's speed varies tenfold between
+    rounds."""
     (change,) = changes([RATIO], rounds_with(0.8))
     assert change.percent == pytest.approx(-20, abs=1)
     assert change.low < change.percent < change.high < 0
@@ -37,7 +41,7 @@ def test_a_change_is_seen_through_a_machine_that_changes_its_speed() -> None:
 
 
 def test_no_change_is_not_called_one() -> None:
-    """Equal commits with 5 % of noise have an interval around 0."""
+    """If two commits are equally fast and the noise is 5 %, the interval of the change includes 0."""
     (change,) = changes([RATIO], rounds_with(1.0, noise=0.05))
     assert change.low < 0 < change.high
     assert not change.is_worse
@@ -45,7 +49,7 @@ def test_no_change_is_not_called_one() -> None:
 
 
 def test_a_noisy_loss_is_not_called_worse() -> None:
-    """A mean loss of a fifth that varies from round to round by more shows nothing."""
+    """A mean loss of a fifth is not clear if the rounds differ by more than a fifth."""
     (change,) = changes([RATIO], rounds_with(0.8, noise=0.6))
     assert not change.is_clear
     assert not change.is_worse
@@ -61,7 +65,7 @@ def test_the_gate_says_which_direction_is_worse() -> None:
 
 
 def test_a_small_loss_is_allowed() -> None:
-    """A clear loss of 5 % is shown and is not worse than allowed."""
+    """A loss of 5 % is a clear change, but too small to be called worse."""
     (change,) = changes([RATIO], rounds_with(0.95, noise=0.005))
     assert change.is_clear
     assert not change.is_worse

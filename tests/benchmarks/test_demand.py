@@ -12,7 +12,7 @@ from benchmarks.purgatory.designs import NewRequest
 
 @pytest.mark.parametrize(("case", "timed_out"), [("low", 0.08), ("high", 0.5)])
 def test_kafka_17568_requests_complete_after_their_latency(case: str, timed_out: float) -> None:
-    """The latencies have the described percentiles, and a request completes after its latency.
+    """The latencies have the percentiles that the case states, and a request completes once its latency has passed.
 
     The benchmark of KAFKA-17568 used the timeout as the latency, so no request completed before its timeout.
     """
@@ -27,6 +27,7 @@ def test_kafka_17568_requests_complete_after_their_latency(case: str, timed_out:
 
 
 def test_arrivals_come_at_the_rate_that_was_asked_for() -> None:
-    """The mean rate is as wanted, although intervals are whole milliseconds: remainders are carried over."""
+    """The mean rate of arrivals is as asked for, although intervals are whole milliseconds: remainders are carried
+    over."""
     intervals = intervals_ms(40_000, seed=1)
     assert len(intervals) / sum(intervals) * 1_000 == pytest.approx(40_000, rel=0.05)

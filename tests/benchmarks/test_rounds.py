@@ -14,7 +14,7 @@ from benchmarks.rounds import interleaved, median_spread, over_rounds, percentil
 
 
 def test_rounds_are_interleaved_in_alternating_order() -> None:
-    """The first run of a round is the last of the next, so that a slow change of the machine favours no run."""
+    """The run that is first in one round is last in the next, so that a slow change of the machine favours no run."""
     order: list[str] = []
     runs = {name: partial(order.append, name) for name in ("a", "b")}
     interleaved(3, runs, Narration(6, io.StringIO()))
@@ -36,14 +36,17 @@ def test_the_maximum_of_rounds_is_never_averaged_away() -> None:
 
 
 def test_a_ratio_is_taken_within_its_round() -> None:
-    """A moment that halves both ours and the baseline changes no ratio. The spread names the worst and best rounds."""
+    """If a busy machine halves our rate and the baseline's rate in one round, their ratio does not change.
+
+    The spread has the least, the median and the greatest ratio of the rounds.
+    """
     found = ratios([100.0, 50.0, 90.0], [200.0, 100.0, 100.0])
     assert found == [0.5, 0.5, 0.9]
     assert over_rounds(found) == {"min": 0.5, "median": 0.5, "max": 0.9}
 
 
 def test_the_table_shows_rounds_and_baseline_of_a_ratio() -> None:
-    """A ratio comes with its least and greatest round, and with the value of its baseline."""
+    """The table shows with a ratio its least and greatest value of all rounds, and the value of its baseline."""
     figure = Figure("ours_vs_bare", "x", "a ratio", at_least=0.7, baseline="baseline.bare")
     spread = {"ours_vs_bare": {"min": 0.61, "median": 0.8, "max": 1.25}}
     around = {"python": "3", "server": "valkey", "cpus": 2, "rounds": 3}

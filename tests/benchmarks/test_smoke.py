@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import apscheduler, celery, dispatch, store, wheel
+from benchmarks import apscheduler, celery, dispatch, event_loop, simulator, store, wheel
 from benchmarks.wheel.tables import full_table
 from wheel_sched.wheel import CORES
 
@@ -18,6 +18,10 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(180)]  # 
 
 def absent(figures: Any, result: dict[str, Any]) -> list[str]:
     return [figure.key for figure in figures if figure.value(result) is None]
+
+
+def without_spread(figures: Any, result: dict[str, Any]) -> list[str]:
+    return [figure.key for figure in figures if figure.bound and figure.spread(result) is None]
 
 
 def test_the_store_benchmark_measures_every_figure() -> None:
@@ -60,7 +64,8 @@ def test_the_wheel_benchmark_measures_every_figure() -> None:
         live=(10_000, 100_000),
         all=False,
         memory=20_000,
-        lateness_rounds=1,
+        memory_rounds=2,
+        lateness_rounds=2,
         timers=50,
         over_s=0.2,
     )
@@ -68,6 +73,7 @@ def test_the_wheel_benchmark_measures_every_figure() -> None:
     missing = absent(wheel.FIGURES, result)
     if "compiled" in CORES:
         assert missing == []
+        assert without_spread(wheel.FIGURES, result) == ["wakeups_after_cancel", "early"]  # counts of the whole run
     assert (result["early"], result["wakeups_after_cancel"]) == (0, 0)
     assert {"core", "table", "python", "cpus", "rounds"} <= set(json.loads(json.dumps(result)))
     assert full_table(result).count("wheel, pure") == 3
@@ -116,3 +122,22 @@ def test_the_celery_benchmark_measures_every_figure() -> None:
     assert [key for key in absent(celery.FIGURES, result) if ".solo." not in key and ".prefork." not in key] == []
     assert (result["early"], result["lost"]) == (0, 0)
     assert {"python", "server", "cpus", "rounds"} <= set(json.loads(json.dumps(result)))
+
+
+def test_the_simulator_benchmark_measures_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds of two histories in each world give a number for each figure. The rounds run different histories.
+
+    `tests/simulation` switches the safeguards off, so this test does not.
+    """
+    monkeypatch.setattr(simulator, "_safeguards", lambda _: (83, []))
+    result = simulator.run(simulator.Sizes(rounds=2, histories=2, seeds=0))
+    assert absent(simulator.FIGURES, result) == []
+    assert (result["violations"], result["histories"]) == (0, 4 * len(result["worlds"]))
+    spread = result["spread"]["history_vs_bare"]
+    assert 0 < spread["min"] <= result["history_vs_bare"] <= spread["max"]
+
+
+def test_a_bare_event_loop_has_a_rate() -> None:
+    """The baseline of the simulator gives events per second, on one processor and on two at once."""
+    assert event_loop.run(1_000) > 0
+    assert event_loop.per_second(1_000, 2) > 0

@@ -28,7 +28,7 @@ URLS = [
 ]
 
 
-TAILS = [  # a part of the secret or all of it is where a URL has something else
+TAILS = [  # the secret, or a part of it, is in the place of another component of the URL
     "redis://h:1/0?password=hun#ter2",
     "redis://h:1/0?password=hun;ter2",
     "redis://h:1/0?password=hun&ter2",

@@ -24,7 +24,7 @@ def cli(redis_url: str) -> Cli:
 
 @pytest.fixture
 def cli_at() -> type[Cli]:
-    """Run the command line in this process, against the store at a given address."""
+    """Return the class whose instances run the command line in this process, against the store at a given address."""
     return Cli
 
 
@@ -37,7 +37,7 @@ def opened(redis_url: str) -> Iterator[DelayStore]:
 
 @pytest.fixture
 def wait_for(opened: DelayStore) -> Callable[[str, int], None]:
-    """Store an item that waits. The arguments are its id and its due time in ms."""
+    """Return a function that stores an item, given its id and its due time in ms."""
 
     def wait(item_id: str, due_ms: int) -> None:
         opened.schedule([Item(item_id, due_ms, b"body", "orders")])
@@ -47,7 +47,7 @@ def wait_for(opened: DelayStore) -> Callable[[str, int], None]:
 
 @pytest.fixture
 def bury(opened: DelayStore) -> Callable[[str], None]:
-    """Store a dead letter with this id."""
+    """Return a function that stores a dead letter with the given id."""
 
     def put(item_id: str) -> None:
         opened.bury([(Item(item_id, time.time_ns() // 1_000_000, b"body", "orders"), "max-attempts: 8")])

@@ -78,7 +78,11 @@ def test_a_restore_equals_its_backup(filled: DelayStore, tmp_path: Path) -> None
 
 
 def test_items_in_flight_are_written_as_due_at_their_original_due(store: DelayStore, tmp_path: Path) -> None:
-    """A lease has no meaning in another store. An item that was cancelled in flight is not in the backup."""
+    """An item in flight is restored as due at its original due time, because its lease has no meaning in another
+    store.
+
+    An item that was cancelled in flight is not in the backup.
+    """
     due = now_ms() - 5_000
     store.schedule([Item("flying", due, b"x"), Item("cancelled", due, b"x")])
     for shard in range(2):
@@ -92,7 +96,7 @@ def test_items_in_flight_are_written_as_due_at_their_original_due(store: DelaySt
 
 
 def test_a_namespace_that_is_not_empty_takes_no_backup(filled: DelayStore, tmp_path: Path) -> None:
-    """A restore into a namespace with items is refused. Only with `resume`, earlier restored items may be there."""
+    """A restore into a namespace with items is refused. With `resume`, items of an earlier restore may be there."""
     write_backup(filled, tmp_path / "b", namespace="wheel")
     before = contents(filled)
     with pytest.raises(NamespaceNotEmpty, match="nothing was restored"):
@@ -151,7 +155,7 @@ def test_every_line_is_json_with_a_kind(filled: DelayStore, tmp_path: Path) -> N
 
 
 def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path: Path) -> None:
-    """The earlier file is replaced only when the new one is complete. No temporary file is left."""
+    """If a backup fails, the earlier file is unchanged, and no temporary file is left."""
     path = tmp_path / "b"
     path.write_text("the earlier one")
 
@@ -165,8 +169,8 @@ def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path
 
 
 def test_only_its_owner_can_read_a_backup_and_it_replaces_no_file(filled: DelayStore, tmp_path: Path) -> None:
-    """A backup has all payloads, so only its owner may read it. It replaces no file, even one that
-    appears meanwhile."""
+    """A backup has all payloads, so only its owner may read it. Without `replace` it replaces no file, even one
+    that appears while the backup is written."""
     path = tmp_path / "b"
     write_backup(filled, path, namespace="wheel")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -216,8 +220,8 @@ def test_the_command_replaces_a_file_with_force(cli: Any, opened: Any, wait_for:
 
 
 def test_an_item_that_moves_during_a_backup_is_written_once(filled: DelayStore, tmp_path: Path) -> None:
-    """An item is rescheduled to a place that was read already. A second pass finds it, and the backup says it is not
-    exact."""
+    """During a backup, an item is stored whose due time lies in the part that was read already. A second pass finds
+    the item, and the backup is marked as not exact."""
     moved = []
 
     def move(count: int) -> None:
@@ -235,5 +239,6 @@ def test_an_item_that_moves_during_a_backup_is_written_once(filled: DelayStore, 
 
 
 def test_a_missing_folder_is_an_error_without_a_traceback(cli: Any, opened: Any) -> None:
-    """The command prints a readable error and ends with exit code 1."""
+    """If the folder of the backup file does not exist, the command prints an error without a traceback, and exits
+    with 1."""
     assert "there is no such folder" in cli("backup", "nowhere/b.jsonl", code=1).stderr

@@ -24,7 +24,10 @@ def test_without_anything_the_defaults_hold() -> None:
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
-    """Each source overrides the next one. The origin of each setting names the source of its value."""
+    """The sources in order are flag, environment variable, file and default. An earlier one overrides a later one.
+
+    The origin of each setting names the source of its value.
+    """
     file = tmp_path / "s.toml"
     file.write_text('namespace = "from-file"\nstore = "redis://file"\nreplicas = 3\n')
     env = {"WHEEL_SCHED_NAMESPACE": "from-env", "WHEEL_SCHED_STORE": "redis://env"}
@@ -70,7 +73,8 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path, content: bytes) -> None
 
 
 def test_a_named_file_must_exist() -> None:
-    """A settings file that is named but missing is an error. Only the working folder's file is optional."""
+    """If a settings file is named and does not exist, an error is raised. Only the working folder's file may be
+    missing."""
     with pytest.raises(ConfigError, match="readable file"):
         load_settings({}, env={"WHEEL_SCHED_CONFIG": "nowhere.toml"})
 
@@ -85,7 +89,7 @@ def test_a_named_file_must_exist() -> None:
     ],
 )
 def test_passwords_are_never_shown(url: str, shown: str) -> None:
-    """`redacted` hides the password of a URL and leaves the rest unchanged."""
+    """`redacted` hides the password of a URL and changes nothing else."""
     assert redacted(url) == shown
 
 
@@ -128,7 +132,8 @@ def test_an_unknown_variable_is_a_mistake(variable: str, hint: str) -> None:
     ],
 )
 def test_variables_of_others_pass(variable: str, tmp_path: Path) -> None:
-    """Variables that other code reads are no settings, nor are those of Kubernetes for a service named wheel-sched."""
+    """A WHEEL_SCHED_ variable that other code reads, or that Kubernetes sets for a service named wheel-sched, is no
+    setting and no error."""
     (tmp_path / "f.toml").write_text("")
     value = str(tmp_path / "f.toml") if variable.endswith("CONFIG") else "1"
     assert load_settings({}, env={variable: value}).settings == Settings()

@@ -34,23 +34,23 @@ def pytest_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_module_of_the_cores_tests_imports_a_guest() -> None:
-    """In this environment pytest can collect all tests of the core."""
+    """Pytest can collect the core's tests when no package of this project but `wheel_sched` can be imported."""
     done = pytest_alone("--collect-only", *(f"tests/{folder}" for folder in FOLDERS))
     assert done.returncode == 0, done.stdout[-3_000:]
 
 
 @pytest.mark.parametrize("folder", ["cli", "observability"])
 def test_the_cores_tests_pass(folder: str) -> None:
-    """Run those folders of the core's tests that are most related to guests.
+    """The tests in the folder pass when no package of this project but `wheel_sched` can be imported.
 
-    `.ci/run` runs the tests of the store in this environment, on the oldest supported server.
+    `.ci/run` runs the tests of the store in the same way, on the oldest supported server.
     """
     done = pytest_alone(f"tests/{folder}")
     assert done.returncode == 0, done.stdout[-3_000:]
 
 
 def test_the_guests_are_absent() -> None:
-    """In this environment `retry_topic` cannot be imported."""
+    """If the folder `core_alone` is on PYTHONPATH, `retry_topic` cannot be imported."""
     code = "import wheel_sched\ntry: import retry_topic\nexcept ModuleNotFoundError: print('absent')"
     places = str(Path(__file__).with_name("core_alone"))
     env = {**os.environ, "PYTHONPATH": places}

@@ -52,14 +52,15 @@ CHECKS = [
 def test_the_core_alone_runs_exactly_these_checks(
     cli: Any, opened: Any, wait_for: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without extensions, `doctor` runs only these checks. A check comes after those that it depends on."""
+    """Without extensions, `doctor` runs exactly the checks in CHECKS, in this order. A check follows the checks
+    that it depends on."""
     monkeypatch.setattr(doctor_module, "installed", Installed)
     wait_for("w", now_ms() + HOUR)
     assert list(findings(cli, 0)) == CHECKS
 
 
 def test_a_healthy_namespace_has_no_findings_to_fix(cli: Any, opened: Any, wait_for: Any) -> None:
-    """All checks are "ok", the exit code is 0, and `doctor` leaves no key behind."""
+    """For a healthy namespace all checks are "ok", the exit code is 0, and `doctor` leaves no key behind."""
     wait_for("w", now_ms() + HOUR)
     before = set(opened.backend.client.scan_iter())
     found = findings(cli, 0)
@@ -70,7 +71,8 @@ def test_a_healthy_namespace_has_no_findings_to_fix(cli: Any, opened: Any, wait_
 
 
 def test_the_text_has_a_line_for_each_check_and_a_sum(cli: Any, opened: Any, wait_for: Any) -> None:
-    """A finding with a fix has a second line. The last line counts problems, warnings and passed checks."""
+    """In the text output a finding with a fix has a second line. The last line counts problems, warnings and passed
+    checks."""
     wait_for("w", now_ms() - 10_000)
     text = cli("doctor", code=1).stdout
     assert "PROBLEM  backlog      1 item is overdue, by 10s: no dispatcher releases them" in text
@@ -87,7 +89,8 @@ def test_an_absent_namespace_is_no_problem_and_stays_absent(cli: Any) -> None:
 
 
 def test_an_absent_embedded_folder_is_checked_elsewhere(cli_at: Any, tmp_path: Any) -> None:
-    """`doctor` starts an embedded server in a temporary folder. It does not create the folder of the settings."""
+    """If the folder of the embedded server does not exist, `doctor` checks a server in a temporary folder. It does
+    not create the missing folder."""
     assert findings(cli_at("embedded:data"), 0)["version"]["level"] == "ok"
     assert list(tmp_path.iterdir()) == []
 
@@ -129,7 +132,7 @@ redis.register_function{function_name='ws_old', callback=function() return 1 end
 
 
 def test_leases_that_ran_out_are_seen(cli: Any, opened: Any, wait_for: Any) -> None:
-    """A lease that ended long ago is still in the store, because no dispatcher runs. This is a warning."""
+    """`doctor` warns about a lease that ended long ago, because it shows that no dispatcher runs."""
     wait_for("f", now_ms() - 1)
     opened.claim(1)
     opened.backend.client.zadd("{wheel:0}:leased", {"f": now_ms() - 60_000})
@@ -137,7 +140,7 @@ def test_leases_that_ran_out_are_seen(cli: Any, opened: Any, wait_for: Any) -> N
 
 
 def test_items_in_another_shard_than_their_route_are_seen(cli: Any) -> None:
-    """A process with a wrong shard count stored items in wrong shards. This is a problem."""
+    """`doctor` reports a problem if a process with a wrong shard count stored items in wrong shards."""
     from wheel_sched.store import DelayStore, Item
     from wheel_sched.store.redis.backend import RedisBackend, client_for
     from wheel_sched.store.redis.round_trips import Dialect
@@ -242,7 +245,7 @@ def test_no_check_sends_keys(cli_at: Any) -> None:
 
 
 class Clock:
-    """A client of a server whose clock is wrong by `off_s` seconds."""
+    """A client of a server whose clock is `off_s` seconds ahead of this machine's. A negative number means behind."""
 
     def __init__(self, off_s: float) -> None:
         self._off_s = off_s
@@ -295,7 +298,7 @@ def test_memory_that_runs_out_is_seen(info: dict[str, Any], level: str) -> None:
 
 
 def test_dead_letters_near_the_cap_are_seen(cli: Any, opened: Any, bury: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A warning comes before the oldest dead letters are trimmed."""
+    """`doctor` warns when dead letters are nearly as many as the cap, because above it the store removes the oldest."""
     monkeypatch.setattr(doctor_namespace, "DEAD_CAP", 5)
     for number in range(4):
         bury(f"d{number}")

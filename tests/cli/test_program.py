@@ -96,7 +96,7 @@ def test_a_memory_store_is_refused_with_the_reason(cli_at: Any) -> None:
 def test_a_mistyped_folder_or_namespace_is_an_error_and_creates_nothing(
     args: tuple[str, ...], cli_at: Any, tmp_path: Any
 ) -> None:
-    """Commands that do not store new messages never create a data folder."""
+    """If the data folder does not exist, a command that stores no new messages fails and does not create it."""
     done = cli_at("embedded:nowhere")(*args, code=1)
     assert "there is no data folder nowhere: nothing was changed" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -136,7 +136,7 @@ def test_a_wrong_shard_count_is_refused(cli: Any, opened: Any) -> None:
 
 
 def test_a_server_that_is_away_is_69(cli_at: Any) -> None:
-    """Exit code 69 tells scripts that the server does not answer and that they may try again later."""
+    """If the server does not answer, the exit code is 69, which tells scripts that they may try again later."""
     error_text = cli_at("redis://127.0.0.1:1/0")("stats", code=69).stderr
     assert "no connection to the server" in error_text
     assert "executed" not in error_text  # nothing was sent, and listing changes nothing

@@ -1,5 +1,5 @@
-"""Reshard: no item is lost or doubled, and counters stay correct. A namespace in use is refused. A killed reshard
-resumes."""
+"""Reshard: no item is lost or doubled, and counters are correct afterwards. A namespace in use is refused. A killed
+reshard can be resumed."""
 
 from __future__ import annotations
 
@@ -117,8 +117,10 @@ def test_paused_topics_stay_paused_in_new_shards(redis_url: str, backend: RedisB
 
 
 def test_it_refuses_while_something_is_in_flight(redis_url: str, backend: RedisBackend) -> None:
-    """A refused reshard changes nothing, and writers continue. An item whose lease has ended does not prevent a
-    reshard."""
+    """While an item is in flight, a reshard is refused and changes nothing, and writers continue.
+
+    An item whose lease has ended does not prevent a reshard.
+    """
     with open_store(redis_url, shards=2) as store:
         store.schedule([Item("a", 0, b"")])
         shard = shard_of("a", 2)
@@ -253,7 +255,7 @@ def test_a_kill_at_any_step_loses_nothing(
 
 @pytest.mark.slow
 def test_killed_at_every_step_it_ends_too(redis_url: str, backend: RedisBackend) -> None:
-    """Each run is killed one step later than the run before, and the next one resumes. At last the
+    """Each run is interrupted one step later than the run before, and the next run resumes the reshard. At last the
     reshard is complete."""
     with open_store(redis_url, shards=2) as store:
         fill(store, 300)
@@ -280,7 +282,8 @@ class Interrupted(Exception):
 
 
 def test_an_id_in_two_shards_with_two_contents_stops_it(redis_url: str, backend: RedisBackend) -> None:
-    """Two items with different routes have one id. The reshard refuses to put them into one shard and drops neither."""
+    """Two items with different routes have the same id. The reshard refuses to put them into one shard and drops
+    neither."""
     routes = [next(f"x{n}" for n in range(100) if shard_of(f"x{n}", 2) == shard) for shard in (0, 1)]
     with open_store(redis_url, shards=2) as store:
         for route in routes:

@@ -43,7 +43,8 @@ def test_a_url_is_shown_without_its_secrets(url: str) -> None:
 
 @pytest.mark.parametrize("url", TAILS)
 def test_no_part_of_a_secret_is_shown(url: str) -> None:
-    """A password may have a character that ends a part of a URL. What follows it is hidden too."""
+    """A password may contain a character such as # or ; that ends a part of a URL. Its part after that character is
+    hidden too."""
     assert "ter2" not in redacted(url)
     assert "***" in redacted(url)
     assert redacted(redacted(url)) == redacted(url)
@@ -60,7 +61,10 @@ def test_no_part_of_a_secret_is_shown(url: str) -> None:
     ],
 )
 def test_parameters_that_look_harmless_are_shown(url: str) -> None:
-    """Parameters with numbers, yes or no, or certificate files are shown."""
+    """A Redis URL shows parameters with numbers, "none" or the path of a certificate file.
+
+    An embedded or https URL shows its fragment.
+    """
     assert redacted(url) == redacted_text(url) == url
 
 
@@ -91,7 +95,10 @@ def test_settings_in_a_text_are_shown_without_their_secrets(text: str) -> None:
 
 
 def test_the_error_of_an_address_still_shows_how_one_is_written() -> None:
-    """The error hides the given address and shows the correct form, even after the whole text is redacted."""
+    """The error of a malformed address hides the address's password and shows the correct form of an address.
+
+    The correct form stays readable when the text of the error is redacted once more.
+    """
     with pytest.raises(ConfigError) as raised:
         client_for("redis://h/0?password=hun#ter2")
     shown = redacted_text(str(raised.value))
@@ -117,7 +124,7 @@ def test_an_address_that_is_right_is_opened(url: str) -> None:
 
 @pytest.mark.parametrize("text", FOREIGN)
 def test_foreign_text_is_escaped_on_both_streams(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """On stdout and stderr, a line with foreign text stays one line without control characters."""
+    """On stdout and stderr, text with foreign characters is one line without control characters."""
     say(f"id {text}")
     note(f"id {text}")
     table(("head",), [(f"id {text}",)])
@@ -162,7 +169,7 @@ def test_errors_are_escaped_and_redacted(error: Exception, capsys: pytest.Captur
 
 
 def test_a_log_line_forges_no_second_one() -> None:
-    """Neither the arguments of a log line nor the error of its traceback can forge another line or show a password."""
+    """Neither the arguments of a log line nor the error in its traceback can forge a second line or show a password."""
     logger, stream = logger_of("wheel_sched.test"), io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("LOG %(message)s"))

@@ -27,7 +27,7 @@ PATIENCE_S = 40.0  # real seconds for which a test waits for other threads
 
 
 class Received(NamedTuple):
-    """A message that the receiver got, and when it got the message, by the store's clock."""
+    """A message that the receiver got, and the store's time at which the receiver got it."""
 
     id: str
     due_ms: int
@@ -120,7 +120,7 @@ class World:
     def calm(self) -> None:
         """Wait until no dispatcher has work left at this time; publishers may still be busy."""
         for dispatcher in self._dispatchers:
-            for _ in range(4):  # a post each step: the last step deals with the replies to the first
+            for _ in range(4):  # one post for each step: the last step handles the replies to the calls of the first
                 passed = threading.Event()
                 dispatcher.loop.post(passed.set)
                 while not dispatcher.loop.finished and not passed.wait(0.01):
@@ -147,7 +147,7 @@ class World:
         self.backend.wait_for_mark = hear_nothing  # type: ignore[method-assign]  # a double of one method
 
     def until(self, condition: Callable[[], bool], what: str = "") -> None:
-        """Wait, in real time, for the work of another thread. Virtual time does not move."""
+        """Wait, in real time, until `condition` holds. Another thread makes it true. Virtual time does not move."""
         until_s = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < until_s, f"waited in vain: {what or self.receiver.received!r}"
@@ -168,7 +168,7 @@ class World:
 
 
 class FailingCalls:
-    """Stands between a dispatcher and its store: counts calls by script, and fails the calls that the test names."""
+    """Wraps the calls of a store: counts them by script, and raises the errors that the test sets for a script."""
 
     def __init__(self, store: DelayStore) -> None:
         self._execute = store.execute
@@ -207,13 +207,16 @@ def wide() -> Iterator[World]:
 
 @pytest.fixture
 def watch() -> Callable[[DelayStore], FailingCalls]:
-    """Put a `FailingCalls` in front of a store handle."""
+    """Return a function that puts a `FailingCalls` around the calls of a store handle."""
     return FailingCalls
 
 
 @pytest.fixture
 def threads() -> Callable[[], list[threading.Thread]]:
-    """The dispatcher threads that this test has started, without those of earlier tests that are still ending."""
+    """Return a function that lists the running dispatcher threads which this test has started.
+
+    It leaves out threads of earlier tests that are still ending.
+    """
     earlier = set(threading.enumerate())
 
     def started() -> list[threading.Thread]:

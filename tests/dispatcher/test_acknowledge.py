@@ -1,4 +1,7 @@
-"""A publisher acknowledges the items of a batch singly. The last answer ends the batch. No call reads all answers."""
+"""A publisher acknowledges the items of a batch singly, and the last acknowledgement ends the batch.
+
+No acknowledgement reads all answers of its batch.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,8 @@ def orders(count: int) -> dict[str, Sequence[int]]:
 
 @pytest.mark.parametrize("order", orders(1))
 def test_every_answer_is_passed_once_in_all(order: str) -> None:
-    """2,000 acknowledgements, in any order, read two answers each on average. The last calls `on_answered`, once."""
+    """2,000 acknowledgements, in any order, read at most two answers each on average. Only the last calls
+    `on_answered`."""
     answered: list[Batch] = []
     batch = batch_of(COUNT, answered)
     batch.answers = answers = Counting([None] * COUNT)
@@ -62,7 +66,8 @@ def test_every_answer_is_passed_once_in_all(order: str) -> None:
 
 
 def test_answers_filled_in_place_count_as_well() -> None:
-    """A publisher may also write answers into the batch, but its last answer must be an acknowledgement."""
+    """A publisher may write answers into `batch.answers`, but it must acknowledge the last one, which ends the
+    batch."""
     answered: list[Batch] = []
     batch = batch_of(3, answered)
     batch.acknowledge(2, Done("2"))
@@ -75,7 +80,7 @@ def test_answers_filled_in_place_count_as_well() -> None:
 
 
 def test_threads_that_acknowledge_at_once_never_leave_it_unreported() -> None:
-    """Four threads acknowledge at once. At least one calls `on_answered`, so the batch does not wait for ever."""
+    """If four threads acknowledge at once, at least one calls `on_answered`, so the batch does not wait for ever."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

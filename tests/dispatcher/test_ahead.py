@@ -1,4 +1,7 @@
-"""A dispatcher claims the next batch while it publishes one. It publishes the next only when the first is settled."""
+"""A dispatcher claims the next batch while it publishes the current one.
+
+It publishes the next batch only when the current one is settled.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ BATCH = 10
 
 @pytest.fixture
 def instant(world: World) -> World:
-    """A world whose publisher never waits, so the owner's thread calls it."""
+    """A world whose publisher never waits, so the dispatcher's own thread (the owner) calls it."""
     world.receiver.traits = PublisherTraits(never_waits=True)
     return world
 
@@ -38,7 +41,8 @@ def test_the_next_batch_is_claimed_while_one_is_published(instant: World) -> Non
 
 
 def test_a_publisher_that_may_wait_gets_nothing_claimed_ahead(world: World) -> None:
-    """Batches that the publisher cannot publish yet stay in the store for other dispatchers."""
+    """If the publisher may wait, only the batch being published is claimed. Other dispatchers can claim the next
+    ones."""
     flying: list[int] = []
     world.receiver.before = lambda batch: flying.append(world.store.counts().sizes["leased"])
     world.put(*(f"m{n:02}" for n in range(3 * BATCH)))
@@ -50,7 +54,8 @@ def test_a_publisher_that_may_wait_gets_nothing_claimed_ahead(world: World) -> N
 def test_a_batch_is_not_begun_before_the_one_before_it_is_settled(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """The next batch waits, however long the settling takes. So a kill at any moment doubles at most one batch."""
+    """While the store does not settle the first batch, the second is not published. So a kill at any moment doubles
+    at most one batch."""
     calls = watch(instant.store)
     calls.failures["settle"] = [StoreUnavailable("away")] * 5
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
@@ -70,7 +75,7 @@ def test_a_batch_is_not_begun_before_the_one_before_it_is_settled(
 def test_after_a_lost_answer_to_a_claim_ahead_nothing_is_lost(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """The dispatcher reads the shard again, and every message is published once."""
+    """After a claim ahead has failed, the dispatcher reads the shard again, and every message is published once."""
     calls = watch(instant.store)
 
     def fail_the_next_claim(batch: Batch) -> None:
@@ -87,7 +92,10 @@ def test_after_a_lost_answer_to_a_claim_ahead_nothing_is_lost(
 
 
 def test_a_pause_holds_items_that_are_not_claimed_yet(instant: World) -> None:
-    """The batch being published and the one claimed ahead are published; the other items are held."""
+    """If the topic is paused while a batch is published, that batch and the one claimed ahead are still published.
+
+    The items that are not claimed yet are held.
+    """
 
     def pause(batch: Batch) -> None:
         if len(instant.receiver.batches) == 1:
@@ -104,8 +112,8 @@ def test_a_pause_holds_items_that_are_not_claimed_yet(instant: World) -> None:
 
 
 def test_an_older_answer_does_not_delay_the_look_of_a_marker(wide: World) -> None:
-    """A message is stored after a claim ahead was executed. The dispatcher gets the message's marker before the reply
-    of that claim, and publishes the message on time."""
+    """A message is stored just after a claim ahead. The dispatcher gets the message's marker before the claim's
+    reply, and still publishes the message on time."""
     wide.receiver.traits = PublisherTraits(never_waits=True)
     first, ahead = (next(f"m{n}" for n in range(99) if shard_of(f"m{n}", 8) == shard) for shard in (0, 1))
     late = next(f"late{n}" for n in range(99) if shard_of(f"late{n}", 8) == 1)
@@ -132,7 +140,8 @@ def test_an_older_answer_does_not_delay_the_look_of_a_marker(wide: World) -> Non
 
 
 def test_a_drain_publishes_a_batch_that_was_claimed_ahead(instant: World) -> None:
-    """The batch is settled, so no dispatcher has to wait for the end of its lease."""
+    """A dispatcher that is told to stop also publishes the batch that it claimed ahead. So no item waits for the
+    end of its lease."""
     stopping: list[threading.Thread] = []
     dispatchers = []
 
@@ -155,7 +164,8 @@ def test_a_drain_publishes_a_batch_that_was_claimed_ahead(instant: World) -> Non
 def test_a_stop_without_a_timeout_releases_batches_that_were_not_begun(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """The batch that was claimed ahead is released. It was not published, so it is not in doubt."""
+    """If `stop` has a timeout of 0, the batch that was claimed ahead is released. It was not published, so it is
+    not in doubt."""
     calls = watch(instant.store)
     calls.failures["settle"] = [StoreUnavailable("away")]
     instant.put(*(f"m{n:02}" for n in range(2 * BATCH)))
@@ -168,7 +178,8 @@ def test_a_stop_without_a_timeout_releases_batches_that_were_not_begun(
 
 
 def test_a_failing_publisher_gets_the_next_batch_too(instant: World) -> None:
-    """The dispatcher settles the failed answers, and the next batch is published."""
+    """If the publisher answers that all items of a batch failed, the dispatcher settles them and publishes the next
+    batch."""
     instant.receiver.answer = lambda item: Failed("no", transient=False)
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
     dispatcher = instant.dispatcher(batch=BATCH)
@@ -184,7 +195,10 @@ def transactional(world: World) -> World:
 
 
 def held_up(world: World, shard: int = 0) -> tuple[threading.Event, threading.Event]:
-    """Two events: the first is set when a batch reaches the publisher. The second lets the publisher continue."""
+    """Make the publisher wait at each batch of `shard`. Return two events.
+
+    The publisher sets the first event when a batch reaches it. The test sets the second to let the publisher continue.
+    """
     going, go_on = threading.Event(), threading.Event()
 
     def wait(batch: Batch) -> None:
@@ -228,7 +242,7 @@ def test_transactional_a_small_batch_grows_while_another_goes_out(transactional:
 
 
 def test_transactional_shards_do_not_wait_for_each_other(wide: World) -> None:
-    """Each shard has its own thread, and the batches of a shard keep their order."""
+    """While the publisher is busy with a batch of one shard, another thread publishes a batch of another shard."""
     wide.receiver.traits = PublisherTraits(transactional=True)
     slow, quick = (next(f"m{n}" for n in range(99) if shard_of(f"m{n}", 8) == shard) for shard in (0, 1))
     _, go_on = held_up(wide, shard=0)

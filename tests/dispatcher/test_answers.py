@@ -17,7 +17,10 @@ HOUR_MS = 3_600_000
 
 
 def test_a_failed_item_waits_twice_as_long_each_time(world: World) -> None:
-    """The waits are 200, 400, 800 ms and so on up to a bound, each exact to the millisecond. A success ends them."""
+    """An item that fails again and again waits 200, 400, 800 ms and so on up to a bound, exact to the millisecond.
+
+    Once it is published, it does not come back.
+    """
     start_ms = world.now_ms
     world.receiver.answer = lambda item: Failed("broker away") if world.now_ms < start_ms + 6_000 else Done(item.id)
     world.put("m")
@@ -43,7 +46,8 @@ def test_one_failing_item_does_not_hold_up_its_batch(world: World) -> None:
 
 
 def test_a_lasting_failure_is_a_dead_letter_with_its_reason(world: World) -> None:
-    """The item is not tried again, and the dead letter shows the reason."""
+    """If the publisher answers with a permanent failure, the item becomes a dead letter with the reason, and is not
+    tried again."""
     world.receiver.answer = lambda item: Failed("message too large", transient=False)
     world.put("m")
     dispatcher = world.dispatcher()
@@ -57,7 +61,7 @@ def test_a_lasting_failure_is_a_dead_letter_with_its_reason(world: World) -> Non
 
 
 def test_a_publisher_may_hold_bury_and_repeat(world: World) -> None:
-    """A publisher may answer with a settlement, which the dispatcher passes on."""
+    """A publisher may answer that an item is held, dead or due again later. The dispatcher settles the item so."""
     answers: dict[str, Answer] = {
         "h": Held("h", "quota used up"),
         "d": Dead("d", "expired"),
@@ -78,7 +82,10 @@ def test_a_publisher_may_hold_bury_and_repeat(world: World) -> None:
 
 
 def test_an_unanswered_item_is_in_doubt_and_released(world: World) -> None:
-    """The broker may have the item. It is published again after the backoff, and counts as a possible duplicate."""
+    """If a publisher leaves an item without an answer, the broker may have the item.
+
+    The item is published again after the backoff, and counts as a possible duplicate.
+    """
     world.receiver.answer = lambda item: None if item.id == "m1" and len(world.receiver.batches) == 1 else Done(item.id)
     world.put("m0", "m1", "m2")
     dispatcher = world.dispatcher()
@@ -91,7 +98,10 @@ def test_an_unanswered_item_is_in_doubt_and_released(world: World) -> None:
 
 
 def test_a_publisher_that_raises_leaves_the_rest_in_doubt(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Earlier answers of the publisher are settled, and the thread publishes the next batch."""
+    """If a publisher raises in the middle of a batch, the answers that it gave before are settled.
+
+    The unanswered items are in doubt and are published again.
+    """
 
     def fail_once(item: Claimed) -> Done:
         if item.id == "m1" and len(world.receiver.batches) == 1:
@@ -121,7 +131,8 @@ def test_a_publisher_that_raises_leaves_the_rest_in_doubt(world: World, caplog: 
     ids=["of another item", "of another type", "an impossible due", "an impossible topic"],
 )
 def test_an_impossible_answer_makes_only_its_item_dead(world: World, answer: Any, reason: str) -> None:
-    """The reason names the publisher's mistake. The other items are published."""
+    """An item with an invalid answer becomes a dead letter whose reason names the mistake. Other items are
+    published."""
     world.receiver.answer = lambda item: answer if item.id == "m" else Done(item.id)
     world.put("m", "good")
     dispatcher = world.dispatcher()
@@ -137,7 +148,8 @@ def test_an_impossible_answer_makes_only_its_item_dead(world: World, answer: Any
 
 
 def test_one_cancelled_in_flight_is_not_repeated(world: World) -> None:
-    """The answer `Next` for a cancelled item has no effect, and nothing of the item remains."""
+    """If an item is cancelled while it is published, the publisher's answer `Next` has no effect, and nothing of
+    the item remains."""
 
     def cancel(batch: Batch) -> None:
         world.handle().cancel(["m"])
@@ -153,10 +165,11 @@ def test_one_cancelled_in_flight_is_not_repeated(world: World) -> None:
 
 
 def test_an_item_that_kills_its_dispatchers_is_poison(world: World) -> None:
-    """An item whose leases have lapsed too often is dead, and other items are published."""
+    """An item whose leases ended `lapse_cap` times without an answer becomes a dead letter, and other items are
+    published."""
     world.put("poison")
     for _ in range(3):
-        world.store.claim(10, lease_ms=1_000, lapse_cap=3)  # a dispatcher that dies over it
+        world.store.claim(10, lease_ms=1_000, lapse_cap=3)  # as a dispatcher that the item kills
         world.clock.advance(1_000)
     world.put("healthy")
     world.dispatcher(lapse_cap=3)

@@ -43,7 +43,7 @@ def test_each_failure_doubles_the_wait_up_to_its_bound(backoff: Backoff, stats: 
 
 
 def test_success_resets_the_count(backoff: Backoff) -> None:
-    """After a success the first delay applies again."""
+    """An item that fails again after a success waits for the first delay, not for a doubled one."""
     for _ in range(3):
         backoff.settlement(claimed("a"), Failed("no"), NOW_MS)
     backoff.settlement(claimed("a"), Done("a"), NOW_MS)
@@ -65,7 +65,7 @@ def test_a_lasting_failure_is_dead_at_once(backoff: Backoff, stats: DispatcherSt
 
 
 def test_no_answer_is_a_doubt_and_released(backoff: Backoff, stats: DispatcherStats) -> None:
-    """The broker may have the item. It is tried again and counts as a possible duplicate."""
+    """If an item has no answer, the broker may have it. The item is tried again and counts as a possible duplicate."""
     assert backoff.settlement(claimed("a"), None, NOW_MS) == Next("a", NOW_MS + 200)
     assert backoff.settlement(claimed("a"), Failed("cut off", in_doubt=True), NOW_MS) == Next("a", NOW_MS + 400)
     assert (stats.failed, stats.in_doubt) == (2, 2)
@@ -84,8 +84,10 @@ def test_the_item_that_failed_longest_ago_is_forgotten(backoff: Backoff, monkeyp
 def test_a_death_and_a_batch_that_failed_are_lines_of_the_log(
     backoff: Backoff, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log has a line for each item that is given up, and one for the items of a batch that are tried again.
-    Text from outside is escaped and bounded.
+    """The log has one line for each item that becomes a dead letter, and one for all items of a batch that are tried
+    again.
+
+    Text from outside is escaped and shortened.
     """
     items = [claimed(name) for name in "abcd"]
     answers = [Done("a"), Failed("gone\x1b[31m" + "x" * 999, transient=False), Failed("away"), None]

@@ -26,11 +26,11 @@ def store() -> Iterator[DelayStore]:
 
 
 class Gate(SharedLeases):
-    """Shared leases that the test can close: then the source allows no claim, or raises an error."""
+    """Shared leases that the test can block: then `claim` claims nothing or raises an error."""
 
     def __init__(self, store: DelayStore, config: DispatcherConfig) -> None:
         super().__init__(store, config)
-        self.again_ms: int | None = None  # closed until then
+        self.again_ms: int | None = None  # the source allows no claim until this time; None: it allows claims
         self.error: Exception | None = None
         self.unknown = False  # whether the result of a claim is unknown
         self.asked = 0
@@ -54,13 +54,14 @@ class Gate(SharedLeases):
 
 
 def gated(world: World) -> tuple[Dispatcher, Gate]:
-    """A dispatcher that the test starts, and its claim source, a `Gate`."""
+    """Return a dispatcher that is not started yet, and its claim source, a `Gate`."""
     gate = Gate(world.store, DispatcherConfig())
     return world.dispatcher(claims=gate, start=False), gate
 
 
 def test_shared_leases_claim_or_push_due_items(store: DelayStore) -> None:
-    """The claim has a lease that ends, and the epoch that the dispatcher has read."""
+    """`claim` returns a call with the configured lease and the epoch that the dispatcher has read. With a push
+    target, the call makes the server push the items."""
     config = DispatcherConfig(lease_ms=7_000, lapse_cap=3)
     claim = SharedLeases(store, config).claim(0, 5, 2).operation
     assert isinstance(claim, ClaimDue)
@@ -75,12 +76,13 @@ def test_shared_leases_claim_or_push_due_items(store: DelayStore) -> None:
 def test_shared_leases_look_again_at_the_next_due_or_lease_end(
     store: DelayStore, due_ms: int | None, lease_ms: int | None, next_ms: int | None
 ) -> None:
-    """The earlier of the two counts. When a lease ends, the items of its claim are due again."""
+    """The next look is at the earlier of the next due time and the next end of a lease, because items of an ended
+    lease are due again."""
     assert SharedLeases(store, DispatcherConfig()).next_look_ms(0, due_ms, lease_ms, 0) == next_ms
 
 
 def test_shared_leases_extend_a_batch_that_is_still_claimed(store: DelayStore) -> None:
-    """The answer is False when another dispatcher may have the batch."""
+    """`extend` returns False if the claim of the batch has ended, because another dispatcher may have the items."""
     source: ClaimSource = SharedLeases(store, DispatcherConfig())
     store.schedule([Item("a", 0, b"")])
     claim = store.claim()
@@ -93,7 +95,8 @@ def test_shared_leases_extend_a_batch_that_is_still_claimed(store: DelayStore) -
 
 
 def test_a_shard_that_may_not_be_claimed_from_is_looked_at_when_the_source_says(world: World) -> None:
-    """The dispatcher does not look at the shard earlier, and makes no empty claim in between."""
+    """If the claim source allows the next look at a shard in 500 ms, the dispatcher neither looks nor claims
+    earlier."""
     dispatcher, gate = gated(world)
     world.put("a")
     gate.again_ms = world.now_ms + 500
@@ -107,7 +110,8 @@ def test_a_shard_that_may_not_be_claimed_from_is_looked_at_when_the_source_says(
 
 
 def test_a_batch_with_an_unknown_result_is_forgotten_and_its_claim_stays_open(world: World) -> None:
-    """The items of the batch count as stale, and the dispatcher reads the shard again."""
+    """If the claim source does not know how a batch ended, its items count as stale, and the dispatcher reads the
+    shard again."""
     dispatcher, gate = gated(world)
     gate.unknown = True
     dispatcher.start()
@@ -120,7 +124,7 @@ def test_a_batch_with_an_unknown_result_is_forgotten_and_its_claim_stays_open(wo
 
 @pytest.mark.parametrize("error", [StaleEpoch("old"), StoreUnavailable("away")])
 def test_a_source_that_cannot_claim_now_is_asked_again(world: World, error: Exception) -> None:
-    """After a stale epoch the dispatcher reads the shard at once; after a store error it waits."""
+    """If `claim` raises `StaleEpoch`, the dispatcher reads the shard at once. After a store error it waits first."""
     dispatcher, gate = gated(world)
     gate.error = error
     dispatcher.start()
@@ -135,7 +139,8 @@ def test_a_source_that_cannot_claim_now_is_asked_again(world: World, error: Exce
 
 
 def test_a_source_gets_the_errors_of_its_calls(world: World, watch: Any) -> None:
-    """With the error the source can find out again who owns a shard."""
+    """If the store refuses a claim, the claim source gets the error, from which it can learn that a shard has a new
+    owner."""
     calls = watch(world.store)
     dispatcher, gate = gated(world)
     dispatcher.start()
@@ -147,14 +152,16 @@ def test_a_source_gets_the_errors_of_its_calls(world: World, watch: Any) -> None
 
 
 def test_push_and_a_claim_source_exclude_each_other(store: DelayStore) -> None:
-    """A dispatcher refuses both, because items that the server pushes never reach a claim source."""
+    """A dispatcher refuses `push` together with `claims`, because items that the server pushes never reach a claim
+    source."""
     source = SharedLeases(store, DispatcherConfig())
     with pytest.raises(ConfigError, match="got both"):
         Dispatcher(store, None, push=PushTarget(), claims=source)  # type: ignore[arg-type]
 
 
 def test_a_window_is_reported_before_its_shard_is_claimed_from(world: World) -> None:
-    """The source can prepare for the items that wait in the shard."""
+    """The dispatcher tells its claim source what waits in a shard before it claims there, so that the source can
+    prepare."""
     order: list[str] = []
     dispatcher, gate = gated(world)
     looked, claim = gate.looked, gate.claim

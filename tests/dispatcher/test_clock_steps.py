@@ -18,7 +18,10 @@ DAY_MS = 24 * HOUR_MS
 
 
 def test_a_day_forward_and_back(world: World) -> None:
-    """Items that became due on the wrong day are published, and no others. Epoch and record show both steps."""
+    """The store's clock steps a day forward and then back. Only items that are due by the stepped clock are published.
+
+    The epoch and the store's counts of clock jumps show both steps.
+    """
     start_ms = world.now_ms
     world.put("today", in_ms=HOUR_MS)
     world.put("next week", in_ms=7 * DAY_MS)
@@ -48,7 +51,8 @@ def test_a_day_forward_and_back(world: World) -> None:
 
 
 def test_a_step_is_reported_to_every_shard(wide: World) -> None:
-    """The dispatcher reports a step of the clock to every shard, because a fence on one shard protects no other."""
+    """A dispatcher that sees a clock step reports it to every shard, because a new epoch of one shard protects no
+    other shard."""
     wide.put(*(f"m{n}" for n in range(64)), in_ms=HOUR_MS)
     wide.dispatcher()
     wide.step_ms = DAY_MS
@@ -58,7 +62,7 @@ def test_a_step_is_reported_to_every_shard(wide: World) -> None:
 
 
 def test_two_dispatchers_record_a_step_once(world: World) -> None:
-    """Two dispatchers see the step. The epoch rises by one, and both continue."""
+    """If two dispatchers see the same clock step, the epoch rises by one, and both continue."""
     world.put("m", in_ms=HOUR_MS)
     one, other = world.dispatcher(), world.dispatcher(store=world.handle())
     world.step_ms = DAY_MS
@@ -74,7 +78,8 @@ def test_two_dispatchers_record_a_step_once(world: World) -> None:
 
 @pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS], ids=["forward", "back"])
 def test_a_step_does_not_change_the_publish_timeout(world: World, step_ms: int) -> None:
-    """A clock that never steps measures the timeout, so it does not end at once or a day later."""
+    """A monotonic clock measures the publish timeout. So a step of the store's clock neither ends it at once nor
+    delays it."""
     gate = threading.Event()
 
     def wait(batch: Batch) -> None:
@@ -85,7 +90,7 @@ def test_a_step_does_not_change_the_publish_timeout(world: World, step_ms: int) 
     dispatcher = world.dispatcher(publish_timeout_ms=60_000, workers=2)
     world.until(lambda: dispatcher.stats.in_flight == 1)
     world.step_ms = step_ms
-    world.put("n", in_ms=-DAY_MS)  # due before the step and after it: the claim tells of it
+    world.put("n", in_ms=-DAY_MS)  # due by either clock, so the dispatcher claims, and the reply shows the step
     world.until(lambda: dispatcher.stats.clock_jumps == 1)
     world.calm()
     for _ in range(59):
@@ -98,7 +103,8 @@ def test_a_step_does_not_change_the_publish_timeout(world: World, step_ms: int) 
 
 @pytest.mark.parametrize("back_ms", [1, 50, *(pytest.param(ms, marks=pytest.mark.slow) for ms in (3_000, 5_000))])
 def test_a_small_step_back_makes_no_item_early_and_no_busy_loop(world: World, back_ms: int) -> None:
-    """The store's time stands still until its clock has caught up. The dispatcher waits and does not poll."""
+    """After a step back of at most 5 s the store's time does not change until its clock has caught up. The
+    dispatcher waits and does not poll."""
     world.put("m", in_ms=10_000)
     dispatcher = world.dispatcher(sweep_ms=1_000)
     world.advance(8_500)
@@ -116,7 +122,7 @@ def test_a_small_step_back_makes_no_item_early_and_no_busy_loop(world: World, ba
 
 
 def test_a_busy_dispatcher_after_a_small_step_back_is_still_punctual(world: World) -> None:
-    """After the step each message is released at most a millisecond late and never early, by the stepped clock."""
+    """After a step back of 400 ms each message is released, by the stepped clock, at most 1 ms late and never early."""
     dispatcher = world.dispatcher()
     world.put("before", in_ms=1)
     world.advance(1_000)

@@ -24,7 +24,7 @@ def test_the_defaults_are_valid_and_frozen() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("wrong", [-1, 1.5, "1", None, True])
 def test_a_wrong_value_is_named(name: str, wrong: Any) -> None:
-    """The error has the field, the expected and the given value. Floats and booleans are not whole numbers."""
+    """The error names the field, the expected value and the given value. Floats and booleans are not whole numbers."""
     with pytest.raises(ConfigError) as caught:
         DispatcherConfig(**{name: wrong})
     (problem,) = caught.value.problems
@@ -42,7 +42,8 @@ def test_every_problem_is_named_at_once() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("batch")])
 def test_a_batch_has_an_upper_bound(name: str) -> None:
-    """A script over more items would block the server for other clients."""
+    """A batch size above MAX_BATCH is refused, because a script over more items would block the server for other
+    clients."""
     DispatcherConfig(**{name: MAX_BATCH})
     with pytest.raises(ConfigError, match=f"expected {name} to be at most {MAX_BATCH}, got: {MAX_BATCH + 1}"):
         DispatcherConfig(**{name: MAX_BATCH + 1})
@@ -54,7 +55,7 @@ def test_a_batch_has_an_upper_bound(name: str) -> None:
     ids=("text", "list", "below", "above", "far below", "far above"),
 )
 def test_a_huge_value_is_not_quoted_whole(wrong: Any) -> None:
-    """The error names the setting, even if Python refuses to print the value."""
+    """The error names the setting and shortens a huge value, even one that Python refuses to print."""
     with pytest.raises(ConfigError) as caught:
         DispatcherConfig(batch=wrong)
     (problem,) = caught.value.problems
@@ -64,5 +65,6 @@ def test_a_huge_value_is_not_quoted_whole(wrong: Any) -> None:
 
 @pytest.mark.parametrize("name", ["lapse_cap", "dead_cap", "dead_age_ms"])
 def test_zero_lifts_a_bound(name: str) -> None:
-    """A zero means that an item may lapse any number of times, and that all dead letters are kept for ever."""
+    """With `lapse_cap=0` an item may lapse any number of times. With 0, `dead_cap` and `dead_age_ms` trim no dead
+    letters."""
     assert getattr(DispatcherConfig(**{name: 0}), name) == 0

@@ -1,4 +1,4 @@
-"""At which time of the store the dispatcher looks at a shard."""
+"""When, by the store's time, the dispatcher looks at a shard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SWEEP_MS = 60_000
 
 @pytest.fixture
 def shards(wide: World) -> DueShards:
-    """Eight shards. The dispatcher has read all of them."""
+    """The alarms of eight shards, each of which the dispatcher has read once."""
     config = DispatcherConfig(sweep_ms=SWEEP_MS)
     shards = DueShards(8, SharedLeases(wide.store, config), config)
     for shard in range(8):
@@ -66,14 +66,14 @@ def test_an_earlier_alarm_may_stay(shards: DueShards) -> None:
 
 
 def test_a_shard_that_waits_for_long_is_swept_before(shards: DueShards) -> None:
-    """At most one sweep interval passes between two looks at a shard, even if no item of it is due."""
+    """A shard whose next item is due in more than one sweep interval is swept after one interval."""
     shards.look_at(3, 100 + SWEEP_MS + 1, 100)
     shards.look_at(4, 100 + SWEEP_MS, 100)
     assert due(shards, 100 + SWEEP_MS) == Calls([4], sweeps=[3])
 
 
 def test_a_busy_shard_is_swept_too(shards: DueShards) -> None:
-    """A busy shard is swept although no alarm of it ever waits for a whole sweep interval."""
+    """A shard that is claimed from every second is also swept once in each sweep interval."""
     for now_ms in range(0, SWEEP_MS, 1_000):
         shards.look_at(3, now_ms + 1_000, now_ms)
         assert due(shards, now_ms + 1_000) == Calls([3], [])
@@ -90,7 +90,8 @@ def test_a_shard_without_items_has_no_alarm(shards: DueShards) -> None:
 
 
 def test_a_clock_that_went_back_makes_nothing_due_before_its_time(shards: DueShards) -> None:
-    """After the clock went back, alarms can still be moved and removed."""
+    """After the clock was set back, no shard is due before its alarm, and alarms can still be set, moved and
+    removed."""
     shards.run_due(50_000)
     for shard in (1, 2, 3):
         shards.look_at(shard, 60_000, 50_000)

@@ -41,7 +41,8 @@ def batch_of(*ids: str) -> Batch:
 
 
 def test_a_batch_is_settled_with_its_last_acknowledgement(world: World) -> None:
-    """`publish` returns at once. No item of its batch is settled until the last answer has come."""
+    """If `publish` returns before the broker acknowledges, no item of the batch is settled until all are
+    acknowledged."""
     later = Later()
     world.put("m0", "m1", "m2")
     dispatcher = world.dispatcher(publisher=later)
@@ -59,7 +60,8 @@ def test_a_batch_is_settled_with_its_last_acknowledgement(world: World) -> None:
 
 
 def test_an_item_not_acknowledged_in_time_is_in_doubt(world: World) -> None:
-    """At the timeout acknowledged items are settled, others are released. A late acknowledgement changes nothing."""
+    """At the publish timeout acknowledged items are settled and the others are released. A later acknowledgement
+    changes nothing."""
     later = Later()
     world.put("m0", "m1")
     dispatcher = world.dispatcher(publisher=later, publish_timeout_ms=5_000, backoff_ms=60_000)
@@ -77,7 +79,7 @@ def test_an_item_not_acknowledged_in_time_is_in_doubt(world: World) -> None:
 
 
 def test_a_drain_waits_for_acknowledgements(world: World) -> None:
-    """`stop` returns only when the last batch is settled."""
+    """`stop` returns only when the broker has acknowledged the last batch and the batch is settled."""
     later = Later()
     world.put("m0")
     dispatcher = world.dispatcher(publisher=later)
@@ -100,7 +102,7 @@ def test_the_publish_timeout_is_local_time(world: World) -> None:
     dispatcher = world.dispatcher(publisher=later, publish_timeout_ms=60_000, backoff_ms=60_000)
     assert later.there.wait(20)
     world.step_ms += 3_600_000
-    world.put("other", in_ms=7_200_000)  # a reply, from which the dispatcher learns of the step
+    world.put("other", in_ms=7_200_000)  # leads to a reply that shows the step to the dispatcher
     world.advance(30_000)
     assert dispatcher.stats.in_flight == 1
     world.step_ms -= 7_200_000
@@ -113,7 +115,7 @@ def test_the_publish_timeout_is_local_time(world: World) -> None:
 def test_batches_and_drains_go_through_the_purgatory(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, kind: type[DelayedOperation]
 ) -> None:
-    """Every batch is a `DelayedProduce` and the drain is a `DelayedJoin`. Each of them completes once."""
+    """Every batch is a `DelayedProduce`, and a drain is a `DelayedJoin`. Each of these operations completes once."""
     ended: list[object] = []
     original: Any = getattr(in_flight_module, name)
 
@@ -132,7 +134,8 @@ def test_batches_and_drains_go_through_the_purgatory(
 
 
 class Unsure(SharedLeases):
-    """A claim source that records lease extensions, and does not know how the batches named `unknown` ended."""
+    """A claim source that records lease extensions. If a batch begins with the item "unknown", it does not know how
+    the batch ended."""
 
     def __init__(self, store: DelayStore, config: DispatcherConfig) -> None:
         super().__init__(store, config)
@@ -163,7 +166,7 @@ def alone(world: World) -> Alone:
 
 
 def test_a_batch_is_answered_once(alone: Alone) -> None:
-    """Only the first of these ends a batch: its last answer, the return of its publisher, or its timeout."""
+    """A batch ends once: with its last answer, the return of its publisher or its timeout, whichever is first."""
     clock, _, _, in_flight = alone
     batch = batch_of("a", "b")
     in_flight.hold(batch, 0)
@@ -181,7 +184,8 @@ def test_a_batch_is_answered_once(alone: Alone) -> None:
 
 
 def test_a_drain_ends_at_its_timeout_and_names_missing_batches(alone: Alone) -> None:
-    """The drain reports the batches that are not settled."""
+    """When a drain reaches its timeout of 500 ms, it reports the settled batches and the batches that are not
+    settled."""
     clock, _, _, in_flight = alone
     reported: list[Any] = []
     first, second = batch_of("a"), batch_of("b")
@@ -200,7 +204,7 @@ def test_a_drain_ends_at_its_timeout_and_names_missing_batches(alone: Alone) -> 
 
 
 def test_a_lease_is_extended_until_its_batch_is_settled(alone: Alone) -> None:
-    """The lease is extended at each third of its length, until the store has settled the batch."""
+    """While a batch is in flight, its lease is extended after each third of the lease time."""
     clock, claims, stats, in_flight = alone
     batch = batch_of("a")
     in_flight.hold(batch, 0)
@@ -236,7 +240,8 @@ def test_a_callback_that_raises_does_not_lose_the_others(alone: Alone) -> None:
 
 
 def test_a_batch_with_an_unknown_end_is_forgotten(alone: Alone) -> None:
-    """The claim of the batch stays open in the store, and the dispatcher must read its shard again."""
+    """A batch whose end the claim source does not know is not settled. The dispatcher must read the batch's shard
+    again."""
     *_, stats, in_flight = alone
     unknown, known = batch_of("unknown"), batch_of("a")
     for batch in (unknown, known):
@@ -249,7 +254,8 @@ def test_a_batch_with_an_unknown_end_is_forgotten(alone: Alone) -> None:
 
 
 def test_after_a_failed_step_a_batch_is_settled_again_once(alone: Alone) -> None:
-    """An error may lose batches. A lost batch that has all answers is settled again, once. Others are forgotten."""
+    """If a step of the owner loop fails, it may have lost batches. A lost batch that has all its answers is settled
+    again, once. Other lost batches are forgotten."""
     in_flight = alone.in_flight
     ready, over, lost = batch_of("a"), batch_of("b"), batch_of("c", "d")
     over.over = True

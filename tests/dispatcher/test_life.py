@@ -49,7 +49,7 @@ class Publisher:
 
 
 def gone(threads: Threads) -> bool:
-    """Wait a moment until these threads have ended."""
+    """Wait up to 30 s until `threads()` is empty. Return False if it is not."""
     until_s = time.monotonic() + 30
     while threads():
         if time.monotonic() > until_s:
@@ -80,7 +80,10 @@ def in_threads(work: Callable[[int], None]) -> None:
 
 
 def test_ten_threads_start_and_stop_fifty_dispatchers_each(threads: Threads) -> None:
-    """The dispatchers share one store, which other threads fill. No item is doubled or lost, and no thread remains."""
+    """Ten threads start and stop dispatchers on one store while they add items to it.
+
+    No item is doubled or lost, and no thread remains.
+    """
     publisher = Publisher()
     with open_store("memory:") as store:
 
@@ -128,14 +131,14 @@ class StoppingClock(SystemClock):
 
 @pytest.mark.parametrize("nth", range(1, 31))
 def test_a_dispatcher_that_is_stopped_in_the_middle_of_a_turn_ends(threads: Threads, nth: int) -> None:
-    """The wake-up by `stop` may come before the step waits for it. The dispatcher must not sleep then."""
+    """If `stop` is called in the middle of the owner thread's step, the dispatcher does not go to sleep, but ends."""
     clock = StoppingClock(nth)
     with open_store("memory:") as store:
         store.schedule([Item("due", 0, b""), Item("later", DAY_MS * 100_000, b"")])
         clock.dispatcher = Dispatcher(store, Publisher(), clock=clock)
         clock.dispatcher.start()
         while clock.left > 0 and store.counts().sizes["body"] != 1:
-            time.sleep(0.001)  # it stops itself, or is idle before its clock was read so often
+            time.sleep(0.001)  # until the clock has stopped it, or it is idle before the `nth` read of the clock
         clock.dispatcher.stop(timeout_s=1)
         until_s = time.monotonic() + 2
         while threads() and time.monotonic() < until_s:
@@ -144,7 +147,8 @@ def test_a_dispatcher_that_is_stopped_in_the_middle_of_a_turn_ends(threads: Thre
 
 
 def test_ten_threads_start_and_stop_the_same_dispatcher(threads: Threads) -> None:
-    """The dispatcher starts once and stops once. Later calls do nothing."""
+    """Ten threads call `start` or `stop` of one dispatcher. It starts at most once and stops once, and later calls
+    do nothing."""
     with open_store("memory:") as store:
         for _ in range(ROUNDS):
             dispatcher = Dispatcher(store, Publisher())
@@ -172,7 +176,7 @@ def test_a_stopped_dispatcher_does_not_start_again(threads: Threads) -> None:
 
 
 def test_stop_waits_for_the_batch_being_published(threads: Threads) -> None:
-    """`stop` returns when the batch is settled, so nobody publishes the batch again."""
+    """`stop` returns when the batch that is being published is settled, so nobody publishes the batch again."""
     publisher = Publisher()
     publisher.pause_s = 0.2
     with open_store("memory:") as store:
@@ -188,7 +192,7 @@ def test_stop_waits_for_the_batch_being_published(threads: Threads) -> None:
 
 
 def test_stop_releases_unanswered_items(world: World) -> None:
-    """When a broker hangs, its items wait again after the timeout. Another dispatcher claims them at once."""
+    """If the broker hangs, `stop` releases the items after its timeout, and another dispatcher can claim them."""
     gate = threading.Event()
 
     def hang(batch: Batch) -> None:
@@ -215,7 +219,7 @@ def test_stop_releases_unanswered_items(world: World) -> None:
 
 
 def test_a_publisher_may_stop_its_dispatcher(threads: Threads) -> None:
-    """`stop` does not wait for the worker thread that calls it."""
+    """If a publisher calls `stop` of its dispatcher, `stop` does not wait for the worker thread that calls it."""
     with open_store("memory:") as store:
         stops: list[Callable[[], None]] = []
 
@@ -235,7 +239,7 @@ def test_a_publisher_may_stop_its_dispatcher(threads: Threads) -> None:
 
 
 def test_a_real_servers_listener_ends_too(redis_url: str, threads: Threads) -> None:
-    """`stop` ends the listener's blocked read, at any moment of connecting or reading."""
+    """`stop` ends the listener thread, even while the thread connects to the server or waits for a reply."""
     with open_store(redis_url) as store:
         for n in range(40):
             dispatcher = Dispatcher(store, Publisher())
@@ -250,7 +254,7 @@ def test_a_real_servers_listener_ends_too(redis_url: str, threads: Threads) -> N
 
 
 def test_a_day_away_does_not_matter(world: World) -> None:
-    """A new dispatcher releases all items that became due while none ran."""
+    """If no dispatcher runs for a day, the next one releases all items that became due meanwhile."""
     world.put("night", in_ms=DAY_MS // 2)
     world.dispatcher().stop(timeout_s=0)
     world.clock.advance(DAY_MS)

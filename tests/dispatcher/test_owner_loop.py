@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Simulator:
-    """Runs one owner loop. It moves the clock to the time that `step` returns."""
+    """Runs one owner loop, and moves the clock to each time that `step` returns."""
 
     def __init__(self, world: World, **settings: int) -> None:
         world.receiver.traits = PublisherTraits(never_waits=True)
@@ -36,7 +36,8 @@ class Simulator:
         self.posts += 1
 
     def run(self) -> int | None:
-        """Do all work of this instant. Returns the next step's time in ms; None: only a post makes a step necessary."""
+        """Run all steps that are due now. Return the time of the next step in ms, or None if only a post needs a
+        step."""
         while (next_us := self.loop.step()) == AT_ONCE and not self.loop.finished:
             pass
         return None if next_us is None else -(-next_us // 1000)
@@ -54,7 +55,8 @@ def simulator(world: World) -> Iterator[Simulator]:
 
 
 def test_steps_alone_release_every_item_at_its_time(simulator: Simulator) -> None:
-    """No thread starts. `step` returns the time of the next step, and no step in between is necessary."""
+    """An owner loop without threads publishes each item on time if it is stepped only at the times that `step`
+    returns."""
     world = simulator.world
     world.put("first", in_ms=50)
     world.put("second", in_ms=5_000)
@@ -66,14 +68,15 @@ def test_steps_alone_release_every_item_at_its_time(simulator: Simulator) -> Non
 
 
 def test_a_loop_without_items_asks_for_no_step(simulator: Simulator) -> None:
-    """Only a post to the loop makes another step necessary."""
+    """If the store is empty, `step` returns None: no step is needed until another thread posts to the loop."""
     assert simulator.run() is None
     assert simulator.loop.stats.claims == 0
     assert list(simulator.marks) == [0]
 
 
 def test_a_marker_wakes_the_driver_and_brings_the_next_step_forward(simulator: Simulator) -> None:
-    """The test calls `marked`, as the listener thread of a `Dispatcher` does. The next step is earlier then."""
+    """If a listener reports an earlier item by `marked`, the loop calls `wake`, and the next step is at that item's
+    time."""
     world = simulator.world
     world.put("later", in_ms=60_000)
     simulator.run()
@@ -86,7 +89,7 @@ def test_a_marker_wakes_the_driver_and_brings_the_next_step_forward(simulator: S
 def test_a_step_that_fails_raises_nothing_and_names_a_later_time(
     simulator: Simulator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The loop sends nothing until the time that the failed step returns."""
+    """If a step fails, `step` logs the error and returns a time 100 ms later. Until then the loop sends nothing."""
 
     def fails() -> None:
         raise SystemExit(1)
@@ -101,7 +104,7 @@ def test_a_step_that_fails_raises_nothing_and_names_a_later_time(
 
 
 def test_a_drained_loop_is_finished(simulator: Simulator) -> None:
-    """The last step of a drained loop settles its batches, and claims none."""
+    """After `drain` the loop claims nothing more, and it is finished when no batch is in flight."""
     world = simulator.world
     simulator.run()
     world.put("never claimed")

@@ -1,4 +1,4 @@
-"""Server push on a real server: what the script pushes, and how items that it cannot push are settled."""
+"""Server push on a real server: what the server's script pushes, and how items that it cannot push are settled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Refusals:
-    """A publisher that decides only about items that the server has refused."""
+    """A publisher that only decides what happens to items that the server refused to push."""
 
     traits = PublisherTraits()
 
@@ -61,7 +61,7 @@ class Bench:
         until_s = time.monotonic() + 40
         while not condition():
             assert time.monotonic() < until_s, f"waited in vain; refused: {self.publisher.asked}"
-            time.sleep(0.002)  # the dispatcher does it, in real time
+            time.sleep(0.002)  # the dispatcher makes it true, in real time
 
     def reason(self, item_id: str, state: str = "dead") -> str:
         self.until(lambda: (found := self.store.get([item_id])[0]) is not None and found.state == state)
@@ -86,7 +86,10 @@ def ids(client: redis.Redis, stream: str) -> list[str]:
 
 
 def test_nothing_is_early_by_the_receivers_own_clock(bench: Bench, redis_client: redis.Redis) -> None:
-    """300 messages become due over a second. The entry ids of the stream are the server's times of arrival."""
+    """300 messages become due within a second, and none arrives before its due time.
+
+    The id of a stream entry contains the time of its arrival by the server's clock.
+    """
     bench.start(PushTarget(create=True), push_batch=50)
     now_ms = bench.store.counts().now_us // 1000
     bench.store.schedule([bench.stream(f"m{n}", due_ms=now_ms + 200 + n * 10 // 3) for n in range(300)])
@@ -99,7 +102,8 @@ def test_nothing_is_early_by_the_receivers_own_clock(bench: Bench, redis_client:
 
 
 def test_streams_and_lists_under_a_prefix(bench: Bench, redis_client: redis.Redis) -> None:
-    """The dispatcher sets the key prefix. Entries of streams keep their fields, and list elements arrive complete."""
+    """`PushTarget` sets the prefix of the target keys. Stream entries keep their fields, and list elements arrive
+    complete."""
     bench.start(PushTarget(prefix="app:", create=True))
     bench.store.schedule([bench.stream("s"), Item("l", 0, encode_push("L", "queue", [b"task"]))])
     bench.until(lambda: redis_client.exists("app:out", "app:queue") == 2)
@@ -108,7 +112,8 @@ def test_streams_and_lists_under_a_prefix(bench: Bench, redis_client: redis.Redi
 
 
 def test_streams_are_trimmed_with_maxlen(bench: Bench, redis_client: redis.Redis) -> None:
-    """MAXLEN is approximate: the server removes whole nodes of the stream's tree, so more entries may remain."""
+    """A stream is trimmed to about `maxlen` entries. The server removes only whole nodes of the stream's tree, so
+    more entries may remain."""
     bench.start(PushTarget(create=True, maxlen=100))
     bench.store.schedule([bench.stream(f"m{n}") for n in range(2_000)])
     bench.until(lambda: bench.store.counts().happened("completed") == 2_000)
@@ -128,7 +133,8 @@ def test_streams_are_trimmed_with_maxlen(bench: Bench, redis_client: redis.Redis
 def test_the_publisher_decides_about_refused_items(
     bench: Bench, redis_client: redis.Redis, item: Item, reason: str
 ) -> None:
-    """The publisher gets the server's reason, and its answer is the settlement. The other items are pushed."""
+    """For an item that the server cannot push, the publisher gets the server's reason, and the item is settled with
+    the publisher's answer. Other items are pushed."""
     redis_client.set("text", "v")
     redis_client.xadd("out", {"id": "first", "due": 0})
     dispatcher = bench.start()
@@ -142,7 +148,8 @@ def test_the_publisher_decides_about_refused_items(
 
 
 def test_a_refused_item_may_be_tried_again(bench: Bench, redis_client: redis.Redis) -> None:
-    """`Failed` releases the item with a backoff. When the stream exists, the item arrives once."""
+    """If the publisher answers `Failed` for a refused item, the server tries again after a backoff. When the stream
+    exists, the item arrives once."""
     bench.publisher.answer = lambda item: Failed("not yet")
     dispatcher = bench.start()
     bench.store.schedule([bench.stream("m")])
@@ -155,7 +162,7 @@ def test_a_refused_item_may_be_tried_again(bench: Bench, redis_client: redis.Red
 
 @pytest.mark.parametrize("answer", [Done("m"), Held("m", "look at me"), Next("m", 4_000_000_000_000)])
 def test_every_settlement_is_possible_for_a_refused_item(bench: Bench, answer: Answer) -> None:
-    """The publisher's answer decides whether the item is done, held, or waits."""
+    """The publisher's answer decides whether a refused item is done, held or due again later."""
     bench.publisher.answer = lambda item: answer
     dispatcher = bench.start()
     bench.store.schedule([bench.stream("m")])
@@ -165,7 +172,7 @@ def test_every_settlement_is_possible_for_a_refused_item(bench: Bench, answer: A
 
 
 def test_a_publisher_without_a_decision_stops_nothing(bench: Bench, redis_client: redis.Redis) -> None:
-    """Items without a decision wait with a backoff. All other items are pushed."""
+    """If `refuse` raises, the refused item is tried again after a backoff, and all other items are pushed."""
 
     def fail(item: Claimed) -> Answer:
         raise LookupError("of the publisher's own")
@@ -189,7 +196,7 @@ def test_many_refused_items_are_handled_in_batches(bench: Bench) -> None:
 
 
 def test_ten_threads_schedule_while_two_dispatchers_push(bench: Bench, redis_client: redis.Redis) -> None:
-    """Each message arrives once, whichever dispatcher pushes it."""
+    """Ten threads store messages while two dispatchers push them. Each message arrives once."""
     bench.start(PushTarget(create=True))
     bench.start(PushTarget(create=True))
 
@@ -211,7 +218,8 @@ def test_ten_threads_schedule_while_two_dispatchers_push(bench: Bench, redis_cli
 def test_a_strange_entry_in_the_marker_stream_is_skipped_and_reported(
     bench: Bench, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture, fields: dict[Any, Any]
 ) -> None:
-    """The listener skips the entry and logs it. It still releases items that are stored later, and stays ready."""
+    """The listener skips and logs a marker that it cannot read. The dispatcher stays ready and releases items that
+    are stored later."""
     dispatcher = bench.start(PushTarget(create=True))
     bench.until(lambda: dispatcher.ready)
     redis_client.xadd("{wheel:0}:mark", fields)

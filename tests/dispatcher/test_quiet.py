@@ -42,7 +42,7 @@ class Quick:
 
 
 def test_an_empty_store_gets_no_calls(world: World, watch: Watch) -> None:
-    """The dispatcher sends no call in thirty days, because it sweeps only while items wait."""
+    """Over an empty store a dispatcher sends no call in thirty days, because it sweeps only while items wait."""
     calls = watch(world.store)
     world.dispatcher()
     asked = len(calls.calls)
@@ -52,7 +52,7 @@ def test_an_empty_store_gets_no_calls(world: World, watch: Watch) -> None:
 
 
 def test_an_item_in_the_far_future_costs_a_sweep_a_minute(world: World, watch: Watch) -> None:
-    """The dispatcher sends one call for each sweep and no other."""
+    """If the only item is due in a day, the dispatcher sends one sweep a minute and no other call."""
     calls = watch(world.store)
     world.put("far", in_ms=DAY_MS)
     dispatcher = world.dispatcher(sweep_ms=MINUTE_MS)
@@ -63,7 +63,7 @@ def test_an_item_in_the_far_future_costs_a_sweep_a_minute(world: World, watch: W
 
 
 def test_a_busy_shard_is_swept_too(world: World) -> None:
-    """The shard is swept between other calls, because its alarms never wait for a whole sweep interval."""
+    """A shard with an item due every second is also swept, about once in each sweep interval of 10 s."""
     world.receiver.answer = lambda item: Next(item.id, item.due_ms + SECOND_MS)
     world.put("tick", in_ms=SECOND_MS)
     dispatcher = world.dispatcher(sweep_ms=10 * SECOND_MS)
@@ -90,7 +90,8 @@ def test_sweeps_trim_dead_letters_by_age(world: World) -> None:
 
 
 def test_dead_letters_above_the_cap_are_trimmed_oldest_first(world: World) -> None:
-    """The limit keeps a topic whose items always fail from filling the memory."""
+    """With `dead_cap=3`, ten dead letters are trimmed to the last three. So a topic whose items always fail does
+    not fill the memory."""
     world.receiver.answer = lambda item: Dead(item.id, "no use")
     dispatcher = world.dispatcher(dead_cap=3)
     for n in range(10):
@@ -102,7 +103,8 @@ def test_dead_letters_above_the_cap_are_trimmed_oldest_first(world: World) -> No
 
 
 def test_sweeps_find_leases_of_other_dispatchers(world: World) -> None:
-    """Another dispatcher has died with a batch. The next sweep of this dispatcher finds the batch."""
+    """Another dispatcher died with an item under lease. The first sweep after the lease's end finds and publishes
+    the item."""
     world.deafen()
     world.put("later", in_ms=DAY_MS)
     dispatcher = world.dispatcher(sweep_ms=10 * SECOND_MS)
@@ -116,7 +118,8 @@ def test_sweeps_find_leases_of_other_dispatchers(world: World) -> None:
 
 
 def test_every_shard_is_woken_for_itself(wide: World) -> None:
-    """100 messages over eight shards are due one per millisecond. A shard without due items gets no claim."""
+    """100 messages over eight shards become due, one each millisecond. The dispatcher claims only from the shard
+    whose message is due."""
     wide.put(*(f"m{n}" for n in range(64)), in_ms=HOUR_MS)
     dispatcher = wide.dispatcher(sweep_ms=2 * HOUR_MS)
     for n in range(100):
@@ -136,7 +139,8 @@ def test_every_shard_is_woken_for_itself(wide: World) -> None:
 
 
 def test_items_of_the_last_claim_are_not_claimed_again(world: World) -> None:
-    """A settlement and a claim are sent together. The settlement's answer still shows the items that are claimed."""
+    """The dispatcher sends a settlement together with the next claim, so the settlement's reply still shows the
+    claimed item as due. The dispatcher makes no empty claim because of this."""
     go = Semaphore(0)
     world.receiver.before = lambda batch: go.acquire(timeout=30) and None
     dispatcher = world.dispatcher(workers=1)
@@ -153,7 +157,7 @@ def test_items_of_the_last_claim_are_not_claimed_again(world: World) -> None:
 
 
 def test_a_pause_wakes_no_dispatcher_and_a_resume_does(world: World) -> None:
-    """Due items of a paused topic are not published and cause no work."""
+    """Items of a paused topic that become due wake no dispatcher. After a resume they are published."""
     for n in range(50):
         world.put(f"p{n}", in_ms=SECOND_MS + n, topic="paused")
     world.put("other", in_ms=2 * SECOND_MS, topic="other")
@@ -183,7 +187,8 @@ def two_stores(redis_url: str) -> Iterator[tuple[DelayStore, DelayStore]]:
 
 @pytest.mark.slow
 def test_a_paused_topic_costs_the_others_nothing(two_stores: tuple[DelayStore, DelayStore]) -> None:
-    """With 200,000 held messages a claim takes at most twice the time of an empty store, and no wake-up is in vain.
+    """If a paused topic holds 200,000 messages, a claim takes at most twice its time in an empty store, and no claim
+    is empty.
 
     The test compares the quickest of the interleaved rounds, so a busy machine does not distort the result.
     """
@@ -222,9 +227,9 @@ def commands(client: redis.Redis) -> dict[str, int]:
 @pytest.mark.real
 @pytest.mark.slow
 def test_idle_dispatchers_send_nothing_for_ten_seconds() -> None:
-    """The test reads the server's own counters of commands.
+    """The server's own command counters do not change for 10 s while two dispatchers are idle.
 
-    One dispatcher runs over an empty store, one with 1,000 messages due in an hour. Afterwards both still work.
+    One runs over an empty store, the other over 1,000 messages that are due in an hour. Afterwards both still publish.
     """
     with ExitStack() as stack:
         server = stack.enter_context(temporary_server())

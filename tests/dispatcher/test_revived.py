@@ -1,4 +1,4 @@
-"""A dispatcher's threads survive errors: unknown markers, bugs and publishers that raise anything only cost a delay."""
+"""A dispatcher's threads survive unknown markers, bugs and publishers that raise. Each error costs only a delay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_a_listener_that_fails_starts_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The listener thread goes on after an unexpected error. Until it listens again, the dispatcher is not ready."""
+    """After an unexpected error the listener thread listens again. Until then the dispatcher is not ready."""
     wait, failures, held = world.backend.wait_for_mark, [KeyError(b"d")], threading.Event()
     make = world.backend.waiter
 
@@ -51,7 +51,8 @@ def test_a_listener_that_fails_starts_again(
 
 
 class Failing(SharedLeases):
-    """A claim source that raises the errors that a test names."""
+    """A claim source that raises the errors in `claim_errors`, and an error for each batch that begins with the
+    item "bad"."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world.store, DispatcherConfig())
@@ -68,7 +69,7 @@ class Failing(SharedLeases):
 
 
 class Unreadable(NamedTuple):
-    """Replies to calls that the store has executed. The first read of them raises an unexpected error."""
+    """Wraps the replies to calls that the store has executed. Reading the replies raises an unexpected error."""
 
     replies: SentCalls
 
@@ -78,7 +79,8 @@ class Unreadable(NamedTuple):
 
 
 def test_a_step_that_fails_is_followed_by_another(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """The owner continues after a delay, reads its shards again, and releases the waiting items once."""
+    """After an unexpected error in a step, the owner thread waits, reads its shards again and publishes each
+    waiting item once."""
     claims = Failing(world)
     dispatcher = world.dispatcher(claims=claims)
     claims.claim_errors.append(SystemExit(1))
@@ -96,7 +98,8 @@ def test_a_step_that_fails_is_followed_by_another(world: World, caplog: pytest.L
 def test_a_batch_whose_settling_failed_is_settled_in_the_next_step(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The items that were published are not published again."""
+    """If the replies to a settlement cannot be read, the next step settles the batch again. Its items are not
+    published again."""
     begin, failures = world.store.begin, [True]
 
     def failing(calls: Sequence[Call[Any]]) -> Any:
@@ -118,7 +121,8 @@ def test_a_batch_whose_settling_failed_is_settled_in_the_next_step(
 
 
 def test_a_batch_that_fails_every_step_is_forgotten(world: World) -> None:
-    """The items of the batch wait again when their lease ends. Meanwhile other batches are published."""
+    """If settling a batch always raises, the batch is given up: its items are due again after the lease. Other
+    batches are published."""
     dispatcher = world.dispatcher(claims=Failing(world))
     world.put("bad")
     world.until(lambda: dispatcher.stats.store_errors == 1)
@@ -130,7 +134,7 @@ def test_a_batch_that_fails_every_step_is_forgotten(world: World) -> None:
 
 
 def test_a_publisher_that_raises_system_exit_ends_no_worker(world: World) -> None:
-    """The batch of the publisher is in doubt, and the same thread publishes it again."""
+    """If a publisher raises `SystemExit`, its batch is in doubt, and the same thread publishes the batch again."""
     dispatcher = world.dispatcher()
     failures = [SystemExit(1)]
 
@@ -151,7 +155,7 @@ def test_a_publisher_that_raises_system_exit_ends_no_worker(world: World) -> Non
 def test_a_store_that_hangs_makes_the_dispatcher_not_ready_within_two_seconds(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The dispatcher is not ready long before the call of the store times out."""
+    """If a call of the store hangs, the dispatcher is not ready after 2 s, long before the call times out."""
     dispatcher = world.dispatcher()
     assert dispatcher.ready
     begin, asked, going_on = world.store.begin, threading.Event(), threading.Event()
@@ -171,7 +175,7 @@ def test_a_store_that_hangs_makes_the_dispatcher_not_ready_within_two_seconds(
 
 
 def test_a_revived_thread_ends_after_stopping_was_set() -> None:
-    """Work that raises is started again, until `stopping` is set."""
+    """If `work` raises, the thread calls it again. Once `stopping` is set, the thread ends."""
     stopping, begun = threading.Event(), threading.Semaphore(0)
 
     def work() -> None:

@@ -16,7 +16,7 @@ JITTER_US = 1  # both clocks are read in whole microseconds
 
 
 class Talk(NamedTuple):
-    """One call: the time since the call before, and how long request and reply are on their way, in microseconds."""
+    """One call, in microseconds: the pause before the call, and the travel times of the request and of the reply."""
 
     pause_us: int
     out_us: int
@@ -28,7 +28,7 @@ TALKS = st.lists(st.builds(Talk, st.integers(0, 600_000_000), LATENCY, LATENCY),
 
 
 class Server:
-    """A server whose clock runs `drift_ppm` faster than ours."""
+    """A server whose clock runs `drift_ppm` parts per million faster than the local clock."""
 
     def __init__(self, drift_ppm: int = 0) -> None:
         self.local_us = 10_000_000
@@ -54,7 +54,7 @@ def observed(server: Server, talks: list[Talk]) -> Iterator[tuple[ServerTime, Ta
 
 @given(TALKS)
 def test_it_is_never_ahead_of_the_server_under_any_latency(talks: list[Talk]) -> None:
-    """The estimate is not ahead at a reply, nor an hour later, so no claim is too early."""
+    """Neither at a reply nor an hour later is the estimate ahead of the server, so no claim is too early."""
     server = Server()
     for time, _ in observed(server, talks):
         for later_us in (0, 1, 3_600_000_000):
@@ -64,7 +64,7 @@ def test_it_is_never_ahead_of_the_server_under_any_latency(talks: list[Talk]) ->
 
 @given(TALKS)
 def test_it_lags_by_no_more_than_the_last_replys_way_back(talks: list[Talk]) -> None:
-    """The faster the last reply came back, the smaller is the lag, whatever came before."""
+    """The estimate is behind the server by at most the time that the last reply travelled, whatever came before."""
     server = Server()
     for time, talk in observed(server, talks):
         assert server.true_us(server.local_us) - time.now_us(server.local_us) <= talk.back_us
@@ -72,7 +72,11 @@ def test_it_lags_by_no_more_than_the_last_replys_way_back(talks: list[Talk]) -> 
 
 @given(TALKS, st.integers(-100, 100))
 def test_drifting_clocks_cost_no_more_than_their_drift_since_the_last_reply(talks: list[Talk], drift_ppm: int) -> None:
-    """Errors do not add up from reply to reply. Between replies two clocks may differ by 6 ms a minute."""
+    """If the clocks drift, the estimate is ahead by no more than the drift since the last reply: 6 ms in a minute at
+    100 ppm.
+
+    Errors of earlier replies do not add up.
+    """
     server = Server(drift_ppm)
     for time, _ in observed(server, talks):
         for silence_us in (0, 60_000_000):
@@ -82,7 +86,8 @@ def test_drifting_clocks_cost_no_more_than_their_drift_since_the_last_reply(talk
 
 
 def test_drift_does_not_add_up_over_many_quick_replies() -> None:
-    """A busy dispatcher gets a reply every few milliseconds. In that time the drift is less than a microsecond."""
+    """With a reply every 5 ms, the estimate is never ahead by more than the clocks' resolution, even after 20,000
+    replies."""
     server = Server(drift_ppm=-100)
     for time, _ in observed(server, [Talk(2_999, 2_000, 0)] * 20_000):
         ahead_us = time.now_us(server.local_us) - server.true_us(server.local_us)
@@ -91,7 +96,8 @@ def test_drift_does_not_add_up_over_many_quick_replies() -> None:
 
 @given(TALKS, st.integers(JUMP_US + 1, 10**15), st.sampled_from([1, -1]), LATENCY)
 def test_a_large_step_is_reported_once(talks: list[Talk], size_us: int, sign: int, latency_us: int) -> None:
-    """The report has the sign and the approximate size of the step. Afterwards the estimate is not ahead."""
+    """A step of the server's clock is reported once, with its sign and approximate size. Then the estimate is not
+    ahead."""
     server = Server()
     time = ServerTime()
     for talk in talks:
@@ -106,7 +112,8 @@ def test_a_large_step_is_reported_once(talks: list[Talk], size_us: int, sign: in
 
 @given(TALKS, st.integers(1, JUMP_US))
 def test_a_small_step_back_is_followed_without_a_report(talks: list[Talk], back_us: int) -> None:
-    """NTP makes such steps. No jump is reported, and the estimate is at once not ahead of the server."""
+    """After a small step back, as NTP makes them, no jump is reported, and the estimate is at once not ahead of the
+    server."""
     server = Server()
     time = ServerTime()
     for talk in talks:
@@ -117,7 +124,7 @@ def test_a_small_step_back_is_followed_without_a_report(talks: list[Talk], back_
 
 
 def test_a_small_step_forward_is_followed_at_once() -> None:
-    """The estimate is the greatest lower bound of the recent replies."""
+    """After a step forward of 0.3 s the next reply makes the estimate equal to the server's clock, without a report."""
     server, time = Server(), ServerTime()
     server.observe(time, Talk(0, 0, 0))
     server.step_us += 300_000
@@ -126,7 +133,7 @@ def test_a_small_step_forward_is_followed_at_once() -> None:
 
 
 def test_there_is_no_time_before_the_first_reply() -> None:
-    """A question before the first reply is a mistake in our code and raises an error."""
+    """`now_us` before the first reply raises an error, because no caller should ask so early."""
     time = ServerTime()
     assert not time.known
     with pytest.raises(RuntimeError, match="no reply"):

@@ -45,7 +45,8 @@ def gate() -> Iterator[Gate]:
 
 
 def test_a_slow_publisher_keeps_its_lease(world: World, gate: Gate) -> None:
-    """For twenty leases no other dispatcher gets the publisher's batch. Then the batch is settled once."""
+    """While a publisher is busy for twenty lease times, no other dispatcher gets its batch. Then the batch is
+    settled once."""
     world.receiver.before = gate
     world.put("m0", "m1")
     dispatcher = world.dispatcher(lease_ms=LEASE_MS, publish_timeout_ms=10 * 60_000)
@@ -62,7 +63,8 @@ def test_a_slow_publisher_keeps_its_lease(world: World, gate: Gate) -> None:
 
 
 def test_a_batch_out_of_time_is_settled_with_the_answers_there_are(world: World, gate: Gate) -> None:
-    """Answered items are settled, and others are in doubt and released. Later answers are ignored."""
+    """At the publish timeout answered items are settled, and the others are in doubt and released. Later answers
+    are ignored."""
 
     def answer(item: Claimed) -> Done:
         if item.id == "m2" and len(world.receiver.batches) == 1:
@@ -90,7 +92,7 @@ def test_a_batch_out_of_time_is_settled_with_the_answers_there_are(world: World,
 
 
 def test_a_timeout_shorter_than_the_lease_is_kept_to_the_millisecond(world: World, gate: Gate) -> None:
-    """The timeout does not wait for the next extension of the lease."""
+    """A publish timeout of 700 ms ends a batch after 700 ms, although its lease of a minute is extended only later."""
     world.receiver.before = lambda batch: gate() if len(world.receiver.batches) == 1 else None
     world.put("m")
     dispatcher = world.dispatcher(lease_ms=60_000, publish_timeout_ms=700, workers=2)
@@ -102,7 +104,8 @@ def test_a_timeout_shorter_than_the_lease_is_kept_to_the_millisecond(world: Worl
 
 
 def test_claims_stop_when_enough_is_in_flight(world: World, gate: Gate) -> None:
-    """A stuck broker keeps a bounded number of items under lease. Other dispatchers can claim the remaining items."""
+    """If the broker is stuck, a dispatcher claims at most `max_in_flight` items. Other dispatchers can claim the
+    remaining ones."""
     world.receiver.before = gate
     world.put(*(f"m{n:03}" for n in range(500)))
     dispatcher = world.dispatcher(batch=30, max_in_flight=100, workers=10)
@@ -119,7 +122,8 @@ def test_claims_stop_when_enough_is_in_flight(world: World, gate: Gate) -> None:
 
 
 def test_a_busy_worker_is_given_nothing_more(world: World, gate: Gate) -> None:
-    """Other batches stay in the store for idle dispatchers. So a kill doubles at most one batch per worker."""
+    """While all workers are busy, further batches stay in the store for idle dispatchers. So a kill doubles at most
+    one batch per worker."""
     world.receiver.before = gate
     world.put(*(f"m{n:03}" for n in range(500)))
     dispatcher = world.dispatcher(batch=10, workers=2)
@@ -132,7 +136,7 @@ def test_a_busy_worker_is_given_nothing_more(world: World, gate: Gate) -> None:
 
 
 def test_the_bound_holds_over_all_shards_together(wide: World, gate: Gate) -> None:
-    """Eight shards with due items together stay below the one bound, and each shard gets its turn."""
+    """`max_in_flight` bounds the items of all eight shards together, and items of every shard are claimed early."""
     wide.receiver.before = gate
     wide.put(*(f"m{n:03}" for n in range(400)))
     dispatcher = wide.dispatcher(batch=20, max_in_flight=50, workers=10)
@@ -149,9 +153,9 @@ def test_the_bound_holds_over_all_shards_together(wide: World, gate: Gate) -> No
 def test_a_settlement_that_gets_no_answer_is_repeated_without_haste(
     world: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """The store does not answer the settlement for longer than the publish timeout.
+    """The store does not answer a settlement for longer than the publish timeout.
 
-    Meanwhile the lease is extended a few times per lease, not every millisecond.
+    Meanwhile the lease is extended at most once in each third of the lease time.
     """
     calls = watch(world.store)
     calls.failures["settle"] = [StoreUnavailable("away")] * 8
@@ -168,7 +172,8 @@ def test_a_settlement_that_gets_no_answer_is_repeated_without_haste(
 
 
 def test_after_a_lost_lease_the_answers_are_stale(world: World, gate: Gate) -> None:
-    """Another dispatcher has the items by then. The late settlement changes nothing and is counted as stale."""
+    """A dispatcher's lease ended, and another dispatcher claimed the items. The first one's settlement changes
+    nothing and counts as stale."""
     world.receiver.before = lambda batch: gate() if len(world.receiver.batches) == 1 else None
     world.put("m0", "m1")
     slow = world.dispatcher(lease_ms=LEASE_MS)

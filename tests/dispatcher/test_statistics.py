@@ -17,7 +17,7 @@ def test_the_bound_of_a_bucket_is_inclusive() -> None:
 
 
 def test_an_item_on_time_is_in_the_first_bucket() -> None:
-    """A lateness that is negative by the operator's clock counts as on time."""
+    """A negative lateness counts as on time, in the first bucket."""
     stats = DispatcherStats()
     stats.late(100, [100, 99, 101])
     assert stats.lateness_counts[0] == 3
@@ -25,7 +25,7 @@ def test_an_item_on_time_is_in_the_first_bucket() -> None:
 
 
 def test_the_buckets_rise_from_a_millisecond_to_an_hour() -> None:
-    """The search for a bucket needs bounds in rising order."""
+    """The bounds of the buckets rise, as the search for a bucket requires."""
     assert list(LATENESS_BUCKETS_MS) == sorted(set(LATENESS_BUCKETS_MS))
     assert (LATENESS_BUCKETS_MS[0], LATENESS_BUCKETS_MS[-1]) == (1, 3_600_000)
 

@@ -17,7 +17,7 @@ HOUR_MS = 3_600_000
 
 
 def test_everything_is_released_in_its_very_millisecond(world: World) -> None:
-    """400 messages over 3 s: each is released in its own millisecond and not before."""
+    """400 messages become due within 3 s. Each is released in the millisecond in which it is due."""
     rng = random.Random(7)
     dues_ms = sorted(rng.randrange(1, 3_000) for _ in range(400))
     world.handle().schedule([Item(f"m{n}", world.now_ms + due_ms, b"") for n, due_ms in enumerate(dues_ms)])
@@ -37,7 +37,7 @@ def test_everything_is_released_in_its_very_millisecond(world: World) -> None:
 
 @pytest.mark.parametrize("in_ms", [1, 59_999, 60_000, 60_001, HOUR_MS, 30 * 24 * HOUR_MS])
 def test_far_dues_are_kept_to_the_millisecond(world: World, in_ms: int) -> None:
-    """Any number of sweeps in between does not delay the item."""
+    """An item that is due in up to 30 days is released in its millisecond, although many sweeps come before."""
     start_ms = world.now_ms
     world.put("m", in_ms=in_ms)
     dispatcher = world.dispatcher()
@@ -51,7 +51,7 @@ def test_far_dues_are_kept_to_the_millisecond(world: World, in_ms: int) -> None:
 
 
 def test_items_due_before_the_start_are_released_at_once(world: World) -> None:
-    """A dispatcher that was away for an hour starts with overdue items, oldest first."""
+    """A dispatcher that starts with overdue items releases them at once, the oldest first."""
     world.put("old", in_ms=-HOUR_MS)
     world.put("older", in_ms=-2 * HOUR_MS)
     world.dispatcher()
@@ -60,7 +60,8 @@ def test_items_due_before_the_start_are_released_at_once(world: World) -> None:
 
 
 def test_an_earlier_item_of_another_handle_wakes_it(world: World) -> None:
-    """A marker reports the earlier item. Both items are released in their own milliseconds."""
+    """Another process stores an earlier item. Its marker wakes the dispatcher, which releases both items in their
+    milliseconds."""
     world.put("later", in_ms=HOUR_MS)
     dispatcher = world.dispatcher()
     world.put("earlier", in_ms=500)
@@ -77,7 +78,7 @@ def test_an_earlier_item_of_another_handle_wakes_it(world: World) -> None:
 
 
 def test_a_later_item_wakes_no_dispatcher(world: World) -> None:
-    """Only an item that is due before all others makes the store write a marker."""
+    """The store writes a marker only for an item that is due before all others, so a later item wakes no dispatcher."""
     world.put("first", in_ms=100)
     dispatcher = world.dispatcher()
     for n in range(20):
@@ -87,14 +88,14 @@ def test_a_later_item_wakes_no_dispatcher(world: World) -> None:
 
 
 def test_an_item_due_now_needs_no_move_of_the_clock(world: World) -> None:
-    """A marker with a due time in the past makes the dispatcher claim at once."""
+    """An item that is due now is published at once, because its marker makes the dispatcher claim."""
     world.dispatcher()
     world.put("now")
     assert world.received(1)[0].at_ms == world.now_ms
 
 
 def test_a_successor_is_as_punctual_as_its_item(world: World) -> None:
-    """The publisher's answer `Next` makes a recurring item: ten rounds, each in its millisecond."""
+    """If the publisher answers `Next` ten times, the item is released ten times, each time in its millisecond."""
     world.receiver.answer = lambda item: Next(item.id, item.due_ms + 1_000)
     world.put("tick", in_ms=1_000)
     world.dispatcher()
@@ -105,9 +106,10 @@ def test_a_successor_is_as_punctual_as_its_item(world: World) -> None:
 
 
 def test_a_crashed_dispatchers_items_come_when_its_lease_ends(world: World) -> None:
-    """The wheel has an alarm for the earliest lease end of other dispatchers, so the items come in that millisecond."""
+    """If a dispatcher crashes with an item under lease, another one releases the item in the millisecond in which
+    the lease ends."""
     world.put("m")
-    world.store.claim(10, lease_ms=7_000)  # then its dispatcher does nothing more
+    world.store.claim(10, lease_ms=7_000)  # as a dispatcher that crashes after the claim
     dispatcher = world.dispatcher()
     world.advance(6_999)
     assert world.receiver.received == []
@@ -139,7 +141,7 @@ def test_on_settled_is_called_for_each_item(world: World) -> None:
 
 
 def test_an_on_settled_that_raises_stops_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """The error is logged. The item is settled, and the next item is published."""
+    """If `on_settled` raises, the error is logged, the item is settled, and the next item is published."""
 
     def fail(*_: Any) -> None:
         raise LookupError("of the listener's own")
@@ -152,7 +154,7 @@ def test_an_on_settled_that_raises_stops_nothing(world: World, caplog: pytest.Lo
 
 
 def test_items_that_a_sweep_finds_are_released(world: World) -> None:
-    """A lost marker delays an item at most until the next sweep. Another item waits, so the dispatcher sweeps."""
+    """An item whose marker was lost is released by the next sweep. The dispatcher sweeps because another item waits."""
     world.deafen()
     world.put("later", in_ms=HOUR_MS)
     dispatcher = world.dispatcher(sweep_ms=10_000)

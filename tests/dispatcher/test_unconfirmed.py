@@ -1,4 +1,4 @@
-"""A settlement was executed, but no replica confirms it. The dispatcher continues."""
+"""The store executes a settlement, but no replica confirms it. The dispatcher continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unconfirmed(answer: Any) -> Any:
 def test_due_items_are_released_although_no_replica_confirms(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If the dispatcher waited for the confirmation, the first settlement would stop all releases.
+    """The dispatcher does not wait for a replica's confirmation, which would stop all releases.
 
     Each item is published once, and the log says that no replica confirmed.
     """

@@ -1,4 +1,4 @@
-"""What the watchdog reports to a probe: threads that ended, a stuck owner, a publisher that does not return."""
+"""What the watchdog reports to a health probe: threads that ended, a stuck owner, a publisher that does not return."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def blocking() -> Iterator[Blocking]:
 
 
 def test_a_step_that_lasts_too_long_is_reported_until_it_ends() -> None:
-    """The step is reported after a minute. A thread that sends heartbeats or waits for work is not reported."""
+    """A step that lasts a minute is reported. A thread that beats, that waits for work or that may take longer is
+    not."""
     clock = VirtualClock()
     watchdog = Watchdog(clock)
     for name in ("steps", "stuck", "allowed longer", "waits"):
@@ -72,7 +73,7 @@ def test_a_step_that_lasts_too_long_is_reported_until_it_ends() -> None:
 def test_a_thread_that_beats_while_a_probe_looks_is_not_stuck_afterwards(
     end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The expiry of the step and its end may come at the same time. The later one counts."""
+    """If a step ends just while a probe finds it too long, the thread is not stuck afterwards."""
     clock = VirtualClock()
     probing, go_on = threading.Event(), threading.Event()
     original: Any = workers_module.HeartbeatMonitor
@@ -101,7 +102,8 @@ def test_a_thread_that_beats_while_a_probe_looks_is_not_stuck_afterwards(
 
 
 def test_the_heartbeat_monitor_reports_a_stuck_owner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The owner's steps are heartbeats. When a store call hangs for a minute, the owner expires once, then recovers."""
+    """If a store call of the owner thread hangs for a minute, the heartbeat monitor reports the thread once. When
+    the call returns, the report ends."""
     monitors: list[Any] = []
     original: Any = workers_module.HeartbeatMonitor
 
@@ -135,7 +137,7 @@ def test_the_heartbeat_monitor_reports_a_stuck_owner(world: World, monkeypatch: 
 
 
 def test_an_idle_dispatcher_lives_however_long_it_sleeps(world: World) -> None:
-    """While a dispatcher sleeps, no heartbeat is expected of it. So it neither wakes up for one nor expires."""
+    """A sleeping dispatcher needs no heartbeat. So it does not wake up for one, and is not reported as stuck."""
     dispatcher = world.dispatcher()
     for _ in range(3):
         world.advance(100 * STUCK_AFTER_MS)
@@ -148,7 +150,10 @@ def test_an_idle_dispatcher_lives_however_long_it_sleeps(world: World) -> None:
 def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart(
     world: World, blocking: Blocking
 ) -> None:
-    """The publisher waits for a broker, so it has a minute more than the publish timeout."""
+    """A dispatcher is not ready if its publisher does not return within the publish timeout and a minute more.
+
+    `ailing` reports nothing, because the publisher waits for a broker, and a restart would not help.
+    """
     dispatcher = world.dispatcher(
         publisher=blocking, publish_timeout_ms=5_000, backoff_ms=10_000_000, backoff_max_ms=10_000_000
     )
@@ -164,7 +169,10 @@ def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart
 
 
 def test_a_listener_that_always_fails_makes_it_not_ready(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a listener an earlier item waits for a sweep. `ailing` reports nothing: a restart would not help."""
+    """If the listener always fails, the dispatcher is not ready, because an earlier item would wait for a sweep.
+
+    `ailing` reports nothing, because a restart would not help.
+    """
 
     def fails(*_: Any) -> None:
         raise ZeroDivisionError("a mistake")
@@ -178,7 +186,7 @@ def test_a_listener_that_always_fails_makes_it_not_ready(world: World, monkeypat
 def test_threads_that_end_in_a_drain_are_no_ailment(
     world: World, blocking: Blocking, threads: Callable[[], list[threading.Thread]]
 ) -> None:
-    """In a drain the listener ends first, while a batch is in flight. `ailing` reports nothing."""
+    """In a drain the listener ends while a batch is still in flight. `ailing` does not report the ended thread."""
     dispatcher = world.dispatcher(publisher=blocking)
     world.put("m0")
     assert blocking.entered.wait(30)

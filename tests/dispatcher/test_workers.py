@@ -27,7 +27,7 @@ class Recorder:
 
 
 def published(lease_until_ns: int, now_ms: int) -> tuple[list[str], Batch]:
-    """The items that a worker publishes, of a batch whose lease ends at this time."""
+    """Give a worker a batch whose lease ends at `lease_until_ns`. Return the ids that it publishes, and the batch."""
     recorder, through = Recorder(), threading.Event()
     batch = Batch(Claim(0, 1, 0, 1, None, None, []), [Claimed("a", 0, 1, "", b"")])
     batch.lease_until_ns = lease_until_ns
@@ -42,14 +42,15 @@ def published(lease_until_ns: int, now_ms: int) -> tuple[list[str], Batch]:
 
 
 def test_a_batch_under_lease_is_published() -> None:
-    """The publisher gets a batch before its lease ends."""
+    """A batch whose lease has not ended is published."""
     ids, batch = published(lease_until_ns=1_000_000_000, now_ms=999)
     assert ids == ["a"]
     assert batch.answers == [Done("a")]
 
 
 def test_a_batch_whose_lease_ran_out_is_not_published() -> None:
-    """The process may have been stopped for longer than its lease. Another dispatcher may have the batch then."""
+    """A batch whose lease has ended, for example because the process was stopped, is not published. Another
+    dispatcher may have it."""
     ids, batch = published(lease_until_ns=1_000_000_000, now_ms=1_000)
     assert ids == []
     assert isinstance(batch.answers[0], Failed)

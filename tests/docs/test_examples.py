@@ -1,7 +1,7 @@
 """Every Python block of README and docs runs alone, as if a reader pasted it: with its own namespace and folder.
 
-A block may show an interface that does not exist yet, below `<!-- pending: package:name -->`. Then it is only compiled.
-As soon as the name can be imported, the block runs like any other.
+A block below `<!-- pending: package:name -->` may show a name that does not exist yet. Such a block is only compiled
+until the name can be imported, and runs from then on.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PENDING = re.compile(r"<!-- pending: ([\w.]+):(\w+) -->\s*\Z")
 
 @dataclass(slots=True)
 class Outcome:
-    """The line numbers of the blocks that ran, and of those whose pending name cannot be imported yet."""
+    """The line numbers of the blocks that ran, and of the blocks whose pending name cannot be imported yet."""
 
     ran: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)

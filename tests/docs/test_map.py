@@ -23,8 +23,11 @@ FILE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|pyx|lua|toml|md)|(?:[\w.-]+/)+
 
 
 def short(folder: Path) -> str:
-    """The name of a package as the page writes it: `integrations/celery/wheel_sched_celery/x` is the package
-    `wheel_sched_celery/x`, and other packages are named by their path in the repository."""
+    """Return the name of a package as the page writes it.
+
+    `integrations/celery/wheel_sched_celery/x` becomes `wheel_sched_celery/x`. Other packages have their path in the
+    repository.
+    """
     path = folder.relative_to(ROOT)
     return "/".join(path.parts[2:] if path.parts[0] == "integrations" else path.parts)
 
@@ -75,10 +78,10 @@ def test_every_section_is_of_a_package_that_exists() -> None:
 
 @pytest.mark.parametrize("name", sections(PAGE.read_text("utf-8")))
 def test_a_section_names_files_that_exist_and_fits_a_screen(name: str) -> None:
-    """Each file that a section names exists in the package, in one of its folders, in its parent folder, or under the
-    root of the repository or of a product's package.
+    """Each file that a section names exists, and the section is short enough for one screen.
 
-    A section is also short enough for one screen.
+    A name may be relative to the package, to one of its folders, to its parent folder, to the repository or to a top
+    package of the product.
     """
     section = sections(PAGE.read_text("utf-8"))[name]
     assert files_that_are_gone(section, folders()[name]) == []

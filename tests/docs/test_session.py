@@ -23,7 +23,7 @@ def lines() -> list[list[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # some twenty processes, two seconds each on a busy machine
 def test_every_line_of_the_session_works(tmp_path: Path) -> None:
-    """Each command exits with 0, in the order of the page, and prints no line break as an escape."""
+    """Each command of the page, in order, exits with 0. No output has an escaped line break."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WHEEL_SCHED_")}
     commands = lines()
     assert len(commands) > 15

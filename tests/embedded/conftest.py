@@ -24,7 +24,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_owner(folder: Path) -> Iterator[Callable[[str], Owner]]:
-    """A function that starts a Python process with `folder` as argv[1]. At its end the test kills each such process."""
+    """Return a function that starts a Python process with `folder` as argv[1]. Each process is killed after the
+    test."""
     started: list[Owner] = []
 
     def run(code: str) -> Owner:
@@ -43,7 +44,7 @@ def run_owner(folder: Path) -> Iterator[Callable[[str], Owner]]:
 
 
 def occupied(folder: Path) -> bool:
-    """Whether a server or its supervisor runs over `folder`. The kernel's lock on the pid file shows it."""
+    """Whether a server or its supervisor uses `folder`. The kernel's lock on the pid file shows it."""
     return DataFolder(folder).occupied()
 
 
@@ -52,7 +53,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, "waited in vain"
-        time.sleep(0.005)  # nothing to wait on: another process's doing
+        time.sleep(0.005)  # another process makes it true, without a signal
 
 
 @pytest.fixture(name="wait_until")

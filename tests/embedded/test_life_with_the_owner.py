@@ -51,7 +51,7 @@ def test_sigkill_of_the_owner_stops_the_server_with_its_data_synced(
 def test_a_server_opened_by_a_short_lived_thread_outlives_the_thread_but_not_the_process(
     run_owner: RunOwner, occupied: Occupied, wait_until: WaitUntil
 ) -> None:
-    """A server lives until its owner's process ends, also if the thread that opened it ends before."""
+    """A server runs until its owner's process ends, even if the thread that opened it ends earlier."""
     owner = run_owner(
         "import threading\n"
         "thread = threading.Thread(target=lambda: print(EmbeddedServer.open(sys.argv[1]).url, flush=True))\n"
@@ -72,7 +72,8 @@ def test_a_server_opened_by_a_short_lived_thread_outlives_the_thread_but_not_the
 def test_a_forked_child_neither_stops_nor_keeps_its_parent_s_server(
     folder: Path, run_owner: RunOwner, occupied: Occupied, wait_until: WaitUntil, deed: str
 ) -> None:
-    """A forked child cannot stop its parent's server. The server ends with the parent although the child lives on."""
+    """A forked child cannot stop its parent's server. The server ends with the parent, even while the child still
+    runs."""
     owner = run_owner(
         "server = EmbeddedServer.open(sys.argv[1])\n"
         "child = os.fork()\n"
@@ -94,7 +95,7 @@ def test_a_forked_child_neither_stops_nor_keeps_its_parent_s_server(
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise RuntimeError('oops')"])
 def test_an_owner_that_forgets_to_close_stops_its_server_at_exit(folder: Path, occupied: Occupied, ending: str) -> None:
-    """If the owner ends without close(), by an exit or an error too, its server has ended before it."""
+    """If the owner exits without calling `close()`, even by an error, its server has ended when the owner has."""
     code = "import sys\nfrom wheel_sched.store.embedded import EmbeddedServer\nEmbeddedServer.open(sys.argv[1])\n"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code + ending, str(folder)], capture_output=True, text=True
@@ -105,7 +106,8 @@ def test_an_owner_that_forgets_to_close_stops_its_server_at_exit(folder: Path, o
 
 
 def test_ctrl_c_in_the_terminal_leaves_the_server_to_its_owner(folder: Path) -> None:
-    """Ctrl-C goes to the whole process group. The server ignores it, because the owner may still need the server."""
+    """A terminal sends Ctrl-C to the whole process group. The server ignores it, because the owner may still need
+    the server."""
     code = (
         "import sys, time\nfrom wheel_sched.store.embedded import EmbeddedServer\n"
         "server = EmbeddedServer.open(sys.argv[1])\n"
@@ -128,7 +130,7 @@ def test_ctrl_c_in_the_terminal_leaves_the_server_to_its_owner(folder: Path) -> 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's own")
 def test_sigkill_of_the_supervisor_stops_the_server(folder: Path, occupied: Occupied, wait_until: WaitUntil) -> None:
-    """If the supervisor is killed, the kernel sends SIGTERM to the server, because nobody else would stop it."""
+    """If the supervisor, the server's parent process, is killed, the kernel sends SIGTERM to the server."""
     with EmbeddedServer.open(folder) as server:
         status = Path(f"/proc/{server.pid}/status").read_text()
         (supervisor,) = (int(row.split()[1]) for row in status.splitlines() if row.startswith("PPid:"))
@@ -140,7 +142,7 @@ def test_sigkill_of_the_supervisor_stops_the_server(folder: Path, occupied: Occu
 
 
 def test_the_server_lives_on_when_the_handle_is_dropped(folder: Path) -> None:
-    """The server runs on when the program keeps its URL and drops the object that opened it."""
+    """If a program keeps only the URL and drops the `EmbeddedServer` object, the server runs on."""
     url = EmbeddedServer.open(folder).url
     with redis.Redis.from_url(url) as client:
         assert client.ping()

@@ -28,7 +28,7 @@ def mode(path: Path) -> int:
 
 
 def test_the_url_is_one_that_redis_py_connects_to(folder: Path) -> None:
-    """redis-py connects to `url`, and the server's process there is the one that was started."""
+    """redis-py connects to `url`, and the process that answers has the pid that the `EmbeddedServer` object names."""
     with EmbeddedServer.open(folder) as server, redis.Redis.from_url(server.url) as client:
         assert client.ping()
         assert client.info("server")["process_id"] == server.pid
@@ -60,7 +60,7 @@ def test_fsync_is_passed_on(folder: Path, fsync: Fsync) -> None:
 
 
 def test_extra_lines_reach_the_server(folder: Path) -> None:
-    """The settings of `extra` reach the server, values of several words included."""
+    """The server uses the settings of `extra`, also values of several words."""
     extra = {"hz": "25", "client-output-buffer-limit": "pubsub 64mb 16mb 90"}
     with (
         EmbeddedServer.open(folder, extra=extra) as server,
@@ -103,7 +103,8 @@ def test_close_stops_the_server_cleanly_and_twice_is_once(folder: Path, occupied
 
 
 def test_a_second_handle_of_the_same_process_finds_the_first_one_s_server(folder: Path) -> None:
-    """A process that opens a folder twice has one server. Only the first of the two objects stops it."""
+    """If a process opens a folder twice, both objects use one server. Only closing the first object stops the
+    server."""
     with EmbeddedServer.open(folder) as first:
         with EmbeddedServer.open(folder) as second:
             assert (second.pid, second.url, second.started_here) == (first.pid, first.url, False)
@@ -113,16 +114,16 @@ def test_a_second_handle_of_the_same_process_finds_the_first_one_s_server(folder
 
 @pytest.mark.parametrize("name", ["a b", "a'b\"c\\d", "100%?x=1#y", "Füße"])
 def test_any_name_of_a_folder_will_do(tmp_path: Path, name: str) -> None:
-    """A folder's name may have blanks, quotes and other characters: the configuration file and the URL quote it."""
+    """A folder's name may have blanks, quotes and other special characters. The server starts, and its URL works."""
     with EmbeddedServer.open(tmp_path / name) as server, redis.Redis.from_url(server.url) as client:
         assert client.ping()
         assert (tmp_path / name / "appendonlydir").is_dir()
 
 
 def test_a_path_too_long_for_a_socket_gets_a_private_one_elsewhere(tmp_path: Path) -> None:
-    """If the path of the folder is too long for a socket, the socket is in a private folder elsewhere.
+    """If the path of the folder is too long for a socket, the server's socket is in a private folder elsewhere.
 
-    A second object finds the socket, and close() removes it.
+    A second `EmbeddedServer` object finds the socket, and closing the server removes it.
     """
     folder = tmp_path / ("long" * 20) / ("longer" * 10)
     with EmbeddedServer.open(folder) as server:
@@ -146,7 +147,7 @@ def test_a_folder_that_exists_keeps_its_mode_and_its_files(folder: Path) -> None
 
 
 def test_a_large_log_is_moved_aside(folder: Path) -> None:
-    """If the log is large at a start, it moves to server.log.1, so that it does not grow for ever."""
+    """If server.log is large when a server starts, it is renamed to server.log.1, so that it does not grow for ever."""
     folder.mkdir()
     with (folder / "server.log").open("wb") as log:
         log.truncate(9 * 1024 * 1024)
@@ -180,7 +181,7 @@ def test_every_wrong_argument_is_named_at_once(folder: Path) -> None:
 
 
 def test_many_threads_may_open_and_close_one_folder(folder: Path, occupied: Callable[[], bool]) -> None:
-    """Ten threads open and close a folder five times each. No call fails, no server is left, and no write is lost."""
+    """Ten threads open and close a folder five times each. No call raises, no server is left, and no write is lost."""
     errors: list[BaseException] = []
     written: list[str] = []
 

@@ -65,7 +65,8 @@ def test_processes_that_open_at_the_same_instant_end_with_one_server(
 def test_after_the_owner_s_death_the_next_open_starts_over_the_same_data(
     folder: Path, run_owner: RunOwner, wait_until: WaitUntil
 ) -> None:
-    """The server ends with its owner, also for processes that found it. The next open starts it with the same data."""
+    """If the owner is killed, its server ends, even while another process uses it. The next open starts a server
+    with the same data."""
     owner = run_owner(OPEN_AND_WAIT)
     answer(owner)
     with EmbeddedServer.open(folder) as found, redis.Redis.from_url(found.url) as client:
@@ -78,9 +79,10 @@ def test_after_the_owner_s_death_the_next_open_starts_over_the_same_data(
 
 
 def test_who_shares_a_server_takes_it_over(folder: Path, run_owner: RunOwner, wait_until: WaitUntil) -> None:
-    """After the owner's death, the first take_over() starts the server again with the same data and durability.
+    """After the owner's death, the first `take_over()` starts the server again with the same data and durability.
 
-    Later calls find the new server, also in the same process.
+    A call on another object of the same process finds the new server. A further call, or one after close(), does
+    nothing.
     """
     owner = run_owner(OPEN_AND_WAIT.replace("sys.argv[1]", "sys.argv[1], fsync='always'"))
     pid = int(answer(owner)[0])
@@ -100,7 +102,7 @@ def test_who_shares_a_server_takes_it_over(folder: Path, run_owner: RunOwner, wa
 
 
 def test_a_weaker_server_than_asked_for_is_refused(folder: Path) -> None:
-    """A running server with a weaker `fsync` or another port than the caller wants is an error."""
+    """`open` raises an error if the running server has a weaker `fsync` or another port than the caller wants."""
     with EmbeddedServer.open(folder, fsync="everysec") as first:
         with pytest.raises(EmbeddedServerError, match="at least 'always', got: 'everysec'"):
             EmbeddedServer.open(folder, fsync="always")
@@ -124,7 +126,8 @@ def test_a_server_that_does_not_answer_is_named_and_left_alone(folder: Path) -> 
 
 
 def test_a_server_killed_alone_is_started_again_over_its_append_only_file(folder: Path) -> None:
-    """If only the server is killed, the next open starts it again. Under `always` no acknowledged write is lost."""
+    """If the server is killed and its owner still runs, the next `open` starts the server again. With
+    `fsync="always"` no acknowledged write is lost."""
     with EmbeddedServer.open(folder, fsync="always") as server, redis.Redis.from_url(server.url) as client:
         client.set("k", "v")
         os.kill(server.pid, signal.SIGKILL)
@@ -152,7 +155,7 @@ def test_a_stale_pid_file_of_a_recycled_pid_and_a_stale_socket_do_no_harm(folder
 
 @pytest.mark.parametrize("text", ["", "12", "12\n/x", "not a number\n/x\n0\nno\n", "12\n/x\n0\nno"])
 def test_a_torn_pid_file_is_no_obstacle(folder: Path, text: str) -> None:
-    """A server starts whatever the pid file contains, because only its lock says that a server lives."""
+    """A server starts whatever the pid file contains, because only the lock on this file says that a server runs."""
     folder.mkdir()
     (folder / "server.pid").write_text(text)
     with EmbeddedServer.open(folder) as server:

@@ -1,4 +1,4 @@
-"""The owner of a shared embedded server dies, and a store of another process starts the server again."""
+"""The owner of a shared embedded server dies. Then a store in another process starts the server again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def server_of(store: DelayStore) -> Any:
 
 @pytest.fixture
 def shared(folder: Path, run_owner: RunOwner) -> Any:
-    """A process that owns a folder's server and has stored an item, and two stores of this process that share it."""
+    """A process that owns a folder's server and has stored an item there, and two stores opened on the same server."""
     owner = run_owner(OWN)
     assert owner.stdout is not None
     owner.stdout.readline()
@@ -85,7 +85,7 @@ def test_many_threads_end_with_one_server(shared: Any, wait_until: WaitUntil) ->
 
 
 def test_who_only_waits_takes_over_as_well(shared: Any, wait_until: WaitUntil) -> None:
-    """A process whose only call is the blocking read of its listener also starts the server again."""
+    """A listener whose only call is a blocking read also starts the server again after the owner's death."""
     owner, (one, other) = shared
     again = threading.Event()
     marks = {window.shard: window.mark for window in one.windows(0)}
@@ -102,7 +102,8 @@ def test_who_only_waits_takes_over_as_well(shared: Any, wait_until: WaitUntil) -
 
 
 def test_the_owner_itself_starts_a_crashed_server_again(folder: Path) -> None:
-    """If only the server is killed, the owner's next call starts it again. Under `fsync` nothing is lost."""
+    """If the server is killed and its owner still runs, the owner's next call starts the server again. With
+    `durability="fsync"` nothing is lost."""
     with open_store(f"embedded:{folder}", durability="fsync") as store:
         store.schedule([Item("a", 1, b"")])
         pid = server_of(store).pid

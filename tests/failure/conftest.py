@@ -1,7 +1,7 @@
 """Fixtures that run dispatcher processes over real servers, and check which messages arrived, how often and when.
 
-Each test has its own servers. Dispatchers publish messages to a stream. The ids of its entries are the times at which
-the receiving server got them. So no test relies on a dispatcher's own report of early, late, lost or doubled messages.
+Each test has its own servers. Dispatchers publish messages to a stream. The id of a stream entry is the time at which
+the receiving server got the message. So no test relies on a dispatcher's own report of early, lost or doubled messages.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Stage:
         return self.store.counts()
 
     def wait_in_flight(self, count: int) -> None:
-        """Wait until `count` messages are in flight, as the server still executes calls of a killed process."""
+        """Wait until `count` messages are in flight, because the server may still execute calls of a killed process."""
         wait_until(lambda: self.counts().sizes["leased"] == count, f"{count} were in flight")
 
     def wait_drained(self) -> None:
@@ -189,8 +189,11 @@ class Stage:
 
 @pytest.fixture
 def make_stage(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
-    """A function that makes a `Stage`. `fsync`: when the store's server syncs its append-only file. `apart`: messages
-    are published to a second server."""
+    """Return a function that makes a `Stage`.
+
+    Its argument `fsync` says when the store's server syncs its append-only file. With `apart`, messages are published
+    to a second server.
+    """
     with ExitStack() as stack:
 
         def make(*, fsync: Any = "everysec", durability: str = "everysec", apart: bool = False) -> Stage:

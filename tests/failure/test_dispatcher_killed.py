@@ -1,12 +1,12 @@
 """Dispatcher processes are killed during a batch, stopped for longer than their lease, or ended in order.
 
 A point is a moment before, during or after a call for a batch; processes/dispatch.py lists the points. The simulator
-kills and stops processes at all such moments, and checks that no message is lost or doubled (docs/simulator.md). So
-most of these tests use one point only. The simulator neither claims batches ahead nor pushes, so the tests of these use
-all points.
+kills and stops processes at all these moments, and checks that no message is lost or doubled (docs/simulator.md). So
+most of these tests use one point only. The simulator neither claims batches ahead nor pushes, so the tests for these
+two features use all points.
 
-The killed process has one batch in flight at a time, so at most one batch can be doubled. It records that it has
-reached the point before it dies there. A test whose point was not reached fails.
+The killed process has one batch in flight at a time, so at most one batch can be doubled. Before it dies, it records
+that it has reached the point. A test whose point was not reached fails.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def victim(stage: Stage, point: str, number: signal.Signals, **settings: object)
 
 
 def test_a_killed_dispatchers_batch_is_taken_over_when_its_lease_ends(stage: Stage) -> None:
-    """A dispatcher dies in the middle of publishing. No message is lost, and only published ones are doubled."""
+    """A dispatcher is killed when it has published half of a batch. No message is lost, and only that half is
+    doubled."""
     ids = stage.schedule(MESSAGES)
     killed = victim(stage, "half_publish", signal.SIGKILL)
     reached = killed.wait_reached()
@@ -70,7 +71,8 @@ KILLED_AHEAD_AT = {
 
 @pytest.mark.parametrize("point", KILLED_AHEAD_AT)
 def test_a_batch_claimed_ahead_is_not_doubled(stage: Stage, point: str) -> None:
-    """A dispatcher dies while it has a second batch claimed ahead. No message of the second batch is doubled."""
+    """A dispatcher dies while it publishes one batch and has claimed the next. No message of the next batch is
+    doubled."""
     doubled, in_flight = KILLED_AHEAD_AT[point]
     ids = stage.schedule(MESSAGES)
     killed = victim(stage, point, signal.SIGKILL, instant=True)
@@ -87,7 +89,11 @@ def test_a_batch_claimed_ahead_is_not_doubled(stage: Stage, point: str) -> None:
 
 @pytest.mark.parametrize("point", ["before_push", "after_push"])
 def test_a_dispatcher_killed_around_a_push_doubles_nothing(stage: Stage, point: str) -> None:
-    """The server did the whole push or nothing of it, so no message is doubled, and none waits for a lease."""
+    """A dispatcher is killed before or after its call that pushes a batch. The server did the whole push or nothing of
+    it.
+
+    So no message is doubled, and none is under a lease.
+    """
     ids = stage.schedule(MESSAGES, push=True)
     killed = victim(stage, point, signal.SIGKILL, push=True)
     assert killed.wait_reached().split()[0] == point
@@ -100,7 +106,8 @@ def test_a_dispatcher_killed_around_a_push_doubles_nothing(stage: Stage, point: 
 
 
 def test_a_process_stopped_for_longer_than_its_lease_changes_nothing_afterwards(stage: Stage) -> None:
-    """Another dispatcher delivers the batch of a stopped one. The stopped one then settles too late, without effect."""
+    """A stopped dispatcher's lease ends, and another dispatcher delivers the batch. When the stopped one continues,
+    it settles the batch too late, without effect."""
     survivor = stage.start("survivor", config={**ONE_BATCH, "lease_ms": 10_000})
     zombie = victim(stage, "before_settle", signal.SIGSTOP)
     survivor.wait_ready()
@@ -124,7 +131,8 @@ def test_a_process_stopped_for_longer_than_its_lease_changes_nothing_afterwards(
 
 
 def test_a_graceful_end_doubles_nothing(stage: Stage) -> None:
-    """A dispatcher that ends in order settles its batch. Another one delivers the other messages at once."""
+    """A dispatcher that is told to end settles its batch first. Another dispatcher delivers the remaining messages
+    at once."""
     ids = stage.schedule(MESSAGES)
     first = stage.start("first", config={"batch": BATCH, "lease_ms": 30_000}, pause_ms=300)
     first.wait_ready()
@@ -144,7 +152,8 @@ def test_a_graceful_end_doubles_nothing(stage: Stage) -> None:
 
 
 def test_kills_at_random_moments_lose_nothing(stage: Stage) -> None:
-    """Six of eight dispatchers are killed one after the other. At most their batches in flight are doubled."""
+    """Six of eight dispatchers are killed one after the other. Only the batch that each one had in flight may be
+    doubled."""
     kills, rng = 6, random.Random(5)
     config = {**ONE_BATCH, "lease_ms": 3_000}
     running = [stage.start(f"d{n}", config=config, pause_ms=200) for n in range(8)]

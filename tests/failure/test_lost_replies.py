@@ -1,7 +1,7 @@
 """A dispatcher calls its store through a proxy that loses replies and connections.
 
 These tests lose the reply of one call of each kind only, because the simulator loses the reply of any call and checks
-that no message is lost or doubled (docs/simulator.md). The simulator has no push, so a test here has one.
+that no message is lost or doubled (docs/simulator.md). The simulator has no server push, so these tests also push.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.slow]
 
 MESSAGES, BATCH = 300, 50
 CONFIG = DispatcherConfig(batch=BATCH, push_batch=BATCH, lease_ms=3_000, sweep_ms=2_000)
-ONE, TOO_MANY = 1, 4  # replies lost in a row: the second exceeds the repeats within one call
+ONE, TOO_MANY = 1, 4  # replies lost in a row; TOO_MANY exceeds the repeats within one call
 
 
 class Receiver:
@@ -57,7 +57,7 @@ def proxy(stage: Stage) -> Iterator[FaultyProxy]:
 
 @pytest.fixture
 def run(stage: Stage, proxy: FaultyProxy) -> Iterator[Callable[..., Dispatcher]]:
-    """A function that starts a dispatcher. All its connections to the store go through the proxy."""
+    """Return a function that starts a dispatcher. All connections of the dispatcher to the store use the proxy."""
     with ExitStack() as stack:
 
         def start(*, push: bool = False, instant: bool = False) -> Dispatcher:
@@ -75,7 +75,8 @@ def run(stage: Stage, proxy: FaultyProxy) -> Iterator[Callable[..., Dispatcher]]
 def test_a_dispatchers_lost_reply_loses_and_doubles_nothing(
     stage: Stage, proxy: FaultyProxy, run: Callable[..., Dispatcher], script: str, instant: bool, times: int
 ) -> None:
-    """The reply of an executed call is lost. The repeated call has the same token, so it gets the same answer."""
+    """The server executes a call, and its reply is lost. The dispatcher repeats the call with the same token and
+    gets the same answer."""
     push = script == "publish"
     for _ in range(times):
         proxy.drop_next_reply(b"_" + script.encode())
@@ -105,7 +106,10 @@ def test_replies_lost_again_and_again_lose_and_double_nothing(
 
 
 def test_a_producers_lost_reply_stores_nothing_twice(stage: Stage, proxy: FaultyProxy) -> None:
-    """A producer repeats `schedule` with the same token and gets the first answer. A dispatcher delivers meanwhile."""
+    """The reply to a producer's `schedule` is lost, and the client repeats the call with the same token.
+
+    It gets the first answer, although a dispatcher has delivered messages meanwhile.
+    """
     config = {"batch": BATCH, "lease_ms": 30_000}
     stage.start(config=config).wait_ready()
     items = [Item(f"m{n}", 0, b"", "out") for n in range(MESSAGES)]
@@ -134,7 +138,7 @@ def test_connections_that_are_cut_all_the_time_lose_and_double_nothing(
 
 
 class HalfDeaf(RedisBackend):
-    """A backend whose calls go directly to the server, and whose blocking read goes through the proxy."""
+    """A backend that makes its calls directly to the server, and its blocking read through the proxy."""
 
     def __init__(self, direct: str, through: str, namespace: str) -> None:
         super().__init__(client_for(direct), Dialect(namespace), owns_client=True)
@@ -149,10 +153,10 @@ class HalfDeaf(RedisBackend):
 
 
 def test_a_dead_listener_delays_a_new_item_and_does_not_lose_it(stage: Stage, proxy: FaultyProxy) -> None:
-    """The listener is the thread that reads markers of new items. Its connection is dead, and it gets no error.
+    """The listener is the thread that reads markers of new items. Its connection dies, and it gets no error.
 
-    A dispatcher whose store holds another waiting item finds the new item with its next sweep. A dispatcher whose store
-    was empty does not sweep. It finds the new item when the listener's read ends: after a sweep interval and 10 s.
+    If another item waits in the store, the dispatcher finds a new item with its next sweep. If the store was empty, the
+    dispatcher does not sweep. It finds the new item when the listener's read ends: after a sweep interval and 10 s.
     """
     sweep_ms, read_ends_ms = 500, 10_500
     config = DispatcherConfig(sweep_ms=sweep_ms)
@@ -192,4 +196,4 @@ def wait(condition: Callable[[], bool]) -> None:
     until_s = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < until_s, "waited in vain"
-        time.sleep(0.002)  # the dispatchers' doing, in real time
+        time.sleep(0.002)  # the dispatchers make it true, in real time

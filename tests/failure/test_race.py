@@ -17,7 +17,7 @@ MESSAGES, PROCESSES = 20_000, 4
 
 @pytest.mark.parametrize("push", [False, True], ids=["claim-publish-settle", "one-script push"])
 def test_each_message_is_delivered_once_and_each_process_does_its_share(stage: Stage, push: bool) -> None:
-    """The receiver counts no lost, doubled or early message. Each process delivers at least a tenth of all."""
+    """No message is lost, doubled or early at the receiver. Each process delivers at least a tenth of all messages."""
     names = [f"d{n}" for n in range(PROCESSES)]
     config = {"batch": 100, "push_batch": 100}
     processes = [stage.start(name, push=push, config=config) for name in names]

@@ -1,6 +1,6 @@
 """The store's server is killed and restarted with its append-only file. Acknowledged messages are delivered.
 
-The dispatcher reconnects by itself. The receiver is another server, which keeps running. Some messages are due before
+The dispatcher reconnects by itself. It publishes to another server, which keeps running. Some messages are due before
 the kill, some after the restart.
 """
 
@@ -68,7 +68,8 @@ class Producer:
 def test_what_was_acknowledged_survives_the_servers_kill(
     make_stage: Callable[..., Stage], durability: str, fsync: str, run_s: float, window_s: float
 ) -> None:
-    """Under `fsync` no acknowledged message is missing. Under `everysec` only those of the last 2 s may be missing."""
+    """With `durability="fsync"` no acknowledged message is lost. With "everysec" only those acknowledged in the
+    last 2 s before the kill may be lost."""
     stage = make_stage(fsync=fsync, durability=durability, apart=True)
     dispatcher = stage.start(config={"batch": BATCH, "lease_ms": 3_000})
     dispatcher.wait_ready()

@@ -1,7 +1,7 @@
 """Measure the structure of the product: `python -m tests.house [--json] [--tree DIR] [--verbose] [--no-rooms]`.
 
-The measured tree may be a checkout of any commit, so one program counts before and after a change. The module
-`structure` has the figures that are read from the source, and `rooms` those of traced runs.
+DIR may be a checkout of any commit, so one program measures before and after a change. The module `structure` computes
+the figures that are read from the source, and `rooms` those of traced runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def table(found: dict[str, Any], *, verbose: bool) -> str:
-    """The figures as text, one line each. With `verbose`, the counted things follow each line."""
+    """Return the figures as text, one line each. With `verbose`, the things that a figure counts follow its line."""
     rows: list[str] = []
     for name in ("import_circles", "names_with_two_meanings", "upward_imports", "files_over_400"):
         rows.append(f"{name:<26}{len(found[name])}")

@@ -43,7 +43,7 @@ TIMEOUT_S = 240.0
 
 
 def rooms(tree: Tree, ways: Iterable[str], *, with_modules: bool = False) -> dict[str, dict[str, Any] | None]:
-    """The number of modules that each traced program (way) runs: in total, in `wheel_sched`, and in other packages.
+    """Count the modules that each traced program (way) runs: in total, in `wheel_sched`, and in other packages.
 
     Args:
         tree: the checkout whose code runs.

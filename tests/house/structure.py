@@ -18,10 +18,10 @@ CORE = "wheel_sched"
 GUESTS = tuple(name for name in PACKAGES if name != CORE)
 GUEST_MODULE = re.compile(r"\b(retry_topic[.:](?=\w)|(wheel_sched_celery|wheel_sched_apscheduler)\b)|^retry_topic$")
 
-# full name of a layer -> its height, and its number among siblings that are kept apart
+# full name of a layer -> its height, and its number among siblings that must not import each other (else None)
 Layers = dict[str, tuple[int, int | None]]
 
-# Classes of one name that are one thing, with the reason: a compiled file and a Python file of one folder.
+# Names that two classes may share, with the reason: a compiled and a Python class in one folder.
 ONE_MEANING = {
     "TimingWheel": "the compiled wheel and its twin in Python keep one contract and pass one suite",
     "TimerTaskEntry": "the entry of the compiled wheel and of its twin in Python, see TimingWheel",
@@ -101,9 +101,9 @@ def _are_twins(places: list[str]) -> bool:
 def upward_imports(tree: Tree) -> list[dict[str, Any]]:
     """Imports that break the layers which import-linter's contracts in the tree's pyproject.toml declare.
 
-    An import between siblings that the contract separates (`a | b`) counts too. A string counts as an import when it
-    names a module of the product as `"module:attribute"` or as the argument of `import_module`. In the package
-    `wheel_sched`, every string that names a module of another package counts.
+    An import between siblings that the contract separates (`a | b`) counts too. Strings that count as imports, see
+    `string_imports`, are checked as well. In the package `wheel_sched`, every string that names another package's
+    module is reported.
     """
     found = {(item.source, item.target, item.line): item for item in tree.imports if _goes_up(tree, item)}
     for item in string_imports(tree):
@@ -162,7 +162,7 @@ def _contracts(root: Path) -> tuple[Layers, ...]:
 
 
 def _contracts_of(root: Path) -> Iterable[Layers]:
-    """The layers of each contract and container in pyproject.toml."""
+    """The layers that each `layers` contract of import-linter in pyproject.toml lists, for each container of it."""
     path = root / "pyproject.toml"
     linter = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("importlinter", {}) if path.exists() else {}
     for contract in linter.get("contracts", []):

@@ -1,6 +1,6 @@
 """Reads a checkout: the packages of the product, their modules, and what each module imports.
 
-This module only reads files and imports nothing of the measured tree. So it can measure any commit.
+This module reads the files of the checkout and imports none of them. So it can measure any commit.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Tree:
                 yield target
 
     def _binds(self, package: Module, name: str) -> bool:
-        """Whether a package binds the name of one of its submodules to something else than this submodule."""
+        """Whether a package binds the name of one of its submodules to an object other than that submodule."""
         own = [node for node in top_level(package.tree.body) if isinstance(node, ast.ImportFrom)]
         itself = any(node.module == package.name and name in {alias.name for alias in node.names} for node in own)
         return name in package.bound and not itself

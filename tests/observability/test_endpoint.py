@@ -73,8 +73,8 @@ def test_liveness_is_local_and_readiness_is_not(
     live: tuple[int, str],
     readiness: tuple[int, str],
 ) -> None:
-    """`/livez` fails for a stuck or ended thread, which a restart can mend. `/readyz` fails for an outage of store or
-    broker."""
+    """`/livez` fails if a thread is stuck or has ended, which a restart can mend. `/readyz` fails if the store or
+    the broker is away."""
     part.problems, part.ready = problems, ready
     assert get(endpoint, "/livez") == live
     assert get(endpoint, "/readyz?verbose") == readiness
@@ -103,7 +103,7 @@ def test_a_silent_client_holds_up_neither_probe_nor_end(endpoint: Endpoint) -> N
 
 
 def test_a_taken_port_is_an_error_that_names_it(endpoint: Endpoint) -> None:
-    """The error names the address and says to choose another port."""
+    """If the port is in use, the error names the address and says to choose another port."""
     with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{endpoint.port}: .*; choose another port"):
         Endpoint("127.0.0.1", endpoint.port, {})
 
@@ -119,7 +119,7 @@ def test_a_taken_port_is_an_error_that_names_it(endpoint: Endpoint) -> None:
     ],
 )
 def test_addresses(text: str, address: tuple[str, int]) -> None:
-    """Without a host, the address is the loopback interface."""
+    """`parse_address` reads HOST:PORT. If the text has no host, the host is 127.0.0.1."""
     assert parse_address(text) == address
 
 

@@ -55,8 +55,8 @@ class Publisher:
 
 
 def test_a_store_that_hangs_holds_up_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the store does not answer, the page comes soon and shows the store as down. Only one query of
-    the store runs."""
+    """If the store does not answer, each page is still served soon and shows the store as down. All pages together
+    start one query of the store."""
     monkeypatch.setattr("wheel_sched.observability.prometheus.STORE_S", 0.05)
     going_on, asked = threading.Event(), []
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
@@ -83,7 +83,7 @@ def test_a_store_that_hangs_holds_up_no_page(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_events_are_counters_and_a_histogram() -> None:
-    """Five items are published, a sixth waits for an hour. The last histogram bucket counts the five published ones."""
+    """Of six items, five are published and one is due in an hour. The counters and the histogram count the five."""
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
         now_ms = store.now_ms()
         store.schedule([Item(f"m{n}", now_ms, b"x", "orders") for n in range(5)])
@@ -122,7 +122,7 @@ def test_buckets_and_sum_are_in_seconds() -> None:
 
 
 def test_the_metrics_of_purgatories() -> None:
-    """Operations end in different ways, and each way has its counter. Lateness is in seconds."""
+    """Each way in which an operation ends has its own counter. The lateness of expired operations is in seconds."""
     clock = VirtualClock()
     wheel: TimingWheel[Any] = TimingWheel(0)
 
@@ -170,7 +170,8 @@ def test_the_metrics_of_purgatories() -> None:
 
 
 def test_the_metrics_of_the_purgatory_of_a_dispatcher() -> None:
-    """Each of three published batches is one completed operation. None has expired."""
+    """Each batch of a dispatcher is an operation in its purgatory. After three batches the metrics show three
+    completed operations and none expired."""
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
         for n in range(3):
             store.schedule([Item(f"m{n}", store.now_ms(), b"x", "orders")])
@@ -215,7 +216,8 @@ def test_a_dispatcher_says_how_it_is() -> None:
 
 
 def test_locked_keys_and_flow_control_have_metrics_by_topic() -> None:
-    """The metrics have topics as labels. Destinations are only counted."""
+    """Metrics of ordered keys and of flow control have topics as labels. Keys and destinations are counted, not
+    named."""
     with open_store("memory:") as store:
         gates, scope = OrderedKeys(store), scope_of("g", "t")
         gate = lock_of(scope, b"k")

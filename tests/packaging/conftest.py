@@ -78,7 +78,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="session")
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """A new environment with the wheel alone, installed without a package registry."""
+    """A new environment that has only the wheel, installed without a package registry."""
     made = _environment(tmp_path_factory.mktemp("environment"), with_pip=True)
     _checked([made.bin / "python", "-m", "pip", "install", "--no-index", "--quiet", built.wheel])
     return made
@@ -88,9 +88,11 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Install
 def with_extras(
     built: Built, installed: Installed, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Installed]:
-    """A function that installs the wheel with extras (`"celery"`, `"kafka,cli"`) into an environment of its own.
+    """Return a function that installs the wheel with extras, such as `"celery"` or `"kafka,cli"`, and returns the
+    environment.
 
-    The packages of the extras come from the registry.
+    The first call with a text of extras makes a new environment, and later calls with this text return it again. The
+    packages of the extras come from the registry.
     """
     made: dict[str, Installed] = {}
     uv = shutil.which("uv")

@@ -1,8 +1,8 @@
 """Tests of the installed package instead of the tree: build, install into an empty environment, use it elsewhere.
 
-The build makes the sdist first and the wheel from the sdist, so a file that the sdist lacks is missing here as well.
-The environment gets the wheel and nothing else (`--no-index`), so a module that can be imported there needs the
-standard library alone.
+The build makes the sdist first and the wheel from the sdist, so a file that the sdist lacks is missing in the wheel.
+The environment has the wheel and nothing else (`--no-index`), so a module that can be imported there needs only the
+standard library.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def test_an_integration_is_found_and_names_its_framework_when_that_is_absent(
 
 
 def test_the_command_says_which_extra_is_missing(installed: Installed) -> None:
-    """Without click, `wheel-sched --help` ends with the install command that helps, and without a traceback."""
+    """Without click, `wheel-sched --help` fails without a traceback and prints the command that installs the
+    missing extra."""
     done = installed.run(installed.bin / "wheel-sched", "--help")
     assert done.returncode == 2
     assert "wheel-sched[cli,embedded]" in done.stderr

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.built, pytest.mark.timeout(300)]
 
 
 def wheel_of(out: Path, **environment: str) -> tuple[frozenset[str], str]:
-    """Build a wheel with these environment variables. Returns the wheel's files and its name."""
+    """Build a wheel with `environment` added to the environment variables. Return the wheel's files and its name."""
     done = subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(ROOT)],
         env=os.environ | environment,
@@ -31,7 +31,8 @@ def wheel_of(out: Path, **environment: str) -> tuple[frozenset[str], str]:
 
 
 def test_a_compiler_that_fails_costs_the_compiled_core_and_nothing_else(tmp_path: Path) -> None:
-    """If the compiler fails, the wheel lacks only the extension module, and is for every Python."""
+    """If the compiler fails, the wheel lacks only the compiled extension module, and can be installed for any
+    Python 3."""
     names, name = wheel_of(tmp_path, CC="/bin/false")
     assert not [member for member in names if member.endswith((".so", ".pyd", ".c"))]
     assert "wheel_sched/wheel/pure.py" in names

@@ -1,6 +1,6 @@
 """Each extra of the built wheel, in an environment of its own, is enough for the first example of its page.
 
-The environment of the tests has every package, so it would hide that an extra lacks a package.
+The tests' own environment has every package, so it would hide that an extra lacks a package.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def server() -> Iterator[TemporaryServer]:
 
 
 def snippet(page: str, heading: str, server: TemporaryServer) -> str:
-    """The first Python block below a heading, with the address of this server instead of the reader's server."""
+    """Return the first Python block below a heading of a page, with the address of `server` instead of the reader's
+    server."""
     text = (ROOT / page).read_text("utf-8")
     found = BLOCK.search(text, text.index(heading))
     assert found is not None
@@ -74,7 +75,7 @@ def test_the_first_snippet_of_a_page_runs_after_its_install_line(
     ],
 )
 def test_all_is_enough_for_every_page(with_extras: Make, server: TemporaryServer, page: str, heading: str) -> None:
-    """With `wheel-sched[all]` the first example of each part runs."""
+    """With `wheel-sched[all]` the first Python example below each heading runs."""
     done = with_extras("all").python(snippet(page, heading, server))
     assert done.returncode == 0, done.stderr
 
@@ -105,7 +106,7 @@ def test_a_celery_task_is_held_and_listed(with_extras: Make, server: TemporarySe
 
 
 def test_celery_over_rabbitmq_does_without_the_redis_transport(with_extras: Make, server: TemporaryServer) -> None:
-    """kombu's module for Redis brokers is imported only with a Redis broker."""
+    """With a RabbitMQ broker, the Celery integration does not import kombu's module for Redis brokers."""
     done = with_extras("celery").python(
         "import sys\n"
         "from celery import Celery\n"
@@ -146,7 +147,7 @@ def test_the_simulator_runs_in_an_empty_environment(with_extras: Make) -> None:
     ],
 )
 def test_a_command_names_the_extra_it_needs(with_extras: Make, command: str, extra: str) -> None:
-    """If a command needs another extra, it prints one line that names it, exits with 2, and creates no file."""
+    """If a command needs another extra, it prints one line that names the extra, exits with 2, and creates no file."""
     made = with_extras("cli")
     done = made.run(made.bin / "wheel-sched", *command.split())
     assert done.stderr.count("\n") == 1, done.stderr
@@ -174,7 +175,8 @@ def test_doctor_names_the_extra_that_the_store_needs(with_extras: Make) -> None:
     ],
 )
 def test_connect_names_the_extra_it_needs(with_extras: Make, extras: str, url: str, needed: str) -> None:
-    """`connect` names the extra that the address needs, also if only the server's program is missing."""
+    """`connect` raises an error that names the extra which the address needs, even if only the server's program is
+    missing."""
     made = with_extras(extras)
     done = made.python(f"from retry_topic import connect\nconnect({url!r})")
     assert f"wheel-sched[{needed}]" in done.stderr.splitlines()[-1]

@@ -1,6 +1,7 @@
-"""The program `tests.house`, which measures the structure of the product, counts correctly; its figures do not grow.
+"""The program `tests.house`, which measures the structure of the product, counts correctly, and its figures do not
+grow.
 
-The tests run `python -m tests.house` in a process of its own. A small tree that a test makes takes 0.3 s.
+The tests run `python -m tests.house` in a process of its own. To measure a small tree takes 0.3 s.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def measured(tree: Path, *options: str) -> dict[str, Any]:
 
 
 def structure(tmp_path: Path, **files: str) -> dict[str, Any]:
-    """The figures of a new tree with these modules. `__` in a name separates the folder from the module."""
+    """Return the figures of a new tree with the given modules. `__` in a name separates the folder from the module."""
     write(tmp_path, **files)
     return measured(tmp_path, "--no-rooms")
 
@@ -66,12 +67,16 @@ def today() -> dict[str, Any]:
 
 @pytest.mark.parametrize("figure", AT_MOST)
 def test_the_figures_of_this_tree_do_not_grow(today: dict[str, Any], figure: str) -> None:
-    """This repository has no more import circles, doubled names, upward imports and long files than allowed."""
+    """This repository has no more faults of each kind than `AT_MOST` allows.
+
+    The kinds are import circles, public classes with the same name, imports that break the declared layers, and files
+    of more than 400 lines.
+    """
     assert len(today[figure]) <= AT_MOST[figure], json.dumps(today[figure], indent=2)
 
 
 def test_every_package_is_measured(today: dict[str, Any]) -> None:
-    """Each of the four packages is measured, so that no limit holds because a package was not found."""
+    """All four packages are measured. Otherwise a limit could hold only because a package was not found."""
     packages = ["wheel_sched", "retry_topic", "wheel_sched_celery", "wheel_sched_apscheduler"]
     assert list(today["lines"]) == [*packages, "total"]
     assert min(today["lines"].values()) > 1_000
@@ -90,7 +95,7 @@ def test_every_package_is_measured(today: dict[str, Any]) -> None:
     ],
 )
 def test_a_circle_is_found_wherever_its_imports_stand(tmp_path: Path, back: str) -> None:
-    """An import circle counts however a module is imported, also in a function or for type checking."""
+    """An import circle counts, however the module is imported, even inside a function or for type checking."""
     found = structure(
         tmp_path,
         wheel_sched__first="from wheel_sched import second\none = 1\n",
@@ -101,7 +106,8 @@ def test_a_circle_is_found_wherever_its_imports_stand(tmp_path: Path, back: str)
 
 
 def test_a_package_and_its_submodule_make_a_circle_only_by_names(tmp_path: Path) -> None:
-    """A submodule that imports a name of its package makes a circle. A submodule that imports a sibling does not."""
+    """If a package and its submodule import names from each other, they form a circle. A submodule that imports a
+    sibling submodule from the package forms none."""
     found = structure(
         tmp_path,
         wheel_sched__a__init="from wheel_sched.a.inner import x\n",
@@ -114,7 +120,10 @@ def test_a_package_and_its_submodule_make_a_circle_only_by_names(tmp_path: Path)
 
 
 def test_two_public_classes_of_one_name_are_found(tmp_path: Path) -> None:
-    """Private, nested and imported classes do not count. A class under `if` or in Cython does."""
+    """Public top-level classes with one name are reported, also if one is under `if` or in Cython.
+
+    Private, nested and imported classes are not.
+    """
     write(tmp_path)
     (tmp_path / "wheel_sched" / "fast.pyx").write_text("cdef class Reply:\n    pass\n", "utf-8")
     found = structure(
@@ -130,7 +139,8 @@ def test_two_public_classes_of_one_name_are_found(tmp_path: Path) -> None:
 
 
 def test_the_twins_of_the_wheel_have_one_meaning_and_a_third_class_has_not(tmp_path: Path) -> None:
-    """A class of the compiled wheel may have the name of the Python class beside it. A third class may not."""
+    """A class of the compiled wheel may have the name of the Python class beside it. A third class of that name is
+    reported."""
     write(tmp_path, wheel_sched__wheel__pure="class TimingWheel: ...\n")
     (tmp_path / "wheel_sched" / "wheel" / "fast.pyx").write_text("cdef class TimingWheel:\n    pass\n", "utf-8")
     assert structure(tmp_path)["names_with_two_meanings"] == {}
@@ -139,7 +149,8 @@ def test_the_twins_of_the_wheel_have_one_meaning_and_a_third_class_has_not(tmp_p
 
 
 def test_imports_against_the_layers_are_found_also_in_strings(tmp_path: Path) -> None:
-    """An import in a function counts, and so does a module's name in a string. A name in a docstring does not."""
+    """An upward import inside a function counts, and so does a module's name in a string. A name in a docstring
+    does not."""
     found = structure(
         tmp_path,
         wheel_sched__cli='TABLE = {"serve": "retry_topic.serving:serve"}\nfrom wheel_sched import clock\n',
@@ -217,7 +228,8 @@ def before():
 def test_a_traced_run_counts_the_modules_whose_functions_are_called(tmp_path: Path) -> None:
     """A module whose function is called on any thread counts.
 
-    A module that is only imported, called by an import, or called before the begin does not count.
+    A module does not count if it is only imported, or if its functions are called only by an import or before the
+    counting begins.
     """
     write(
         tmp_path,
@@ -234,7 +246,7 @@ def test_a_traced_run_counts_the_modules_whose_functions_are_called(tmp_path: Pa
 
 
 def test_a_way_that_cannot_run_is_not_measured(tmp_path: Path) -> None:
-    """If a tree lacks an object that a traced program (way) uses, the result of that program is null and no number."""
+    """If a tree lacks an object that a program in `tests/house/ways` uses, the result of that program is null."""
     write(tmp_path)
     assert measured(tmp_path, "--way", "timer")["rooms"] == {"timer": None}
 
@@ -251,8 +263,10 @@ def test_a_way_that_cannot_run_is_not_measured(tmp_path: Path) -> None:
     ],
 )
 def test_every_way_runs_over_this_tree(way: str) -> None:
-    """Each traced program (way) runs on this repository. All of them run modules of `wheel_sched`. All but `timer` also
-    run modules of other packages."""
+    """Each of the programs in `tests/house/ways` runs on this repository and calls functions of `wheel_sched`.
+
+    Each program except `timer` also calls functions of another package of the product, such as `retry_topic`.
+    """
     found = rooms(Tree(ROOT), [way])[way]
     assert found is not None
     assert found["core"] >= 3

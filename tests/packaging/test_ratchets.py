@@ -1,4 +1,4 @@
-"""Rules about the files of the tree. Each check also runs on a small tree that breaks the rule."""
+"""Rules about the files of this repository. Each check also runs on a small tree that breaks the rule."""
 
 from __future__ import annotations
 
@@ -69,13 +69,14 @@ every_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check._
 
 @every_check
 def test_the_tree_breaks_no_rule(check: Callable[[Path], list[str]]) -> None:
-    """This repository breaks no rule."""
+    """In this repository each check finds no file that breaks its rule."""
     assert check(ROOT) == []
 
 
 @every_check
 def test_a_tree_that_breaks_the_rule_is_caught(check: Callable[[Path], list[str]], tmp_path: Path) -> None:
-    """Each check finds the one file of a small tree that breaks its rule, so no check passes without looking."""
+    """Each check reports the one file of a small tree that breaks its rule, so no check passes because it finds
+    nothing."""
     name, content = CHECKS[check]
     offender = tmp_path / name
     offender.parent.mkdir(parents=True)

@@ -1,6 +1,7 @@
 """Fixtures: purgatories in virtual time on a reaper, on `SystemTimer`, on asyncio, and on a timer that a test steps.
 
-The first two have a thread that wakes when the clock is moved, so `World.advance` waits for the due operations.
+`Reaper` and `SystemTimer` have a thread that wakes when the clock is moved, so `World.advance` waits for the operations
+that are due.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ PATIENCE_S = 30.0  # real seconds for which a test waits for other threads
 
 
 class Probe(DelayedOperation):
-    """An operation that is complete when the test sets `ready`. It counts its calls."""
+    """An operation that is complete when the test sets `ready`. It counts its tries, completions and expirations."""
 
     def __init__(self, timeout_ms: int = 1000, *, ready: bool = False, lock: Any = None) -> None:
         super().__init__(timeout_ms, lock=lock)
@@ -121,14 +122,14 @@ def probe() -> type[Probe]:
 
 @pytest.fixture
 def new_threads() -> Callable[[], list[threading.Thread]]:
-    """The running threads that this test has started, without those of earlier tests."""
+    """Return a function that lists the running threads which this test has started."""
     earlier = set(threading.enumerate())
     return lambda: [thread for thread in threading.enumerate() if thread not in earlier]
 
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait until other threads have made the condition true."""
+    """Return a function that waits until other threads have made a condition true."""
 
     def wait(condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -141,7 +142,7 @@ def until() -> Callable[[Callable[[], bool]], None]:
 
 @pytest.fixture
 def run_all() -> Callable[[list[Callable[[], object]]], None]:
-    """Run functions at the same time, one thread each, and raise the first error."""
+    """Return a function that runs functions at the same time, one thread each, and raises the first error."""
 
     def run(functions: list[Callable[[], object]]) -> None:
         problems: list[BaseException] = []

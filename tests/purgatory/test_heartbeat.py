@@ -42,7 +42,7 @@ def rig() -> Rig:
 
 
 def test_a_silent_member_expires_once_and_not_early(rig: Rig) -> None:
-    """The member expires when its timeout has passed since its last heartbeat."""
+    """A member that sends no heartbeat expires once, when its timeout has passed."""
     rig.monitor.add("a")
     rig.advance(TIMEOUT_MS - 1)
     assert rig.expired == []
@@ -52,7 +52,7 @@ def test_a_silent_member_expires_once_and_not_early(rig: Rig) -> None:
 
 
 def test_a_beating_member_does_not_expire(rig: Rig) -> None:
-    """A member that sends heartbeats stays. After its last heartbeat it has the whole timeout."""
+    """A member that sends heartbeats does not expire. After each heartbeat it has the whole timeout again."""
     rig.monitor.add("a")
     for _ in range(50):
         rig.advance(TIMEOUT_MS - 1)
@@ -66,7 +66,7 @@ def test_a_beating_member_does_not_expire(rig: Rig) -> None:
 
 
 def test_a_removed_or_replaced_member_never_expires_late(rig: Rig) -> None:
-    """The deadline from before the removal or replacement has no effect."""
+    """If a member is removed or replaced, its old deadline has no effect."""
     for member in ("removed", "replaced"):
         rig.monitor.add(member)
     rig.advance(60)
@@ -80,8 +80,10 @@ def test_a_removed_or_replaced_member_never_expires_late(rig: Rig) -> None:
 
 
 def test_what_on_expired_does_to_others_that_are_due_is_respected() -> None:
-    """`on_expired` of one member removes a second, replaces a third and sends a heartbeat for a fourth, which are all
-    due. None of these three expires then."""
+    """Several members are due. `on_expired` of the first removes one of them, replaces another and beats for a third.
+
+    None of these three expires then.
+    """
     clock, expired = VirtualClock(), list[str]()
 
     def on_expired(member: str) -> None:
@@ -103,7 +105,7 @@ def test_what_on_expired_does_to_others_that_are_due_is_respected() -> None:
 
 
 def test_members_may_have_timeouts_of_their_own(rig: Rig) -> None:
-    """A member's own timeout also counts after a heartbeat, until the member is replaced without a timeout."""
+    """A member added with a timeout of its own keeps it after a heartbeat, until it is added again without one."""
     rig.monitor.add("short", timeout_ms=10)
     rig.monitor.add("long", timeout_ms=1_000)
     rig.advance(9)
@@ -128,7 +130,7 @@ def test_a_timeout_that_is_none_is_refused(rig: Rig, wrong: Any) -> None:
 
 
 def test_an_on_expired_that_raises_leaves_the_rest_due(rig: Rig) -> None:
-    """`run_due` raises the error, and the next call continues with the next member."""
+    """If `on_expired` raises, `run_due` raises the error, and the next `run_due` continues with the next member."""
     rig.monitor._on_expired = lambda member: rig.expired.append(member) or 1 // (member != "b")
     for member in "abc":
         rig.monitor.add(member)
@@ -139,7 +141,8 @@ def test_an_on_expired_that_raises_leaves_the_rest_due(rig: Rig) -> None:
 
 
 def test_a_coarse_tick_lets_members_expire_together() -> None:
-    """The members expire less than a tick later than without the coarse tick, and never earlier."""
+    """With a tick of 50 ms, members that are due within one tick expire together: less than a tick late, and never
+    early."""
     rig = Rig(tick_ms=50)
     rig.advance(1)
     for number in range(10):
@@ -152,7 +155,7 @@ def test_a_coarse_tick_lets_members_expire_together() -> None:
 
 
 def test_close_returns_and_forgets_all_members(rig: Rig) -> None:
-    """`close` returns the members. Afterwards the monitor expires none of them, and has no reference to them."""
+    """`close` returns the members. Afterwards the monitor expires none of them and does not refer to them."""
 
     class Member:
         pass
@@ -170,7 +173,7 @@ def test_close_returns_and_forgets_all_members(rig: Rig) -> None:
 
 @pytest.mark.parametrize("ended", ["expired", "removed", "replaced"])
 def test_nothing_keeps_a_former_member_alive(ended: str) -> None:
-    """Neither the wheel nor the monitor refers to a member that has left."""
+    """Neither the wheel nor the monitor refers to a member that has expired or was removed or replaced."""
 
     class Member:
         def __init__(self) -> None:
@@ -200,7 +203,7 @@ def test_nothing_keeps_a_former_member_alive(ended: str) -> None:
 
 
 def test_a_timer_drives_it(world: Any) -> None:
-    """A timer of any kind calls the monitor, which expires each member at the end of its timeout."""
+    """A monitor that is driven by a timer expires each member at the end of its timeout, for each kind of timer."""
     expired: list[str] = []
     timer = world.purgatory._schedule.__self__
     monitor: HeartbeatMonitor[str] = HeartbeatMonitor(20, expired.append, timer=timer, clock=world.clock)
@@ -221,7 +224,7 @@ def test_a_timer_drives_it(world: Any) -> None:
 
 
 def test_a_member_that_nothing_would_expire_is_not_taken_in() -> None:
-    """When the timer is closed, `add` raises, and the monitor does not change."""
+    """If the monitor's timer is closed, `add` raises an error, and the member is not added."""
     reaper = Reaper()
     monitor: HeartbeatMonitor[str] = HeartbeatMonitor(TIMEOUT_MS, print, timer=reaper)
     reaper.close()
@@ -233,7 +236,7 @@ def test_a_member_that_nothing_would_expire_is_not_taken_in() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_threads_beat_join_and_leave_while_members_expire(run_all: Any) -> None:
-    """A member that sends heartbeats never expires. Every other member expires once."""
+    """Four threads add, remove and beat for members. None of these expires, and each silent member expires once."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     guard, expired = threading.Lock(), list[tuple[int, int]]()

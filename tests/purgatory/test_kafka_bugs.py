@@ -17,7 +17,7 @@ from wheel_sched.testing import VirtualClock
 
 
 class Gate(DelayedOperation):
-    """An operation that is complete when `ready` returns True. Its completion calls a function."""
+    """An operation that is complete when `ready` returns True. Its completion calls `follows`."""
 
     def __init__(
         self,
@@ -38,9 +38,10 @@ class Gate(DelayedOperation):
 
 
 def test_kafka_2253_lists_and_operations_do_not_lock_each_other_out(run_all: Any) -> None:
-    """KAFKA-2253: one thread completed under a watcher list's lock, one watched under an operation's lock: deadlock.
+    """KAFKA-2253: one thread completed under a watcher list's lock, another watched under an operation's lock:
+    deadlock.
 
-    Several threads complete operations. Each completion watches and checks other operations under the same keys.
+    Here several threads complete operations. Each completion watches and checks other operations under the same keys.
     """
     with Purgatory[str]() as purgatory:
         followers: list[Gate] = []
@@ -69,9 +70,10 @@ def test_kafka_2253_lists_and_operations_do_not_lock_each_other_out(run_all: Any
 
 
 def test_kafka_3994_what_follows_may_take_the_lock_of_whoever_completes(run_all: Any) -> None:
-    """KAFKA-3994: a thread completed under a group's lock; a completion on another thread needed that lock.
+    """KAFKA-3994: a thread completed operations under a group's lock; a completion on another thread needed that lock.
 
-    Here a completion's callback runs without the operation's lock, so the thread that holds the group's lock can go on.
+    Here a completion's callback runs without the operation's lock, so the thread that holds the group's lock can
+    continue.
     """
     group = threading.Lock()
     entered, go_on = threading.Event(), threading.Event()
@@ -105,7 +107,7 @@ def test_kafka_3994_what_follows_may_take_the_lock_of_whoever_completes(run_all:
 def test_kafka_5970_and_6042_two_groups_that_complete_each_other(run_all: Any, rounds: int) -> None:
     """KAFKA-5970, KAFKA-6042: two groups completed each other's operations, each under its own lock: deadlock.
 
-    Each operation has its group's lock. A thread that changes a group releases this lock before the check.
+    Each operation here has its group's lock. A thread that changes a group releases this lock before it checks.
     """
     locks = {"one": threading.RLock(), "two": threading.RLock()}
     with Purgatory[str]() as purgatory:
@@ -132,7 +134,8 @@ def test_kafka_5970_and_6042_two_groups_that_complete_each_other(run_all: Any, r
 def test_kafka_6653_a_try_under_contention_waits_instead_of_being_skipped() -> None:
     """KAFKA-6653: a thread that found another one in `tryComplete` gave up, so the last change was overlooked.
 
-    One try has read the old state and takes long. Meanwhile the state changes, and the next check must see the change.
+    Here one try has read the old state and takes long. Meanwhile the state changes, and the next check must see the
+    change.
     """
     reading, changed = threading.Event(), threading.Event()
     state = {"ready": False}
@@ -162,7 +165,8 @@ def test_kafka_6653_a_try_under_contention_waits_instead_of_being_skipped() -> N
 
 
 def test_kafka_8334_a_lock_that_is_held_elsewhere_delays_a_try_and_does_not_drop_it() -> None:
-    """KAFKA-8334: while a group's lock was held for long, its operations were not tried, and expired."""
+    """KAFKA-8334: while a group's lock was held for long, its operations were not tried, and expired. Here a try
+    waits."""
     group = threading.RLock()
     ready: list[bool] = []
     with Purgatory[str]() as purgatory:
@@ -179,9 +183,9 @@ def test_kafka_8334_a_lock_that_is_held_elsewhere_delays_a_try_and_does_not_drop
 
 
 def test_kafka_1952_completed_operations_cost_nothing_and_wake_nobody() -> None:
-    """KAFKA-1952: satisfied requests stayed in lists and queue, and the reaper went through them again and again.
+    """KAFKA-1952: satisfied requests stayed in lists and queue, and the reaper visited them again and again.
 
-    After 2,000 completed operations the lists are empty, and the reaper has been woken for none of their deadlines.
+    Here 2,000 operations complete. Then the lists are empty, and the reaper has been woken for none of their deadlines.
     """
     clock = VirtualClock()
     with Reaper(clock=clock) as reaper, Purgatory[str](reaper, clock=clock) as purgatory:
@@ -193,14 +197,14 @@ def test_kafka_1952_completed_operations_cost_nothing_and_wake_nobody() -> None:
             purgatory.try_complete_else_watch(operation, ["key", "other"])
             operation.force_complete()
         assert (purgatory.watched(), purgatory.stats.keys, len(reaper)) == (1, 1, 1)
-        assert clock.waiting == 1  # asleep all the time, and until the keeper's deadline
+        assert clock.waiting == 1  # the reaper still sleeps, until the keeper's deadline
         assert reaper.sleeps == 1
 
 
 def test_kafka_2226_completing_while_the_timer_expires(run_all: Any) -> None:
     """KAFKA-2226: a task was removed while the timer emptied its bucket, and the two interfered.
 
-    A thousand operations are forced at the moment they expire. Each ends once, forced or expired.
+    Here a thousand operations are forced at the moment they expire. Each ends once, forced or expired.
     """
     with Purgatory[int]() as purgatory:
         ends: list[int] = []
@@ -215,7 +219,10 @@ def test_kafka_2226_completing_while_the_timer_expires(run_all: Any) -> None:
 
 
 def test_kafka_4051_the_wall_clock_neither_expires_nor_delays(world: Any, probe: Any) -> None:
-    """KAFKA-4051: deadlines used the wall clock, so a step of it expired all operations, or none for an hour."""
+    """KAFKA-4051: deadlines used the wall clock, so a step of it expired all operations at once, or none for an hour.
+
+    Here a step of the wall clock changes no deadline.
+    """
     operation = probe(20)
     world.purgatory.try_complete_else_watch(operation, ["key"])
     world.clock.jump_wall(86_400_000)
@@ -229,7 +236,7 @@ def test_kafka_4051_the_wall_clock_neither_expires_nor_delays(world: Any, probe:
 def test_kafka_2112_levels_made_by_many_threads_lose_nobody(run_all: Any) -> None:
     """KAFKA-2112: a thread could see an incomplete overflow wheel that another thread had just made.
 
-    Four threads watch operations with timeouts of all levels, from a millisecond to a hundred years.
+    Here four threads watch operations with timeouts of all levels, from a millisecond to a hundred years. All expire.
     """
     clock = VirtualClock()
     with Reaper(wheel_size=4, clock=clock) as reaper, Purgatory[int](reaper, clock=clock) as purgatory:
@@ -250,7 +257,7 @@ def test_kafka_2112_levels_made_by_many_threads_lose_nobody(run_all: Any) -> Non
 def test_kafka_6431_keys_do_not_share_a_lock(run_all: Any) -> None:
     """KAFKA-6431: with one lock for all watcher lists, operations of different keys waited for each other.
 
-    A thread that is stuck in an operation of one key delays no other key.
+    Here a thread that is stuck in an operation of one key delays no other key.
     """
     stuck, leave = threading.Event(), threading.Event()
 
@@ -276,18 +283,18 @@ def test_kafka_6431_keys_do_not_share_a_lock(run_all: Any) -> None:
 
 
 def test_the_deadlock_rule_and_what_breaks_it() -> None:
-    """The rule: a thread must not check while it holds a lock that a `try_complete` takes. Otherwise two threads would
+    """The rule: a thread must not check while it holds a lock that a `try_complete` takes. Otherwise two threads may
     wait for each other for ever.
 
-    The test's locks have a timeout, so that the test ends. Thread A holds L and wants the operation's lock. Thread B
-    tries the operation, so it holds the operation's lock, and wants L.
+    This test breaks the rule. Its locks have a timeout, so that it ends. Thread A holds L and wants the operation's
+    lock. Thread B tries the operation, so it holds the operation's lock, and wants L.
     """
     lock_l = threading.Lock()
     a_holds_l, b_is_trying = threading.Event(), threading.Event()
     got: dict[str, bool] = {}
 
     class Impatient:
-        """The operation's lock, with a timeout for A."""
+        """The operation's lock. A thread that waits for it longer than 0.2 s gets an error."""
 
         def __init__(self) -> None:
             self._lock = threading.RLock()
@@ -308,7 +315,7 @@ def test_the_deadlock_rule_and_what_breaks_it() -> None:
             return False
         b_is_trying.set()
         assert a_holds_l.wait(30)
-        got["B has L"] = lock_l.acquire(timeout=30)  # which A ends, by giving up
+        got["B has L"] = lock_l.acquire(timeout=30)  # returns when A gives up and releases L
         if got["B has L"]:
             lock_l.release()
         return False
@@ -330,7 +337,8 @@ def test_the_deadlock_rule_and_what_breaks_it() -> None:
 
 
 def test_the_deadlock_rule_kept(run_all: Any) -> None:
-    """One thread checks while it holds the operation's own lock, another checks without a lock. Both end."""
+    """One thread checks while it holds the operation's own lock, which the rule allows. Another checks without a
+    lock. Both end."""
     own = threading.RLock()
     state = {"tries": 0}
 

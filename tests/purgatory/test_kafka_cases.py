@@ -1,4 +1,4 @@
-"""The cases of Kafka's DelayedOperationTest, by name, on every kind of purgatory."""
+"""The cases of Kafka's DelayedOperationTest, on every kind of purgatory. Each docstring begins with the case's name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wheel_sched.purgatory import Completion, DelayedOperation, Purgatory
 
 
 def test_lock_in_try_complete_else_watch(world: Any) -> None:
-    """testLockInTryCompleteElseWatch: the operation's lock is held during the first try and the watch."""
+    """testLockInTryCompleteElseWatch: the operation's lock is held during both tries of `try_complete_else_watch`."""
     held: list[bool] = []
     lock = threading.RLock()
 
@@ -44,7 +44,7 @@ def test_safe_try_complete_or_else(probe: Any, complete: bool) -> None:
 
 
 def test_safe_try_complete_or_else_sees_what_the_action_did(probe: Any) -> None:
-    """The second try completes what the action has made complete."""
+    """If the action of `safe_try_complete_or_else` makes the operation ready, the second try completes it."""
     operation = probe(100_000)
     assert operation.safe_try_complete_or_else(lambda: setattr(operation, "ready", True))
     assert (operation.completions, operation.completion) == (1, Completion.SATISFIED)
@@ -69,7 +69,8 @@ def test_request_satisfaction(world: Any, probe: Any) -> None:
 
 
 def test_request_expiry(world: Any, probe: Any) -> None:
-    """testRequestExpiry: an operation expires only if it was not completed, and not early."""
+    """testRequestExpiry: an operation that nobody completes expires, and not early. A completed operation does not
+    expire."""
     expiring, completed = probe(20), probe(200_000)
     start_ms = world.clock.monotonic_ms()
     assert not world.purgatory.try_complete_else_watch(expiring, ["test1"])
@@ -91,7 +92,8 @@ def test_request_expiry(world: Any, probe: Any) -> None:
 
 
 def test_request_purge(world: Any, probe: Any) -> None:
-    """testRequestPurge: a completed operation leaves every list at once. In Kafka it stays until a check or a purge."""
+    """testRequestPurge: a completed operation leaves every list at once. In Kafka only a check or a purge removes
+    it."""
     first, second, third = probe(100_000), probe(100_000), probe(100_000)
     purgatory = world.purgatory
     purgatory.try_complete_else_watch(first, ["test1"])
@@ -110,7 +112,8 @@ def test_request_purge(world: Any, probe: Any) -> None:
 
 
 def test_should_cancel_for_key_returning_cancelled_operations(world: Any, probe: Any) -> None:
-    """shouldCancelForKeyReturningCancelledOperations: the call returns the key's operations and completes none."""
+    """shouldCancelForKeyReturningCancelledOperations: `cancel_for_key` returns the key's operations and completes
+    none."""
     purgatory = world.purgatory
     here = [probe(10_000), probe(10_000)]
     for operation in here:
@@ -122,12 +125,13 @@ def test_should_cancel_for_key_returning_cancelled_operations(world: Any, probe:
 
 
 def test_should_return_nothing_when_the_key_does_not_exist(world: Any) -> None:
-    """shouldReturnNilOperationsOnCancelForKeyWhenKeyDoesntExist: the call returns an empty list."""
+    """shouldReturnNilOperationsOnCancelForKeyWhenKeyDoesntExist: for an unknown key `cancel_for_key` returns an
+    empty list."""
     assert world.purgatory.cancel_for_key("key") == []
 
 
 def test_what_was_cancelled_is_completed_by_force_alone(world: Any, probe: Any) -> None:
-    """The operation's timer and a check of its other key do not complete it. It cannot be watched again."""
+    """Neither the timer nor a check of another key completes a cancelled operation. It cannot be watched again."""
     operation = probe(20)
     world.purgatory.try_complete_else_watch(operation, ["key", "other"])
     assert world.purgatory.cancel_for_key("key") == [operation]
@@ -145,7 +149,8 @@ def test_what_was_cancelled_is_completed_by_force_alone(world: Any, probe: Any) 
 
 @pytest.mark.slow
 def test_try_complete_with_multiple_threads() -> None:
-    """testTryCompleteWithMultipleThreads: 100 operations, 20 attempts for each on 20 threads. All complete."""
+    """testTryCompleteWithMultipleThreads: 20 threads make 20 attempts for each of 100 operations. All operations
+    complete."""
     with Purgatory[Any]() as purgatory, ThreadPoolExecutor(20) as pool:
 
         class Operation(DelayedOperation):

@@ -18,7 +18,7 @@ from wheel_sched.wheel import TimingWheel
 
 
 class Failing(DelayedOperation):
-    """An operation that raises at the given place."""
+    """An operation that raises in the method that `where` names: "try", "complete" or "expiration"."""
 
     def __init__(self, where: str, timeout_ms: int = 10) -> None:
         super().__init__(timeout_ms)
@@ -41,7 +41,7 @@ class Failing(DelayedOperation):
 
 
 def test_a_true_answer_completes_without_force(world: Any) -> None:
-    """`try_complete` may return True instead of calling `force_complete`."""
+    """If `try_complete` returns True, the operation is completed, as if it had called `force_complete`."""
 
     class Simple(DelayedOperation):
         def try_complete(self) -> bool:
@@ -86,14 +86,14 @@ def test_every_way_to_an_end_is_counted(world: Any, probe: Any) -> None:
     world.advance(8)
     stats = purgatory.stats
     assert (stats.satisfied, stats.forced, stats.cancelled, stats.failed) == (1, 1, 1, 0)
-    assert stats.expired >= 1  # what waits for the timer's thread expires too
+    assert stats.expired >= 1  # the operation by which `advance` waits for the timer's thread expires too
     assert expired.completion is Completion.EXPIRED
     assert sum(stats.lateness_counts) == stats.expired
     assert stats.lateness_max_ms >= 0
 
 
 def test_a_key_given_twice_is_one_entry(world: Any, probe: Any) -> None:
-    """The operation is in the key's list once, and leaves it once."""
+    """If an operation is watched with the same key twice, the key's list has it once."""
     operation = probe()
     world.purgatory.try_complete_else_watch(operation, ["a", "a"])
     assert world.purgatory.watched("a") == 1
@@ -103,7 +103,7 @@ def test_a_key_given_twice_is_one_entry(world: Any, probe: Any) -> None:
 
 @pytest.mark.parametrize(("keys", "error"), [([], Rejected), ("key", Rejected), (["a", []], TypeError)])
 def test_keys_that_cannot_be_watched_change_nothing(world: Any, probe: Any, keys: Any, error: type[Exception]) -> None:
-    """No key, a string instead of a list, and an unhashable key: each raises, and the operation does not change."""
+    """An empty list, a string instead of a list, and an unhashable key are refused. The operation is not watched."""
     operation = probe(10)
     with pytest.raises(error):
         world.purgatory.try_complete_else_watch(operation, keys)
@@ -124,7 +124,7 @@ def test_an_operation_waits_in_one_place(world: Any, probe: Any) -> None:
 
 @pytest.mark.parametrize("timeout_ms", [1.5, "1", None, True])
 def test_a_timeout_is_a_whole_number(probe: Any, timeout_ms: Any) -> None:
-    """A timeout of any other type is refused at once."""
+    """A timeout that is no whole number is refused at once."""
     with pytest.raises(Rejected, match="timeout_ms"):
         probe(timeout_ms)
 
@@ -149,7 +149,7 @@ def test_what_a_try_raises_reaches_the_caller_who_watches(world: Any) -> None:
 
 
 def test_a_second_try_that_raises_leaves_no_trace(world: Any) -> None:
-    """The operation is in its keys' lists when the second try raises. Afterwards it is in no list."""
+    """If the second try raises, the operation is removed from its keys' lists."""
 
     class SecondFails(Failing):
         tries = 0
@@ -166,7 +166,7 @@ def test_a_second_try_that_raises_leaves_no_trace(world: Any) -> None:
 
 
 def test_one_operation_that_raises_does_not_stop_the_others(probe: Any) -> None:
-    """A check tries each operation, and reports the error with its operation."""
+    """If an operation raises in a check, the error is reported with the operation, and the others are tried."""
     reports: list[Any] = []
     with Purgatory[str](on_error=lambda operation, error: reports.append((operation, str(error)))) as purgatory:
         bad, good = Failing("try", timeout_ms=60_000), probe(60_000)
@@ -182,7 +182,7 @@ def test_one_operation_that_raises_does_not_stop_the_others(probe: Any) -> None:
 
 @pytest.mark.parametrize("where", ["complete", "expiration"])
 def test_what_an_expired_operation_raises_is_told(where: str, until: Any) -> None:
-    """The error is reported, and the reaper continues. The operation is completed and leaves the lists."""
+    """If an expiring operation raises, the error is reported, the operation ends, and the reaper continues."""
     reports: list[Any] = []
     with Purgatory[str](on_error=lambda operation, error: reports.append((operation, str(error)))) as purgatory:
         bad = Failing(where)
@@ -196,7 +196,7 @@ def test_what_an_expired_operation_raises_is_told(where: str, until: Any) -> Non
 
 
 def test_errors_are_logged_when_nobody_wants_them(caplog: pytest.LogCaptureFixture) -> None:
-    """Without `on_error`, the log has the error with its traceback."""
+    """Without `on_error`, the error of an operation is logged with its traceback."""
     with Purgatory[str]() as purgatory, caplog.at_level(logging.ERROR, "wheel_sched.purgatory"):
         bad = Failing("complete", timeout_ms=1)
         purgatory.try_complete_else_watch(bad, ["a"])
@@ -232,7 +232,7 @@ def test_nothing_keeps_a_completed_operation_alive(world: Any, probe: Any) -> No
 
 
 def test_close_forces_what_waits_and_lets_nothing_in(world: Any, probe: Any) -> None:
-    """Each waiting operation ends once, by force. Afterwards a watch raises an error."""
+    """`close` completes each waiting operation by force, once. Afterwards a call that watches raises an error."""
     waiting = [probe(60_000) for _ in range(3)]
     for operation in waiting:
         world.purgatory.try_complete_else_watch(operation, ["a", "b"])
@@ -258,7 +258,7 @@ def test_closing_and_opening_leaves_no_thread_behind(new_threads: Any) -> None:
 
 
 def test_callbacks_come_after_on_complete_and_once(probe: Any) -> None:
-    """A callback gets the reason, whether it is registered before the end or after it."""
+    """A callback gets the reason of the completion, whether it is registered before the completion or after it."""
     operation = probe()
     heard: list[Any] = []
     operation.when_completed(lambda ended: heard.append((ended, operation.completions)))
@@ -287,7 +287,7 @@ def test_completed_can_be_awaited_in_any_loop(probe: Any) -> None:
 
 
 def test_a_cancelled_waiter_does_not_disturb_the_others(probe: Any) -> None:
-    """A cancelled `await` causes no error when the operation ends."""
+    """If a task gives up its `await completed`, the operation still completes without an error."""
 
     async def main() -> Any:
         operation = probe()
@@ -304,7 +304,7 @@ async def _wait(operation: DelayedOperation) -> Completion:
 
 
 def test_one_callback_that_raises_does_not_keep_the_others_from_hearing(probe: Any) -> None:
-    """The error must not keep a waiting thread from its wake-up. It is raised after all callbacks."""
+    """If a callback raises, other callbacks and waiting threads still get the completion. Then the error is raised."""
     operation = probe()
     heard: list[Any] = []
 
@@ -342,7 +342,7 @@ def test_who_gave_up_waiting_leaves_nothing_behind(probe: Any) -> None:
 
 
 def test_a_loop_that_was_closed_meanwhile_keeps_nobody_from_hearing(probe: Any) -> None:
-    """The closed loop's waiter is dropped, and the other waiters are notified."""
+    """If the loop of a waiting task was closed, the task is ignored, and other waiters get the completion."""
     operation, heard = probe(), list[Any]()
     loop = asyncio.new_event_loop()
     try:
@@ -404,7 +404,7 @@ def test_a_try_that_closes_the_purgatory_is_completed_by_it(world: Any, probe: A
 
 
 def test_an_error_hook_that_raises_stops_neither_check_nor_close(probe: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """`on_error` itself raises. Later operations are still tried by a check, and forced by `close`."""
+    """If `on_error` itself raises, a check still tries the later operations, and `close` completes them by force."""
 
     def hook(operation: DelayedOperation, error: Exception) -> None:
         raise RuntimeError("the hook failed")

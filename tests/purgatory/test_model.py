@@ -1,7 +1,7 @@
 """A state machine: operations under several keys, with watches, checks, forces, cancels and time in any order.
 
-In the model an operation waits with a deadline, has ended once, or was cancelled. After every step the lists, gauges
-and counters are those of the model.
+In the model an operation waits with a deadline, has ended once, or was cancelled. After every step the purgatory's
+lists, gauges and counters must agree with the model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ KEYS = ["a", "b", "c", "d", 7, ("t", 1)]
 
 
 class Operation(DelayedOperation):
-    """An operation that is complete when it is `ripe`. It counts its ends, and each end may call the purgatory."""
+    """An operation that is complete when it is `ripe`. It counts its ends, and each end checks the key `chain`, if
+    given."""
 
     def __init__(self, timeout_ms: int, machine: Machine, chain: Any = None) -> None:
         super().__init__(timeout_ms)
@@ -87,7 +88,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(operation=operations)
     def ripen(self, operation: Operation) -> None:
-        """Make the operation complete without a check."""
+        """Set `ripe` without a check, so that the purgatory does not notice it yet."""
         operation.ripe = True
 
     @rule(key=st.sampled_from(KEYS))

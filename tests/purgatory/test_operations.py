@@ -29,7 +29,7 @@ def fetch(log: Log, answers: list[Any], **settings: int) -> DelayedFetch[list[by
 
 
 def test_a_fetch_waits_for_enough_items(world: Any) -> None:
-    """A fetch waits while one item is missing. The last item completes it, and it takes all items."""
+    """A fetch for three items waits while one is missing. The third item completes the fetch, which takes all three."""
     log, answers = Log(), []
     operation = fetch(log, answers, min_items=3)
     log.items += [b"a", b"b"]
@@ -40,7 +40,7 @@ def test_a_fetch_waits_for_enough_items(world: Any) -> None:
 
 
 def test_a_fetch_waits_for_enough_bytes_or_items_whichever_comes_first(world: Any) -> None:
-    """The bytes are Kafka's fetch.min.bytes. A fetch can also wait for a number of items."""
+    """A fetch ends when there are `min_size` bytes, as for Kafka's fetch.min.bytes, or `min_items` items."""
     log, answers = Log(), []
     big = fetch(log, answers, min_items=100, min_size=10)
     world.purgatory.try_complete_else_watch(big, ["log"])
@@ -55,7 +55,8 @@ def test_a_fetch_waits_for_enough_bytes_or_items_whichever_comes_first(world: An
 
 
 def test_a_fetch_out_of_time_looks_again_and_takes_what_there_is(world: Any) -> None:
-    """At its timeout a fetch also takes items that came without a check. It may take none."""
+    """At its timeout a fetch takes all items, even if no check followed their arrival. Without items it returns an
+    empty list."""
     log, answers = Log(), []
     world.purgatory.try_complete_else_watch(fetch(log, answers, min_items=5), ["log"])
     log.items += [b"a", b"b"]
@@ -67,7 +68,7 @@ def test_a_fetch_out_of_time_looks_again_and_takes_what_there_is(world: Any) -> 
 
 
 def test_a_forced_fetch_looks_again(world: Any) -> None:
-    """A fetch that is forced, as in a shutdown, takes the items that are there."""
+    """A fetch that is forced, as in a shutdown, takes the items that the log has."""
     log, answers = Log(), []
     operation = fetch(log, answers, min_items=5)
     world.purgatory.try_complete_else_watch(operation, ["log"])
@@ -84,7 +85,8 @@ def test_a_fetch_for_nothing_is_refused(wrong: Any) -> None:
 
 
 def test_a_produce_waits_for_every_partition(world: Any) -> None:
-    """A failure is an answer of its partition and does not change the answers of others."""
+    """A produce ends when each partition has answered. An error is the answer of one partition and changes no other
+    answer."""
     answers: list[Any] = []
     operation = DelayedProduce[str, Any](["p0", "p1", "p2"], answers.append, timeout_ms=1000)
     world.purgatory.try_complete_else_watch(operation, ["p0", "p1", "p2"])
@@ -99,7 +101,8 @@ def test_a_produce_waits_for_every_partition(world: Any) -> None:
 
 
 def test_a_produce_out_of_time_tells_who_has_not_answered(world: Any) -> None:
-    """At the timeout a missing answer is None. Late, repeated and unknown answers are refused."""
+    """At the timeout a missing answer is None. `acknowledge` refuses late and repeated answers, and unknown
+    partitions."""
     answers: list[Any] = []
     operation = DelayedProduce[str, int](["p0", "p1"], answers.append, timeout_ms=50)
     world.purgatory.try_complete_else_watch(operation, ["p0", "p1"])
@@ -113,14 +116,15 @@ def test_a_produce_out_of_time_tells_who_has_not_answered(world: Any) -> None:
 
 
 def test_a_produce_for_nobody_is_complete(world: Any) -> None:
-    """A produce without partitions waits for no answer."""
+    """A produce without partitions is complete at once, with an empty result."""
     answers: list[Any] = []
     assert world.purgatory.try_complete_else_watch(DelayedProduce((), answers.append, timeout_ms=50), ["p"])
     assert answers == [{}]
 
 
 def test_a_join_waits_for_all_known_members(world: Any) -> None:
-    """The result has the members in order of arrival. A member that was not expected can join in time."""
+    """A join ends when all expected members have arrived. Its result lists all members in order of arrival, also a
+    member that was not expected."""
     heard: list[Any] = []
     operation = DelayedJoin(["a", "b"], heard.append, timeout_ms=1000)
     world.purgatory.try_complete_else_watch(operation, ["group"])
@@ -133,7 +137,7 @@ def test_a_join_waits_for_all_known_members(world: Any) -> None:
 
 
 def test_a_join_out_of_time_goes_on_without_the_missing(world: Any) -> None:
-    """The result has the members that arrived and those that are missing. Later calls return False."""
+    """At its timeout a join reports the members that arrived and those that are missing. Later calls return False."""
     heard: list[Any] = []
     operation = DelayedJoin(["a", "b"], heard.append, timeout_ms=50)
     world.purgatory.try_complete_else_watch(operation, ["group"])
@@ -145,7 +149,7 @@ def test_a_join_out_of_time_goes_on_without_the_missing(world: Any) -> None:
 
 
 def test_who_is_expected_may_change(world: Any) -> None:
-    """`expect` adds a member during the wait, and `dismiss` removes one."""
+    """While a join waits, `expect` adds an expected member, and `dismiss` removes one."""
     heard: list[Any] = []
     operation = DelayedJoin(["a"], heard.append, timeout_ms=1000)
     world.purgatory.try_complete_else_watch(operation, ["group"])

@@ -18,14 +18,14 @@ from wheel_sched.wheel import CORES
 
 @pytest.fixture(params=["the core there is", "under a lock"])
 def under_lock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs a test with both ways into the wheel: directly (compiled core) and under a lock (pure core)."""
+    """Runs a test with the core that is installed, and with the pure core, which the reaper uses under a lock."""
     if request.param == "under a lock":
         monkeypatch.setattr(queue, "TimingWheel", CORES["pure"])
 
 
 @pytest.mark.usefixtures("under_lock")
 def test_callbacks_come_in_time_and_never_early() -> None:
-    """In real time every callback runs, none before its delay has passed."""
+    """In real time 60 callbacks all run, and none runs before its delay has passed."""
     fired: list[tuple[int, float]] = []
     done = threading.Event()
     with Reaper() as reaper:
@@ -45,7 +45,7 @@ def test_callbacks_come_in_time_and_never_early() -> None:
 
 @pytest.mark.usefixtures("under_lock")
 def test_what_was_cancelled_is_not_called() -> None:
-    """A callback that another thread cancels is never called, and is freed at once."""
+    """A callback that is cancelled before its time is never called, and no longer counts as waiting."""
     clock, called = VirtualClock(), list[str]()
     with Reaper(clock=clock) as reaper:
         handles = [reaper.schedule(10, lambda: called.append("no")) for _ in range(5)]
@@ -63,7 +63,7 @@ def test_what_was_cancelled_is_not_called() -> None:
 
 @pytest.mark.usefixtures("under_lock")
 def test_an_earlier_timer_wakes_the_reaper_and_a_later_one_does_not() -> None:
-    """The reaper sleeps until the earliest deadline, so only a timer with an earlier one wakes it."""
+    """The reaper sleeps until the earliest deadline. A new timer wakes it only if its deadline is earlier."""
     clock = VirtualClock()
     with Reaper(clock=clock) as reaper:
         reaper.schedule(1_000, lambda: None)
@@ -79,7 +79,7 @@ def test_an_earlier_timer_wakes_the_reaper_and_a_later_one_does_not() -> None:
 
 
 def test_a_callback_that_raises_is_told_and_the_others_run(until: Any) -> None:
-    """The handler gets the error and the callback, and other callbacks run."""
+    """If a callback raises, `on_error` gets the callback and the error, and other callbacks run."""
     reports: list[Any] = []
 
     def bad() -> None:
@@ -105,7 +105,8 @@ def test_errors_are_logged_by_default(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_an_unused_reaper_has_no_thread_and_a_closed_one_takes_nothing(new_threads: Any) -> None:
-    """A second close does nothing. Waiting callbacks are never called."""
+    """The first timer starts the reaper's thread, and `close` ends it. Waiting callbacks are not called, and
+    `schedule` then raises an error."""
     called: list[int] = []
     reaper = Reaper()
     assert new_threads() == []
@@ -119,7 +120,7 @@ def test_an_unused_reaper_has_no_thread_and_a_closed_one_takes_nothing(new_threa
 
 
 def test_a_callback_may_close_its_reaper() -> None:
-    """`close` does not wait for the callback that calls it. No other callback is called."""
+    """If a callback closes its reaper, `close` does not wait for this callback. No later callback is called."""
     closed = threading.Event()
     called: list[int] = []
     reaper = Reaper()
@@ -155,7 +156,7 @@ def test_a_sleeping_reaper_keeps_nothing_alive(until: Any) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("again"), SystemExit(1)], ids=repr)
 def test_an_error_hook_that_raises_does_not_end_the_reaper(error: BaseException) -> None:
-    """`on_error` itself raises. The reaper's thread still calls the other callbacks."""
+    """If `on_error` itself raises, the reaper's thread still calls the other callbacks."""
 
     def hook(callback: object, raised: Exception) -> None:
         raise error
@@ -169,7 +170,8 @@ def test_an_error_hook_that_raises_does_not_end_the_reaper(error: BaseException)
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()], ids=repr)
 def test_a_callback_that_would_end_its_thread_does_not(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
-    """SystemExit is logged, and the thread calls the other callbacks."""
+    """If a callback raises SystemExit or a similar error, the error is logged, and the thread calls the other
+    callbacks."""
 
     def ends() -> None:
         raise error
@@ -183,7 +185,8 @@ def test_a_callback_that_would_end_its_thread_does_not(error: BaseException, cap
 
 
 def test_a_thread_that_cannot_be_started_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is raised and nothing is scheduled. The next `schedule` starts the thread."""
+    """If the thread cannot be started, `schedule` raises the error and schedules nothing. The next `schedule` tries
+    again."""
 
     def refuses(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -200,14 +203,15 @@ def test_a_thread_that_cannot_be_started_is_told_and_tried_again(monkeypatch: py
 
 
 def test_wrong_shapes_are_told() -> None:
-    """A wrong tick or wheel size raises the wheel's error."""
+    """A wrong wheel size raises the wheel's error."""
     with pytest.raises(ConfigError, match="wheel_size"):
         Reaper(wheel_size=20)
 
 
 @pytest.mark.slow
 def test_ten_threads_start_and_close_fifty_reapers(new_threads: Any) -> None:
-    """Some reapers are used, some are closed twice, some are closed unused. No thread remains."""
+    """Ten threads make and close reapers: some with a timer, some unused, all closed twice. No thread of a reaper
+    remains."""
 
     def work() -> None:
         for number in range(50):

@@ -1,4 +1,4 @@
-"""How late expirations were. Threads count without a lock."""
+"""How late expirations were, counted by several threads without a lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from wheel_sched.purgatory.statistics import Lateness, Tally, bucketed
 
 
 def test_each_lateness_falls_into_the_bucket_of_its_bound() -> None:
-    """Bounds are inclusive, also for values that are rounded to seconds. Values above all bounds have a bucket too."""
+    """A lateness that equals a bucket's upper bound falls into this bucket. A lateness above all bounds has a bucket
+    too.
+
+    `Lateness` rounds values above ten seconds up to whole seconds. The rounding does not change the bucket.
+    """
     for lateness_ms in [0, *(bound + by for bound in LATENESS_BUCKETS_MS for by in (-1, 0, 1)), 10_500, 3_600_001]:
         lateness = Lateness()
         lateness.add(lateness_ms)
@@ -23,7 +27,8 @@ def test_each_lateness_falls_into_the_bucket_of_its_bound() -> None:
 
 
 def test_the_sum_is_exact_up_to_ten_seconds_and_to_the_second_above() -> None:
-    """Above ten seconds the lateness is rounded to seconds, so a long stall makes few counters."""
+    """Up to ten seconds each lateness in ms has a counter of its own. A greater one is rounded up to seconds, so
+    that a long stall makes few counters."""
     lateness = Lateness()
     for lateness_ms in range(0, 10_001, 7):
         lateness.add(lateness_ms)
@@ -56,7 +61,7 @@ def test_threads_that_count_at_once_lose_nothing(run_all: Any) -> None:
 
 
 def test_a_tally_can_be_read_while_threads_raise_it(run_all: Any) -> None:
-    """Reads during the count never go down, and the final number is exact."""
+    """While threads count, the numbers that another thread reads never fall. The final number is exact."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     tally = Tally()

@@ -27,7 +27,7 @@ def frequent_switches() -> Iterator[None]:
 
 
 class Operation(DelayedOperation):
-    """An operation that is complete when `ready` is set. It records its ends, and counts tries that overlap."""
+    """An operation that is complete when `ready` is set. It records its ends, and counts tries that overlap in time."""
 
     def __init__(self, timeout_ms: int) -> None:
         super().__init__(timeout_ms)
@@ -60,7 +60,8 @@ class Operation(DelayedOperation):
 )
 @pytest.mark.timeout(180)
 def test_every_operation_ends_exactly_once(run_all: Any, kind: str, rounds: int) -> None:
-    """A check, a forced completion and the timer race for each operation. Afterwards lists and wheel are empty."""
+    """A check, a forced completion and the timer race for each operation. It ends once, and no list has it
+    afterwards."""
     system = SystemTimer() if kind == "system timer" else None
     purgatory: Purgatory[int] = Purgatory(system)
     operations: list[Operation] = []
@@ -111,7 +112,7 @@ def test_every_operation_ends_exactly_once(run_all: Any, kind: str, rounds: int)
 @pytest.mark.parametrize("rounds", [500, pytest.param(6_000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(180)
 def test_no_completion_is_missed(run_all: Any, rounds: int) -> None:
-    """`ready` is set before, during or after the watch, and a check follows. No operation needs its timer."""
+    """One thread watches operations while another sets `ready` and checks. No operation waits until its timeout."""
     missed: list[Operation] = []
     with Purgatory[str]() as purgatory:
         for start in range(0, rounds, 100):
@@ -136,7 +137,8 @@ def test_no_completion_is_missed(run_all: Any, rounds: int) -> None:
 @pytest.mark.parametrize("rounds", [2_000, pytest.param(40_000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(180)
 def test_a_list_that_is_dropped_while_it_is_entered_loses_nobody(run_all: Any, rounds: int) -> None:
-    """Threads enter and leave one key all the time, so its list is often dropped. Each finds its own operation."""
+    """Four threads enter and leave the list of one key all the time, so the list is often dropped. Each thread
+    always finds its operation in it."""
     lists = WatcherLists()
 
     def work() -> None:
@@ -152,7 +154,8 @@ def test_a_list_that_is_dropped_while_it_is_entered_loses_nobody(run_all: Any, r
 
 
 def test_a_close_among_watchers_leaves_nobody_waiting(run_all: Any) -> None:
-    """An operation that is watched when the purgatory closes is forced. Later callers get an error."""
+    """A purgatory closes while two threads watch operations. A watched operation is forced. A later watch raises an
+    error."""
     for _ in range(20):
         purgatory: Purgatory[str] = Purgatory()
         operations: list[Operation] = []

@@ -105,7 +105,7 @@ def _supervise(command: list[str]) -> int:
     child = os.fork()
     if child == 0:
         _become(command, libc, supervisor)
-    with contextlib.suppress(OSError):  # the child has done so itself, or has ended
+    with contextlib.suppress(OSError):  # the child has made its own group, or has ended
         os.setpgid(child, child)  # also here: a kill must not come before the child has a group
     os.write(1, b"%d\n" % child)
     os.close(1)

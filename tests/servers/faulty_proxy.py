@@ -39,7 +39,7 @@ class FaultyProxy:
     """A TCP listener on loopback that forwards all traffic, except what its methods let it lose or delay.
 
     Args:
-        upstream: address of the server: `unix:///path`, or `redis://host:port` with any scheme.
+        upstream: address of the server: `unix:///path` or `scheme://host:port`. The scheme may be any but `unix`.
         delay_ms: delay of each reply in ms; may be set at any time. Defaults to 0.
         port: the port to listen on. Defaults to 0: any free port.
     """
@@ -241,7 +241,8 @@ class _Link:
         self._proxy._gone(self)
 
     def _drain(self) -> int:
-        """Read until the server is silent, so that it executes a long pipeline to its end."""
+        """Read until the server is silent, so that the server executes a long pipeline to its end. Return the
+        number of bytes."""
         self._server.settimeout(QUIET_S)
         size = 0
         with contextlib.suppress(TimeoutError):

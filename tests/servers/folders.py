@@ -1,9 +1,9 @@
-"""Temporary folders. Who makes a new one first deletes the folders that killed processes have left.
+"""Temporary folders. Whoever makes a new one first deletes the folders that killed processes have left.
 
 A folder belongs to the process that holds the lock on its file `owner`. The kernel releases the lock when that process
-ends, even by a kill. This also works between containers that share a folder but not their process ids. A folder without
-the file `owner`, or of another user, is not deleted. A fork of the owner holds the lock too, until the fork ends. POSIX
-only.
+ends, even by a kill. This also works between containers that share a folder but not their process ids. A folder that
+has no file `owner` or belongs to another user is not deleted. A fork of the owner holds the lock too, until the fork
+ends. POSIX only.
 """
 
 from __future__ import annotations

@@ -203,8 +203,11 @@ class TemporaryKafka:
         }
 
     def proxy(self) -> FaultyProxy:
-        """Make a proxy in front of the broker. The broker gives its address to clients that use it. One proxy at a
-        time."""
+        """Make a proxy in front of the broker. To clients that connect through the proxy, the broker gives the proxy's
+        address.
+
+        Only one proxy may exist at a time.
+        """
         return FaultyProxy(f"kafka://127.0.0.1:{self._behind_port}", port=self.proxy_port)
 
     @property

@@ -35,7 +35,7 @@ _HELLO = b"AMQP\x00\x00\x09\x01"
 
 
 class TemporaryRabbit:
-    """A node that a test can kill and restart. The node ends with this process. `temporary_rabbit` makes one."""
+    """A node that a test can kill and restart. The node ends with the test's process. `temporary_rabbit` makes one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

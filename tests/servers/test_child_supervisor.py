@@ -1,5 +1,5 @@
-"""A supervised child ends with the process that started it, even if that process is killed. So do the
-child's children."""
+"""If the process that started a supervised child ends, even by a kill, the child ends, and so do the child's
+children."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_child_of_a_killed_supervisor_is_killed(tmp_path: Path) -> None:
 
 
 def test_freezing_is_not_the_end(tmp_path: Path) -> None:
-    """A frozen process continues after `thaw`. A second kill has no effect."""
+    """A frozen child runs again after `thaw`. A second `kill` has no effect."""
     child = SupervisedChild([sys.executable, "-c", PAIR, str(tmp_path / "pids")])
     pids = pids_in(tmp_path / "pids")
     child.freeze()
@@ -103,8 +103,8 @@ def test_freezing_is_not_the_end(tmp_path: Path) -> None:
 
 
 def test_exit_codes_and_output_are_passed_on(tmp_path: Path) -> None:
-    """When a supervised program ends, `poll` returns the program's exit code, and the file `out` has its output. If the
-    program does not exist, `poll` returns 127."""
+    """When the program ends, `poll` returns its exit code, and the file `out` has its output. If there is no such
+    program, `poll` returns 127."""
     script = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     child = SupervisedChild([sys.executable, "-c", script], cwd=tmp_path, out=tmp_path / "out")
     until(lambda: child.poll() is not None)

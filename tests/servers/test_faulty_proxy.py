@@ -42,7 +42,7 @@ def test_it_passes_everything_on_until_told_otherwise(client: redis.Redis, proxy
 def test_a_dropped_reply_is_of_a_command_that_was_executed(
     client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """The client's connection fails, although the server has executed the command."""
+    """If the proxy drops a reply, the client's connection fails, although the server has executed the command."""
     proxy.drop_next_reply()
     assert "armed=1" in repr(proxy)
     with pytest.raises(redis.ConnectionError):
@@ -55,7 +55,8 @@ def test_a_dropped_reply_is_of_a_command_that_was_executed(
 def test_a_client_that_repeats_makes_a_dropped_reply_a_second_execution(
     redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """A client that repeats the command once increments twice. By default, redis-py repeats up to ten times."""
+    """If a reply is lost, a client that repeats the command increments twice. By default, redis-py repeats up to
+    ten times."""
     with redis.Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 1)) as client:
         client.ping()
         proxy.drop_next_reply(b"INCR")
@@ -65,7 +66,7 @@ def test_a_client_that_repeats_makes_a_dropped_reply_a_second_execution(
 def test_a_dropped_pipeline_was_executed_to_its_end(
     client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """The server executes a long pipeline completely. Only the replies are lost."""
+    """If the reply to a pipeline of 5,000 commands is dropped, the server has executed all of them."""
     pipeline = client.pipeline(transaction=False)
     for n in range(5000):
         pipeline.rpush("list", b"%d" % n * 20)
@@ -77,7 +78,8 @@ def test_a_dropped_pipeline_was_executed_to_its_end(
 
 
 def test_the_reply_to_lose_may_be_named(client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy) -> None:
-    """Only the reply to the named command is lost. Each further call loses one more reply, in order."""
+    """`drop_next_reply` with bytes loses only the reply to a request that contains them. Two calls lose two
+    replies, in order."""
     proxy.drop_next_reply(b"SADD")
     proxy.drop_next_reply(b"SREM")
     assert client.incr("n") == 1
@@ -93,7 +95,7 @@ def test_the_reply_to_lose_may_be_named(client: redis.Redis, redis_client: redis
 def test_a_blackhole_swallows_and_leaves_the_connection_open(
     client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """Old and new connections stay open, and no byte arrives, so the client can only time out."""
+    """In a blackhole, old and new connections are open, but no byte arrives, so the client can only time out."""
     proxy.blackhole()
     assert "silent" in repr(proxy)
     with pytest.raises(redis.TimeoutError):
@@ -108,7 +110,8 @@ def test_a_blackhole_swallows_and_leaves_the_connection_open(
 def test_a_blackhole_swallows_a_reply_under_way(
     client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """The network fails while a command blocks. The server executes the command, and its reply is lost."""
+    """A blackhole begins while a command blocks at the server. The server executes the command, and its reply is
+    lost."""
     outcome: list[BaseException] = []
 
     def block() -> None:
@@ -130,7 +133,7 @@ def test_a_blackhole_swallows_a_reply_under_way(
 
 
 def test_heal_closes_what_lost_bytes_and_passes_the_rest(proxy: FaultyProxy, redis_url: str) -> None:
-    """`heal` closes a connection that has lost bytes. A connection that was idle meanwhile continues."""
+    """`heal` closes a connection that has lost bytes. A connection that was idle during the fault still works."""
     with (
         socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as torn,
         socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as quiet,
@@ -157,7 +160,7 @@ def test_heal_disarms(client: redis.Redis, proxy: FaultyProxy) -> None:
 
 
 def test_replies_come_later_by_the_delay(client: redis.Redis, proxy: FaultyProxy) -> None:
-    """`delay_ms` can be set and removed while connections are open."""
+    """`delay_ms` delays replies. It can be changed while connections are open."""
     proxy.delay_ms = 80
     begun_s = time.perf_counter()
     client.ping()
@@ -167,7 +170,10 @@ def test_replies_come_later_by_the_delay(client: redis.Redis, proxy: FaultyProxy
 
 
 def test_cut_closes_open_connections_and_accepts_new_ones(proxy: FaultyProxy) -> None:
-    """The test uses raw sockets, because redis-py replaces a closed idle connection by a new one."""
+    """`cut` closes open connections, and new ones work.
+
+    The test uses raw sockets, because redis-py replaces a closed idle connection by a new one.
+    """
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as before:
         before.sendall(b"PING\r\n")
         assert before.recv(100) == b"+PONG\r\n"
@@ -180,7 +186,8 @@ def test_cut_closes_open_connections_and_accepts_new_ones(proxy: FaultyProxy) ->
 
 @pytest.mark.real
 def test_it_stands_in_front_of_a_tcp_port_and_outlives_its_server() -> None:
-    """While the server is down, client connections are closed. After its restart the proxy forwards again."""
+    """While the server is down, the proxy closes client connections. After the server's restart the proxy forwards
+    again."""
     with (
         temporary_server(tcp=True) as server,
         FaultyProxy(server.tcp_url) as proxy,

@@ -53,7 +53,8 @@ def owner(stack: ExitStack, place: Path) -> tuple[subprocess.Popen[str], Path]:
 
 
 def test_the_next_one_removes_the_folder_of_a_killed_process(stack: ExitStack, place: Path) -> None:
-    """A folder stays if its process lives, if its name has another prefix, or if it has no owner."""
+    """Making a folder removes the folder of a killed process. It keeps a folder whose process still runs, whose
+    prefix differs, or which has no file `owner`."""
     (killed, abandoned), (living, kept) = owner(stack, place), owner(stack, place)
     others = [place / "ours-alone", place / "theirs-1"]
     for folder in others:

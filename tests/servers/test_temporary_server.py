@@ -63,7 +63,7 @@ def test_a_replica_follows_its_primary() -> None:
 
 
 def test_a_port_must_be_asked_for() -> None:
-    """Without `tcp=True` a server has no TCP address, and no replica can follow it."""
+    """Without `tcp=True`, `tcp_url` raises an error, and no replica can follow the server."""
     with temporary_server() as server:
         with pytest.raises(ConfigError, match="tcp=True"):
             _ = server.tcp_url

@@ -1,4 +1,4 @@
-"""Switches the product's safeguards off, one at a time, and finds the first history that breaks a promise then.
+"""Switches the product's safeguards off, one at a time, and finds the first history that then breaks a promise.
 
 python -m tests.simulation.find_safeguards                      all safeguards; writes the results to found.json
 python -m tests.simulation.find_safeguards --only "claim" -v    those whose names hold this text, with the violations
@@ -21,8 +21,10 @@ from wheel_sched.simulation.runner import HASH_SEED
 
 
 def main() -> int:
-    """Run the command. Returns the exit code: 0 if the command has found, for each chosen safeguard, a history that
-    breaks a promise without the safeguard; otherwise 1."""
+    """Switch each chosen safeguard off and look for a history that breaks a promise.
+
+    Return 0 if such a history was found for every chosen safeguard, else 1.
+    """
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.find_safeguards", description=__doc__)
     parser.add_argument("--only", default="", help="only safeguards whose names hold this text")
     parser.add_argument("--world", help="only safeguards of this kind of world")

@@ -23,7 +23,7 @@ PROCESS = "member"
 
 
 def in_a_world(open_broker: Callable[[World], Broker], case: Callable[..., None]) -> Callable[[Any], None]:
-    """Makes a test that runs the case as a task of a simulated process, with its own broker."""
+    """Make a test that runs `case` as a task of a simulated process, with a new broker from `open_broker`."""
 
     def run(self: Any) -> None:
         with substituted(("wheel_sched", "retry_topic")):
@@ -70,7 +70,8 @@ def queue(world: World) -> Broker:
 
 @simulated(log)
 class TestLog(BrokerConformance):
-    """The log broker has partitions, offsets and transactions. A topic keeps its order within a partition."""
+    """A simulated log broker. It has partitions, offsets and transactions, and keeps the order of records in a
+    partition."""
 
     examples = 5
     poll_tolerance_ms = 100
@@ -79,7 +80,7 @@ class TestLog(BrokerConformance):
 
 @simulated(queue)
 class TestQueue(BrokerConformance):
-    """The queue broker leases single records."""
+    """A simulated queue broker. It leases single records."""
 
     examples = 5
     poll_tolerance_ms = 100

@@ -66,8 +66,8 @@ def command(*options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_seed_gives_the_same_history_again(kind: Kind) -> None:
-    """Twenty runs of one seed have the same trace, in each of six kinds of worlds: 120 runs in all. The history is a
-    short one, without messages of 8 MiB."""
+    """Ten seeds give ten different traces. Twenty runs of one of these seeds give a single trace: 120 runs in all, in
+    six kinds of worlds."""
     results = list(run_seeds(kind, range(10)))
     assert len({result.digest for result in results}) == 10
     small = [result for result in results if not {"huge", "just-fits"} & {s.kind for s in result.scenario.steps}]
@@ -77,14 +77,16 @@ def test_a_seed_gives_the_same_history_again(kind: Kind) -> None:
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_seeds_that_once_failed_keep_every_promise(kind: Kind) -> None:
-    """Each of these seeds once showed a fault of the product, which is fixed."""
+    """Each seed in KEPT once showed a fault of the product. The fault is fixed, so the seed's history keeps every
+    promise."""
     scenarios = [kind.draw(seed) for seed in KEPT.get(kind.name, ())]
     assert [result.violations for result in run_scenarios(kind, scenarios)] == [()] * len(scenarios)
 
 
 @pytest.mark.parametrize("name", MISJUDGED)
 def test_seeds_that_the_checker_once_misjudged_keep_every_promise(name: str) -> None:
-    """In each of these histories a fault explains what happened, and the checker accepts it now."""
+    """In the history of each seed in MISJUDGED an injected fault excuses what happened, so the checker must accept
+    it."""
     kind = KINDS[name]
     scenarios = [kind.draw(seed) for seed in MISJUDGED[name]]
     assert [result.violations for result in run_scenarios(kind, scenarios)] == [()] * len(scenarios)
@@ -104,7 +106,8 @@ class Endless:
 
 
 def test_a_turn_that_does_not_end_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The violation names the place in the code. The next histories run as usual."""
+    """If a history runs in an endless loop, its result is a violation that names the loop's code. Later histories
+    run."""
     monkeypatch.setattr("wheel_sched.simulation.runner.STUCK_S", 0.05)
     results = run_scenarios(Endless(), [Endless().draw(seed) for seed in range(2)])
     assert [result.violations[0].partition(":")[0] for result in results] == ["stuck"] * 2
@@ -112,7 +115,8 @@ def test_a_turn_that_does_not_end_is_a_violation(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_command_counts_histories_and_replays_one() -> None:
-    """Two calls with different hash seeds print the same trace. With `--json` the command prints figures."""
+    """With `--json` the command counts histories and violations. With `--seed` it prints the same trace for any
+    hash seed."""
     done = command("--world", "retry", "--seeds", "40", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     figures = json.loads(done.stdout)

@@ -61,7 +61,7 @@ def test_the_page_shows_what_was_found() -> None:
 
 @pytest.mark.proof
 def test_each_safeguard_has_been_noticed() -> None:
-    """For each safeguard that is not hidden, `found.json` names a history that breaks a promise without it.
+    """For each safeguard that is not hidden, `found.json` names a history that breaks a promise without the safeguard.
 
     The history is among the first `SEEDS` histories. A hidden safeguard is one that few histories or none can show.
     """
@@ -79,7 +79,8 @@ def test_failing_histories_become_short() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("finding", KEPT, ids=lambda one: one.name)
 def test_the_product_keeps_its_promises_where_it_did_not_without_a_safeguard(finding: Finding) -> None:
-    """The stored scenarios are regression tests, because several safeguards were once missing in the product."""
+    """With all safeguards on, no stored scenario breaks a promise. Several of the safeguards were once missing in
+    the product."""
     assert finding.scenario is not None
     (result,) = run_scenarios(kinds()[finding.world], [scenario_of(finding.scenario)])
     assert result.violations == ()
@@ -88,7 +89,8 @@ def test_the_product_keeps_its_promises_where_it_did_not_without_a_safeguard(fin
 @pytest.mark.slow
 @pytest.mark.parametrize("finding", KEPT[:: max(1, len(KEPT) // 5)], ids=lambda one: one.name)
 def test_without_a_safeguard_a_kept_scenario_breaks_a_promise(finding: Finding) -> None:
-    """A stored scenario breaks a promise again without its safeguard. The test tries a few; a proof tries all."""
+    """A stored scenario breaks a promise again without its safeguard. This test tries about five scenarios; a proof
+    tries all."""
     assert finding.scenario is not None
     assert shows(kinds()[finding.world], named(finding.name), scenario_of(finding.scenario))
 
@@ -97,7 +99,7 @@ def test_without_a_safeguard_a_kept_scenario_breaks_a_promise(finding: Finding) 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("safeguard", SHOWN, ids=lambda one: one.name)
 def test_each_safeguard_is_noticed_within_a_thousand_histories(safeguard: Safeguard) -> None:
-    """One of the first thousand histories breaks a promise without the safeguard. The stored one is tried first."""
+    """Without the safeguard, the stored history or one of the first thousand histories breaks a promise."""
     kind, found = kinds()[safeguard.world], FOUND.get(safeguard.name)
     known = [] if found is None else [scenario_of(found.scenario)] if found.scenario else [kind.draw(found.seed or 0)]
     if not any(shows(kind, safeguard, scenario) for scenario in known):

@@ -1,4 +1,5 @@
-"""The store of a simulated world: scripts give the same answers as their twins in memory, and faults take effect."""
+"""The store of a simulated world: scripts answer as their twins (the same operations in Python), and faults take
+effect."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ NOW_US = START_NS // 1_000
 
 
 def assert_one_trace(kind: Kind, seeds: Sequence[int], store: str) -> None:
-    """The histories of these seeds have the same trace over memory and over `store`."""
+    """Check that the history of each seed has the same trace with the store in memory as with `store`."""
     scenarios = [kind.draw(seed) for seed in seeds]
     expected = [(result.scenario.seed, result.digest) for result in run_scenarios(kind, scenarios)]
     over_scripts = run_scenarios(kind, [replace(scenario, store=store) for scenario in scenarios])
@@ -39,7 +40,10 @@ def assert_one_trace(kind: Kind, seeds: Sequence[int], store: str) -> None:
 @pytest.mark.slow
 @each_kind
 def test_a_history_over_scripts_is_that_over_memory(kind: Kind) -> None:
-    """Two histories have the same trace over scripts as over memory. One has a failover, the other lost scripts."""
+    """A history has the same trace whether Lua scripts on fakeredis or the store in memory executes its calls.
+
+    In one of the two histories a failover occurs. In the other the server forgets its scripts.
+    """
     seeds = [first_seed(kind, "failover"), first_seed(kind, "flush-scripts")]
     assert_one_trace(kind, seeds, "fakeredis")
 
@@ -48,7 +52,8 @@ def test_a_history_over_scripts_is_that_over_memory(kind: Kind) -> None:
 @pytest.mark.slow
 @each_kind
 def test_more_histories_over_scripts_are_those_over_memory(kind: Kind) -> None:
-    """Five histories of each world have the same trace over scripts as over their twins in memory."""
+    """Five histories of each kind of world have the same trace with Lua scripts on fakeredis as with the store in
+    memory."""
     assert_one_trace(kind, range(5), "fakeredis")
 
 
@@ -57,7 +62,8 @@ def test_more_histories_over_scripts_are_those_over_memory(kind: Kind) -> None:
 @pytest.mark.timeout(180)
 @each_kind
 def test_twenty_histories_over_a_server_are_those_over_memory(kind: Kind, real_server: TemporaryServer) -> None:
-    """A real server executes the scripts. Twenty histories of each world have the same trace as over memory."""
+    """A real server executes the scripts. Twenty histories of each kind of world have the same trace as with the store
+    in memory."""
     assert_one_trace(kind, range(20), real_server.url)
 
 
@@ -82,7 +88,7 @@ def claim(lease_ms: int = 1_000) -> Call[object]:
 
 
 def test_the_contents_show_items_claims_and_markers(contents: StoreContents) -> None:
-    """The checker reads the contents of both kinds of stores in the same way."""
+    """In memory and on a server, `contents` shows the same items, claims and markers, which the checker reads."""
     due_ms = NOW_US // 1_000
     contents.execute([schedule("b", due_ms + 5_000), schedule("a", due_ms)], NOW_US)
     contents.execute([claim()], NOW_US)
@@ -98,7 +104,8 @@ def test_the_contents_show_items_claims_and_markers(contents: StoreContents) -> 
 
 
 def test_a_first_answer_expires_by_virtual_time(contents: StoreContents) -> None:
-    """A repeat of a call gets the first answer for a minute. Then it counts as a new call, so its id is a duplicate."""
+    """A repeat of a call with its token gets the first answer for a minute. Later it is a new call, so its id is a
+    duplicate."""
     answers = [contents.execute([schedule("a", 1, token="t")], NOW_US + s * 1_000_000)[0] for s in (0, 59, 61)]
     assert [answer.outcomes for answer in answers] == [[Outcome.STORED], [Outcome.STORED], [Outcome.DUPLICATE]]
 
@@ -117,7 +124,10 @@ def server() -> StoreServer:
 
 
 def test_a_failover_loses_the_writes_of_its_lag(server: StoreServer) -> None:
-    """The server that takes over lacks the last 700 ms of writes. It has another run id, and refuses calls at first."""
+    """After a failover with a lag of 700 ms, the new server lacks the writes of the last 700 ms.
+
+    The new server has another run id, and refuses calls at first.
+    """
     clock = server.world.scheduler
     server.perform([schedule("a", 1)])
     clock.now_ns = 500 * MS
@@ -133,7 +143,8 @@ def test_a_failover_loses_the_writes_of_its_lag(server: StoreServer) -> None:
 
 
 def test_a_server_that_loads_answers_no_call_and_keeps_its_data(server: StoreServer) -> None:
-    """A restarted server refuses all calls until it has loaded its data. Then it has all items, and a new run id."""
+    """A restarted server refuses all calls until it has loaded its data. Then it has its items from before the
+    restart, and a new run id."""
     server.perform([schedule("a", 1)])
     server.strike(Fault("loading", "store", 0, 100))
     (read,), (write,) = server.perform([Call(1, Look(0, 10))]), server.perform([schedule("b", 1)])
@@ -147,7 +158,8 @@ def test_a_server_that_loads_answers_no_call_and_keeps_its_data(server: StoreSer
 
 
 def test_a_clock_that_drifts_does_not_jump(server: StoreServer) -> None:
-    """The server's clock does not jump when a drift begins. Then it gains or loses ten milliseconds per second."""
+    """When a drift of 1 % begins, the server's clock does not jump. Then it gains or loses ten milliseconds per
+    second."""
     clock = server.world.scheduler
     clock.now_ns = 3_000 * MS
     before_us = server.wall_us()
@@ -161,6 +173,6 @@ def test_a_clock_that_drifts_does_not_jump(server: StoreServer) -> None:
 
 
 def test_a_drift_is_told_in_millionths() -> None:
-    """The text of a drift names its unit, parts per million (ppm)."""
+    """The text of a drift fault names the unit, parts per million (ppm)."""
     assert str(Fault("drift", "store", 7, -500)) == "drift store at 7 ms, -500 ppm"
     assert set(CLOCKS) == {"drift"}

@@ -30,7 +30,7 @@ def run(*works: Callable[[], object], seed: int = 1, until_s: float = 60.0) -> S
 
 
 def test_a_wait_takes_its_timeout_of_virtual_time() -> None:
-    """No other task is ready, so the clock jumps to the end of the timeout."""
+    """If a task waits with a timeout and no other task is ready, the virtual clock jumps to the end of the timeout."""
     seen: list[float] = []
 
     def work() -> None:
@@ -63,7 +63,7 @@ def test_a_queue_hands_over_in_order_and_a_lock_excludes() -> None:
 
 
 def test_a_condition_wakes_those_that_wait() -> None:
-    """One notification wakes one waiter; notify_all wakes the others."""
+    """`notify` wakes one of three waiting tasks, and `notify_all` wakes the two others."""
     changed, woken = SimulatedCondition(), []
 
     def wait(name: str) -> None:
@@ -84,7 +84,7 @@ def test_a_condition_wakes_those_that_wait() -> None:
 
 
 def test_a_killed_process_runs_no_more_code() -> None:
-    """A killed process does not run its `finally` blocks either."""
+    """A killed process runs no more code, not even its `finally` blocks."""
     steps: list[str] = []
     process = Process("victim", 8)
 
@@ -109,7 +109,7 @@ def test_a_killed_process_runs_no_more_code() -> None:
 
 
 def test_a_paused_process_wakes_up_later() -> None:
-    """When the process wakes up, its timeouts have passed."""
+    """A process sleeps for 1 s and is paused until 7 s. It wakes up at 7 s, although its sleep ended earlier."""
     woken: list[float] = []
 
     def work() -> None:
@@ -148,7 +148,7 @@ def test_threads_and_executors_run_their_work() -> None:
 
 
 def test_the_seed_decides_the_order() -> None:
-    """A seed always gives the same order, and another seed can give another order."""
+    """A seed always gives the same order of tasks, and another seed can give another order."""
 
     def order(seed: int) -> str:
         seen: list[str] = []
@@ -167,7 +167,7 @@ def test_the_seed_decides_the_order() -> None:
 
 
 def test_a_thread_that_runs_in_circles_is_noticed() -> None:
-    """Virtual time would never pass, so the simulator raises an error."""
+    """If a task loops without waiting, virtual time never passes. The simulator raises `TooManySteps`."""
 
     def spin() -> None:
         while True:

@@ -1,4 +1,5 @@
-"""One Spark session for the whole folder, because a session takes seconds to start, and the stores of its tests.
+"""Fixtures: one Spark session for the whole folder, because a session takes seconds to start, and stores for the
+tests.
 
 These tests cannot be imported without Spark. `make spark-test` installs Spark, and fails if it finds no tests.
 """
@@ -27,15 +28,26 @@ if TYPE_CHECKING:
 
 if importlib.util.find_spec("pyspark") is None:
     collect_ignore_glob = ["test_*.py", "kafka"]
+else:
+    import pyspark
 
 SHARDS = 3
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _light_java() -> Iterator[None]:
-    """Start each JVM of these tests with its first compiler only. A JVM that lives for a minute needs no second one."""
+def _quick_starts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Make each Spark of these tests start in half of the processor time.
+
+    A JVM that runs for a minute gains nothing from its second compiler. Spark's Python processes find `pyspark` in a
+    zip file, in `python/lib` of Spark's home, and compile it from there at each start. This home has no zip file, so
+    they find the installed package with its cached bytecode.
+    """
+    home, installed = tmp_path_factory.mktemp("spark-home"), Path(pyspark.__file__).parent
+    for name in ("bin", "sbin", "jars"):
+        (home / name).symlink_to(installed / name)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # half of the processor's time
+        patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        patch.setenv("SPARK_HOME", str(home))
         yield
 
 
@@ -76,12 +88,12 @@ def store(redis_url: str) -> Iterator[DelayStore]:
 
 @pytest.fixture
 def options(redis_url: str, store: DelayStore) -> dict[str, str]:
-    """The data source's options that name `store`."""
+    """The options by which the data source finds `store`."""
     return {"store": redis_url}
 
 
 class Consumer:
-    """Takes due items out of a store continuously, as a dispatcher does, and counts each id."""
+    """Takes due items out of a store continuously, as a dispatcher does, and counts how often it gets each id."""
 
     def __init__(self, store: DelayStore) -> None:
         self.seen: Counter[str] = Counter()
@@ -134,7 +146,7 @@ def consumer(store: DelayStore, redis_url: str) -> Iterator[Consumer]:
 
 @pytest.fixture
 def write(options: dict[str, str]) -> Callable[..., None]:
-    """A function (DataFrame, options) that writes a batch to `store`."""
+    """Return a function (DataFrame, options) that writes a batch to `store`."""
 
     def written(frame: Any, **more: str) -> None:
         frame.write.format("wheelsched").mode("append").options(**options, **more).save()
@@ -144,7 +156,8 @@ def write(options: dict[str, str]) -> Callable[..., None]:
 
 @pytest.fixture
 def kill_session() -> Callable[[subprocess.Popen[bytes]], None]:
-    """A function that kills driver, JVM and workers: all processes of the session, Spark's daemon included."""
+    """Return a function that kills the driver, its JVM and its workers: all processes of the driver's session, also
+    Spark's daemon."""
 
     def kill(process: subprocess.Popen[bytes]) -> None:
         processes = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())

@@ -1,4 +1,4 @@
-"""The job audit finds every kind of damage and repairs what is safe to repair. A healthy store has no findings."""
+"""The audit job finds every kind of damage and repairs what is safe to repair. In a healthy store it finds nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_kind_of_damage_is_found_and_mended(
 ) -> None:
     """An audit finds each kind of damage. A repair loses no item that has a record.
 
-    A second audit finds only damage that needs a person.
+    An audit after the repair finds only damage about which a person must decide.
     """
     store.schedule([Item(f"m{n}", LATER_MS + n, b"x", "t") for n in range(50)])
     store.bury([(Item("grave", 5, b"x", "t"), "broken")])

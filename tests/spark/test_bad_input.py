@@ -1,4 +1,5 @@
-"""Bad input is refused before anything is written, or each bad row goes to the rejects; no row is lost silently."""
+"""Bad input is refused before anything is written, or each bad row is written to the rejects. No row is lost
+silently."""
 
 from __future__ import annotations
 
@@ -64,8 +65,10 @@ def test_missing_columns_and_wrong_types_are_refused(
 def test_null_ids_and_dues_that_have_passed_are_refused_or_rejected(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """A row without an id or with a due time that has passed stops the job, or goes to the rejects with the reason.
-    `past` allows due times that have passed."""
+    """A row without an id, or with a due time in the past, stops the job before it stores anything.
+
+    With `rejects`, the row is written to that folder with the reason. With `past`, due times in the past are allowed.
+    """
     rows = rows_of(spark).selectExpr(
         "if(id = 'm3', null, id) id", "if(id = 'm5', 1000L, due_ms) due_ms", "topic", "value"
     )
@@ -83,7 +86,8 @@ def test_null_ids_and_dues_that_have_passed_are_refused_or_rejected(
 def test_a_due_that_is_no_number_is_a_bad_row(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """Types may differ between rows of a JSON Lines file. The job reports each bad row and does not fail half-way."""
+    """In a JSON Lines file, the due time of one row is text. Without `rejects` the job fails. With `rejects` it
+    writes this row to that folder and stores the others."""
     file = tmp_path / "rows.jsonl"
     lines: list[dict[str, Any]] = [{"n": n, "at": DUE_MS + n} for n in range(20)]
     lines[11]["at"] = "tomorrow"
@@ -97,7 +101,7 @@ def test_a_due_that_is_no_number_is_a_bad_row(
 
 
 def test_a_history_whose_types_drift_inside_a_file_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """A field has another type in a later row of the attempt history. The job fails, and the error names the field."""
+    """In an attempt history, a field has another type in a later row. The job fails, and the error names the field."""
     file = tmp_path / "attempts.jsonl"
     row = {"id": "a", "topic": "t", "attempt": 2, "due_ms": 1000, "started_ms": 1005, "outcome": "ok"}
     file.write_text(json.dumps(row) + "\n" + json.dumps(row | {"attempt": "two"}) + "\n", "utf-8")
@@ -108,7 +112,8 @@ def test_a_history_whose_types_drift_inside_a_file_is_refused(spark: SparkSessio
 def test_files_of_a_folder_that_disagree_are_refused(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """A column with two types is refused when the files are opened. A column that one file lacks is null there."""
+    """If two files give a column different types, opening them fails. If one file lacks a column, its rows have
+    null there."""
     folder = tmp_path / "drift"
     rows_of(spark).write.parquet(str(folder / "one"))
     rows_of(spark).selectExpr("id", "cast(due_ms as string) due_ms", "topic", "value").write.parquet(
@@ -128,8 +133,8 @@ def test_files_of_a_folder_that_disagree_are_refused(
 def test_a_page_that_is_damaged_inside_a_file_is_refused(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """A Parquet file with a damaged page and an intact footer can be opened. A job that reads the file fails and writes
-    nothing."""
+    """A Parquet file has a damaged page and an intact footer, so it can be opened. A job that reads the page fails
+    and stores nothing."""
     folder = tmp_path / "rows"
     rows_of(spark, 5_000).coalesce(1).write.option("compression", "gzip").parquet(str(folder))
     (file,) = folder.glob("*.parquet")
@@ -145,7 +150,7 @@ def test_a_page_that_is_damaged_inside_a_file_is_refused(
 
 @pytest.fixture
 def half(store: DelayStore, redis_client: redis.Redis) -> Iterator[Callable[[], str]]:
-    """A function that returns an address of a user without access to the last shard. Calls to this shard fail."""
+    """Return a function that returns an address of `store` for a user who may not access the last shard."""
     name = "half"
 
     def shut() -> str:
@@ -163,7 +168,8 @@ def half(store: DelayStore, redis_client: redis.Redis) -> Iterator[Callable[[], 
 def test_a_shard_that_cannot_be_reached_stops_everything(
     spark: SparkSession, store: DelayStore, place: StorePlace, half: Callable[[], str]
 ) -> None:
-    """A read, a backfill, a replay and an audit fail. None of them leaves rows out or is done in part."""
+    """If one shard cannot be reached, a read, a backfill, a replay and an audit fail. None of them changes any
+    shard."""
     store.schedule([Item(f"m{n}", DUE_MS + n, b"x") for n in range(30)])
     store.bury([(Item(f"d{n}", 5, b"x", "t"), "broken") for n in range(30)])
     before = store.counts().now
@@ -208,7 +214,7 @@ def test_a_store_without_a_history_says_so(spark: SparkSession, place: StorePlac
 def test_unreadable_rows_of_the_attempt_history_are_counted(
     spark: SparkSession, store: DelayStore, place: StorePlace
 ) -> None:
-    """The jobs slo and backtest leave out rows of the store's attempt history that cannot be read, and count them."""
+    """`slo` and `backtest` leave out unreadable rows of the store's attempt history, and count them."""
     from retry_topic.history import Attempt
 
     entries = [Attempt(f"m{n}", "t", 2, 1_000, 1_004, "ok", None, 0) for n in range(10)]

@@ -39,7 +39,8 @@ def parsed(url: str, *args: str, code: int = 0) -> dict[str, Any]:
 
 
 def test_a_backfill_and_an_audit(redis_url: str, store: DelayStore, tmp_path: Path) -> None:
-    """A dry run stores nothing, a run stores all rows, and a second run stores none. Then the audit finds nothing."""
+    """A dry run of a backfill stores nothing, a run stores all rows, and a second run stores none. Then an audit
+    finds nothing."""
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(f'{{"n": {n}}}\n' for n in range(50)), "utf-8")
     columns = ("id=concat('n', n)", "due_ms=4000000000000 + n", "topic='t'", "value=to_json(struct(n))")
@@ -53,7 +54,8 @@ def test_a_backfill_and_an_audit(redis_url: str, store: DelayStore, tmp_path: Pa
 
 
 def test_dead_letters_are_grouped_and_replayed(redis_url: str, store: DelayStore) -> None:
-    """A replay needs a selection, and the option --yes where nobody can answer the question."""
+    """`dlq` counts dead letters. A replay needs a selection, and the option --yes where nobody can answer the
+    question."""
     from retry_topic.message import Message
     from retry_topic.message.encoding import encode_body
 
@@ -67,7 +69,7 @@ def test_dead_letters_are_grouped_and_replayed(redis_url: str, store: DelayStore
 
 
 def test_a_history_is_judged_and_a_policy_file_written(redis_url: str, tmp_path: Path) -> None:
-    """slo ends with exit code 1 if the objective is missed. backtest writes a policy file that can be loaded."""
+    """`slo` ends with exit code 1 if the objective is missed. `backtest` writes a policy file that can be loaded."""
     file = tmp_path / "attempts.jsonl"
     rows = []
     for n in range(40):
@@ -92,7 +94,7 @@ def test_a_namespace_that_is_not_there_is_an_error(redis_url: str) -> None:
 
 
 def test_an_error_about_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error for a missing or too old Java comes before Spark starts, and says what to install."""
+    """If Java is missing or too old, an error says what to install. It is raised before Spark starts."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(JavaMissing, match="openjdk-17-jre-headless"):
         check_java()
@@ -109,7 +111,10 @@ def test_an_error_about_java_says_what_to_install(tmp_path: Path, monkeypatch: p
 
 
 def test_an_intake(redis_url: str, store: DelayStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dry run counts the records, a run stores all of them, a second run reads none. The settings name the topic."""
+    """A dry run of an intake counts the records, a run stores all of them, and a second run reads none.
+
+    The name of the retry topic comes from the settings.
+    """
     from retry_topic.brokers.kafka import KafkaBroker
     from retry_topic.message import Message
     from tests.servers.kafka import mock_kafka

@@ -69,7 +69,8 @@ def _wait_for(log: Path, words: str, times: int) -> None:
 
 
 def submit(cluster: str, url: str, folder: Path) -> dict[str, int]:
-    """Run the example program of deploy/ on the cluster with the script of deploy/. Returns the program's figures."""
+    """Run the example program of deploy/ on the cluster by the script of deploy/. Return the figures that the
+    program prints."""
     memory = "--conf spark.executor.memory=512m --conf spark.executor.cores=1 --conf spark.ui.enabled=false"
     # both executors must have come before the first task is given out
     waiting = (
@@ -99,7 +100,7 @@ def submit(cluster: str, url: str, folder: Path) -> dict[str, int]:
 def test_backfill_and_dlq_on_a_cluster_do_what_they_do_on_one_machine(
     cluster: str, store: DelayStore, redis_url: str, tmp_path: Path
 ) -> None:
-    """Both workers run tasks; every row is stored once, and every dead letter is replayed once."""
+    """On a cluster of two workers, both run tasks. Every row is stored once, and every dead letter is replayed once."""
     graves = [(Item(f"d{n}", 5, encode_body(Message("orders", b"x")), "orders"), "broken: badly") for n in range(200)]
     store.bury(graves)
     counts = submit(cluster, redis_url, tmp_path / "driver")

@@ -1,4 +1,7 @@
-"""The decoder of packed pages makes the same columns as the decoder that reads row by row."""
+"""The decoder of packed pages makes the same columns as the decoder that reads row by row.
+
+A packed page is a reply of the store with the rows of a page joined to a few strings.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ reasons = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs
 
 
 def packed(rows: list[tuple[bytes, int, bytes | None]], stored_reasons: list[bytes | None]) -> BulkPage:
-    """Pack rows into a page, as bulk.lua packs them."""
+    """Pack rows into a page, as the store's script bulk.lua does."""
     found = [raw for _, _, raw in rows]
     return BulkPage(
         False,
@@ -50,7 +53,7 @@ def packed(rows: list[tuple[bytes, int, bytes | None]], stored_reasons: list[byt
 def by_hand(
     state: State, shard: int, rows: list[tuple[bytes, int, bytes | None]], stored_reasons: list[bytes | None]
 ) -> Any:
-    """The expected rows, read by the store's own decoder."""
+    """Return the expected rows, read by the store's decoder that reads row by row."""
     scan = Scan(state, 0, 1, None, 1)
     reply: Any = [0, *([part[at] for part in rows] for at in range(3)), stored_reasons]
     made = []
@@ -71,7 +74,8 @@ def by_hand(
 
 @given(st.data(), st.sampled_from(["due", "leased", "held", "dead"]), st.booleans())
 def test_columns_are_what_the_records_say(data: st.DataObject, state: State, damaged: bool) -> None:
-    """The columns are right for any topics, routes, refs, bytes and damage, in each state, over several pages."""
+    """The decoder's columns are right for any topics, routes, refs, bytes and damage, in each state, over several
+    pages."""
 
     def stored(raw: bytes | None, reason: bytes) -> bytes | None:
         return raw if raw is None or state != "dead" else b"%d:%s%s" % (len(reason), reason, raw)
@@ -107,7 +111,7 @@ def test_a_version_beyond_all_numbers_is_damage() -> None:
 
 
 def walked(store: DelayStore, scan: Scan) -> list[Any]:
-    """Read all pages of a state from the store."""
+    """Read all pages of a scan from shard 0 of the store."""
     pages: list[Any] = []
     while True:
         (page,) = store.execute([Call(0, scan)])
@@ -127,7 +131,7 @@ def walked(store: DelayStore, scan: Scan) -> list[Any]:
 def test_a_server_packs_what_it_would_send_row_by_row(store: DelayStore, redis_client: Any, limit: int) -> None:
     """Packed pages have the same rows as a row-by-row scan, in every state and with any page size.
 
-    The test data has equal scores over many pages, an item without a record, and ids that are not UTF-8.
+    The test's items have equal scores over many pages, one has no record, and some ids are not UTF-8.
     """
     rows = [Item(f"i\udcff {n}\n", 5_000 + n % 3, b"x" * n, f"t{n % 4}", route=ROUTE) for n in range(40)]
     store.schedule(rows)
@@ -150,7 +154,8 @@ def test_a_server_packs_what_it_would_send_row_by_row(store: DelayStore, redis_c
 
 
 def test_a_page_of_large_records_ends_early(store: DelayStore) -> None:
-    """A reply stays small enough for server and reader, and no row is left out."""
+    """A page of large records ends before its limit of rows, so that its reply is not too large. The next page
+    continues, and no row is left out."""
     for at in range(0, 400, 100):
         store.schedule([Item(f"m{n:03}", 5_000, b"x" * 10_000, "t", route=ROUTE) for n in range(at, at + 100)])
     pages = walked(store, Bulk("due", 0, 2**52, None, 500))

@@ -25,7 +25,10 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def test_the_jobs_read_what_the_demo_left(spark: SparkSession, tmp_path: Path) -> None:
-    """The histories from the store, Parquet and JSON Lines give the same report. Dead letters are replayed once."""
+    """The demo's attempt history gives the same report from the store, from Parquet and from JSON Lines.
+
+    All dead letters of the demo are replayed once.
+    """
     folder = tmp_path / "demo"
     report = run(count=400, folder=folder)
     assert report.accounted

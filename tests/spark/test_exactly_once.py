@@ -1,4 +1,4 @@
-"""A stream writes to a store while a consumer takes its messages out: each message is stored once, whatever fails."""
+"""A stream writes to a store while a consumer takes messages out. Each message is stored once, whatever fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAYLOAD = "x" * 900  # so that rows don't wait in the buffers between Spark's pr
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    """A folder with three files; the stream reads each as one epoch."""
+    """A folder with three files. The stream reads each file as one epoch."""
     folder = tmp_path / "in"
     folder.mkdir()
     for epoch in range(EPOCHS):
@@ -50,9 +50,9 @@ EVERYTHING = {f"e{epoch}-{row}": 1 for epoch in range(EPOCHS) for row in range(R
 
 
 def failing_at(epoch: int, row: int, url: str, should_fail: Callable[[], bool]) -> Any:
-    """A step of the stream that passes rows on. It fails at one row of `epoch` if `should_fail` returns True.
+    """Return a step of the stream that passes rows on. At one row of `epoch` it fails if `should_fail` returns True.
 
-    It waits with the failure until some rows of the epoch are in the store.
+    It fails only when some rows of the epoch are in the store.
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -87,15 +87,16 @@ def start(spark: SparkSession, source: str, checkpoint: Path, options: dict[str,
 
 
 def left_behind(store: DelayStore) -> list[bytes]:
-    """The keys of writer fences that are left in the store."""
-    client: Any = getattr(store.backend, "client")  # noqa: B009  # of the kind of backend that a URL gives
+    """The keys that remember which ids an open epoch stored. After the stream there must be none."""
+    client: Any = getattr(store.backend, "client")  # noqa: B009  # only the backend of a server has this attribute
     return list(client.scan_iter(match="*:seen:*", count=1000))
 
 
 def test_a_task_that_fails_half_way_brings_the_rest_when_it_is_repeated(
     spark: SparkSession, store: DelayStore, options: dict[str, str], source: str, tmp_path: Path, consumer: Any
 ) -> None:
-    """A task fails after part of its epoch is stored and published. Spark repeats it: no row is lost or doubled."""
+    """A task fails when part of its epoch is stored and consumed. Spark repeats the task, and no row is lost or
+    doubled."""
     once = tmp_path / "failed"
 
     def fail_once() -> bool:
@@ -142,7 +143,7 @@ def test_a_driver_that_is_killed_twice_leaves_nothing_out_and_nothing_twice(
     consumer: Any,
     kill_session: Callable[[subprocess.Popen[bytes]], None],
 ) -> None:
-    """Driver, JVM and workers are killed twice in the middle of an epoch. Each row is stored once all the same."""
+    """Driver, JVM and workers are killed twice in the middle of an epoch. Still each row is stored once."""
     program = Path(__file__).parent / "processes" / "stream.py"
     for epoch in (1, 2, None):
         stop_at = "" if epoch is None else f"e{epoch}-1500"

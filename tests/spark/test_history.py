@@ -1,4 +1,4 @@
-"""slo and backtest on attempt histories: small ones that are counted by hand, generated ones, and bad ones."""
+"""`slo` and `backtest` on attempt histories: small ones that are counted by hand, generated ones, and bad ones."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> st
 
 
 def lines(rows: list[tuple[Any, ...]]) -> list[Interval]:
-    """Between which failure and which success each message recovered, in plain Python. The job does this with Spark."""
+    """Compute in plain Python between which failure and which success each message recovered. The job does this
+    with Spark."""
 
     def nearest(at_ms: float) -> int:
         if at_ms < LEAST_MS // 2:
@@ -112,7 +113,7 @@ LAWS: dict[str, tuple[float, float, float]] = {
 
 
 def by_law(name: str, topic: str, seed: int, count: int) -> list[tuple[Any, ...]]:
-    """Like `attempts`. The times after which messages succeed have the distribution `name` of `LAWS`."""
+    """Like `attempts`, but the times after which messages succeed have the distribution LAWS[`name`]."""
     recovers, scale_ms, shape = LAWS[name]
     rng = random.Random(seed)
 
@@ -168,8 +169,8 @@ def test_a_curve_follows_the_distribution_behind_the_history() -> None:
 
 
 def test_a_backtest_proposes_fewer_tries_for_the_same_success(spark: SparkSession, history: str) -> None:
-    """The figures of today's policy are those of the history. The proposed policy needs fewer tries, and its file can
-    be loaded."""
+    """`backtest` reports today's policy as the history shows it. The policy that it proposes needs fewer tries for
+    about the same share of successes, and its policy file can be loaded."""
     found = backtest(load_history(spark, history), resamples=20)
     assert (found.left_out, found.small_groups, found.messages) == (2, 1, 4_005)
     assert [(v.topic, v.error_class, v.messages) for v in found.verdicts] == [
@@ -194,7 +195,8 @@ def test_a_backtest_proposes_fewer_tries_for_the_same_success(spark: SparkSessio
 
 
 def test_lateness_is_counted_exactly(spark: SparkSession) -> None:
-    """Percentiles, late deliveries, worst minutes and the error budget are right for a history counted by hand."""
+    """For a history counted by hand, `slo` reports the right percentiles, late deliveries, worst minutes and error
+    budget."""
     rows: list[tuple[Any, ...]] = []
     for n in range(1_000):
         late_ms = 2_000 if n in (7, 8, 500) else n % 10

@@ -49,7 +49,10 @@ COLUMNS = {
 
 
 def test_a_backfill_is_finished_by_running_it_again(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
-    """A dry run stores nothing, a run stores all rows, and a second run stores none. SQL makes the columns."""
+    """A dry run stores nothing, a run stores all rows, and a second run with the same job id stores none.
+
+    The columns of the messages are SQL expressions over the columns of the table.
+    """
     rows = customers(spark, 1000)
     tried = backfill(rows, place, job_id="r-1", columns=COLUMNS, dry_run=True)
     assert (tried.rows, tried.bad, tried.stored, store.counts().total("due")) == (1000, {}, 0, 0)
@@ -64,8 +67,10 @@ def test_a_backfill_is_finished_by_running_it_again(spark: SparkSession, store: 
 def test_a_spread_moves_each_due_by_its_own_and_the_same_amount(
     spark: SparkSession, store: DelayStore, place: StorePlace
 ) -> None:
-    """A spread delays each due time by a part of the spread's length, and equally in every run. With a rate instead,
-    due times have this rate on average."""
+    """`spread_ms` delays each due time by a part of this time that depends on the id, so every run delays it equally.
+
+    With `rate` instead, on average that many messages per second become due.
+    """
     columns = COLUMNS | {"due_ms": f"{DUE_MS}L"}
     backfill(customers(spark, 500), place, job_id="r-1", columns=columns, spread_ms=60_000)
     dues = {f.id: f.score_ms - DUE_MS for f in store.list_items("due", limit=500).found}
@@ -88,7 +93,8 @@ def test_a_spread_moves_each_due_by_its_own_and_the_same_amount(
 def test_rows_that_cannot_be_stored_stop_a_backfill_or_go_to_the_rejects(
     spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
-    """Without a folder for rejects, bad rows stop the job before a write. With one, the job stores the other rows."""
+    """Without a folder `rejects`, bad rows stop the job before it stores anything. With this folder, the job writes
+    them there and stores the other rows."""
     bad: list[tuple[Any, ...]] = [
         ("a", DUE_MS, "t", "x"),
         (None, DUE_MS, "t", "x"),
@@ -124,13 +130,14 @@ def test_rows_that_cannot_be_stored_stop_a_backfill_or_go_to_the_rejects(
     "expression", ["uuid()", "row_number() over (order by customer)", "monotonically_increasing_id()", "rand() * 5"]
 )
 def test_an_id_that_changes_from_run_to_run_is_refused(spark: SparkSession, place: StorePlace, expression: str) -> None:
-    """An expression that gives another id in the next run is an error, because every row would be stored again."""
+    """An id expression whose value changes from run to run is an error, because a second run would store every row
+    again."""
     with pytest.raises(ConfigError, match="would change in the next run"):
         backfill(customers(spark, 5), place, job_id="j", columns=COLUMNS | {"id": expression})
 
 
 def test_a_backfill_that_does_not_fit_is_refused(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
-    """The job estimates that the rows need more memory than allowed, and ends before anything is written."""
+    """If the job estimates that the rows need more memory than `memory_limit`, it fails before it stores anything."""
     with pytest.raises(Rejected, match="more memory"):
         backfill(customers(spark, 500), place, job_id="j", columns=COLUMNS, memory_limit=10_000)
     assert not any(store.counts().now.values())
@@ -146,7 +153,7 @@ def test_wrong_expressions_are_refused(spark: SparkSession, place: StorePlace) -
 
 @pytest.fixture
 def bury(store: DelayStore) -> Callable[[int], None]:
-    """A function that makes this many dead letters, with two errors in two topics."""
+    """Return a function that makes `count` dead letters, with two errors in two topics."""
 
     def put(count: int) -> None:
         graves = []
@@ -173,9 +180,9 @@ def bury(store: DelayStore) -> Callable[[int], None]:
 def test_dead_letters_are_sorted_by_what_broke_them(
     spark: SparkSession, store: DelayStore, place: StorePlace, bury: Callable[[int], None]
 ) -> None:
-    """Dead letters are grouped by topic and error. Each group has its size, its first and last time, and a sample.
+    """`triage` groups dead letters by topic and error. Each group has its size, its first and last time, and a sample.
 
-    An archive without fingerprints gives the same groups.
+    If the letters have no fingerprints, the groups are the same.
     """
     bury(120)
     store.bury([(Item("odd", 9_000, b"no message", "mail"), "unreadable")])
@@ -199,8 +206,10 @@ def test_dead_letters_are_sorted_by_what_broke_them(
 def test_a_selection_is_repaired_and_replayed_once(
     spark: SparkSession, store: DelayStore, place: StorePlace, bury: Callable[[int], None]
 ) -> None:
-    """A dry run changes nothing. The replay changes payloads by the SQL expression `repair` and resets attempt counts.
-    A second run does nothing."""
+    """A dry run changes nothing. A replay changes payloads by the SQL expression `repair` and resets attempt counts.
+
+    A second replay of the same letters does nothing.
+    """
     bury(120)
     chosen = select(dead_letters(spark, place), where="attempt >= 8 and status = 503", group="bbbb")
     repair = "replace(text, 'EURO', 'EUR')"
@@ -227,7 +236,7 @@ def test_a_selection_is_repaired_and_replayed_once(
 def test_the_loop_guard_holds_for_bulk_replays_too(
     spark: SparkSession, store: DelayStore, place: StorePlace, bury: Callable[[int], None]
 ) -> None:
-    """A letter that was replayed as often as allowed stays dead and is counted."""
+    """A dead letter that was already replayed as often as allowed is counted and not replayed."""
     bury(6)
     AttemptCounts(store).raise_to([("root0!", 3, 4_000_000_000_000)])
     done = replay(dead_letters(spark, place), place)
@@ -237,8 +246,10 @@ def test_the_loop_guard_holds_for_bulk_replays_too(
 
 
 def test_a_wrong_predicate_or_repair_is_refused(spark: SparkSession, place: StorePlace) -> None:
-    """A predicate selects letters, and a repair changes their payloads; both are SQL. If one of them or the rate is
-    wrong, `select` or `replay` raises an error before a letter is replayed."""
+    """A wrong predicate, repair or rate raises an error before a letter is replayed.
+
+    A predicate selects letters, and a repair changes their payloads. Both are SQL expressions.
+    """
     letters = dead_letters(spark, place)
     with pytest.raises(ConfigError, match="the predicate is wrong"):
         select(letters, where="colour = 'red'")
@@ -249,8 +260,11 @@ def test_a_wrong_predicate_or_repair_is_refused(spark: SparkSession, place: Stor
 
 
 def test_capacity_is_what_the_wheel_itself_counts(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
-    """`capacity` reports counters for several ticks and sizes of the wheel. The test runs each wheel and gets the same
-    counters. The numbers for peak and memory are exact."""
+    """`capacity` predicts counters of the timing wheel for several ticks and sizes. Wheels that really run count the
+    same.
+
+    The peak of due messages per second and the memory are exact.
+    """
     pairs = [(n, n + 10 + (n * 7919) % 5_000) for n in range(2_000)]
     rows: Any = spark.createDataFrame([(f"m{c}", c, d) for c, d in pairs], "id string, created_ms long, due_ms long")
     found = capacity(rows, shards=3, sample=2_000, body_bytes=100)
@@ -277,7 +291,8 @@ def test_capacity_is_what_the_wheel_itself_counts(spark: SparkSession, store: De
 
 
 def test_capacity_reads_what_waits_now(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
-    """The messages that wait in a store count as arrivals that are created now. An empty store gives no result."""
+    """`capacity` can read the waiting messages of a store, as if all were created now. For an empty store it counts
+    none."""
     assert capacity(waiting(spark, place)).messages == 0
     store.schedule([Item(f"m{n}", DUE_MS + n, b"") for n in range(300)])
     found = capacity(waiting(spark, place), shards=place.shards, sample=300)

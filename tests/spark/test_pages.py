@@ -1,7 +1,7 @@
 """The examples of the documentation's Spark pages run, page by page, over one session of Spark Connect.
 
 This also shows that every job, reads, writes and a stream work over a session without a JVM. All other tests have a
-classic session. These tests run in their own process, because a process has one kind of session only.
+classic session. These examples run in their own process, because a process has only one kind of session.
 """
 
 from __future__ import annotations

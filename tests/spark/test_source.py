@@ -45,7 +45,8 @@ def read(spark: SparkSession, options: dict[str, str], **more: str) -> DataFrame
 def test_messages_go_in_once_and_come_out_as_they_were(
     spark: SparkSession, store: DelayStore, options: dict[str, str], rows: DataFrame, write: Callable[..., None]
 ) -> None:
-    """Payload, key, headers, topic and due time stay the same. A second run stores nothing, even if all are settled."""
+    """A write stores payload, key, headers, topic and due time unchanged. A second write with the same job id
+    stores nothing, even after all messages are settled."""
     write(rows, job_id="import-1")
     assert store.counts().now == {("due", "mail"): 500, ("due", "orders"): 1000}
     (found,) = store.get(["m8"])
@@ -128,7 +129,7 @@ def test_columns_that_do_not_fit_are_refused(
 def test_options_that_do_not_fit_are_refused(
     spark: SparkSession, options: dict[str, str], more: dict[str, str], words: str
 ) -> None:
-    """A wrong option is an error, never an empty table."""
+    """A wrong option of a read raises an error. It never gives an empty table."""
     with pytest.raises(PySparkException, match=words):
         read(spark, options | more).count()
 
@@ -145,7 +146,7 @@ def test_a_row_without_an_id_stops_the_batch(
 
 
 def test_a_store_is_not_overwritten(spark: SparkSession, store: DelayStore, options: dict[str, str]) -> None:
-    """Mode overwrite is refused, and the store does not change."""
+    """A write with mode "overwrite" is refused, and the store does not change."""
     store.schedule([Item("a", DUE_MS, b"")])
     rows: Any = spark.range(1).selectExpr("'x' id", "'a' body", "1L due_ms")
     with pytest.raises(PySparkException, match="expected mode append"):
@@ -156,7 +157,10 @@ def test_a_store_is_not_overwritten(spark: SparkSession, store: DelayStore, opti
 def test_a_spread_and_a_rate_move_dues(
     spark: SparkSession, store: DelayStore, options: dict[str, str], rows: DataFrame, write: Callable[..., None]
 ) -> None:
-    """Due times move later, never earlier. A spread gives the same delays in every run. A rate begins now."""
+    """`spread_ms` and `rate` move due times later, never earlier. A spread gives the same delays in every run.
+
+    A rate gives overdue rows due times from now on.
+    """
     write(rows.limit(300), spread_ms="60000", job_id="a")
     moved = {item.id: item.score_ms - DUE_MS - int(item.id[1:]) for item in store.list_items("due", limit=500).found}
     assert len(moved) == 300
@@ -182,7 +186,10 @@ def test_a_spread_and_a_rate_move_dues(
 def test_rows_that_do_not_fit_are_refused(
     spark: SparkSession, store: DelayStore, rows: DataFrame, write: Callable[..., None]
 ) -> None:
-    """If the options tell the size, too many rows are an error before a task starts. Else each block is checked."""
+    """If the options tell the size of all rows, a write that needs too much memory fails before a task starts.
+
+    Without the size, each block of rows is checked before it is stored.
+    """
     used = store.backend.info()["used_memory"]
     size = sizes(rows)
     assert 1_500 * 200 < int(size["bytes"]) < 1_500 * 300
@@ -218,7 +225,7 @@ def test_wishes_that_do_not_fit_are_refused(
     more: dict[str, str],
     words: str,
 ) -> None:
-    """Wrong options of a write are errors, and nothing is stored."""
+    """Wrong options of a write raise an error, and nothing is stored."""
     with pytest.raises(PySparkException, match=words):
         write(rows, **more)
     assert not any(store.counts().now.values())
@@ -227,7 +234,8 @@ def test_wishes_that_do_not_fit_are_refused(
 def test_what_a_stream_cannot_have_is_refused(
     spark: SparkSession, store: DelayStore, options: dict[str, str], tmp_path: Path
 ) -> None:
-    """A stream has no last row, so rate, sizes and job_id are errors. spread_ms and memory_limit are allowed."""
+    """A stream has no last row, so the options rate, rows, bytes and job_id are errors. spread_ms and memory_limit
+    are allowed."""
     spark.range(20).selectExpr("concat('s', id) id", "'x' value").write.json(str(tmp_path / "in"))
     stream = spark.readStream.schema("id string, value string").json(str(tmp_path / "in"))
     shaped = stream.selectExpr("id", f"{DUE_MS}L due_ms", "'t' topic", "value")
@@ -252,7 +260,10 @@ def test_what_a_stream_cannot_have_is_refused(
 def test_a_write_waits_for_the_durability_it_names(
     spark: SparkSession, store: DelayStore, rows: DataFrame, write: Callable[..., None], redis_client: Any
 ) -> None:
-    """`fsync` is an error on a server that does not sync before it replies. On one that does, every write waits."""
+    """Durability `fsync` is an error if the server replies before it syncs to disk.
+
+    On another server every write waits for the confirmation, which the test sees as calls of CONFIG GET.
+    """
 
     def asked() -> int:
         return int(redis_client.info("commandstats").get("cmdstat_config|get", {}).get("calls", 0))

@@ -1,7 +1,7 @@
 """`make spec`: visits every state of the claim protocol within small bounds, and switches each safeguard off.
 
 With `--tla` it also runs the modules of `docs/spec` with a TLA+ checker (crate `tla-checker`), which cargo builds once.
-With `--show NAME` it prints the shortest way to a broken promise without the safeguard NAME. With `--states` it only
+With `--show NAME` it prints the shortest way to a broken promise if the safeguard NAME is off. With `--states` it only
 visits the states; a test of `make proofs` also switches the safeguards off.
 """
 
@@ -26,7 +26,7 @@ MODELS: tuple[type[Model[Any]], ...] = (SharedClaims, OwnedClaims)
 
 
 def without(model: type[Model[Any]], safeguard: str) -> Found[Any]:
-    """The shortest way to break the promise that a safeguard keeps, when it is switched off, with the fewest faults.
+    """The shortest way to break the promise of `safeguard` if the safeguard is off, with as few faults as possible.
 
     Raises:
         LookupError: three faults do not break it.

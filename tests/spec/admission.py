@@ -1,8 +1,9 @@
 """Decides whether the models allow a sequence of protocol events.
 
 The models of this folder have a bounded number of items and faults, and know what each process remembers. A trace of a
-real system has more items, and shows only what the store and the broker have seen. So this module has the models'
-rules about store and broker. `test_admission.py` shows that it admits what the models do, and refuses what they forbid.
+real system has more items, and shows only what the store and the broker have seen. So this module has only the models'
+rules about store and broker. `test_admission.py` shows that it accepts what the models do, and refuses what they
+forbid.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class _Shard:
     place: dict[str, str] = field(default_factory=dict)
     claim: dict[str, int] = field(default_factory=dict)
     until_ms: dict[str, int | None] = field(default_factory=dict)
-    handed: set[tuple[int, str]] = field(default_factory=set)  # claim and item, for all claims there were
+    handed: set[tuple[int, str]] = field(default_factory=set)  # (claim number, item) of all claims so far
     published: set[tuple[int, str]] = field(default_factory=set)
     claims: int = 0
     epoch: int | None = None
@@ -56,7 +57,7 @@ class _Shard:
 
 
 class Refused(Exception):
-    """Raised for an event that the models do not allow."""
+    """Raised for an event that the models forbid."""
 
 
 def why_refused(trace: Iterable[Event], *, publishing: bool = True) -> str | None:
@@ -64,8 +65,8 @@ def why_refused(trace: Iterable[Event], *, publishing: bool = True) -> str | Non
 
     Args:
         trace: the events in order.
-        publishing: whether the trace contains `publish` events. If so, an item may be done only after its own. Defaults
-            to True.
+        publishing: whether the trace contains `publish` events. If so, an item may be done only after its `publish`.
+            Defaults to True.
     """
     shards: dict[int, _Shard] = {}
     for place, event in enumerate(trace):

@@ -19,7 +19,7 @@ Step = tuple[str, tuple[str, ...], S]
 
 
 def changed(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
-    """A copy of the tuple with another value at one index."""
+    """A copy of the tuple with `value` at `index`."""
     return (*values[:index], value, *values[index + 1 :])
 
 
@@ -104,7 +104,7 @@ class Model(Generic[S]):
         return kinds[0], kinds[1], kinds[2], None if self.one_process is None else fields.index(self.one_process)
 
     def strike(self, used: tuple[int, ...], kind: str) -> tuple[int, ...] | None:
-        """Returns `used` with one more fault of this kind, or None when the bounds allow no more faults."""
+        """Return `used` with one more fault of this kind, or None if the bounds allow no further fault."""
         at = self.kinds.index(kind)
         if used[at] >= self.limits[at] or sum(used) >= self.faults:
             return None
@@ -228,7 +228,7 @@ def _path(states: list[Any], came: list[tuple[int, str, tuple[str, ...]]], at: i
 
 
 def _in_a_cycle(ways: list[list[int]]) -> int | None:
-    """Returns a state in or before a cycle, or None when there is no cycle."""
+    """Return a state in a cycle or on the way to one; None if there is no cycle."""
     left = [len(to) for to in ways]
     backwards: list[list[int]] = [[] for _ in ways]
     for at, to in enumerate(ways):

@@ -1,7 +1,7 @@
 """Turns the journal of a simulated store into events of the protocol.
 
-It repeats the calls on a store in memory, one by one, and compares the items before and after each call. An item that
-leaves its claim in a way that the call does not explain becomes an event that the models never allow.
+It repeats the journal's calls on a store in memory, one by one, and compares the items before and after each call. An
+item that leaves its claim in a way that the call does not explain becomes an event that the models never allow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ Seen = dict[str, tuple[str, int]]
 
 
 def events_of(journal: Iterable[tuple[int, int, Sequence[Call[Any]]]], shards: int) -> Iterator[Event]:
-    """The events of a journal. Its entries are the true time, the wall time in microseconds, and the calls."""
+    """Convert a journal to events. Each entry of the journal has the true time, the wall time in microseconds, and
+    calls."""
     now_us = 0
     backend = MemoryBackend(shards, wall_us=lambda: now_us)
     for _, now_us, calls in journal:  # noqa: B007  # the backend reads it
@@ -86,7 +87,13 @@ def _outcomes(operation: Settle, outcomes: Sequence[Outcome]) -> dict[str, Outco
 
 
 def _freed(place: tuple[str, int]) -> str:
-    """The state of an item after its recovery, before the same call claimed it again. `place`: its state and claim."""
+    """Return the state that an item had right after a call of `ClaimDue` or `Sweep` ended its claim.
+
+    A call of `ClaimDue` may claim the item again at once. Then the item was due in between.
+
+    Args:
+        place: the item's state and claim after the whole call.
+    """
     return "due" if place[0] == "leased" else place[0]
 
 
@@ -103,9 +110,9 @@ def _renamed(left: list[str], before: Seen, after: Seen) -> Iterator[Event]:
 
 
 def _moved(before: Seen, places: Seen) -> Iterator[Event]:
-    """Events for the items that came into the store, or went to another state or out of it, without a claim.
+    """Events for items that entered the store, left it or changed their state without a claim.
 
-    Items in state `leased`, before or after the call, belong to a claim: other functions make their events.
+    An item in state `leased` before or after the call belongs to a claim: other functions make its events.
     """
     for name, (state, _) in places.items():
         was = before.get(name)

@@ -1,6 +1,6 @@
 """The model `docs/spec/OwnedClaims.tla` in Python: due items of an owned shard are sent to Kafka in transactions.
 
-Names of state, actions, invariants and safeguards are those of the TLA+ module; `test_tla.py` compares them.
+Variables, actions, invariants and safeguards have the names of the TLA+ module; `test_tla.py` compares them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOBODY = -1
 
 
 class State(NamedTuple):
-    """The variables of the TLA+ module. Sets are tuples of truth values by index; processes are numbers from 0 up."""
+    """The variables of the TLA+ module. Sets are tuples of truth values by index; processes are numbers from 0 on."""
 
     place: tuple[str, ...]
     claim: tuple[int, ...]
@@ -106,7 +106,8 @@ class OwnedClaims(Model[State]):
             yield "BrokerForgets", (), s._replace(last=UNKNOWN, used=used)
 
     def _drop(self, s: State, p: int) -> State:
-        """The state after the process `p` has lost the shard. It sends no more claims of this ownership."""
+        """The state after the process `p` has lost the shard. It drops the claims of this ownership that it has not
+        sent."""
         kept = tuple(n if out else 0 for n, out in zip(s.held[p], s.out[p], strict=True))
         return s._replace(
             stage=changed(s.stage, p, "out"),
@@ -154,7 +155,10 @@ class OwnedClaims(Model[State]):
 
     @staticmethod
     def _end_open(s: State, committed: int, spared: int) -> State:
-        """End all open claims but `spared`. Claims up to `committed` were sent, others not; UNKNOWN: nobody knows."""
+        """End all open claims except `spared`. Claims up to number `committed` were sent, later ones were not.
+
+        If `committed` is UNKNOWN, nobody knows which claims were sent, and their items are held.
+        """
         places, claims = list(s.place), list(s.claim)
         for i, number in enumerate(s.claim):
             if number and number != spared:
@@ -170,7 +174,7 @@ class OwnedClaims(Model[State]):
 
     @staticmethod
     def _sent(s: State, p: int, number: int) -> tuple[Flags, ...]:
-        """The value of `out` after the process `p` has sent the claim."""
+        """The value of `out` after the process `p` has sent the claim `number`."""
         return changed(s.out, p, tuple(o or n == number for n, o in zip(s.held[p], s.out[p], strict=True)))
 
     def _claiming(self, s: State, p: int) -> Iterator[Step[State]]:

@@ -1,6 +1,6 @@
 """The model `docs/spec/SharedClaims.tla` in Python: competing processes claim due items under leases.
 
-Names of state, actions, invariants and safeguards are those of the TLA+ module; `test_tla.py` compares them.
+Variables, actions, invariants and safeguards have the names of the TLA+ module; `test_tla.py` compares them.
 """
 
 from __future__ import annotations

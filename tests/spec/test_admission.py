@@ -1,4 +1,5 @@
-"""`admission.py` accepts the sequences of protocol events that the models allow, and refuses others with a reason."""
+"""`admission.py` accepts the sequences of protocol events that the models allow, and refuses all others with a
+reason."""
 
 from __future__ import annotations
 
@@ -113,7 +114,7 @@ def test_a_behaviour_of_the_models_is_admitted(trace: list[Event]) -> None:
 
 @pytest.mark.parametrize(("reason", "trace"), BAD.items(), ids=BAD)
 def test_another_sequence_is_refused_with_the_reason(reason: str, trace: list[Event]) -> None:
-    """`why_refused` names the last event of each sequence, because the models do not allow this event."""
+    """The models forbid the last event of each sequence in BAD. `why_refused` gives the reason."""
     assert admits(trace[:-1])
     assert reason in (why_refused(trace) or "")
 
@@ -123,7 +124,7 @@ def test_shards_are_apart() -> None:
 
 
 def of_path(path: list[Step[Any]], before: Any) -> Iterator[Event]:
-    """The events of the steps on a model's path."""
+    """Convert the steps of a model's path to protocol events."""
     if "producer" not in before._fields:
         yield Event("accept", tuple(f"i{i + 1}" for i in range(len(before.place))))
     for action, who, after in path:
@@ -206,10 +207,10 @@ REFUSED = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "safeguard"), BROKEN, ids=[f"{model.name}-{name}" for model, name in BROKEN])
 def test_without_a_safeguard_a_promise_breaks(model: type[Model[Any]], safeguard: str) -> None:
-    """A model without a safeguard has a path that breaks a promise. The path is printed step by step.
+    """A model without a safeguard has a path that breaks a promise. The path can be printed step by step.
 
-    `admission.py` refuses an event of this path for the safeguards in `REFUSED`. For the other safeguards it allows all
-    events of the path.
+    For the safeguards in `REFUSED`, `admission.py` refuses an event of the path. For the other safeguards it accepts
+    the whole path.
     """
     found = without(model, safeguard)
     assert found.violated == model.safeguards[safeguard]
@@ -224,8 +225,8 @@ def test_each_refused_safeguard_is_one_of_its_model() -> None:
 
 
 def test_a_journal_becomes_events() -> None:
-    """A simulated store has two claims, a second apart. At the second, the lease of the first has ended. So `events_of`
-    returns a recovery before the second claim."""
+    """In a journal with two claims, the lease of the first has ended at the second. So `events_of` yields a
+    recovery before the second claim."""
     item = Item("a", 0, b"x")
     journal = [
         (0, 1_000_000, [Call(0, Schedule([item], "t1"))]),

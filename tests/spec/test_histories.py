@@ -1,4 +1,4 @@
-"""The models allow what the histories of the simulator did in the store."""
+"""What the simulator's histories did in the store is allowed by the models of the protocol."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ def judged(scenario: Scenario) -> tuple[Trace, list[str], int]:
 
 
 class Retry(RetryKind):
-    """The simulated world of retry topics over queues. The models check its histories."""
+    """The simulated world whose retry topics are queues. The models of the protocol judge each history."""
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
         return judged(scenario)
 
 
 class RetryLog(RetryLogKind):
-    """The simulated world of retry topics over logs, with transactions. The models check its histories."""
+    """The simulated world whose retry topics are logs with transactions, like those of Kafka. The models of the
+    protocol judge each history."""
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
         return judged(scenario)

@@ -23,14 +23,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.proof]
     ids=lambda value: value.name if isinstance(value, Model) else None,
 )
 def test_all_properties_hold_in_every_state(model: Model[Any], states: int) -> None:
-    """The test names the number of states, so that a model cannot lose states without notice."""
+    """All properties hold in every state. The expected number of states shows if a model lost some by mistake."""
     found = explore(model)
     assert found.violated is None, str(found)
     assert found.states == states
 
 
 def test_a_state_that_cannot_reach_the_end_is_found() -> None:
-    """Without tokens, a repeat does not return the claim whose reply was lost. That claim stays open for ever."""
+    """Without tokens, a repeat does not return the claim whose reply was lost, so this claim is open for ever.
+
+    The explorer reports that the model does not finish.
+    """
     found = explore(OwnedClaims(faults=1, broken="claim-without-token"))
     assert found.violated == FINISHES
     assert found.path[-1][0] == "RepeatClaim"

@@ -31,7 +31,7 @@ def variables_of(name: str) -> list[str]:
 
 
 def actions_of(name: str) -> set[str]:
-    """The names of the actions in `Next`, without `Finished`."""
+    """The names of the actions in the module's `Next`, except `Finished`."""
     (found,) = re.findall(r"^Next ==(.*?)^Spec ==", text_of(name), re.DOTALL | re.MULTILINE)
     return set(re.findall(r"(?:\\/|:)\s+([A-Z]\w+)", found)) - {"Finished"}
 
@@ -48,7 +48,7 @@ def safeguards_of(name: str) -> set[str]:
 
 
 class Checked(NamedTuple):
-    """The answer of the checker: the number of states, and the status, "ok" or a kind of failure."""
+    """What the checker reports: "ok" or a kind of failure, the number of states, and the whole JSON answer."""
 
     status: str
     states: int

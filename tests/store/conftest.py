@@ -37,7 +37,7 @@ def shared_fake() -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="session")
 def shared_client(real_server: TemporaryServer) -> Iterator[redis.Redis]:
-    """A client of the session's server. The server keeps the data of other tests."""
+    """A client of the session's server, which also has the data of other tests."""
     with client_for(real_server.url) as client:
         yield client
 

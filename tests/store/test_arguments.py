@@ -1,4 +1,4 @@
-"""The arguments of the scripts that store items, as the header of each script gives them."""
+"""The arguments of the scripts that store items are those which the header of each script describes."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ def test_arguments_are_those_of_the_header(operation: StoringOperation, argument
 
 
 def test_two_calls_have_different_tokens() -> None:
-    """The server never gives the answer of one call to another."""
+    """Two equal calls have different tokens, so the server does not answer the second with the answer of the first."""
     assert ScheduleFenced(ITEMS, Fence("w")).token != ScheduleFenced(ITEMS, Fence("w")).token
 
 
 def test_a_part_of_a_call_with_a_token_has_its_own_token() -> None:
-    """The token of a part is the caller's token, followed by the number of the part."""
+    """A call is split into a part for each shard. The token of a part is the caller's token and the number of the
+    part."""
     calls = next(schedule_fenced(Plans(3), [Item(str(n), 0, b"") for n in range(9)], Fence("w", 1), token="t"))
     assert [call.operation.token for call in calls] == ["t.0", "t.1", "t.2"]
     assert {call.shard for call in calls} == {0, 1, 2}

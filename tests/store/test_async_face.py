@@ -1,6 +1,6 @@
-"""The asyncio facade of the store, and the asyncio twins of its capabilities.
+"""The asyncio facade of the store, and the asyncio classes of its capabilities (twins).
 
-The tests call them through blocking wrappers, so that the cases of the blocking facade test them as well.
+The tests call both through blocking wrappers, so that the cases of the blocking facade test them as well.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ TWINS: dict[Any, Any] = {
 }
 
 
-# two halves are a task on a loop, and a dispatcher, which begins calls, waits in a thread
+# asyncio needs no begin: a caller awaits a task instead. Dispatchers, which begin calls, run in threads
 ONLY_BLOCKING = {"begin", "begin_accept"}
 
 
@@ -65,7 +65,8 @@ def loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 class OnALoop:
-    """Wraps an object: runs its coroutines on a loop while the caller waits. Other attributes are passed through."""
+    """Wraps an object: runs its coroutines on a loop while the caller waits. Other attributes are those of the
+    object."""
 
     def __init__(self, inner: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._inner, self._loop = inner, loop
@@ -94,7 +95,10 @@ class LogIntakeOnALoop(OnALoop):
 
 
 class AsyncBench(Bench):
-    """A conformance bench on the asyncio facade. Its `backend` is blocking: no asyncio facade waits for markers."""
+    """A test bench of the conformance suite on the asyncio facade.
+
+    Its `backend` is blocking, because no asyncio facade waits for markers.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, client: redis.Redis, url: str, namespace: str, shards: int
@@ -111,7 +115,7 @@ class AsyncBench(Bench):
         super().__init__(RedisBackend(client, Dialect(namespace)), shards, make_store)
 
     def capability(self, kind: Callable[[DelayStore], T]) -> T:
-        """The asyncio twin of a capability. For a capability without a twin, the wrapped facade."""
+        """The asyncio twin of a capability. If there is none, the capability on the wrapped facade."""
         twin: Any = TWINS.get(kind)
         if twin is None:
             return kind(self.store)
@@ -122,7 +126,7 @@ class AsyncBench(Bench):
 
 @pytest.mark.real
 class TestAsyncFace(StoreConformance):
-    """The asyncio facade and the asyncio twins of the capabilities on a real server, with the same cases."""
+    """The conformance suite on the asyncio facade and the asyncio twins of the capabilities, on a real server."""
 
     @pytest.fixture
     def make_bench(
@@ -134,7 +138,10 @@ class TestAsyncFace(StoreConformance):
 
 @pytest.mark.parametrize(("blocking", "on_a_loop"), [(DelayStore, AsyncDelayStore), *TWINS.items()])
 def test_the_asyncio_twin_has_the_same_methods(blocking: type, on_a_loop: type) -> None:
-    """The arguments and defaults are the same too. The twin lacks only methods that need a thread."""
+    """An asyncio class has the methods of its blocking class, with the same parameters and defaults.
+
+    It lacks only methods that need a thread.
+    """
     mine, theirs = methods_of(blocking), methods_of(on_a_loop)
     assert mine.keys() - theirs.keys() <= ONLY_BLOCKING
     assert not theirs.keys() - mine.keys()
@@ -143,7 +150,7 @@ def test_the_asyncio_twin_has_the_same_methods(blocking: type, on_a_loop: type) 
 
 
 def methods_of(kind: type) -> dict[str, list[tuple[str, Any, Any]]]:
-    """The name, kind and default of the parameters of each public method."""
+    """The name, kind and default of each parameter of each public method, by method."""
     return {
         name: [(one.name, one.kind, one.default) for one in inspect.signature(value).parameters.values()]
         for name, value in inspect.getmembers(kind, inspect.isfunction)

@@ -53,7 +53,7 @@ BAD_BODIES: dict[str, Any] = {"text": "text", "none": None, "mutable": bytearray
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.real)])
 def bench(request: pytest.FixtureRequest, namespace: str) -> Iterator[Bench]:
-    """A store in this process, or on a real server."""
+    """A test bench with a store in memory or on a real server."""
     if request.param == "memory":
         bench = Bench(MemoryBackend(1, clock="test"), 1)
     else:
@@ -67,7 +67,7 @@ def by_name(values: dict[str, Any]) -> pytest.MarkDecorator:
 
 
 def assert_rejected(bench: Bench, item: Item) -> None:
-    """The call raises, and no item of the batch is stored, not even a valid one."""
+    """Check that `schedule` and `replace` refuse the item, and that `schedule` stores no other item of the batch."""
     with pytest.raises(Rejected):
         bench.store.schedule([Item("good", 0, b""), item])
     with pytest.raises(Rejected):
@@ -89,7 +89,8 @@ def test_a_bad_id_is_refused_everywhere(bench: Bench, value: Any) -> None:
 
 @by_name(BAD_DUES)
 def test_a_bad_due_is_refused_everywhere(bench: Bench, value: Any) -> None:
-    """A due time must be whole ms from 1970 to 9999. schedule, reschedule, release, requeue, settle refuse others."""
+    """A due time must be whole ms from 1970 to 9999. schedule, reschedule, release, requeue and settle refuse all
+    others."""
     assert_rejected(bench, Item("a", value, b""))
     bench.put("x")
     claim = bench.claim()
@@ -128,12 +129,12 @@ def test_an_empty_ref_is_refused(bench: Bench) -> None:
 
 @by_name(BAD_BODIES)
 def test_a_body_is_bytes(bench: Bench, value: Any) -> None:
-    """The store does not encode text by itself, and does not keep a buffer that may change later."""
+    """Text and mutable buffers are refused as a body: the store does not encode text, and a buffer may change later."""
     assert_rejected(bench, Item("a", 0, value))
 
 
 def test_a_body_has_at_most_16_mebibytes(bench: Bench) -> None:
-    """One byte more is refused, in a new item and in the item that follows a recurring one."""
+    """A body with one byte more is refused, both in a new item and in a settlement."""
     bench.store.schedule([Item("fits", bench.now_ms, bytes(MAX_BODY_BYTES))])
     too_large = bytes(MAX_BODY_BYTES + 1)
     with pytest.raises(Rejected, match=str(MAX_BODY_BYTES)):
@@ -147,21 +148,21 @@ def test_a_body_has_at_most_16_mebibytes(bench: Bench) -> None:
 
 
 def test_a_long_value_is_not_quoted_in_full(bench: Bench) -> None:
-    """The error is short even if the value has a megabyte."""
+    """The error about an id of a megabyte has less than 300 characters."""
     with pytest.raises(Rejected) as caught:
         bench.store.schedule([Item("x" * 1_000_000, 0, b"")])
     assert len(str(caught.value)) < 300
 
 
 def test_an_unknown_topic_is_no_error(bench: Bench) -> None:
-    """Topics need no declaration: a pause of an empty topic applies to its later items."""
+    """Topics need no declaration. A topic without items can be paused, resumed and listed."""
     assert bench.store.pause("nobody") == 0
     assert bench.store.resume("never paused") == 0
     assert bench.store.list_items("due", topic="nothing").found == []
 
 
 def test_a_client_that_decodes_its_replies_is_refused() -> None:
-    """Bodies are bytes, so the client must not decode. The store refuses the client before it connects."""
+    """A client with `decode_responses` is refused before it connects, because bodies are bytes."""
     client = redis.Redis.from_url("redis://127.0.0.1:1", decode_responses=True)
     for target in (client, "redis://127.0.0.1:1?decode_responses=true"):
         with pytest.raises(ConfigError, match=r"decode_responses.*nothing was opened"):

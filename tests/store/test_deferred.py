@@ -18,7 +18,7 @@ pytestmark = pytest.mark.real
 
 
 def test_an_interrupted_caller_leaves_no_reply_to_others(real_server: TemporaryServer) -> None:
-    """When a caller is interrupted before it has read its replies, no other caller gets them."""
+    """If a caller is interrupted before it has read its replies, no other caller gets them."""
     with client_for(real_server.url) as client:
         connection: Any = client
         line = DeferredConnection(client)
@@ -32,7 +32,7 @@ def test_an_interrupted_caller_leaves_no_reply_to_others(real_server: TemporaryS
 
 
 def test_threads_may_begin_at_the_same_time(real_server: TemporaryServer, namespace: str) -> None:
-    """While threads wait for replies, each has its own connection."""
+    """Eight threads send calls at the same time. Each gets its own answer, because each has its own connection."""
     with open_store(real_server.url, namespace=namespace) as store, ThreadPoolExecutor(8) as pool:
         begun = pool.map(lambda _: store.begin([Call(0, Count())]).answers(), range(200))
         assert all(not isinstance(answer, Exception) for (answer,) in begun)

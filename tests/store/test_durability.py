@@ -1,7 +1,7 @@
 """What a killed server may lose, for each durability level, as docs/guarantees.md says. Real processes.
 
-After a SIGKILL the data that the server has written to the kernel is still there. So these tests limit the losses of a
-crash of the server. `tests/retry_topic/durability` tests a crash of the machine.
+After a SIGKILL of the server, the data that it has written to the kernel is still there. So these tests limit the
+losses of a crash of the server. `tests/retry_topic/durability` tests a crash of the machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Ledger:
 
 
 def work_until_killed(server: TemporaryServer, durability: str, after_s: float) -> Ledger:
-    """Schedule and settle under load while the server is killed."""
+    """Schedule and settle items until the server is killed, after `after_s` seconds. Return what the client knows."""
     ledger = Ledger()
     killer = threading.Timer(after_s, server.sigkill)
     with open_store(server.url, durability=durability) as store, contextlib.suppress(StoreUnavailable):
@@ -59,7 +59,10 @@ def work_until_killed(server: TemporaryServer, durability: str, after_s: float) 
 
 
 def lost(server: TemporaryServer, ledger: Ledger, until_s: float) -> set[str]:
-    """Ids acknowledged by this time and not settled that are missing after a restart over the same folder."""
+    """Restart the server over the same folder. Return the ids that are missing then.
+
+    Only ids count that were acknowledged by `until_s` and never settled.
+    """
     server.restart()
     kept = [i for i, at in ledger.acknowledged_s.items() if at <= until_s and i not in ledger.settled]
     assert len(kept) >= BATCH
@@ -70,7 +73,7 @@ def lost(server: TemporaryServer, ledger: Ledger, until_s: float) -> set[str]:
 
 
 def test_fsync_loses_nothing_acknowledged() -> None:
-    """Each batch is on disk before it is acknowledged."""
+    """With `fsync`, each batch is on disk before it is acknowledged, so a killed server loses none."""
     with temporary_server(fsync="always") as server:
         ledger = work_until_killed(server, "fsync", 1.0)
         assert len(ledger.acknowledged_s) >= 3 * BATCH
@@ -78,7 +81,7 @@ def test_fsync_loses_nothing_acknowledged() -> None:
 
 
 def test_everysec_loses_at_most_two_seconds() -> None:
-    """All items acknowledged more than 2 s before the crash are there."""
+    """With `everysec`, a killed server has all items that were acknowledged more than 2 s before."""
     with temporary_server() as server:
         ledger = work_until_killed(server, "everysec", 3.0)
         killed_s = max(ledger.acknowledged_s.values())
@@ -87,7 +90,8 @@ def test_everysec_loses_at_most_two_seconds() -> None:
 
 
 def test_a_write_that_is_not_confirmed_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its replica a write is executed and reported as in doubt. A repeat stores no second item."""
+    """If the replica is down, a write is executed and reported as in doubt. A repeat under the same token stores no
+    second item."""
     monkeypatch.setattr(durability, "CONFIRM_MS", 100)
     with temporary_server(tcp=True) as primary, client_for(primary.url) as client:
         with temporary_server(replica_of=primary) as replica:
@@ -105,7 +109,8 @@ def test_a_write_that_is_not_confirmed_is_in_doubt(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_embedded_store_syncs_as_its_level_asks(tmp_path: Path) -> None:
-    """With "fsync" the server syncs every batch at once, so thirty batches take far less than thirty seconds."""
+    """With "fsync" an embedded server syncs each batch at once. A sync each second would need thirty seconds for
+    thirty batches."""
     began_s = time.monotonic()
     with open_store(f"embedded:{tmp_path}", durability="fsync") as store:
         for n in range(30):

@@ -38,14 +38,14 @@ class AsyncSums(AsyncCapability):
 
 
 def test_a_blocking_method_runs_its_plan() -> None:
-    """Positional and keyword arguments reach the plan."""
+    """A method that `blocking` makes passes positional and keyword arguments to its plan."""
     with open_store("memory:") as store:
         assert Sums(store).add_up([1, 2]) == 3
         assert Sums(store).add_up(numbers=[1, 2], twice=True) == 6
 
 
 def test_an_asyncio_method_runs_the_same_plan() -> None:
-    """The asyncio method awaits the calls of its backend."""
+    """A method that `awaited` makes runs the plan, and awaits the calls of its backend."""
 
     class Backend:
         async def execute(self, calls: list[Call[Any]], now_ms: int | None = None) -> list[Any]:
@@ -59,7 +59,7 @@ def test_an_asyncio_method_runs_the_same_plan() -> None:
 
 
 def test_a_method_looks_like_its_plan() -> None:
-    """`help` and editors show the arguments and the docstring."""
+    """A method that is made from a plan has the plan's name, arguments and docstring, which `help` and editors show."""
     for method in (Sums.add_up, AsyncSums.add_up):
         assert (method.__name__, method.__doc__) == ("add_up", "The sum of the numbers.")
         assert list(inspect.signature(method).parameters) == ["plans", "numbers", "twice"]
@@ -75,7 +75,7 @@ def test_a_wrong_argument_is_a_type_error() -> None:
 
 
 def test_a_plan_without_calls_needs_no_round_trip() -> None:
-    """The facade returns the plan's answer at once."""
+    """If a plan makes no calls, the facade returns the plan's result, even if the store is closed."""
 
     def nothing() -> Generator[list[Call[Any]], list[Any], str]:
         return "done"
@@ -87,7 +87,7 @@ def test_a_plan_without_calls_needs_no_round_trip() -> None:
 
 
 def test_an_error_goes_before_a_doubt() -> None:
-    """If one call failed and another is in doubt, the error is raised. A doubt would mean that no call failed."""
+    """If one call failed and another is in doubt, the error is raised. An `InDoubt` alone means that no call failed."""
     doubt, error = InDoubt("written, but perhaps not safe"), StoreUnavailable("away")
     with pytest.raises(StoreUnavailable, match="away"):
         values_of([doubt, 1, error])

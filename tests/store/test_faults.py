@@ -1,4 +1,5 @@
-"""A server is away, full, a replica, locked, or loses replies: what the error says, and what did not change."""
+"""What the store's error says, and what did not change, if a server is away, full, a replica, locked, or loses
+replies."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def proxy(real_server: TemporaryServer) -> Iterator[FaultyProxy]:
 
 @pytest.fixture
 def bench(proxy: FaultyProxy, namespace: str) -> Iterator[Bench]:
-    """A store behind a proxy. The library is loaded, and the connection is made."""
+    """A test bench with a store behind a proxy. The function library is loaded, and the connection is open."""
     with client_for(proxy.url) as client:
         bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
         bench.store.counts()
@@ -51,10 +52,11 @@ def bench(proxy: FaultyProxy, namespace: str) -> Iterator[Bench]:
 
 
 class TestLostReplies:
-    """The server executes a call, but its reply is lost. A repeat gets the same answer, and nothing is doubled."""
+    """The server executes a call, but its reply is lost. The client repeats it and gets the same answer; nothing is
+    doubled."""
 
     def lose(self, proxy: FaultyProxy, script: str, call: Callable[[], Any]) -> Any:
-        """Make a call whose first reply the proxy drops."""
+        """Make a call whose first reply the proxy drops. Return the answer of the client's repeat."""
         before = proxy.counts.dropped_replies
         proxy.drop_next_reply(containing=f"_{script}\r\n".encode())
         answer = call()
@@ -62,14 +64,14 @@ class TestLostReplies:
         return answer
 
     def test_schedule(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """The repeat answers STORED, not DUPLICATE."""
+        """If the reply to `schedule` is lost, the repeat returns STORED, not DUPLICATE."""
         items = [Item(f"i{n}", bench.now_ms, b"") for n in range(3)]
         stored = self.lose(proxy, "schedule", lambda: bench.store.schedule(items))
         assert stored.outcomes == [Outcome.STORED] * 3
         assert bench.store.counts().ever == {("accepted", ""): 3}
 
     def test_claim(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """The repeat gets the batch of the lost reply, and the other items stay."""
+        """If the reply to a claim is lost, the repeat returns the same batch, and the other items stay due."""
         bench.put(*(f"i{n}" for n in range(10)))
         claim = self.lose(proxy, "claim", lambda: bench.claim(3))
         assert [item.id for item in claim.items] == ["i0", "i1", "i2"]
@@ -77,7 +79,7 @@ class TestLostReplies:
         assert bench.settle_all(claim) == [Outcome.DONE] * 3
 
     def test_settle(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """The repeat answers DONE, not STALE, for each kind of settlement."""
+        """If the reply to `settle` is lost, the repeat returns DONE, not STALE, for each kind of settlement."""
         bench.put("a", "b", "c", "d")
         claim = bench.claim()
         ends: list[Settlement] = [Done("a"), Next("b", bench.now_ms + 9), Dead("c", "x"), Done("zz")]
@@ -87,7 +89,7 @@ class TestLostReplies:
         assert bench.states("a", "b", "c", "d") == [None, "due", "dead", "leased"]
 
     def test_change(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """The repeat answers DONE, not ABSENT."""
+        """If the reply to `cancel` or `requeue` is lost, the repeat returns DONE, as the first call did."""
         bench.put("a", in_ms=50)
         assert self.lose(proxy, "change", lambda: bench.store.cancel(["a"])) == [Outcome.DONE]
         bench.bury("d")
@@ -95,14 +97,14 @@ class TestLostReplies:
         assert self.lose(proxy, "change", lambda: bench.store.requeue(requeue)) == [Outcome.DONE]
 
     def test_extend(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """After a lost reply, the repeat of `extend` gives the answer of the first call."""
+        """If the reply to `extend` is lost, the repeat returns the answer of the first call."""
         bench.put("a")
         claim = bench.claim(lease_ms=10)
         assert self.lose(proxy, "extend", lambda: bench.store.extend(claim, ["a"], 500)) == [Outcome.DONE]
         assert bench.one("a").score_ms == bench.now_ms + 500
 
     def test_push(self, proxy: FaultyProxy, bench: Bench, shared_client: Any, namespace: str) -> None:
-        """After the repeat the item is in the queue once."""
+        """If the reply to a push is lost, the repeat pushes nothing more, so each item is in the queue once."""
         items = [Item(f"i{n}", bench.now_ms, encode_push("L", "q", [b"%d" % n])) for n in range(5)]
         bench.store.schedule(items)
         pushed = self.lose(proxy, "publish", lambda: ServerPush(bench.store).push(prefix=f"{namespace}/"))
@@ -117,7 +119,8 @@ class TestLostReplies:
         assert self.lose(proxy, "counts", bench.store.counts).total("due") == 1
 
     def test_a_caller_that_gives_up_may_repeat_under_its_token(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """After too many lost replies the error is transient and in doubt. The caller's repeat gets the same answer."""
+        """After three lost replies the caller gets a transient error. A repeat under the caller's token gets the
+        first answer."""
         for _ in range(3):
             proxy.drop_next_reply(containing=b"_schedule\r\n")
         item = Item("a", bench.now_ms, b"")
@@ -128,7 +131,7 @@ class TestLostReplies:
         assert bench.store.schedule([item], token="mine").outcomes == [Outcome.STORED]
 
     def test_only_the_lost_calls_of_a_batch_are_repeated(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """Several calls are sent in one round trip. Each call is executed once."""
+        """Several calls are sent in one round trip, and one reply is lost. Each call is executed once."""
         proxy.drop_next_reply(containing=b"_schedule\r\n")
         calls: list[Call[Any]] = [Call(0, Schedule([Item(f"i{n}", bench.now_ms, b"")])) for n in range(5)]
         answers = bench.store.execute([*calls, Call(0, Count())])
@@ -137,7 +140,8 @@ class TestLostReplies:
 
 
 def test_a_server_that_is_away_is_a_transient_error() -> None:
-    """Opening the store raises an error that advises what to do. Nothing was sent, so nothing was executed."""
+    """If the server is down, opening a store raises a transient error. It says that nothing was sent and to repeat
+    the call."""
     for scheme in (f"redis://127.0.0.1:{free_port()}/0", "unix:///nowhere/server.sock"):
         with pytest.raises(StoreUnavailable, match=r"no connection.*nothing was sent.*repeat") as caught:
             open_store(scheme)
@@ -172,7 +176,8 @@ def test_a_server_that_is_away_is_a_transient_error() -> None:
 def test_a_failed_connection_says_whether_anything_was_sent(
     reply: Exception, writes: bool, sent: bool, words: str
 ) -> None:
-    """The error says one of three: nothing was sent, a read changed nothing, or a write may have been executed."""
+    """The error says one of three things: nothing was sent, a read changed nothing, or a write may have been
+    executed."""
     translated = faults.translate(reply, writes=writes, sent=sent)
     assert isinstance(translated, StoreUnavailable)
     assert words in str(translated)
@@ -180,7 +185,8 @@ def test_a_failed_connection_says_whether_anything_was_sent(
 
 
 def test_a_write_that_was_sent_once_stays_in_doubt() -> None:
-    """The reply was lost, and the repeats reached no server. So the call may have been executed."""
+    """If a write's reply was lost, and the repeats reached no server, the error says that the write may have been
+    executed."""
     trips = Dialect("n").round_trips([Call(0, Schedule([Item("a", 0, b"")], token="t"))], None)
     lost, refused = redis.ConnectionError("Connection closed by server."), redis.ConnectionError("connecting to h.")
     next(trips)
@@ -206,7 +212,7 @@ def test_a_call_without_a_connection_was_not_sent() -> None:
 
 
 def test_a_server_that_goes_and_comes_back_is_used_again() -> None:
-    """Calls fail while the server is down. Afterwards they work, with all stored data."""
+    """Calls fail while the server is down. After its restart they succeed, with all stored data."""
     with temporary_server() as server, client_for(server.url) as client:
         bench = Bench(RedisBackend(client, Dialect("n")), 1)
         bench.put("a")
@@ -221,9 +227,10 @@ def test_a_server_that_goes_and_comes_back_is_used_again() -> None:
 
 @pytest.mark.parametrize("functions", [True, pytest.param(False, id="without functions")])
 def test_a_full_server_can_be_drained(functions: bool) -> None:
-    """At `maxmemory` new items are refused and change nothing. Claims and settlements continue and free memory.
+    """At `maxmemory` new items are refused and change nothing. Claims and settlements still work and free memory.
 
-    A flag of the functions allows this. For EVALSHA scripts the server judges the first write, which here removes data.
+    For functions, a flag allows this. For EVALSHA scripts the server decides at the first write, which here removes
+    data.
     """
     with temporary_server() as server, client_for(server.url) as client:
         bench = Bench(RedisBackend(client, Dialect("n", functions=functions)), 1)
@@ -251,7 +258,7 @@ def test_a_full_server_can_be_drained(functions: bool) -> None:
 
 @pytest.mark.slow
 def test_a_replica_takes_no_writes_and_can_be_read() -> None:
-    """The error of a write tells the user to connect to the primary. Reads succeed."""
+    """On a replica reads succeed, and a write raises an error that says to connect to the primary."""
     with temporary_server(tcp=True) as primary, temporary_server(replica_of=primary) as replica:
         with client_for(primary.url) as client:
             bench = Bench(RedisBackend(client, Dialect("n")), 1)
@@ -270,7 +277,7 @@ def test_a_replica_takes_no_writes_and_can_be_read() -> None:
 
 @pytest.mark.parametrize("password", ["", ":wrong@"], ids=["missing", "wrong"])
 def test_a_wrong_password_is_no_transient_error(password: str) -> None:
-    """A retry cannot help, so the error is not transient."""
+    """A missing or wrong password raises an error that is not transient, because a repeat cannot help."""
     with temporary_server(tcp=True) as server:
         with redis.Redis.from_url(server.url) as admin:
             admin.config_set("requirepass", "secret")
@@ -323,7 +330,7 @@ def test_a_wrong_kind_of_key_is_an_error_that_changes_nothing(shared_client: Any
     ids=str,
 )
 def test_every_error_is_one_of_ours(error: Exception, kind: type[WheelSchedError]) -> None:
-    """Each error says the cause, what was not changed, and the next step."""
+    """Each error of the client or server becomes an error of wheel-sched, with a text that explains it."""
     translated = faults.translate(error)
     assert type(translated) is kind
     assert len(str(translated)) > 40

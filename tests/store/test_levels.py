@@ -1,4 +1,4 @@
-"""Durability levels without a server: which servers are refused, what a write waits for, which answers are in doubt."""
+"""Durability levels without a server: which servers are refused, what a write waits for, which writes are in doubt."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ REWRITING = AT_REST.replace(b"in_progress:0", b"in_progress:1")
 def test_a_level_the_server_cannot_keep_is_refused(
     level: Durability, info: dict[str, Any], settings: Any, problem: str | None
 ) -> None:
-    """A server that cannot keep the level is refused. The error says which setting to change."""
+    """If the server's settings cannot keep the durability level, the server is refused. The error says what to
+    change."""
     refusal = level.refusal(info, settings)
     if problem is None:
         assert refusal is None
@@ -78,7 +79,10 @@ def test_a_level_the_server_cannot_keep_is_refused(
 
 
 def test_a_server_that_is_making_its_first_file_may_be_asked_again() -> None:
-    """`CONFIG SET appendonly yes` takes effect once the first file exists. A crash before that loses everything."""
+    """While the server writes its first append-only file, the refusal is transient.
+
+    `CONFIG SET appendonly yes` protects nothing before this file exists.
+    """
     refusal = Durability("fsync").refusal({"aof_rewrite_in_progress": "1", "aof_base_size": "0"}, SAFE)
     assert isinstance(refusal, StoreUnavailable)
 
@@ -130,7 +134,8 @@ def test_a_server_that_is_making_its_first_file_may_be_asked_again() -> None:
 def test_an_answer_that_confirms_too_little_is_in_doubt(
     level: Durability, replies: list[Any], doubt: str | None
 ) -> None:
-    """The item was written, so the error says to repeat the call with the same id."""
+    """A write that the server does not confirm at its level is in doubt. The error says to repeat it with the same
+    token or id."""
     found = level.doubt(replies)
     if doubt is None:
         assert found is None
@@ -141,7 +146,10 @@ def test_an_answer_that_confirms_too_little_is_in_doubt(
 
 @pytest.mark.parametrize(("reply_s", "confirm_ms"), [(None, 5_000), (30.0, 5_000), (5.0, 4_000), (0.001, 1)])
 def test_a_confirmation_is_shorter_than_the_timeout_of_the_client(reply_s: float | None, confirm_ms: int) -> None:
-    """If the client timed out first, its error would not say what was confirmed."""
+    """The server waits for replicas for a shorter time than the client waits for the reply.
+
+    If the client timed out first, its error could not say how many replicas confirmed.
+    """
     with redis.Redis(socket_timeout=reply_s) as client:
         dialect = RedisBackend(client, Dialect("n", "replicated")).dialect
     assert dialect.level.confirmation("key")[-1] == ("WAIT", 1, confirm_ms)
@@ -150,9 +158,9 @@ def test_a_confirmation_is_shorter_than_the_timeout_of_the_client(reply_s: float
 
 
 def test_a_write_that_failed_is_reported_before_one_in_doubt() -> None:
-    """The calls go to several shards.
+    """If a write failed on one shard and is in doubt on another, the failure is raised.
 
-    If only the error in doubt were raised, a caller would believe that all shards were written.
+    If only the doubt were raised, a caller would believe that all shards were written.
     """
     doubt, refused = InDoubt("written, but"), StoreUnavailable("nothing was sent")
     for answers in ([doubt, refused], [1, refused, doubt]):
@@ -164,13 +172,14 @@ def test_a_write_that_failed_is_reported_before_one_in_doubt() -> None:
 
 @pytest.mark.parametrize("values", [("paranoid", 1), ("replicated", 0), ("replicated", True)])
 def test_an_unknown_level_is_refused(values: tuple[str, int]) -> None:
-    """The error lists the known levels, or names the wrong number of replicas."""
+    """An unknown durability level or a wrong number of replicas is refused. The error names the known levels or the
+    number."""
     with pytest.raises(ConfigError, match=r"everysec|replicas"):
         Dialect("n", *values)
 
 
 def test_both_facades_refuse_a_server_without_config() -> None:
-    """The imitation has no CONFIG. Neither facade accepts `fsync` without a check."""
+    """Neither facade accepts `fsync` on a server that has no CONFIG, because the setting cannot be checked."""
     with pytest.raises(StoreError, match="'fsync'"):
         open_store(fakeredis.FakeRedis(), durability="fsync")
     with pytest.raises(StoreError, match="'fsync'"):
@@ -178,7 +187,11 @@ def test_both_facades_refuse_a_server_without_config() -> None:
 
 
 def test_every_call_that_writes_protected_data_waits_for_its_level() -> None:
-    """The test has all operations. Readers never wait. Writers wait, except those in `NOT_WAITED_FOR`."""
+    """Of all operations of the store, those that write wait for the durability level, except the ones in
+    `NOT_WAITED_FOR`.
+
+    Operations that only read never wait.
+    """
     modules = [import_module(f"wheel_sched.store.{room.folder}") for room in ROOMS]
     modules += [
         import_module(f"{package.__name__}.{one.name}")

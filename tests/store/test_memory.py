@@ -1,4 +1,4 @@
-"""Parts of the memory store: its clock, its waiters, its answers, its threads, its sorted set."""
+"""Parts of the memory store: its clock, waiters, remembered answers, threads, and sorted set."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def server_time_store(wall: Wall) -> DelayStore:
 
 
 def test_server_time_is_the_wall_clock_in_microseconds(wall: Wall) -> None:
-    """Answers have microseconds. Due times are compared with whole milliseconds, rounded down."""
+    """The store's time has microseconds. Due times are compared with whole milliseconds, rounded down."""
     store = server_time_store(wall)
     wall.us += 999
     store.schedule([Item("a", WALL_US // 1000 + 1, b"")])
@@ -57,14 +57,15 @@ def test_server_time_is_the_wall_clock_in_microseconds(wall: Wall) -> None:
 
 
 def test_server_time_refuses_a_given_now(wall: Wall) -> None:
-    """The memory store refuses a `now` in server time, as a server does."""
+    """If the memory store runs on its own clock, it refuses a call with `now_ms`, as a server does."""
     store = server_time_store(wall)
     (answer,) = store.backend.execute([Call(0, Count())], now_ms=5)
     assert isinstance(answer, NamespaceMismatch)
 
 
 def test_answers_are_kept_for_a_minute(wall: Wall) -> None:
-    """After a minute the token counts as new, so an existing id is a duplicate."""
+    """The store remembers the answer to a token for a minute. Later the call counts as new, so a stored id is a
+    duplicate."""
     store = server_time_store(wall)
     item = Item("a", WALL_US // 1000, b"")
     store.schedule([item], token="t")
@@ -75,7 +76,7 @@ def test_answers_are_kept_for_a_minute(wall: Wall) -> None:
 
 
 def test_one_failing_call_leaves_the_others_alone(wall: Wall) -> None:
-    """Each call has its own answer or exception."""
+    """If one of several calls fails, its place in the answers has the exception, and the other calls are answered."""
     store = server_time_store(wall)
     one, two, three = store.execute([Call(0, Get(["a"])), Call(7, Get(["a"])), Call(0, Count())])
     assert one == [None]
@@ -84,7 +85,8 @@ def test_one_failing_call_leaves_the_others_alone(wall: Wall) -> None:
 
 
 def test_a_frozen_shard_takes_no_writes() -> None:
-    """During maintenance a shard is frozen. Callers can still read it, and restore into it."""
+    """During maintenance a shard is frozen. It refuses writes, but it can be read, and items can be restored into
+    it."""
     backend = MemoryBackend(1, clock="test")
     bench = Bench(backend, 1)
     bench.put("a")
@@ -98,7 +100,7 @@ def test_a_frozen_shard_takes_no_writes() -> None:
 
 
 def test_attempt_counts_are_listed_by_expiry() -> None:
-    """A backup reads the counts of a memory store as it reads those of a server."""
+    """A memory store lists attempt counts by their expiry, as a server does, so that a backup can read them."""
     store = open_store("memory:")
     year_5000_ms = 95_617_584_000_000
     AttemptCounts(store).raise_to(
@@ -110,7 +112,7 @@ def test_attempt_counts_are_listed_by_expiry() -> None:
 
 
 def test_an_operation_that_memory_cannot_do_is_an_error() -> None:
-    """A memory store has no maintenance of shards, because it ends with its process."""
+    """A memory store refuses operations for the maintenance of shards, because it ends with its process."""
     (answer,) = open_store("memory:").execute([Call(0, Freeze("freeze", ["why"]))])
     assert isinstance(answer, StoreError)
     assert "nothing was frozen" in str(answer)
@@ -123,7 +125,8 @@ def test_an_unknown_clock_is_refused() -> None:
 
 
 def test_a_waiter_wakes_when_an_earlier_head_arrives() -> None:
-    """Another thread stores the item. The waiter gets the shard and the due time before its wait times out."""
+    """A thread waits for a marker while another thread stores an earlier item. The waiter wakes and gets the item's
+    due time."""
     store = open_store("memory:", shards=3)
     backend = store.backend
     marks = {window.shard: window.mark for window in store.windows(0)}
@@ -139,7 +142,7 @@ def test_a_waiter_wakes_when_an_earlier_head_arrives() -> None:
 
 @pytest.mark.parametrize("how", ["close", "interrupt", "close the backend"])
 def test_a_blocked_wait_can_be_ended(how: str) -> None:
-    """The wait returns {} at once, and so does every later wait of the same waiter."""
+    """`close` or `interrupt` ends a blocked wait. It returns {}, and so does every later wait of the same waiter."""
     backend = MemoryBackend(1, clock="test")
     waiter = backend.waiter(0, 0)
     answers: list[object] = []
@@ -190,7 +193,7 @@ steps = st.lists(
 
 @given(steps, st.integers(0, 9), st.integers(0, 20), st.integers(0, 60))
 def test_a_sorted_set_is_a_sorted_dict(steps: list[tuple[str, int, int]], score: int, limit: int, last: int) -> None:
-    """Every read gives the same answer as a sort of all entries."""
+    """After any additions and removals, every read of the sorted set gives what sorting all entries gives."""
     tree, plain = SortedSet(), dict[bytes, int]()
     for verb, number, at in steps:
         member = b"%d" % number
@@ -214,7 +217,7 @@ def test_a_sorted_set_is_a_sorted_dict(steps: list[tuple[str, int, int]], score:
 
 
 def test_a_sorted_set_of_many_blocks_keeps_its_order() -> None:
-    """Blocks are split and emptied, for any order of additions and removals."""
+    """The entries stay sorted while the set's blocks are split and emptied."""
     tree = SortedSet()
     count = 8 * BLOCK
     for n in range(count):

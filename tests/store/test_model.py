@@ -1,7 +1,7 @@
 """Random histories of calls, compared with a model of plain dicts; and the memory store, compared with a server.
 
-The model has no sorted sets, scripts or records: an item is a dict entry with a state. After every step each id has the
-state and score of the model, and the counters equal the numbers of items.
+In the model, an item is a dict entry with a state. After every step the store must have the model's state and score of
+each id, and its counters must equal the model's numbers of items.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Model:
 
 @dataclass
 class Pair:
-    """Two backends that must give the same answer to every call."""
+    """Two backends that must give equal answers to every call."""
 
     first: Backend
     second: Backend
@@ -467,7 +467,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def _run(make_backend: Callable[[], Backend], share: int) -> None:
-    """Run the state machine with this share of the profile's number of examples."""
+    """Run the state machine for `1 / share` of the profile's number of examples, at least 5."""
     machine = type("Machine", (StoreMachine,), {"make_backend": staticmethod(make_backend)})
     examples = max(5, settings().max_examples // share)
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40))
@@ -488,7 +488,7 @@ def test_the_imitation_keeps_to_the_model(shared_fake: redis.Redis, namespace: s
 
 @pytest.mark.real
 def test_memory_and_server_answer_alike(shared_client: redis.Redis, namespace: str) -> None:
-    """The same history on both gives the same answer to every call, and both agree with the model."""
+    """A memory store and a server answer a random history alike, and both agree with the model."""
     numbers = itertools.count()
 
     def pair() -> Backend:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     ids=lambda pair: f"{pair[0]}-{pair[1]}",
 )
 def parking(request: pytest.FixtureRequest) -> Parking:
-    """A bench for parked messages, on each store."""
+    """A test bench for parked messages, on each kind of store."""
     kind, shards = request.param
     if kind == "memory":
         return Parking(Bench(MemoryBackend(shards, clock="test"), shards))
@@ -35,7 +35,8 @@ def parking(request: pytest.FixtureRequest) -> Parking:
 
 
 def test_a_backup_keeps_parked_messages(parking: Parking, tmp_path: Path) -> None:
-    """Restored messages are parked again. The head is unknown, so the next message that succeeds counts as the head."""
+    """After a restore, parked messages are parked again. The head of the key is unknown, so the next message that
+    succeeds counts as the head."""
     parking.close("a")
     parking.park("b", "c")
     write_backup(parking.store, tmp_path / "file", namespace="n")

@@ -1,4 +1,4 @@
-"""Random histories of an ordered key, compared with a model, a plain list. Memory and scripts give the same answers."""
+"""Random histories of two ordering keys, compared with a model that is a plain list."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ steps = st.lists(
 
 
 class Key:
-    """The model of one key: its head, the messages parked behind it, and how the others ended."""
+    """The model of one key: its head, the messages parked behind the head, and the messages that have ended."""
 
     def __init__(self) -> None:
         self.head: str | None = None
@@ -131,7 +131,8 @@ class History:
             key.known.add(base)
 
     def length(self, place: int) -> int:
-        """The number of parked messages that the store counts, with those released by hand before their turn."""
+        """How many parked messages of the key the store counts, including those that were released by hand before
+        their turn."""
         return next((key.parked for key in self.ordered.closed(SCOPE) if key.lock == self.names[place]), 0)
 
     def end(self, key: Key, base: str, action: str) -> None:
@@ -153,7 +154,7 @@ class History:
         key.follow()
 
     def check(self) -> None:
-        """The store has the keys of the model, and every parked message is held in order."""
+        """Check that the store has the heads of the model, and that every parked message is held in order."""
         heads = {key.lock: key.head for key in self.ordered.closed(SCOPE)}
         wanted = {name: key.head for name, key in zip(self.names, self.keys, strict=True) if key.head is not None}
         assert heads == wanted
@@ -175,7 +176,7 @@ def run(store: DelayStore, history: list[tuple[str, int, int]]) -> None:
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(history=steps)
 def test_memory_follows_the_model(history: list[tuple[str, int, int]]) -> None:
-    """As in the model, a key has one head, its messages are parked in order, and none is lost."""
+    """In the memory store as in the model, a key has one head, its messages are parked in order, and none is lost."""
     run(DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: 1_000_000).open(), history)
 
 
@@ -194,7 +195,7 @@ def served(request: pytest.FixtureRequest) -> Callable[[], DelayStore]:
 @settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(history=steps)
 def test_the_script_follows_the_model(served: Callable[[], DelayStore], history: list[tuple[str, int, int]]) -> None:
-    """The scripts on the imitation of a server follow the model."""
+    """The store's scripts, on the imitation of a server, behave as the model."""
     run(served(), history)
 
 
@@ -204,5 +205,5 @@ def test_the_script_follows_the_model(served: Callable[[], DelayStore], history:
 def test_the_script_follows_the_model_on_a_server(
     served: Callable[[], DelayStore], history: list[tuple[str, int, int]]
 ) -> None:
-    """The scripts on a real server follow the model too."""
+    """The store's scripts, on a real server, behave as the model."""
     run(served(), history)

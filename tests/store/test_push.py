@@ -1,4 +1,4 @@
-"""The script that claims items also pushes them: each exactly once. An item that cannot be pushed is not lost."""
+"""A script claims due items and pushes each exactly once. An item that cannot be pushed is not lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def list_item(bench: Bench, item_id: str, target: str) -> Item:
 
 
 def test_items_reach_their_streams_and_leave_the_store(bench: Bench, client: Any, namespace: str) -> None:
-    """The fields arrive byte by byte, once. Refs and counters show that the items have left."""
+    """A push adds each item to its stream once, with all fields byte for byte. The item, its refs and its counts
+    leave the store."""
     fields = (b"k\0", bytes(range(256)), b"", b"")
     bench.store.schedule([stream_item(bench, "a", "s", *fields), stream_item(bench, "b", "s")])
     pushed = ServerPush(bench.store).push(prefix=f"{namespace}/", create=True)
@@ -58,7 +59,7 @@ def test_items_reach_their_streams_and_leave_the_store(bench: Bench, client: Any
 
 
 def test_nothing_is_pushed_before_its_due(bench: Bench, client: Any, namespace: str) -> None:
-    """One millisecond before the due time nothing is pushed."""
+    """A push 1 ms before an item's due time does not push the item."""
     item = list_item(bench, "a", "q")
     item.due_ms = bench.now_ms + 1
     bench.store.schedule([item])
@@ -69,7 +70,10 @@ def test_nothing_is_pushed_before_its_due(bench: Bench, client: Any, namespace: 
 
 
 def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str) -> None:
-    """A repeat under the same token answers the same due times. Refused items wait again when their lease ends."""
+    """A repeat of a push under the same token returns the same due times and pushes nothing.
+
+    A refused item is due again when its lease ends.
+    """
     bench.store.schedule([list_item(bench, "a", "q"), Item("b", bench.now_ms, b"no push form")])
     first = ServerPush(bench.store).push(prefix=f"{namespace}/", lease_ms=500, token="t")
     again = ServerPush(bench.store).push(prefix=f"{namespace}/", lease_ms=500, token="t")
@@ -103,7 +107,8 @@ def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str
 def test_an_item_that_cannot_be_pushed_is_reported_and_kept(
     bench: Bench, client: Any, namespace: str, body: bytes, why: str
 ) -> None:
-    """The script claims an item with a bad body or target, and reports it. The caller settles it."""
+    """An item with a bad body or target is claimed and reported with the reason, and the caller settles it. Others
+    are pushed."""
     client.rpush(f"{namespace}/list", "x")
     client.xadd(f"{namespace}/stream", {"a": "b"})
     client.set(f"{namespace}/text", "x")
@@ -124,8 +129,8 @@ def test_an_item_that_cannot_be_pushed_is_reported_and_kept(
 
 @pytest.mark.parametrize("kind", ["S", "L"])
 def test_nothing_is_pushed_to_our_own_keys_beside_topics(bench: Bench, client: Any, namespace: str, kind: Any) -> None:
-    """A broker keeps a key for each published id. The script refuses a push to this key, because a later publish with
-    the id would then answer "was sent"."""
+    """A broker keeps a key for each published id. The script refuses a push to such a key, because a later publish
+    with that id would then be taken for a repeat."""
     mark = f"{{{namespace}-orders}}:wheel-sched:sent:2:yy:orders"
     bench.store.schedule([Item("a", bench.now_ms, encode_push(kind, mark, [b"k", b"v"][: 2 if kind == "S" else 1]))])
     (refused,) = ServerPush(bench.store).push(create=True).refused
@@ -134,7 +139,8 @@ def test_nothing_is_pushed_to_our_own_keys_beside_topics(bench: Bench, client: A
 
 
 def test_streams_can_be_capped(bench: Bench, client: Any, namespace: str) -> None:
-    """MAXLEN is approximate: the server removes only whole nodes."""
+    """A push with `maxlen` trims its stream, approximately: the server removes only whole nodes of the stream's
+    tree."""
     for _ in range(4):
         bench.store.schedule([stream_item(bench, f"i{n}", "s") for n in range(200)])
         assert len(ServerPush(bench.store).push(500, prefix=f"{namespace}/", create=True, maxlen=10).dues_ms) == 200
@@ -164,7 +170,8 @@ def test_a_push_recovers_leases_and_obeys_the_epoch(bench: Bench, namespace: str
 
 @pytest.mark.real
 def test_a_target_the_user_may_not_touch_loses_nothing(shared_client: Any, real_server: Any, namespace: str) -> None:
-    """The script reports the refusal and continues, because it has already taken items out of the store."""
+    """If the server's user may not write to a target, the script reports the item as refused and pushes the other
+    items."""
     import redis
 
     shared_client.execute_command("ACL", "SETUSER", namespace, "on", ">pw", "+@all", f"~{{{namespace}:*", "~allowed*")
@@ -182,7 +189,7 @@ def test_a_target_the_user_may_not_touch_loses_nothing(shared_client: Any, real_
 
 
 def test_memory_has_nothing_to_push_to() -> None:
-    """The memory store raises an error, and the item stays."""
+    """A push from the memory store raises an error, and the item stays due."""
     bench = Bench(MemoryBackend(1, clock="test"), 1)
     bench.put("a")
     with pytest.raises(StoreError, match="one-script hand-over"):

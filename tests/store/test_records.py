@@ -1,4 +1,4 @@
-"""Records and operations as values. A read gives what was written, and unreadable bytes raise an error."""
+"""Records and operations as values. Reading returns what was written, and unreadable bytes raise an error."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_other_bytes_are_no_record(raw: bytes) -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"1:", b"2:1:0:0:0:", b"1:x:0:0:0:", b"1:1:0:0:", b"\xff" * 30])
 def test_a_damaged_record_is_an_error(raw: bytes) -> None:
-    """A damaged record raises an error that has the record's length and start."""
+    """Reading a damaged record raises an error with the record's length and first bytes."""
     with pytest.raises(StoreError, match="unreadable record"):
         read_record(raw)
 
@@ -83,7 +83,8 @@ def test_other_bytes_are_no_push_form(raw: bytes) -> None:
 
 
 def test_tokens_are_unique_also_after_a_fork() -> None:
-    """A forked child has its own tokens. Otherwise the server would take its calls for repeats of its parent's."""
+    """A forked child makes other tokens than its parent. Otherwise the server would take the child's calls for
+    repeats."""
     tokens = [new_token() for _ in range(1000)]
     read, write = os.pipe()
     pid = os.fork()
@@ -99,7 +100,7 @@ def test_tokens_are_unique_also_after_a_fork() -> None:
 
 
 def test_schedule_sends_triples() -> None:
-    """An item is sent as its id, its due time or nothing, and the rest of its record."""
+    """`Schedule` sends each item as three arguments: its id, its due time or nothing, and the rest of its record."""
     call = Schedule([Item("a", 5, b"x", "t"), Item("b", None, b"", "", ("r", "s"), "q")])
     assert call.argv() == [b"a", 5, b"1:0:0:tx", b"b", "", b"0:1:3:qr\ns"]
 
@@ -119,14 +120,19 @@ def test_settle_sends_the_done_first_and_answers_in_order() -> None:
 
 
 def test_change_sends_quintuples() -> None:
-    """A change without a version applies to any version. A reason is cut to one bounded line."""
+    """`Change` sends each change as five arguments. Without a version it applies to any version. A reason is sent
+    as one line."""
     item = Item("b", 3, b"x")
     call = Change([Alteration("a", "r", 5), Alteration("b", "p", 3, 2, item), Alteration("c", "h", "x\ny")])
     assert call.argv() == [b"a", "r", 5, "", b"", b"b", "p", 3, 2, b"0:0:0:x", b"c", "h", b"x y", "", b""]
 
 
 def test_claim_reads_the_answer_of_the_script() -> None:
-    """The answer has number, time, epoch and heads, then the id, due time and record of each item."""
+    """The answer of the claim script has the claim's number, the time, the epoch, the next due time and the next lease
+    end.
+
+    Then follow the id, the due time and the record of each item.
+    """
     claim = ClaimDue(2, 1000).parse([4, 9000, 2, -1, 10, b"\xff", 8, b"1:3:1:0:0:tbody"], 1)
     assert (claim.shard, claim.number, claim.epoch, claim.due_head_ms, claim.lease_head_ms) == (1, 4, 2, None, 10)
     (item,) = claim.items
@@ -134,7 +140,7 @@ def test_claim_reads_the_answer_of_the_script() -> None:
 
 
 def test_a_reason_is_one_bounded_line() -> None:
-    """A reason is one line of bounded length, for any text of an exception, even text that UTF-8 cannot encode."""
+    """Any text of an exception becomes a reason of one line and bounded length, even text that UTF-8 cannot encode."""
     assert bounded_reason("a\nb") == b"a b"
     assert len(bounded_reason("é" * 10_000)) == 1000
     assert bounded_reason("\ud800") == b"\\ud800"

@@ -1,4 +1,5 @@
-"""The scripts on a server: damaged records, loading, two versions of this package, and namespaces that do not fit."""
+"""The scripts on a server: damaged records, loading, two versions of this package, and namespaces with other
+settings."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def bench(client: Any, namespace: str) -> Bench:
 
 @pytest.mark.parametrize("damage", [None, b"", b"garbage", b"2:1:0:0:0:x", b"1:1:0:0:"])
 def test_an_unreadable_record_is_quarantined(bench: Bench, client: Any, namespace: str, damage: bytes | None) -> None:
-    """The item is dead with its reason, is counted and never claimed, and blocks no other item."""
+    """An item with an unreadable record becomes dead with the reason when it is due. It is never claimed and blocks
+    no other item."""
     bench.put("bad", "good", topic="t")
     body = shard_keys(namespace, 0)[3]
     if damage is None:
@@ -58,7 +60,7 @@ def test_an_unreadable_record_is_quarantined(bench: Bench, client: Any, namespac
 
 
 def test_a_damaged_item_can_be_read_and_listed(bench: Bench, client: Any, namespace: str) -> None:
-    """Listings show the damaged item unchanged."""
+    """`get` and listings show an item with a damaged record, with the bytes as they are."""
     bench.put("bad", in_ms=50)
     client.hset(shard_keys(namespace, 0)[3], "bad", b"garbage")
     assert (bench.one("bad").reason, bench.one("bad").body) == ("unreadable record", b"garbage")
@@ -67,7 +69,10 @@ def test_a_damaged_item_can_be_read_and_listed(bench: Bench, client: Any, namesp
 
 
 def test_every_key_carries_the_shards_hash_tag(bench: Bench, client: Any, namespace: str) -> None:
-    """By this tag a cluster keeps a shard on one node. An emptied shard keeps metadata, marker and answers."""
+    """All keys of a shard have the same hash tag, so a cluster keeps a shard on one node.
+
+    A shard without items keeps only its metadata, its marker and answers that expire.
+    """
     bench.put("a", "b", topic="t", refs=("r",))
     bench.store.pause("t")
     bench.store.resume("t")
@@ -85,7 +90,7 @@ def test_every_key_carries_the_shards_hash_tag(bench: Bench, client: Any, namesp
 
 
 def test_two_versions_share_a_namespace(client: Any, namespace: str) -> None:
-    """Each version of this package claims items that the other has stored. Neither overwrites the other's functions."""
+    """Two versions of this package claim each other's items. Neither overwrites the other's functions on the server."""
     now, then = Dialect(namespace), Dialect(namespace, variant="another release")
     assert library("another release").name != library().name
     one, two = Bench(RedisBackend(client, now), 1), Bench(RedisBackend(client, then), 1)
@@ -134,7 +139,8 @@ def test_a_user_without_functions_gets_scripts(real_server: Any, shared_client: 
 def run_round_trips(
     dialect: Dialect, calls: list[Call[Any]], reply: Callable[[Send], list[Any]]
 ) -> tuple[list[int | str], list[Any]]:
-    """Answer as the server does. Returns how many commands each step sent, and the answers of the calls."""
+    """Let `reply` answer each step as a server would. Return how many commands each step sent, and the answers of
+    the calls."""
     trips = dialect.round_trips(calls, None)
     sent: list[int | str] = []
     try:
@@ -148,7 +154,7 @@ def run_round_trips(
 
 
 def test_a_library_that_vanishes_each_time_is_given_up() -> None:
-    """One call loads the library a bounded number of times, whatever the server answers."""
+    """If the server never finds the function library, a call loads it a few times and then raises an error."""
     import redis
 
     gone = redis.exceptions.NoScriptError("No matching script")
@@ -161,7 +167,8 @@ def test_a_library_that_vanishes_each_time_is_given_up() -> None:
 
 
 def test_a_lost_call_is_repeated_twice() -> None:
-    """Each repeat comes after a pause, under the same token, and without the other calls of the batch.
+    """A call whose reply is lost is repeated twice, each time after a pause and without the other calls of the batch.
+
     Then the error is raised.
     """
     import redis
@@ -176,7 +183,8 @@ def test_a_lost_call_is_repeated_twice() -> None:
 
 
 def test_a_call_that_must_not_wait_longer_takes_one_timeout() -> None:
-    """The call is not repeated after a timeout. A broken connection costs no time, so the call is repeated then."""
+    """With `repeat_timeouts=False`, a call is not repeated after a timeout. After a broken connection, which costs
+    no time, it is repeated."""
     import redis
 
     calls: list[Call[Any]] = [Call(0, Find("r", 5))]
@@ -191,7 +199,8 @@ def test_a_call_that_must_not_wait_longer_takes_one_timeout() -> None:
 
 @pytest.mark.parametrize(("shards", "clock"), [(2, "test"), (1, "server")])
 def test_a_namespace_with_other_settings_is_refused(client: Any, namespace: str, shards: int, clock: str) -> None:
-    """If the shard count or the clock differs, nothing is changed, and the error says which settings it found."""
+    """If a namespace was created with another shard count or clock, opening it fails and changes nothing. The error
+    names the namespace's own setting."""
     bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
     bench.put("a")
     now = None if clock == "server" else bench.clock
@@ -203,7 +212,7 @@ def test_a_namespace_with_other_settings_is_refused(client: Any, namespace: str,
 
 
 def test_a_flushed_namespace_is_not_created_again(client: Any, namespace: str) -> None:
-    """A write to a deleted namespace raises an error."""
+    """A write to a namespace whose keys were deleted raises an error."""
     bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
     client.delete(shard_keys(namespace, 0)[0])
     with pytest.raises(NamespaceMismatch, match="flushed"):
@@ -211,7 +220,8 @@ def test_a_flushed_namespace_is_not_created_again(client: Any, namespace: str) -
 
 
 def test_a_frozen_namespace_takes_no_writes(client: Any, namespace: str) -> None:
-    """During maintenance a namespace is frozen. Callers can still read it, and restore into it."""
+    """During maintenance a namespace is frozen. It refuses writes, but it can be read, and items can be restored
+    into it."""
     bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
     bench.put("a")
     found = bench.one("a")
@@ -252,7 +262,11 @@ def test_a_namespace_that_would_break_the_keys_is_refused(namespace: str) -> Non
 
 
 def test_records_without_a_place_are_found_and_held(bench: Bench, client: Any, namespace: str) -> None:
-    """An id that has a record but no state becomes held. An id without a record is removed. Others do not change."""
+    """`Mend` gives a state to an item that has none: held, or dead for a dead letter. An item with two states gets
+    one.
+
+    It removes an id without a record, and changes no other item.
+    """
     keys = shard_keys(namespace, 0)
     due, body, held, dead = keys[1], keys[3], keys[5], keys[7]
     bench.put("sound", "lost", "empty", "twice", in_ms=50, topic="t")
@@ -274,7 +288,8 @@ def test_records_without_a_place_are_found_and_held(bench: Bench, client: Any, n
 
 
 def test_the_ids_of_an_open_epoch_are_forgotten_after_a_week(bench: Bench, client: Any, namespace: str) -> None:
-    """The ids are forgotten at once when the epoch is closed. Then only the number of the epoch stays."""
+    """A writer fence keeps the ids of an open epoch for a week at most. When the epoch is closed, only its number
+    is kept."""
     WriterFences(bench.store).schedule([Item("a", bench.now_ms, b"")], Fence("query", 2))
     seen = f"{{{namespace}:0}}:seen:2:query".encode()
     assert 0 < client.ttl(seen) <= 7 * 86_400

@@ -1,4 +1,4 @@
-"""A process that kept running while the number of shards changed cannot write by the old number."""
+"""A process that was running while the number of shards changed cannot write by the old number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from wheel_sched.store.maintenance.reshard import reshard
 
 
 def test_a_process_from_before_a_reshard_is_refused(redis_url: str) -> None:
-    """The process would write to the wrong shard, so its writes are refused. Its reads still work."""
+    """After a reshard, writes of a process with the old number of shards are refused, because they may go to a wrong
+    shard.
+
+    Its reads still work.
+    """
     with open_store(redis_url) as before:
         before.schedule([Item("a", 1, b"x")])
         reshard(before.backend, 3)

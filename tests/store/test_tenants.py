@@ -1,4 +1,7 @@
-"""The two kinds of users that the store is made for, in their smallest form: without keys or scripts of their own."""
+"""The two kinds of users for which the store is made, in their smallest form: a scheduler of jobs and a task queue.
+
+Neither has keys or scripts of its own.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def bench(request: pytest.FixtureRequest, namespace: str) -> Bench:
 
 
 class TestJobs:
-    """A scheduler stores its jobs: id, next run time or none, state, tags."""
+    """A scheduler stores its jobs as items: id, next run time or none, state, tags."""
 
     @staticmethod
     def job(bench: Bench, job_id: str, in_ms: int | None, runs: int = 0, tags: tuple[str, ...] = ()) -> Item:
@@ -39,7 +42,8 @@ class TestJobs:
         return Item(job_id, due_ms, json.dumps({"runs": runs}).encode(), "jobs", tags)
 
     def test_a_recurring_job_has_its_successor_in_the_same_step(self, bench: Bench) -> None:
-        """At any time the store has exactly one item for the job."""
+        """One settlement ends a run and stores the job's next run. So the store always has exactly one item for the
+        job."""
         bench.store.schedule([self.job(bench, "j", MINUTE_MS)])
         for run in range(5):
             bench.clock.advance(MINUTE_MS)
@@ -53,7 +57,8 @@ class TestJobs:
         assert bench.store.counts().now == {("due", "jobs"): 1}
 
     def test_a_scheduler_that_died_loses_no_run(self, bench: Bench) -> None:
-        """Another scheduler gets the run when the lease ends. A late settlement of the dead one changes nothing."""
+        """If a scheduler dies during a run, another gets the run when the lease ends. A late settlement of the
+        first one changes nothing."""
         bench.store.schedule([self.job(bench, "j", 0)])
         dead = bench.claim(lease_ms=1000)
         bench.clock.advance(1000)
@@ -65,7 +70,7 @@ class TestJobs:
         assert bench.states("j") == [None]
 
     def test_a_paused_job_has_no_due(self, bench: Bench) -> None:
-        """The store keeps and lists the job, and does not hand it out until it is resumed with its next run time."""
+        """The store keeps a paused job and lists it, and does not hand it out until it gets a new run time."""
         bench.store.schedule([self.job(bench, "j", 5)])
         assert bench.store.replace(self.job(bench, "j", None, 3)) == Outcome.DONE
         bench.clock.advance(10 * MINUTE_MS)
@@ -76,7 +81,7 @@ class TestJobs:
         assert [item.id for item in bench.claim().items] == ["j"]
 
     def test_jobs_are_found_by_tag(self, bench: Bench) -> None:
-        """The search also finds jobs in flight and paused jobs."""
+        """A search by tag also finds jobs in flight and paused jobs."""
         jobs = [self.job(bench, f"j{n}", 0 if n else None, tags=("nightly", f"n{n}")) for n in range(3)]
         bench.store.schedule(jobs)
         bench.claim(1)
@@ -84,7 +89,8 @@ class TestJobs:
         assert bench.store.find("n2") == ["j2"]
 
     def test_two_writers_of_one_job_do_not_overwrite_each_other(self, bench: Bench) -> None:
-        """The change of the second writer is refused, because the job has another version by then."""
+        """Two writers have read one version of a job. The first writer's change gives the job a new version, so the
+        second writer's change is refused."""
         bench.store.schedule([self.job(bench, "j", 50)])
         seen = bench.one("j").version
         assert bench.store.replace(self.job(bench, "j", 60), if_version=seen) == Outcome.DONE
@@ -92,7 +98,7 @@ class TestJobs:
         assert bench.one("j").score_ms == bench.now_ms + 60
 
     def test_a_job_removed_while_it_runs_does_not_return(self, bench: Bench) -> None:
-        """The run may end. The next run of the job is not stored."""
+        """If a job is removed during a run, the run may end, and the job's next run is not stored."""
         bench.store.schedule([self.job(bench, "j", 0, tags=("t",))])
         claim = bench.claim()
         assert bench.store.cancel(["j"]) == [Outcome.CANCELLED]
@@ -100,7 +106,7 @@ class TestJobs:
         assert (bench.states("j"), bench.store.find("t")) == ([None], [])
 
     def test_a_job_that_cannot_be_loaded_is_quarantined(self, bench: Bench) -> None:
-        """The store keeps the job with its reason and body. After the repair it is released."""
+        """The store keeps a job that cannot be loaded, with the reason. After a repair the job can be released."""
         bench.store.schedule([self.job(bench, "j", 0)])
         bench.store.settle(bench.claim(), [Held("j", "quarantine: no module named 'jobs'")])
         assert bench.one("j").reason == "quarantine: no module named 'jobs'"
@@ -109,7 +115,7 @@ class TestJobs:
 
 
 class TestTasks:
-    """The store holds the messages of a task queue, each with the list to which it goes."""
+    """The store holds the messages of a task queue. Each message names the list to which the server pushes it."""
 
     @staticmethod
     def message(bench: Bench, task_id: str, queue: str, in_ms: int = 0) -> Item:
@@ -125,7 +131,7 @@ class TestTasks:
         return client
 
     def test_each_message_reaches_its_queue_once(self, client: Any, namespace: str) -> None:
-        """BRPOP takes the messages from the list in order of eta, and each message once."""
+        """Messages are pushed to their list in the order of their due times, and each message once."""
         bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
         bench.store.schedule([self.message(bench, f"t{n}", "q", n) for n in (3, 1, 2)])
         for _ in range(5):
@@ -137,7 +143,11 @@ class TestTasks:
         assert bench.store.counts().ever == {("accepted", "q"): 3, ("completed", "q"): 3}
 
     def test_a_queue_of_a_wrong_type_loses_nothing(self, client: Any, namespace: str) -> None:
-        """The message is dead and reported, and other queues get theirs. After a repair the message is sent."""
+        """If the key of a list has another type, a push refuses the list's message and still serves other lists. The
+        caller makes the refused message a dead letter.
+
+        When the key is deleted and the dead letter is requeued, the next push puts the message on the list.
+        """
         bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
         client.set(f"{namespace}/bad", "not a list")
         bench.store.schedule([self.message(bench, "a", "bad"), self.message(bench, "b", "good")])
@@ -154,7 +164,8 @@ class TestTasks:
         bench.check()
 
     def test_a_task_is_revoked_by_its_id(self, bench: Bench) -> None:
-        """A ref finds the item, whatever retry count and eta are in its id."""
+        """A task is found and cancelled by its id, which is a ref of the item. The item's own id also has a retry
+        count."""
         bench.store.schedule([self.message(bench, "a", "q", 5), self.message(bench, "b", "q", 5)])
         assert bench.store.cancel(bench.store.find("a"), route="a") == [Outcome.DONE]
         bench.clock.advance(5)

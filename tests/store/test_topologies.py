@@ -45,7 +45,8 @@ class Receiver:
 
 
 def released(store: DelayStore, count: int) -> list[tuple[str, int]]:
-    """Schedule `count` items over the next half second. Returns which ones a dispatcher releases, and how late."""
+    """Schedule `count` items over the next half second. Return the ids that a dispatcher releases, and how late in
+    ms."""
     receiver = Receiver(count)
     with Dispatcher(store, receiver):
         start_ms = store.now_ms() + 200
@@ -55,7 +56,7 @@ def released(store: DelayStore, count: int) -> list[tuple[str, int]]:
 
 
 def test_a_namespace_spreads_over_a_cluster(cluster: RedisCluster, namespace: str) -> None:
-    """Every operation works on shards of both nodes, and the counters are correct."""
+    """All operations work on shards of both nodes of a cluster, and the counters are correct."""
     with open_store(cluster, namespace=namespace, shards=SHARDS) as store:
         now_ms = store.now_ms()
         ids = [f"i{n}" for n in range(300)]
@@ -76,7 +77,8 @@ def test_a_namespace_spreads_over_a_cluster(cluster: RedisCluster, namespace: st
 
 
 def test_a_dispatcher_releases_from_every_node_of_a_cluster(cluster: RedisCluster, namespace: str) -> None:
-    """An item that is scheduled after the start is released once and never early, on any shard."""
+    """Items that are stored after the dispatcher's start are released once and never early, from every shard of a
+    cluster."""
     with open_store(cluster, namespace=namespace, shards=SHARDS) as store:
         arrived = released(store, 600)
     assert len({item_id for item_id, _ in arrived}) == len(arrived) == 600
@@ -84,7 +86,8 @@ def test_a_dispatcher_releases_from_every_node_of_a_cluster(cluster: RedisCluste
 
 
 def test_a_lost_library_is_loaded_again_on_every_node(cluster: RedisCluster, namespace: str) -> None:
-    """After a FUNCTION FLUSH of the whole cluster the next call of each shard works."""
+    """After a FUNCTION FLUSH on all nodes of a cluster, the next call of each shard loads the library again and
+    succeeds."""
     with open_store(cluster, namespace=namespace, shards=SHARDS) as store:
         for node in cluster.get_primaries():
             node.redis_connection.function_flush()
@@ -95,7 +98,8 @@ def test_a_lost_library_is_loaded_again_on_every_node(cluster: RedisCluster, nam
 def test_a_client_made_by_sentinel_leads_to_the_primary(
     primary: TemporaryServer, sentinel_port: int, namespace: str
 ) -> None:
-    """The store and the dispatcher's listener ask Sentinel where the primary is."""
+    """With a client from Sentinel, the store and the dispatcher's listener connect to the primary that Sentinel
+    names."""
     sentinel = Sentinel([("127.0.0.1", sentinel_port)])
     client = sentinel.master_for("main")
     with open_store(client, namespace=namespace) as store:
@@ -109,7 +113,8 @@ def test_a_client_made_by_sentinel_leads_to_the_primary(
 
 
 def test_a_listener_outlives_a_slot_without_a_server(cluster: RedisCluster, namespace: str) -> None:
-    """The client's own error would end the listener thread, so the store turns it into a transient error."""
+    """If no node serves a shard's hash slot, the store raises a transient error, which does not end the listener
+    thread."""
     with open_store(cluster, namespace=namespace) as store:
         slots = cluster.nodes_manager.slots_cache
         served = slots.pop(cluster.keyslot(f"{{{namespace}:0}}:mark"))
@@ -121,7 +126,7 @@ def test_a_listener_outlives_a_slot_without_a_server(cluster: RedisCluster, name
 def test_a_slot_that_is_being_moved_is_a_transient_error(
     cluster: RedisCluster, cluster_nodes: list[TemporaryServer], namespace: str
 ) -> None:
-    """The cluster answers TRYAGAIN until the key has been moved. After that the call succeeds."""
+    """While a hash slot is moved to another node, a call raises a transient error. After the move the call succeeds."""
     slot = cluster.keyslot(f"{{{namespace}:0}}:meta")
     with open_store(cluster, namespace=namespace) as store:
         item = Item("a", store.now_ms(), b"x", "orders")

@@ -1,6 +1,7 @@
 """Fixtures: a test of a timer runs on both facades and every core, and where possible on real and on virtual time.
 
-A test is written once, in synchronous steps, against a `Facade`. The fixture closes the facade's timers.
+A facade hides whether the timer is a `SystemTimer` or an `AsyncTimer`. A test is written once, in synchronous steps,
+against a `Facade`. The fixture closes the facade's timers.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Facade(ABC):
 
     @abstractmethod
     def wait(self, coroutine_or_state: Any) -> Any:
-        """Call a method and return its result. On asyncio the method is a coroutine."""
+        """Return the result of a method call. On asyncio the call gives a coroutine, which is run first."""
 
     def now_ms(self) -> int:
         return self.clock.monotonic_ms()
@@ -108,7 +109,7 @@ class ThreadFacade(Facade):
             timer.close()
 
     def _next_wake_ms(self) -> float:
-        """The time at which the first reaper wakes. Call it only while all reapers sleep."""
+        """The earliest time at which a reaper thread wakes. Call it only while all reapers sleep."""
         left_ms = (timer._sleeps_until - timer.clock.monotonic_ms() for timer in self._timers if not timer.closed)
         return self.now_ms() + min(left_ms, default=math.inf)
 
@@ -175,7 +176,8 @@ def loop_of(kind: str) -> asyncio.AbstractEventLoop:
 
 
 def made(kind: str) -> Iterator[Facade]:
-    """Make a facade of a kind, such as "threads" or "asyncio-virtual". "threads/pure" also names the core."""
+    """Make a facade of a kind, such as "threads" or "asyncio-virtual". A kind such as "threads/pure" also selects
+    the core."""
     kind, _, core = kind.partition("/")
     with pytest.MonkeyPatch.context() as patch:
         if core:
@@ -197,14 +199,14 @@ def made_of(kind: str) -> Iterator[Facade]:
 
 VIRTUAL = [f"{kind}/{core}" for kind in ("threads-virtual", "asyncio-virtual") for core in sorted(CORES)]
 REAL = ["threads", "asyncio", *([] if sys.platform == "win32" else ["uvloop"])]
-# Real time costs real time: on the core that programs get always, on the other one in the slow layer.
+# Tests in real time are slow. They always run on the core that programs get, on others only in the slow layer.
 OTHER_CORES = [core for core in sorted(CORES) if CORES[core] is not TimingWheel]
 REAL_OTHERS = [pytest.param(f"{kind}/{core}", marks=pytest.mark.slow) for core in OTHER_CORES for kind in REAL]
 
 
 @pytest.fixture(params=VIRTUAL)
 def virtual(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """Each facade on virtual time, with every core. The test can check exact times."""
+    """Each facade on virtual time, with every core. A test with this fixture can check exact times."""
     yield from made(request.param)
 
 

@@ -1,4 +1,4 @@
-"""Timers on event loops of several kinds: coroutines as callbacks, and one handle of the loop for all timers."""
+"""Timers on event loops of several kinds. Callbacks may be coroutines, and all timers share one handle of the loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_coroutine_function_is_awaited(loops: Any) -> None:
-    """On every kind of loop, the timer awaits the coroutine and is RUNNING until the coroutine has ended."""
+    """On every kind of loop, a coroutine function as callback is awaited. Its timer is RUNNING until the coroutine
+    ends."""
     timer, steps = loops.timer(), []
     name: ContextVar[str] = ContextVar("name", default="nobody")
 
@@ -32,7 +33,7 @@ def test_a_coroutine_function_is_awaited(loops: Any) -> None:
 
 
 def test_any_number_of_timers_costs_the_loop_one_handle(loop_facade: Any) -> None:
-    """A thousand timers need one `call_later`, and none when all are cancelled."""
+    """A thousand timers need one `call_later` of the loop, and none when all timers are cancelled."""
     timer = loop_facade.timer()
     handles = [timer.schedule(1000 - number, print) for number in range(500)]
     handles += [timer.schedule(1000 + number, print) for number in range(500)]
@@ -45,7 +46,7 @@ def test_any_number_of_timers_costs_the_loop_one_handle(loop_facade: Any) -> Non
 
 
 def test_a_long_batch_lets_the_loop_breathe(loop_facade: Any) -> None:
-    """A thousand timers are due in one tick. Other callbacks of the loop run in between."""
+    """While a thousand timers of one tick run, other callbacks of the loop run in between."""
     timer, events = loop_facade.timer(), []
     for _ in range(1000):
         timer.schedule(5, events.append, "timer")
@@ -63,7 +64,7 @@ def test_a_long_batch_lets_the_loop_breathe(loop_facade: Any) -> None:
 
 
 def test_a_plain_callback_may_return_an_awaitable(loop_facade: Any) -> None:
-    """The awaitable may be a future, or come from a partial of a coroutine function."""
+    """If a plain callback returns an awaitable, here a future, its timer is RUNNING until the awaitable is done."""
     timer = loop_facade.timer()
     future = loop_facade.loop.create_future()
     handle = timer.schedule(1, lambda: future)
@@ -75,7 +76,7 @@ def test_a_plain_callback_may_return_an_awaitable(loop_facade: Any) -> None:
 
 
 def test_close_leaves_running_coroutines_to_wait_closed(loop_facade: Any) -> None:
-    """`close` returns at once. `wait_closed` returns when the last coroutine has ended."""
+    """`close` returns while a callback's coroutine still runs. `wait_closed` returns when the coroutine has ended."""
     timer, steps = loop_facade.timer(), []
 
     async def run() -> None:
@@ -91,7 +92,7 @@ def test_close_leaves_running_coroutines_to_wait_closed(loop_facade: Any) -> Non
 
 
 def test_a_coroutine_of_the_timer_may_close_it_and_wait(loop_facade: Any) -> None:
-    """`wait_closed` does not wait for the coroutine that calls it."""
+    """If a callback's coroutine awaits `wait_closed`, this does not wait for that coroutine itself."""
     timer, steps = loop_facade.timer(), []
 
     async def run() -> None:
@@ -124,13 +125,14 @@ def test_it_is_an_async_context_manager() -> None:
 
 
 def test_without_a_loop_there_is_no_timer() -> None:
-    """The error is the one that asyncio raises for its own objects."""
+    """Without a running loop, `AsyncTimer()` raises the error that asyncio raises for its own objects."""
     with pytest.raises(RuntimeError, match="no running event loop"):
         AsyncTimer()
 
 
 def test_a_loop_whose_clock_stands_still_while_a_callback_works_makes_no_timer_early(facade: Any) -> None:
-    """uvloop's `time()` stands still within a turn. 20 ms of work before the call must not shorten the delay."""
+    """uvloop's `time()` does not change while a callback runs. If a callback works for 20 ms and then schedules a
+    timer, the timer's delay is not shortened."""
     timer, ran_ns = facade.timer(), []
 
     def work() -> None:
@@ -145,7 +147,7 @@ def test_a_loop_whose_clock_stands_still_while_a_callback_works_makes_no_timer_e
 
 
 def test_timers_on_a_virtual_loop_are_exact_for_years() -> None:
-    """In three virtual years each daily run comes in its millisecond, while asyncio's own sleeps work too."""
+    """In three virtual years each daily run is in its millisecond, while a sleep of asyncio spans the whole time."""
 
     async def main() -> list[int]:
         loop = asyncio.get_running_loop()

@@ -15,7 +15,7 @@ CANCELLED, RUNNING, FIRED = EntryState.CANCELLED, EntryState.RUNNING, EntryState
 
 
 def test_a_cancelled_timer_does_not_run(virtual: Any) -> None:
-    """The timer drops its callback and arguments at once."""
+    """A cancelled timer never runs, and drops its callback and arguments at once."""
 
     class Argument:
         pass
@@ -33,7 +33,7 @@ def test_a_cancelled_timer_does_not_run(virtual: Any) -> None:
 
 
 def test_cancelling_twice_or_late_changes_nothing(virtual: Any) -> None:
-    """CANCELLED stays CANCELLED and FIRED stays FIRED."""
+    """A second `cancel` leaves a timer CANCELLED, and a `cancel` after the run leaves it FIRED."""
     timer, fired = virtual.timer(), []
     twice, late = timer.schedule(10, fired.append, 1), timer.schedule(5, fired.append, 2)
     assert [twice.cancel(), twice.cancel()] == [CANCELLED, CANCELLED]
@@ -42,7 +42,7 @@ def test_cancelling_twice_or_late_changes_nothing(virtual: Any) -> None:
 
 
 def test_a_callback_cannot_cancel_itself_any_more(virtual: Any) -> None:
-    """In a callback, `cancel` of its own timer returns RUNNING."""
+    """If a callback cancels its own timer, `cancel` returns RUNNING."""
     timer, answers = virtual.timer(), []
     handle = timer.schedule(5, lambda: answers.append(handle.cancel()))
     virtual.pass_ms(5)
@@ -51,7 +51,8 @@ def test_a_callback_cannot_cancel_itself_any_more(virtual: Any) -> None:
 
 @pytest.mark.parametrize("position", range(5))
 def test_a_callback_cancels_its_siblings_of_the_same_tick(virtual: Any, position: int) -> None:
-    """Of the timers of its tick, earlier ones have fired and later ones never fire. Source: folly's CancelTimeout."""
+    """A callback cancels all timers of its tick. Earlier ones have fired, and later ones never fire. The case is
+    from folly: CancelTimeout."""
     timer, fired, answers = virtual.timer(), [], []
     handles: list[Any] = []
 
@@ -68,7 +69,8 @@ def test_a_callback_cancels_its_siblings_of_the_same_tick(virtual: Any, position
 
 
 def test_cancelling_all_leaves_nothing_to_wake_up_for(virtual: Any) -> None:
-    """After a thousand cancels the reaper wakes at most once. Kafka's wakes once per bucket."""
+    """After a thousand timers were cancelled, the reaper or loop wakes at most once. Kafka's reaper wakes once per
+    bucket."""
     timer = virtual.timer()
     handles = [timer.schedule(10 + number, print) for number in range(1000)]
     assert {handle.cancel() for handle in handles} == {CANCELLED}
@@ -83,7 +85,7 @@ def test_cancelling_all_leaves_nothing_to_wake_up_for(virtual: Any) -> None:
 
 
 def test_an_idle_timer_does_not_wake_up(virtual: Any) -> None:
-    """With one timer that is due in an hour, the reaper does not wake up in that hour."""
+    """If the only timer is due in an hour, the reaper or loop does not wake up before."""
     timer, fired = virtual.timer(), []
     timer.schedule(3_600_000, fired.append, 1)
     virtual.pass_ms(1)
@@ -95,7 +97,7 @@ def test_an_idle_timer_does_not_wake_up(virtual: Any) -> None:
 
 
 def test_an_earlier_timer_goes_first(virtual: Any) -> None:
-    """An earlier timer ends the sleep for a later timer."""
+    """A new timer that is due earlier ends the sleep for a later one."""
     timer, fired = virtual.timer(), []
     timer.schedule(1000, fired.append, "later")
     virtual.pass_ms(10)
@@ -116,7 +118,8 @@ def test_cancel_and_wait_answers_at_once_when_nothing_runs(virtual: Any) -> None
 
 
 def test_cancel_and_wait_waits_for_the_coroutine(loop_facade: Any) -> None:
-    """`cancel_and_wait` returns when the coroutine has ended. A call by the coroutine itself does not wait."""
+    """`cancel_and_wait` returns when the timer's coroutine has ended. If the coroutine itself calls it, it does not
+    wait."""
     timer, steps = loop_facade.timer(), []
 
     async def run() -> None:
@@ -132,7 +135,10 @@ def test_cancel_and_wait_waits_for_the_coroutine(loop_facade: Any) -> None:
 
 
 def test_a_finalizer_may_cancel_a_timer_whenever_it_runs(virtual: Any) -> None:
-    """The garbage collector may run the finalizer during the wheel's work. Timers of one tick are the worst case."""
+    """The garbage collector may call a finalizer while the wheel works, and the finalizer may cancel a timer.
+
+    The test uses timers of one tick, because they are the worst case.
+    """
     timer, fired = virtual.timer(), []
 
     class Owner:

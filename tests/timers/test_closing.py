@@ -1,4 +1,4 @@
-"""Closing a timer: which pending timers `close` returns, `close` in a callback, and calls afterwards."""
+"""Closing a timer: what `close` returns, what it does in a callback, and what later calls do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from wheel_sched.wheel import EntryState
 
 
 def test_close_gives_back_what_was_pending(virtual: Any) -> None:
-    """`close` returns callbacks with their remaining time, for scheduling them elsewhere. Netty's testStopTimer."""
+    """`close` returns pending callbacks with their remaining time, to schedule them elsewhere. The case is from
+    Netty: testStopTimer."""
     timer, fired = virtual.timer(), []
     timer.every(500, fired.append, "later", key="k")
     timer.schedule(100, fired.append, "sooner")
@@ -29,7 +30,8 @@ def test_close_gives_back_what_was_pending(virtual: Any) -> None:
 
 
 def test_a_closed_timer_takes_nothing_and_says_so(virtual: Any) -> None:
-    """Each later call has a defined result. A second `close` has no effect."""
+    """After `close`, calls that schedule raise an error, and all other calls have no effect. A second `close`
+    returns an empty list."""
     timer, fired = virtual.timer(), []
     done, open_end = timer.schedule(1, fired.append, 1), timer.schedule(50, fired.append, 2)
     virtual.pass_ms(1)
@@ -54,7 +56,7 @@ def test_a_closed_timer_takes_nothing_and_says_so(virtual: Any) -> None:
 
 
 def test_a_callback_may_close_its_timer(facade: Any) -> None:
-    """The callback's `close` does not block. It returns other timers of the tick that have not begun."""
+    """If a callback calls `close`, this does not block. It also returns timers of the same tick that have not begun."""
     timer, fired, given = facade.timer(), [], []
 
     def close() -> None:
@@ -72,13 +74,13 @@ def test_a_callback_may_close_its_timer(facade: Any) -> None:
 
 
 def test_a_timer_that_was_never_used_closes(virtual: Any) -> None:
-    """The test calls `close` twice before any other call."""
+    """`close` of a timer without any earlier call returns an empty list, and so does a second `close`."""
     timer = virtual.timer()
     assert [timer.close(), timer.close()] == [[], []]
 
 
 def test_a_recurring_timer_ends_with_its_timer(virtual: Any) -> None:
-    """When a callback closes the timer facade, its recurring timer does not run again."""
+    """If the callback of a recurring timer closes the whole timer facade, it does not run again."""
     timer, fired = virtual.timer(), []
 
     def run() -> None:
@@ -91,7 +93,8 @@ def test_a_recurring_timer_ends_with_its_timer(virtual: Any) -> None:
 
 
 def test_no_more_than_max_pending_wait(virtual: Any) -> None:
-    """Netty also rejects further timers. A cancel or a run makes room for another one."""
+    """With `max_pending=2` a third pending timer is rejected, as in Netty. A cancel or a run makes room for another
+    one."""
     timer = virtual.timer(max_pending=2)
     first, _ = timer.schedule(10, print), timer.schedule(5, lambda: None)
     with pytest.raises(Rejected, match="fewer than max_pending=2 timers to wait; nothing was scheduled"):

@@ -1,4 +1,4 @@
-"""Callbacks that raise: every error is reported, and other timers run as usual."""
+"""If a callback raises, the error is reported, and other timers run as usual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 
 def test_an_exception_is_handed_to_on_error_with_its_handle(facade: Any) -> None:
-    """The handler gets the error and the timer's handle, and other timers run. Kafka's timer swallows the error."""
+    """If a callback raises, `on_error` gets the timer's handle and the error, and other timers run. Kafka's timer
+    swallows the error."""
     heard, fired = [], []
     timer = facade.timer(on_error=lambda handle, error: heard.append((handle, str(error))))
 
@@ -29,7 +30,10 @@ def test_an_exception_is_handed_to_on_error_with_its_handle(facade: Any) -> None
 def test_a_handler_that_raises_is_reported_and_the_timer_goes_on(
     virtual: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A timer on threads logs it. A timer on asyncio calls the loop's exception handler, which logs by default."""
+    """If `on_error` itself raises, its error is logged, and other timers run.
+
+    On asyncio, the loop's exception handler gets the error, which logs it by default.
+    """
     fired: list[int] = []
 
     def broken(_: Any, __: BaseException) -> None:
@@ -60,7 +64,8 @@ def test_without_a_handler_an_exception_is_logged_with_its_traceback(
 
 
 def test_system_exit_in_a_callback_does_not_end_the_reaper(threads: Any) -> None:
-    """In a thread, SystemExit would end only the reaper, without a message. So it is reported like other exceptions."""
+    """On threads, SystemExit in a callback is reported as any other error. Otherwise it would end the reaper thread
+    silently."""
     timer, fired = threads.timer(), []
 
     def leave() -> None:
@@ -74,7 +79,7 @@ def test_system_exit_in_a_callback_does_not_end_the_reaper(threads: Any) -> None
 
 
 def test_system_exit_in_a_callback_ends_the_loop_and_loses_no_timer(loop_facade: Any) -> None:
-    """SystemExit ends a loop from any callback. The other timers of the tick run when the loop runs again."""
+    """On asyncio, SystemExit in a callback ends the loop. The other timers of the tick run when the loop runs again."""
     timer, fired = loop_facade.timer(), []
 
     def leave() -> None:
@@ -93,7 +98,7 @@ def test_system_exit_in_a_callback_ends_the_loop_and_loses_no_timer(loop_facade:
 
 
 def test_the_exception_of_a_coroutine_is_reported(loop_facade: Any) -> None:
-    """The exception is reported like one of a plain callback. A coroutine that was cancelled is no error."""
+    """If a callback's coroutine raises, the error is reported. A coroutine that was cancelled is no error."""
     timer = loop_facade.timer()
 
     async def fail() -> None:
@@ -111,7 +116,10 @@ def test_the_exception_of_a_coroutine_is_reported(loop_facade: Any) -> None:
 
 
 def test_a_failed_timer_may_be_tried_again_after_a_while(virtual: Any) -> None:
-    """The handler of errors decides. Kafka's testRetryableTimer, WithCustomBackoff and testNonRetryableTimer."""
+    """`on_error` can schedule the failed timer again, after a delay that it chooses.
+
+    The cases are from Kafka: testRetryableTimer, its variant WithCustomBackoff, and testNonRetryableTimer.
+    """
     ran: list[tuple[str, int]] = []
 
     def run(name: str, failures: int) -> None:

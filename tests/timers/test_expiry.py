@@ -17,7 +17,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_timer_runs_at_its_deadline_and_not_before(virtual: Any) -> None:
-    """A timer of 10 ms has not run after 9 ms."""
+    """A timer of 10 ms has not run after 9 ms, and has run after 10 ms."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(10, fired.append, "now")
     assert (handle.state, handle.remaining_ms(), len(timer)) == (EntryState.PENDING, 10, 1)
@@ -28,7 +28,8 @@ def test_a_timer_runs_at_its_deadline_and_not_before(virtual: Any) -> None:
 
 
 def test_a_delay_that_is_over_runs_at_once_but_not_from_within_the_call(facade: Any) -> None:
-    """Timers with delays of -5 to 0 ms run in the order of their scheduling. Kafka's testAlreadyExpiredTask."""
+    """Timers with delays of 0 or less run at once, after the call of `schedule` and in its order. The case is from
+    Kafka: testAlreadyExpiredTask."""
     timer, fired = facade.timer(), []
     for delay_ms in (-5, -4, -3, -2, -1, 0, -1e300, -0.5):
         timer.schedule(delay_ms, fired.append, delay_ms)
@@ -37,7 +38,8 @@ def test_a_delay_that_is_over_runs_at_once_but_not_from_within_the_call(facade: 
 
 
 def test_every_timer_of_a_crowd_runs_once(facade: Any) -> None:
-    """Delays of 0 to 199 ms, some of them twice, on a small wheel with many levels. Kafka's testTaskExpiration."""
+    """On a small wheel with many levels, 300 timers with delays of 0 to 199 ms each run once. The case is from
+    Kafka: testTaskExpiration."""
     timer, fired = facade.timer(1, 4), []
     delays = [*range(0, 200), *range(50, 100), *range(150, 200)]
     random.Random(1).shuffle(delays)
@@ -49,7 +51,8 @@ def test_every_timer_of_a_crowd_runs_once(facade: Any) -> None:
 
 
 def test_nothing_runs_before_its_deadline(facade: Any) -> None:
-    """Exact to the nanosecond, for delays in whole and fractional milliseconds. Source: libuv's early_check."""
+    """No timer is early by even a nanosecond, for whole and fractional milliseconds. The case is from libuv:
+    early_check."""
     timer, early, fired = facade.timer(), [], []
 
     def run(due_ns: int) -> None:
@@ -66,9 +69,8 @@ def test_nothing_runs_before_its_deadline(facade: Any) -> None:
 
 
 def test_timers_of_one_tick_run_in_the_order_they_were_scheduled(virtual: Any) -> None:
-    """The order holds for near and far ticks, and for keyed, moved and recurring timers.
-    Source: libuv's timer_order.
-    """
+    """Timers of one tick run in the order of their scheduling, also keyed, moved and recurring ones. The case is
+    from libuv: timer_order."""
     timer, fired = virtual.timer(1, 4), []
     timer.schedule(100, fired.append, 0)
     virtual.pass_ms(60)
@@ -95,7 +97,7 @@ def test_deadlines_round_up_to_a_tick(virtual: Any) -> None:
 
 
 def test_a_timer_runs_though_nobody_keeps_its_handle(facade: Any) -> None:
-    """Only `cancel` ends a timer. In Tokio, dropping the handle does."""
+    """A timer runs even if its handle is dropped. In Tokio, dropping the handle cancels it."""
     timer, fired = facade.timer(), []
     for number in range(20):
         timer.schedule(number, fired.append, number)
@@ -105,7 +107,8 @@ def test_a_timer_runs_though_nobody_keeps_its_handle(facade: Any) -> None:
 
 @pytest.mark.parametrize("delay_ms", [2**63 - 1, 2**63, 10**30, 1.7e308, 10**400])
 def test_a_huge_delay_neither_runs_at_once_nor_disturbs_others(facade: Any, delay_ms: float) -> None:
-    """A deadline beyond the range of every clock waits. Netty's testOverflow and libuv's huge_timeout."""
+    """A timer whose deadline is beyond the range of every clock waits. The cases are from Netty (testOverflow) and
+    libuv (huge_timeout)."""
     timer, fired = facade.timer(), []
     handle = timer.schedule(delay_ms, fired.append, "huge")
     timer.schedule(5, fired.append, "soon")
@@ -116,7 +119,7 @@ def test_a_huge_delay_neither_runs_at_once_nor_disturbs_others(facade: Any, dela
 
 
 def test_a_timer_beyond_the_reach_of_asyncio_runs_on_the_millisecond(virtual: Any) -> None:
-    """Above 2**24 seconds, float seconds cannot represent each millisecond."""
+    """A timer that is due after 2**24 s runs in its millisecond, although a float of seconds cannot represent it."""
     timer, ran_at = virtual.timer(), []
     deadline_ms = virtual.now_ms() + (2**24 + 1000) * 1000 + 7
     timer.schedule(deadline_ms - virtual.now_ms(), lambda: ran_at.append(virtual.now_ms()))
@@ -162,7 +165,7 @@ def test_what_is_no_slack_is_refused(virtual: Any, slack_ms: Any) -> None:
 
 
 def test_what_cannot_be_called_is_refused(virtual: Any) -> None:
-    """The call that schedules raises the error, not the expiry."""
+    """If the callback cannot be called, `schedule` raises the error, not the expiry."""
     timer = virtual.timer()
     with pytest.raises(Rejected, match="expected callback to be callable, got: 7; nothing was scheduled"):
         timer.schedule(10, 7)
@@ -196,7 +199,8 @@ def test_a_timer_shows_its_state(virtual: Any) -> None:
 
 
 def test_context_variables_are_those_of_the_caller(facade: Any) -> None:
-    """A callback sees the values at the call of `schedule`. Changes that it makes are seen only by itself."""
+    """A callback sees the context variables of the call that scheduled it. Its own changes to them are not seen
+    elsewhere."""
     from contextvars import ContextVar
 
     name: ContextVar[str] = ContextVar("name", default="nobody")
@@ -230,7 +234,8 @@ def test_statistics_count(virtual: Any) -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_timers_of_a_second_all_run_and_none_early(facade: Any) -> None:
-    """The callback measures the time, whatever the load. Source: Netty's testExecutionOnTime."""
+    """All of 10,000 timers within a second run, and none is early by the clock that its callback reads. The case is
+    from Netty: testExecutionOnTime."""
     chance, early, fired = random.Random(3), [], []
     timer = facade.timer()
 
@@ -249,7 +254,7 @@ def test_ten_thousand_timers_of_a_second_all_run_and_none_early(facade: Any) -> 
 
 
 class Wavering:
-    """A monotonic clock that goes back."""
+    """A monotonic clock that the test can set back by `offset_ms`."""
 
     def __init__(self, clock: Any) -> None:
         self._clock = clock
@@ -269,7 +274,8 @@ class Wavering:
 
 
 def test_a_monotonic_clock_that_goes_back_makes_nothing_early_and_loses_nothing(virtual: Any) -> None:
-    """Time counts as unchanged until the clock has caught up."""
+    """If the monotonic clock is set back, no timer is early or lost: time counts as unchanged until the clock has
+    caught up."""
     clock = Wavering(virtual.clock)
     timer, fired = virtual.timer(clock=clock), []
     timer.schedule(100, fired.append, 1)

@@ -1,4 +1,4 @@
-"""Timers with a key: replace, schedule if absent, and a replaced timer never runs."""
+"""Timers with a key: a new timer replaces the one with its key, or is scheduled only if there is none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_key_holds_one_timer(virtual: Any) -> None:
-    """The new timer replaces the old one. Kafka's testRescheduleTimer."""
+    """A new timer with a key cancels the old timer with this key. The case is from Kafka: testRescheduleTimer."""
     timer, fired = virtual.timer(), []
     old = timer.schedule(10, fired.append, "old", key="k")
     new = timer.schedule(20, fired.append, "new", key="k")
@@ -22,7 +22,7 @@ def test_a_key_holds_one_timer(virtual: Any) -> None:
 
 
 def test_a_timer_replaced_when_it_had_expired_already_does_not_run(virtual: Any) -> None:
-    """Two timers with one key are due in one tick. The wheel has handed out the replaced one, but it has not begun."""
+    """Two timers are due in one tick. The first replaces the second by its key, so the second does not run."""
     timer, fired = virtual.timer(), []
     timer.schedule(10, lambda: timer.schedule(5, fired.append, "new", key="k"))
     timer.schedule(10, fired.append, "old", key="k")
@@ -31,7 +31,8 @@ def test_a_timer_replaced_when_it_had_expired_already_does_not_run(virtual: Any)
 
 
 def test_if_absent_leaves_what_is_there(virtual: Any) -> None:
-    """The call returns the handle of the timer that waits. Kafka's testTimerScheduleIfAbsent."""
+    """If a timer with the key waits, `schedule_if_absent` returns its handle. The case is from Kafka:
+    testTimerScheduleIfAbsent."""
     timer, fired = virtual.timer(), []
     first = timer.schedule_if_absent("k", 10, fired.append, 1)
     assert timer.schedule_if_absent("k", 5, fired.append, 2) is first
@@ -44,7 +45,8 @@ def test_if_absent_leaves_what_is_there(virtual: Any) -> None:
 
 
 def test_a_key_can_be_cancelled(virtual: Any) -> None:
-    """`cancel` takes the key. If no timer has the key, it returns None. Kafka's testCancelTimer."""
+    """`cancel` with a key cancels the key's timer. If there is none, it returns None. The case is from Kafka:
+    testCancelTimer."""
     timer, fired = virtual.timer(), []
     timer.schedule(10, fired.append, 1, key="k")
     assert [timer.cancel("k"), timer.cancel("k")] == [EntryState.CANCELLED, None]
@@ -53,7 +55,8 @@ def test_a_key_can_be_cancelled(virtual: Any) -> None:
 
 
 def test_a_callback_may_take_its_own_key_again(virtual: Any) -> None:
-    """A callback may schedule a timer with its own key, because the key is free when the callback begins."""
+    """A callback may schedule a timer with its own key, because its timer gives the key back before the callback
+    begins."""
     timer, fired = virtual.timer(), []
 
     def run() -> None:
@@ -66,7 +69,8 @@ def test_a_callback_may_take_its_own_key_again(virtual: Any) -> None:
 
 
 def test_a_recurring_timer_keeps_its_key_and_ends_when_replaced(virtual: Any) -> None:
-    """A recurring timer ends when its key gets another timer, even if its own callback does this."""
+    """A recurring timer has its key between runs. It ends when another timer takes the key, even within its own
+    callback."""
     timer, fired = virtual.timer(), []
 
     def run() -> None:
@@ -83,7 +87,8 @@ def test_a_recurring_timer_keeps_its_key_and_ends_when_replaced(virtual: Any) ->
 
 
 def test_a_fired_timer_takes_its_key_back_unless_another_has_it(virtual: Any) -> None:
-    """After `reschedule` the timer waits under its key again. If another timer has the key, this is refused."""
+    """`reschedule` of a fired timer gives it its key again. If another timer has the key, `reschedule` returns
+    False."""
     timer, fired = virtual.timer(), []
     first = timer.schedule(5, fired.append, 1, key="k")
     virtual.pass_ms(5)
@@ -107,7 +112,8 @@ def test_what_cannot_be_a_key_is_refused(virtual: Any, key: Any) -> None:
 
 
 def test_a_task_added_again_is_moved(virtual: Any) -> None:
-    """The task is not counted twice, and runs once. Kafka's TimerTaskListTest.testAll."""
+    """Adding a task that already waits moves it to its new time, and it runs once. The case is from Kafka:
+    TimerTaskListTest.testAll."""
     timer, fired = virtual.timer(), []
     tasks = [TimerTask(10 + number, fired.append, (number,)) for number in range(5)]
     for task in tasks:
@@ -122,7 +128,7 @@ def test_a_task_added_again_is_moved(virtual: Any) -> None:
 
 
 def test_a_full_timer_still_replaces(virtual: Any) -> None:
-    """Replacing a timer does not need room for another one."""
+    """At `max_pending` timers, a new timer may still replace the one with its key."""
     timer = virtual.timer(max_pending=1)
     timer.schedule(10, print, key="k")
     timer.schedule(20, print, key="k")

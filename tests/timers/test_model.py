@@ -1,4 +1,4 @@
-"""Random histories against a plain dictionary: no timer is early, lost or doubled, and the order is kept."""
+"""Random histories, compared with a plain dictionary: no timer is early, lost or doubled, and the order is kept."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ STEPS = 400
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("tick_ms", [1, 8])
 def test_a_random_history_runs_as_a_sorted_list_would(virtual: Any, seed: int, tick_ms: int) -> None:
-    """The history schedules with and without a key, cancels, reschedules and advances. Timer and list agree."""
+    """A random history schedules with and without a key, cancels, reschedules and advances. The timers run as the
+    model says."""
     chance = random.Random(seed * 100 + tick_ms)
     timer, fired = virtual.timer(tick_ms, 4), []
-    waiting: dict[int, tuple[int, int]] = {}  # number -> (tick it is due at, turn it was scheduled in)
+    waiting: dict[int, tuple[int, int]] = {}  # number -> (tick at which it is due, turn in which it was scheduled)
     handles: dict[int, Any] = {}
     keys: dict[str, int] = {}
 
@@ -58,7 +59,7 @@ def test_a_random_history_runs_as_a_sorted_list_would(virtual: Any, seed: int, t
             expected_runs = [n for n, _ in sorted(waiting.items(), key=lambda item: item[1]) if waiting[n][0] <= now]
             assert len(fired) == len(set(fired)) == len(expected_runs)
             assert [waiting[n][0] for n in fired] == [waiting[n][0] for n in expected_runs], "not by deadline"
-            in_order = [n for n in expected_runs if waiting[n][1] == n]  # those never moved
+            in_order = [n for n in expected_runs if waiting[n][1] == n]  # timers that were never moved
             assert [n for n in fired if waiting[n][1] == n] == in_order, "not first come, first served"
             for number in fired:
                 del waiting[number]

@@ -1,4 +1,4 @@
-"""Touch and reschedule, before, while and after a timer runs."""
+"""`touch` and `reschedule` of a timer, before, during and after its run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_touched_timer_runs_at_its_new_deadline_only(virtual: Any) -> None:
-    """Each touch postpones the timer, as heartbeats do."""
+    """Each `touch` postpones the timer, which runs once, at the last deadline."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(100, fired.append, 1)
     for _ in range(50):
@@ -25,7 +25,7 @@ def test_a_touched_timer_runs_at_its_new_deadline_only(virtual: Any) -> None:
 
 @pytest.mark.parametrize("move", ["touch", "reschedule"])
 def test_a_timer_may_be_moved_to_an_earlier_time(virtual: Any, move: str) -> None:
-    """The new deadline ends the sleep for the old one."""
+    """A timer that is moved to an earlier time runs then, and not at its old deadline."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(10_000, fired.append, 1)
     virtual.pass_ms(10)
@@ -40,7 +40,7 @@ def test_a_timer_may_be_moved_to_an_earlier_time(virtual: Any, move: str) -> Non
 
 @pytest.mark.parametrize("move", ["touch", "reschedule"])
 def test_a_timer_moved_to_the_past_runs_at_once(virtual: Any, move: str) -> None:
-    """A timer that is moved to the past runs at once. Source: Tokio's test of a reset to the past."""
+    """A timer that is moved to the past runs at once. The case is from Tokio: a reset to the past."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(1000, fired.append, 1)
     getattr(handle, move)(-5)
@@ -49,7 +49,8 @@ def test_a_timer_moved_to_the_past_runs_at_once(virtual: Any, move: str) -> None
 
 
 def test_reschedule_arms_a_fired_timer_again_and_touch_does_not(virtual: Any) -> None:
-    """`reschedule` starts a timer that has fired. `touch` does not. Source: Tokio's test of a reset after it fired."""
+    """`reschedule` lets a fired timer run again. `touch` does not. The case is from Tokio: a reset after the timer
+    fired."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(5, fired.append, 1)
     virtual.pass_ms(5)
@@ -61,7 +62,7 @@ def test_reschedule_arms_a_fired_timer_again_and_touch_does_not(virtual: Any) ->
 
 
 def test_a_cancelled_timer_stays_cancelled(virtual: Any) -> None:
-    """A cancelled timer has no callback, so it cannot be scheduled again."""
+    """`touch` and `reschedule` return False for a cancelled timer, because it has dropped its callback."""
     timer = virtual.timer()
     handle = timer.schedule(5, print)
     handle.cancel()
@@ -70,7 +71,7 @@ def test_a_cancelled_timer_stays_cancelled(virtual: Any) -> None:
 
 
 def test_a_callback_may_arm_itself_again(virtual: Any) -> None:
-    """The callback schedules its own timer again, as in a test of folly. A delay of 0 means the next turn."""
+    """A callback may reschedule its own timer, as in a test of folly. With a delay of 0 it runs again at once."""
     timer, fired = virtual.timer(), []
 
     def run() -> None:
@@ -86,7 +87,7 @@ def test_a_callback_may_arm_itself_again(virtual: Any) -> None:
 
 
 def test_a_callback_moves_its_siblings(virtual: Any) -> None:
-    """Timers of the same tick that have not begun run once, at their new time."""
+    """A callback moves other timers of its tick that have not begun. Each runs once, at its new time."""
     timer, fired = virtual.timer(), []
     others: list[Any] = []
 

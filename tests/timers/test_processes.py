@@ -1,4 +1,4 @@
-"""Forks, and the end of the interpreter, while timers are pending. Each test starts a new process."""
+"""Forks and the end of the interpreter while timers are pending. Each test starts a new process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def run(program: str) -> list[str]:
-    """Run a Python program. Returns the lines that it printed. It must end with code 0 and an empty stderr."""
+    """Run a Python program, and return the lines that it prints. It must end with code 0 and an empty stderr."""
     # Python 3.12 warns of every fork with threads, which is what these tests are about.
     strict = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
     command = [sys.executable, *strict, "-c", textwrap.dedent(program)]
@@ -55,7 +55,8 @@ def in_child(work):
 
 
 def test_a_child_starts_with_an_empty_timer_that_works() -> None:
-    """Pending timers run once, in the parent. In the child their handles are CANCELLED."""
+    """After a fork, pending timers run once, in the parent. In the child their handles are CANCELLED, and new
+    timers run."""
     lines = run(
         PREAMBLE
         + """
@@ -92,7 +93,8 @@ say(f"{len(timer.close())} {len(pooled.close())}")
 
 
 def test_a_fork_in_the_midst_of_the_wheel_s_work_leaves_no_lock_held() -> None:
-    """The test forks forty times while other threads schedule, cancel and fire as fast as they can."""
+    """A process forks forty times while its threads schedule, cancel and fire timers. In each child a timer still
+    works."""
     lines = run(
         PREAMBLE
         + """
@@ -130,7 +132,7 @@ say("forty")
 
 
 def test_a_fork_from_within_a_callback_works() -> None:
-    """The callback forks on the reaper's thread. Some servers start their workers in this way."""
+    """A callback forks on the reaper's thread, as some servers start their workers. Timers work in child and parent."""
     lines = run(
         PREAMBLE
         + """
@@ -154,7 +156,7 @@ timer.close()
 
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 def test_the_interpreter_ends_with_timers_pending(executor: str) -> None:
-    """The interpreter does not hang, prints nothing, and runs no timer that is not due."""
+    """If timers are pending, the interpreter still ends, prints nothing, and runs no timer that is not due."""
     lines = run(
         PREAMBLE
         + f"""
@@ -171,7 +173,8 @@ say("end")
 
 
 def test_the_interpreter_ends_though_a_callback_blocks_for_ever() -> None:
-    """The reaper is a daemon thread. The interpreter waits for it for one second only."""
+    """If a callback blocks for ever, the interpreter still ends: it waits one second at most for the reaper's
+    daemon thread."""
     lines = run(
         PREAMBLE
         + """

@@ -53,7 +53,7 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def test_this_very_run_has_the_fixtures(virtual_clock: VirtualClock, virtual_loop: VirtualEventLoop) -> None:
-    """The plugin needs no configuration."""
+    """The plugin's fixtures exist without any configuration."""
     assert virtual_clock.monotonic_ms() == virtual_loop.clock.monotonic_ms() == 0
     assert [point.value for point in entry_points(group="pytest11", name="wheel_sched")] == [
         "wheel_sched.testing.pytest_plugin"
@@ -63,7 +63,8 @@ def test_this_very_run_has_the_fixtures(virtual_clock: VirtualClock, virtual_loo
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_strict_project_can_use_the_fixtures(tmp_path: Path) -> None:
-    """A strict project turns warnings into errors and declares its marks. It configures nothing for the plugin."""
+    """A project that turns warnings into errors and allows only declared marks can use the fixtures without
+    configuration."""
     done = run_pytest(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout

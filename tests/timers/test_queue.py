@@ -19,7 +19,8 @@ def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def test_a_task_is_taken_at_its_deadline_and_not_before() -> None:
-    """Tasks with one deadline come in the order in which they were added. `next_ms` is the next deadline."""
+    """`take` returns a task at its deadline and not before. Tasks with one deadline are in the order of their
+    addition."""
     tasks = DeadlineQueue[str](100)
     for task, deadline_ms in (("late", 110), ("early", 105), ("second", 110)):
         tasks.schedule(task, deadline_ms)
@@ -42,7 +43,8 @@ def test_a_limit_leaves_the_rest_due() -> None:
 
 
 def test_a_cancelled_task_is_not_taken_also_between_two_batches() -> None:
-    """A task that was handed out can no longer be cancelled."""
+    """A task that is cancelled before it is taken is not taken, even between two batches. A taken task cannot be
+    cancelled."""
     tasks = DeadlineQueue[int]()
     entries = [tasks.schedule(number, 7) for number in range(4)]
     assert entries[1].cancel() is EntryState.CANCELLED
@@ -53,7 +55,7 @@ def test_a_cancelled_task_is_not_taken_also_between_two_batches() -> None:
 
 
 def test_a_task_may_schedule_the_next_while_a_batch_is_worked_on() -> None:
-    """A task that is added during a batch and due at once comes with the next call."""
+    """A task that is added during a batch and is due at once is in the next batch."""
     tasks = DeadlineQueue[str]()
     tasks.schedule("first", 5)
     for task in tasks.take(5):
@@ -70,7 +72,7 @@ def test_deadlines_round_up_to_a_tick() -> None:
 
 
 def test_a_clock_set_back_makes_nothing_due_before_its_time() -> None:
-    """Waiting tasks keep their deadlines. New tasks are due by the clock after the step."""
+    """After the clock is set back, waiting tasks keep their deadlines, and new tasks are due by the new time."""
     tasks = DeadlineQueue[str]()
     assert tasks.take(1_000) == []
     old = tasks.schedule("later", 1_500)
@@ -85,7 +87,8 @@ def test_a_clock_set_back_makes_nothing_due_before_its_time() -> None:
 
 
 def test_what_was_due_and_is_not_taken_waits_again_for_its_time() -> None:
-    """The clock is set back between two batches. The tasks left over are due again at their deadlines."""
+    """If the clock is set back between two batches, the tasks that are not taken yet are due again at their
+    deadlines."""
     tasks = DeadlineQueue[int]()
     for number in range(3):
         tasks.schedule(number, 100)
@@ -114,7 +117,7 @@ def test_a_clock_before_its_beginning_counts_as_0() -> None:
 
 
 def test_a_restart_forgets_what_waits() -> None:
-    """Entries from before a restart have no effect."""
+    """`restart` drops all waiting tasks. Cancelling an entry from before it has no effect."""
     tasks = DeadlineQueue[str](100)
     entry = tasks.schedule("before", 150)
     tasks.restart(20)
@@ -124,7 +127,7 @@ def test_a_restart_forgets_what_waits() -> None:
 
 
 def test_waiting_and_clear_answer_the_tasks_in_order() -> None:
-    """`waiting` only returns the tasks in order of deadline. `clear` also cancels them."""
+    """`waiting` returns the tasks in the order of their deadlines. `clear` also returns them, and cancels them."""
     tasks = DeadlineQueue[str]()
     entry = tasks.schedule("second", 20)
     tasks.schedule("first", 10)
@@ -134,7 +137,7 @@ def test_waiting_and_clear_answer_the_tasks_in_order() -> None:
 
 
 def test_the_queue_adds_no_call_to_the_wheel(core: str) -> None:
-    """The methods that callers use most are the wheel's own bound methods, so they cost no further call."""
+    """The most used methods of the queue are bound methods of the wheel, so they cost no further call."""
     tasks = DeadlineQueue[str]()
     wheel = CORES[core]
     for method in (tasks.schedule, tasks.advance, tasks.next_ms, tasks.count):

@@ -16,7 +16,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_fixed_rate_does_not_drift(virtual: Any) -> None:
-    """Two hundred runs every 7 ms end at 1400 ms, even if a coarse tick delays each run."""
+    """With an interval of 7 ms, 200 runs end at 1,400 ms, even if a coarse tick delays each run."""
     timer, fired = virtual.timer(5, 16), []
     handle = timer.every(7, lambda: fired.append(virtual.now_ms()))
     virtual.pass_ms(1400)
@@ -26,7 +26,7 @@ def test_a_fixed_rate_does_not_drift(virtual: Any) -> None:
 
 
 def test_the_first_run_may_be_at_another_time(virtual: Any) -> None:
-    """The first run may come at once."""
+    """With `first_ms=0` the first run is at once. The following runs keep the interval."""
     timer, fired = virtual.timer(), []
     timer.every(10, lambda: fired.append(virtual.now_ms()), first_ms=0)
     virtual.pass_ms(25)
@@ -34,7 +34,7 @@ def test_the_first_run_may_be_at_another_time(virtual: Any) -> None:
 
 
 def slow_runs(facade: Any, slow_ms: int, **options: Any) -> list[int]:
-    """The start times up to 100 ms of a 10 ms timer whose first run takes `slow_ms`."""
+    """Return the start times, up to 100 ms, of a timer with an interval of 10 ms whose first run takes `slow_ms`."""
     timer, began = facade.timer(), []
 
     def run() -> None:
@@ -58,17 +58,18 @@ def slow_runs(facade: Any, slow_ms: int, **options: Any) -> list[int]:
     ],
 )
 def test_missed_runs_are_made_up_for_as_told(virtual: Any, catch_up: CatchUp, began: list[int]) -> None:
-    """The run at 10 ms ends at 45 ms, so the runs at 20, 30 and 40 are missed. `catch_up` says which are made up."""
+    """If a run lasts from 10 ms to 45 ms, the runs at 20, 30 and 40 ms are missed. `catch_up` says which of them
+    are made up."""
     assert slow_runs(virtual, 35, catch_up=catch_up) == began
 
 
 def test_a_fixed_delay_counts_from_the_end_of_a_run(virtual: Any) -> None:
-    """The timer pauses for ten milliseconds after a run, however long the run was."""
+    """With `fixed="delay"`, the next run begins 10 ms after the end of the last one, however long that took."""
     assert slow_runs(virtual, 35, fixed="delay") == [10, 55, 65, 75, 85, 95]
 
 
 def test_a_recurring_timer_ends_when_it_is_cancelled(virtual: Any) -> None:
-    """The timer may be cancelled between two runs or during a run. That run is then the last."""
+    """A recurring timer that is cancelled between two runs, or during a run, does not run again."""
     timer, fired = virtual.timer(), []
     between = timer.every(10, fired.append, "between")
     within = timer.every(10, lambda: fired.append(within.cancel()))
@@ -81,7 +82,7 @@ def test_a_recurring_timer_ends_when_it_is_cancelled(virtual: Any) -> None:
 
 
 def test_an_exception_does_not_end_a_recurring_timer(virtual: Any) -> None:
-    """Each exception is reported, and the next run comes."""
+    """If a recurring callback raises, the error is reported, and the next run takes place."""
     timer = virtual.timer()
     timer.every(10, lambda: 1 / 0)
     virtual.pass_ms(50)
@@ -89,7 +90,7 @@ def test_an_exception_does_not_end_a_recurring_timer(virtual: Any) -> None:
 
 
 def test_a_recurring_timer_may_be_moved(virtual: Any) -> None:
-    """The fixed rate continues from the new deadline."""
+    """After `reschedule`, a recurring timer keeps its interval from the new deadline on."""
     timer, fired = virtual.timer(), []
     handle = timer.every(10, lambda: fired.append(virtual.now_ms()))
     virtual.pass_ms(10)
@@ -99,7 +100,7 @@ def test_a_recurring_timer_may_be_moved(virtual: Any) -> None:
 
 
 def test_a_coroutine_recurs_without_overlapping_itself(loop_facade: Any) -> None:
-    """The next run begins when the last one has ended, even if that takes longer than the interval."""
+    """If a recurring coroutine takes longer than the interval, its next run begins when it has ended."""
     timer, spans = loop_facade.timer(), []
 
     async def run() -> None:
@@ -128,14 +129,15 @@ def test_a_wrong_rhythm_is_refused(virtual: Any, arguments: dict[str, Any]) -> N
 
 
 def test_several_mistakes_are_told_at_once() -> None:
-    """One error lists all mistakes."""
+    """One error lists all wrong arguments of `Every`."""
     with pytest.raises(ConfigError, match="2 problems"):
         Every(0, "x")  # type: ignore[arg-type]
 
 
 @given(st.integers(1, 10**9), st.integers(0, 10**15), st.integers(0, 10**12))
 def test_the_next_beat_is_one_of_the_rhythm(interval_ms: int, deadline_ms: int, late_ms: int) -> None:
-    """SKIP gives the first run after now, ONCE the last missed run, ALL the run after the last one."""
+    """After a late run, `next_ms` gives with SKIP the first time after now, with ONCE the last missed time, and
+    with ALL the time one interval after the last deadline."""
     now_ms = deadline_ms + late_ms
     all_ms, once_ms, skip_ms = (
         Every(interval_ms, "rate", how).next_ms(deadline_ms, now_ms)
@@ -148,7 +150,8 @@ def test_the_next_beat_is_one_of_the_rhythm(interval_ms: int, deadline_ms: int, 
 
 
 def test_a_day_of_beats_passes_in_no_time_by_autojump() -> None:
-    """The virtual clock jumps to the next run while the reaper waits."""
+    """A virtual clock with autojump jumps to the next run while the reaper waits, so a day of runs takes no real
+    time."""
     import threading
 
     from wheel_sched.timers import SystemTimer
@@ -169,7 +172,8 @@ def test_a_day_of_beats_passes_in_no_time_by_autojump() -> None:
 
 @pytest.mark.parametrize("interval_ms", [2**63 - 1, 2**64, 10**30])
 def test_a_huge_interval_waits(virtual: Any, interval_ms: int) -> None:
-    """The second run is beyond the range of every clock and does not come at once. Source: libuv's huge_repeat."""
+    """If the interval is beyond the range of every clock, the second run is not at once. The case is from libuv:
+    huge_repeat."""
     timer, fired = virtual.timer(), []
     handle = timer.every(interval_ms, fired.append, 1, first_ms=5)
     timer.every(10, fired.append, 2)

@@ -1,4 +1,4 @@
-"""Slack: timers that may run later share wake-ups."""
+"""Slack: timers that may run somewhat later share wake-ups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from wheel_sched.timers.deadlines import coalesced
 
 @given(st.integers(-(10**6), 10**18), st.integers(0, 10**15))
 def test_the_chosen_moment_lies_within_the_slack_and_none_there_is_rounder(deadline_ms: int, slack_ms: int) -> None:
-    """The time is within the slack. Rounder means divisible by a higher power of two."""
+    """The chosen time is within the slack. No other time within it is rounder, that is, divisible by a higher power
+    of two."""
     chosen = coalesced(deadline_ms, slack_ms)
     assert deadline_ms <= chosen <= deadline_ms + slack_ms
     if deadline_ms > 0:
@@ -22,7 +23,7 @@ def test_the_chosen_moment_lies_within_the_slack_and_none_there_is_rounder(deadl
 
 
 def test_timers_with_slack_meet(virtual: Any) -> None:
-    """A hundred timers spread over 100 ms, each with 128 ms of slack, need a few wake-ups instead of a hundred."""
+    """A hundred timers within 100 ms, each with 128 ms of slack, need at most eight wake-ups instead of a hundred."""
     timer, late = virtual.timer(), []
     for delay_ms in range(1000, 1100):
         due_ms = virtual.now_ms() + delay_ms
@@ -36,7 +37,7 @@ def test_timers_with_slack_meet(virtual: Any) -> None:
 
 
 def test_slack_holds_for_what_was_moved_and_what_recurs(virtual: Any) -> None:
-    """Slack does not add up, because the interval counts from deadline to deadline."""
+    """Slack also applies to a moved timer and to each run of a recurring one. It does not add up over the runs."""
     timer, beats, moved = virtual.timer(), [], []
     timer.every(100, lambda: beats.append(virtual.now_ms()), slack_ms=30)
     handle = timer.schedule(50, lambda: moved.append(virtual.now_ms()), slack_ms=64)

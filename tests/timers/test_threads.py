@@ -62,7 +62,7 @@ def at_once(*work: Callable[[], object]) -> None:
 
 
 def test_inline_callbacks_run_on_the_reaper_and_pooled_ones_beside_it() -> None:
-    """Inline callbacks run in the reaper's thread. The threads of a pool end when the timer is closed."""
+    """Inline callbacks run in the reaper's thread, others in a pool. Closing a timer ends its threads."""
     names: list[str] = []
     with SystemTimer() as inline, SystemTimer(executor="threads") as pooled:
         inline.schedule(1, lambda: names.append(threading.current_thread().name))
@@ -106,7 +106,7 @@ def test_a_blocking_callback_inline_delays_others_and_loses_none() -> None:
 
 
 def test_an_executor_of_the_user_is_used_and_left_open() -> None:
-    """The end of the timer does not shut the user's executor down."""
+    """Closing a timer does not shut down an executor that the user has passed."""
     ran = threading.Event()
     with ThreadPoolExecutor(1, "mine") as mine:
         with SystemTimer(executor=mine) as timer:
@@ -175,7 +175,7 @@ def test_a_callback_that_waits_for_itself_does_not_wait() -> None:
 
 
 def test_close_waits_for_the_callback_that_runs() -> None:
-    """When `close` has returned, the caller may destroy objects that callbacks use."""
+    """`close` waits for a running callback, so that the caller may then destroy objects that callbacks use."""
     begun, ended = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -196,7 +196,7 @@ def test_close_waits_for_the_callback_that_runs() -> None:
 @pytest.mark.usefixtures("hasty_switches")
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 def test_each_race_of_cancel_and_expiry_has_one_winner(executor: Any) -> None:
-    """Two threads cancel a timer around its deadline. It is either cancelled once or run once."""
+    """Two threads cancel each timer at its deadline. It is cancelled or runs once, and all answers agree."""
     count = 1500
     runs: Counter[int] = Counter()
     answers: list[list[EntryState]] = [[], []]
@@ -222,7 +222,7 @@ def test_each_race_of_cancel_and_expiry_has_one_winner(executor: Any) -> None:
 
 @pytest.mark.usefixtures("hasty_switches")
 def test_a_timer_touched_around_its_deadline_never_runs_early() -> None:
-    """When `touch` returns True, the timer does not run before the new deadline. Each timer runs exactly once."""
+    """If `touch` returns True, the timer does not run before the new deadline. Each timer runs exactly once."""
     early: list[int] = []
     runs: Counter[int] = Counter()
     with SystemTimer(executor="threads") as timer:
@@ -251,7 +251,7 @@ def test_a_timer_touched_around_its_deadline_never_runs_early() -> None:
 
 @pytest.mark.usefixtures("hasty_switches")
 def test_many_threads_schedule_cancel_and_move_without_losing_a_timer() -> None:
-    """A timer that was cancelled never runs. Every other timer runs exactly once."""
+    """Threads schedule, move and cancel timers. A cancelled timer never runs, and every other one runs once."""
     runs: Counter[int] = Counter()
     numbers = itertools.count()
     kept: list[list[int]] = [[] for _ in range(6)]
@@ -275,7 +275,7 @@ def test_many_threads_schedule_cancel_and_move_without_losing_a_timer() -> None:
 
 @pytest.mark.usefixtures("hasty_switches")
 def test_a_key_fought_over_by_threads_runs_one_timer_at_a_time() -> None:
-    """A timer that was replaced never runs. Every other timer runs."""
+    """Four threads schedule timers with one key. A replaced timer never runs, and every other one runs."""
     ran: list[int] = []
     numbers = itertools.count()
     handles: dict[int, Any] = {}
@@ -294,7 +294,7 @@ def test_a_key_fought_over_by_threads_runs_one_timer_at_a_time() -> None:
 
 @pytest.mark.usefixtures("hasty_switches")
 def test_max_pending_is_exact_among_threads() -> None:
-    """Four threads schedule at once, and exactly a hundred timers are accepted."""
+    """With `max_pending=100`, four threads schedule at once. Exactly a hundred timers are accepted."""
     with SystemTimer(max_pending=100) as timer:
         accepted: list[int] = []
 
@@ -328,7 +328,7 @@ def test_a_timer_started_and_stopped_by_many_threads_ends_every_time() -> None:
 
 
 def test_one_timer_closed_by_many_threads_gives_each_pending_timer_to_one() -> None:
-    """Other threads still schedule. Each accepted timer runs or is returned by exactly one `close`."""
+    """Two threads close while two schedule. Each accepted timer runs or is returned by exactly one `close`."""
     for _ in range(20):
         runs: Counter[int] = Counter()
         numbers = itertools.count()
@@ -381,7 +381,7 @@ def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later(core: str) -> None:
 
 
 def test_no_lock_is_needed_to_schedule() -> None:
-    """A timer with a later deadline is accepted while another thread holds the lock of the timers."""
+    """A timer due later can be scheduled while another thread holds the internal lock of the `SystemTimer`."""
     with SystemTimer() as timer:
         timer.schedule(60_000, print)
         until(lambda: timer._sleeps_until > 0)
@@ -395,7 +395,7 @@ def test_no_lock_is_needed_to_schedule() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_million_timers_cancelled_leave_nothing_behind() -> None:
-    """At most a thousandth of the objects remain, and the reaper does not wake up for them."""
+    """After a million cancels, at most a thousandth of the objects remain, and the reaper does not wake up."""
     with SystemTimer() as timer:
         timer.schedule(0, lambda: None)
         until(lambda: len(timer) == 0)

@@ -21,7 +21,7 @@ def run(main: Coroutine[Any, Any, Any], **options: Any) -> Any:
 
 
 def test_a_long_sleep_is_over_at_once_and_in_order() -> None:
-    """The sleeps last up to ten thousand days of virtual time. They end by their length, not by their start."""
+    """Sleeps of up to ten thousand virtual days take almost no real time. The shortest ends first."""
     order: list[int] = []
 
     async def sleep(days: int) -> None:
@@ -40,7 +40,8 @@ def test_a_long_sleep_is_over_at_once_and_in_order() -> None:
 
 @pytest.mark.parametrize("start_s", [0, 2**24, 2**31, 2**33])
 def test_sleeps_work_beyond_where_float_seconds_get_coarse(start_s: int) -> None:
-    """The loop does not hang. Each sleep lasts its time, within five microseconds."""
+    """At a loop time so large that a float of seconds is coarse, each sleep still ends, within five microseconds of
+    its time."""
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
@@ -79,7 +80,7 @@ def test_a_timeout_comes_before_what_takes_longer() -> None:
 
 
 def test_time_stands_still_while_a_thread_of_the_executor_works() -> None:
-    """A timeout in virtual seconds does not end before the real work in the thread."""
+    """While a thread of the executor works, virtual time does not move, so a timeout cannot end before the work."""
     released = threading.Event()
 
     async def main() -> str:
@@ -93,7 +94,8 @@ def test_time_stands_still_while_a_thread_of_the_executor_works() -> None:
 
 
 def test_sockets_work() -> None:
-    """The test has a server and a client on loopback. Virtual time jumps only after a moment of real time."""
+    """A server and a client talk over loopback on a virtual loop. Virtual time jumps only after 0.01 s of real
+    silence."""
 
     async def main() -> bytes:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -116,7 +118,7 @@ def test_sockets_work() -> None:
 
 
 def test_without_autojump_time_moves_when_the_test_says_so() -> None:
-    """The test moves time from within the loop, and from another thread."""
+    """Without autojump only `advance` moves time, called from within the loop or from another thread."""
     clock = VirtualClock()
 
     async def main() -> None:
@@ -140,7 +142,8 @@ def test_without_autojump_time_moves_when_the_test_says_so() -> None:
 
 @pytest.mark.parametrize("options", [{"clock": 5}, {"idle_seconds": -1}, {"idle_seconds": "x"}])
 def test_a_wrong_argument_makes_no_loop(options: dict[str, Any]) -> None:
-    """A loop that is refused leaves no socket open. An open socket would be a warning, which fails the test."""
+    """A loop with a wrong argument is refused and leaves no socket open. An open socket would cause a warning,
+    which fails the test."""
     (name,) = options
     with pytest.raises(ConfigError, match=f"expected {name}"):
         VirtualEventLoop(**options)

@@ -13,7 +13,7 @@ from wheel_sched.timers.deadlines import wall_deadline
 
 
 def test_a_date_and_time_is_kept(virtual: Any) -> None:
-    """The date may have any zone. The timer does not run before it."""
+    """A timer with a date of any time zone runs at this time and not before."""
     timer, fired = virtual.timer(), []
     zone = timezone(timedelta(hours=5, minutes=30))
     timer.schedule_at(virtual.wall(5000).astimezone(zone), fired.append, 1)
@@ -33,7 +33,8 @@ def test_a_date_that_has_passed_is_due_at_once(virtual: Any) -> None:
 
 
 def test_a_step_forward_brings_a_following_timer_nearer(virtual: Any) -> None:
-    """A timer that follows the wall clock notices the step within a second. A timer with a delay does not move."""
+    """After a step forward, a timer that follows the wall clock runs within a second. Timers that count elapsed
+    time do not move."""
     timer, fired = virtual.timer(), []
     timer.schedule_at(virtual.wall(3_600_000), fired.append, "follow")
     timer.schedule_at(virtual.wall(3_600_000), fired.append, "elapse", on_jump=Jump.ELAPSE)
@@ -49,7 +50,8 @@ def test_a_step_forward_brings_a_following_timer_nearer(virtual: Any) -> None:
 
 
 def test_a_step_back_puts_a_following_timer_off(virtual: Any) -> None:
-    """A timer that follows the wall clock is never early by it, even when the wheel has already reached its slot."""
+    """After a step back, a timer that follows the wall clock waits for its date, although the wheel reaches its
+    slot earlier."""
     timer, fired = virtual.timer(), []
     timer.schedule_at(virtual.wall(5000), fired.append, "follow")
     timer.schedule_at(virtual.wall(5000), fired.append, "elapse", on_jump=Jump.ELAPSE)
@@ -67,7 +69,7 @@ def test_a_step_back_puts_a_following_timer_off(virtual: Any) -> None:
 
 
 def test_a_clock_that_jumps_to_and_fro_runs_each_timer_once(virtual: Any) -> None:
-    """The clock is set a minute ahead and back, and moved by smaller steps, down to a millisecond."""
+    """The wall clock is set a minute ahead and back, and moved by smaller steps down to 1 ms. Each timer runs once."""
     timer, fired = virtual.timer(), []
     handles = [timer.schedule_at(virtual.wall(500 * number), fired.append, number) for number in range(1, 40)]
     for step in (3, -1, -1, -1, 60_000, -60_000, 7, -5000, 5000, -7):
@@ -82,7 +84,7 @@ def test_a_clock_that_jumps_to_and_fro_runs_each_timer_once(virtual: Any) -> Non
 
 
 def test_a_wall_timer_can_be_moved_cancelled_and_given_back(virtual: Any) -> None:
-    """The calls work as for any other timer, by the clock that the timer follows."""
+    """`touch`, `cancel` and `close` work for a timer with a date as for any other timer."""
     timer, fired = virtual.timer(), []
     touched, cancelled, kept = (timer.schedule_at(virtual.wall(100), fired.append, number) for number in range(3))
     assert touched.touch(200)
@@ -101,7 +103,7 @@ def test_a_wall_timer_can_be_moved_cancelled_and_given_back(virtual: Any) -> Non
 
 @pytest.mark.parametrize("when", [datetime(2030, 1, 1), date(2030, 1, 1), 5, "2030-01-01", None])
 def test_what_is_no_moment_is_refused(virtual: Any, when: Any) -> None:
-    """A date without a zone is refused, because it could mean any of 26 hours."""
+    """`schedule_at` accepts only a datetime with a time zone. Without one, the date could mean any of 26 hours."""
     timer = virtual.timer()
     with pytest.raises(Rejected, match="datetime with a time zone"):
         timer.schedule_at(when, print)

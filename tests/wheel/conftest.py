@@ -23,8 +23,8 @@ def core(request: pytest.FixtureRequest) -> type[TimingWheel[Any]]:
 
 @pytest.fixture(params=SHAPES, ids=[f"tick{tick_ms}-size{size}" for tick_ms, size in SHAPES])
 def make_wheel(core: type[TimingWheel[Any]], request: pytest.FixtureRequest) -> MakeWheel:
-    """A function that makes a wheel. Its argument is the wheel's time in ms, which defaults to 0. All wheels of a test
-    have the same core, tick and size."""
+    """Return a function that makes a wheel whose time is `now_ms`. All wheels of a test have the same core, tick
+    and size."""
     tick_ms, wheel_size = request.param
 
     def make(now_ms: int = 0) -> TimingWheel[Any]:

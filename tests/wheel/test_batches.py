@@ -1,4 +1,4 @@
-"""Tests of `advance` with a limit: it hands out entries in batches."""
+"""`advance` with a limit hands out due entries in batches of at most this size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Core = type[TimingWheel[Any]]
 
 
 def batches(wheel: TimingWheel[Any], now_ms: int, limit: int) -> list[list[Any]]:
-    """All batches of `advance`, up to the first one that is not full."""
+    """All batches that `advance` returns, up to the first one that is not full."""
     found: list[list[Any]] = []
     while not found or len(found[-1]) == limit:
         found.append([entry.task for entry in wheel.advance(now_ms, limit)])
@@ -21,7 +21,8 @@ def batches(wheel: TimingWheel[Any], now_ms: int, limit: int) -> list[list[Any]]
 
 
 def test_batches_are_full_and_together_what_one_call_gives(make_wheel: MakeWheel) -> None:
-    """With any limit `advance` hands out the same entries in the same order as in one call, over ticks and levels."""
+    """With any limit, `advance` hands out the same entries in the same order as without, over several ticks and
+    levels."""
     for limit in (1, 2, 3, 7, 100):
         batches_are_full(make_wheel, limit)
 
@@ -39,7 +40,7 @@ def batches_are_full(make_wheel: MakeWheel, limit: int) -> None:
 
 
 def test_a_sibling_cancelled_between_batches_is_not_handed_out(make_wheel: MakeWheel) -> None:
-    """The entry is due, but the first batch did not contain it."""
+    """A due entry that was not in the first batch can be cancelled, and is then not in the next batch."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, 100) for number in range(4)]
     assert wheel.advance(100, 1) == [entries[0]]
@@ -50,7 +51,10 @@ def test_a_sibling_cancelled_between_batches_is_not_handed_out(make_wheel: MakeW
 
 
 def test_a_sibling_moved_between_batches_comes_at_its_new_time(make_wheel: MakeWheel) -> None:
-    """An entry that is touched or rescheduled comes once. An entry that is moved to the past comes last."""
+    """Between two batches, due entries are touched or rescheduled. Each is handed out once, at its new time.
+
+    An entry that is moved to the past is handed out last in its tick.
+    """
     wheel = make_wheel()
     first, touched, moved, last, back = (wheel.schedule(number, 100) for number in range(5))
     assert wheel.advance(100, 1) == [first]
@@ -64,7 +68,7 @@ def test_a_sibling_moved_between_batches_comes_at_its_new_time(make_wheel: MakeW
 
 
 def test_a_sibling_postponed_between_batches_is_passed_over(make_wheel: MakeWheel) -> None:
-    """`advance` skips the entry without a call of `next_expiry`. The entry does not count towards the limit."""
+    """A due entry that is postponed between two batches is skipped, and does not count towards the limit."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, 100) for number in range(4)]
     assert wheel.advance(100, 1) == [entries[0]]
@@ -75,7 +79,7 @@ def test_a_sibling_postponed_between_batches_is_passed_over(make_wheel: MakeWhee
 
 
 def test_when_all_that_was_left_is_postponed_the_rest_of_time_goes_on(make_wheel: MakeWheel) -> None:
-    """`next_expiry` skips a tick whose remaining entries were all postponed."""
+    """If all remaining entries of a tick are postponed between two batches, `next_expiry` gives their new time."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, 100) for number in range(3)]
     wheel.advance(100, 1)
@@ -86,7 +90,8 @@ def test_when_all_that_was_left_is_postponed_the_rest_of_time_goes_on(make_wheel
 
 
 def test_a_deadline_between_the_batches_keeps_its_place_in_time(core: Core) -> None:
-    """While due entries remain, the wheel's clock is at the end of the last batch, not at now."""
+    """While due entries remain, the wheel's clock is at the last handed-out entry's tick. An entry that is added
+    then is in the order of its deadline."""
     wheel = core()
     for deadline_ms in (150, 160, 170):
         wheel.schedule(deadline_ms, deadline_ms)
@@ -99,7 +104,7 @@ def test_a_deadline_between_the_batches_keeps_its_place_in_time(core: Core) -> N
 
 
 def test_what_is_scheduled_for_now_between_batches_queues_behind_the_rest(make_wheel: MakeWheel) -> None:
-    """The remaining entries of the unfinished tick come first."""
+    """An entry that is scheduled for now between two batches is handed out after the remaining entries of the tick."""
     wheel = make_wheel()
     for number in range(3):
         wheel.schedule(number, 100)
@@ -110,7 +115,7 @@ def test_what_is_scheduled_for_now_between_batches_queues_behind_the_rest(make_w
 
 
 def test_the_rest_of_a_cut_tick_is_counted_and_listed(make_wheel: MakeWheel) -> None:
-    """`len`, the counters, `snapshot` and `clear` include the entries that a limit has left."""
+    """`len`, the counters, `snapshot` and `clear` include the due entries that a limit has left in the wheel."""
     wheel = make_wheel()
     for number in range(5):
         wheel.schedule(number, 100)
@@ -122,7 +127,7 @@ def test_the_rest_of_a_cut_tick_is_counted_and_listed(make_wheel: MakeWheel) -> 
 
 
 def test_small_batches_of_a_large_tick_stay_cheap(core: Core) -> None:
-    """To hand out one millisecond in batches of 10 costs a few times as much as one call, not quadratic time."""
+    """Handing out 100,000 entries of one tick in batches of 10 takes linear time, not quadratic."""
     count = 100_000
 
     def seconds(limit: int | None) -> float:

@@ -1,4 +1,4 @@
-"""Tests of the memory in which the compiled core keeps entries: slabs, which are blocks for many entries each."""
+"""The memory in which the compiled core keeps entries: slabs, which are blocks of memory for many entries each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def test_an_entry_takes_one_cache_line() -> None:
 
 
 def test_memory_is_taken_in_the_order_of_its_addresses_though_given_up_in_any() -> None:
-    """Entries are placed in order of address, so that the processor prefetches the entries that are needed next."""
+    """Entries are freed in random order. New entries are still placed by rising address, so that the processor
+    prefetches them."""
     wheel = compiled()
     entries = [wheel.schedule(None, 1000) for _ in range(2 * SLAB)]
     rng = random.Random(3)
@@ -50,7 +51,7 @@ def test_memory_is_taken_in_the_order_of_its_addresses_though_given_up_in_any() 
 
 
 def test_slabs_come_and_go_without_an_entry_lost() -> None:
-    """Many rounds fill and partly empty the slabs. A few entries stay, and keep their tasks and deadlines."""
+    """Many rounds fill the slabs and free a part of the entries. The others keep their tasks and deadlines."""
     wheel, rng = compiled(), random.Random(5)
     live: dict[int, Any] = {}
     number = 0

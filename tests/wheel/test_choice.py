@@ -1,4 +1,4 @@
-"""Which core is chosen, and the reason that is reported."""
+"""Which core of the timing wheel is chosen, and the reason that is reported."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def choice_with(**environment: str) -> str:
 
 
 def test_the_pure_core_can_be_forced() -> None:
-    """`WHEEL_SCHED_PURE=1` always wins, and the reason names it."""
+    """`WHEEL_SCHED_PURE=1` always selects the pure core, and the reported reason names this variable."""
     assert choice_with(WHEEL_SCHED_PURE="1") == "pure|['pure']|WHEEL_SCHED_PURE=1 asks for it"
 
 
 @pytest.mark.skipif("compiled" not in wheel.CORES, reason="this installation had no compiler")
 def test_the_compiled_core_is_taken_when_it_is_there() -> None:
-    """Other values of `WHEEL_SCHED_PURE` than 1 have no effect."""
+    """If the compiled core is installed, it is chosen. A value of `WHEEL_SCHED_PURE` other than 1 has no effect."""
     assert choice_with(WHEEL_SCHED_PURE="0") == "compiled|['compiled', 'pure']|it is built for this Python"
 
 

@@ -1,4 +1,4 @@
-"""Tests of the machine's clock."""
+"""The clock of this machine, `SystemClock`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wheel_sched.testing import VirtualClock
 
 @pytest.mark.parametrize("clock", [SystemClock(), VirtualClock()], ids=["system", "virtual"])
 def test_both_clocks_are_clocks(clock: object) -> None:
-    """The system clock and the virtual clock satisfy the protocol that the facades require."""
+    """The system clock and the virtual clock satisfy the protocol `Clock`, which timers require."""
     assert isinstance(clock, Clock)
 
 
@@ -27,7 +27,7 @@ def test_the_system_clock_floors_its_milliseconds() -> None:
 
 
 def test_a_wait_on_the_system_clock_lasts_its_time() -> None:
-    """The wait takes its timeout in milliseconds, is not shorter, and returns False."""
+    """A wait that nobody notifies lasts its timeout of 20 ms or more, and returns False."""
     clock, condition = SystemClock(), threading.Condition()
     start_ns = clock.monotonic_ns()
     with condition:
@@ -38,7 +38,7 @@ def test_a_wait_on_the_system_clock_lasts_its_time() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, -5, -0.1])
 def test_no_time_to_wait_is_no_wait(timeout_ms: float) -> None:
-    """With a deadline in the past the wait returns at once."""
+    """A wait with a timeout of 0 or less returns False at once."""
     condition = threading.Condition()
     with condition:
         assert SystemClock().wait(condition, timeout_ms) is False

@@ -1,4 +1,4 @@
-"""The page that lists test cases of other projects names existing tests."""
+"""The page that lists test cases of other projects names tests that exist here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAGE = TESTS.parent / "docs" / "internals" / "timers-conformance.md"
 
 
 def test_every_case_of_the_page_has_a_test() -> None:
-    """Each row names at least one test, and each named test exists."""
+    """Each row of the page names at least one test, and each named test exists."""
     rows = [
         line for line in PAGE.read_text("utf-8").splitlines() if line.startswith("| ") and "what it holds" not in line
     ]

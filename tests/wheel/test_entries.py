@@ -20,7 +20,7 @@ class Task:
 
 
 def test_a_cancelled_entry_is_gone_at_once(make_wheel: MakeWheel) -> None:
-    """On any level, `len` does not count it, `next_expiry` skips it, and `advance` does not hand it out."""
+    """A cancelled entry of any level is not counted by `len`, not reported by `next_expiry` and not handed out."""
     for delay_ms in DELAYS_MS:
         wheel = make_wheel(1000)
         entry = wheel.schedule("task", 1000 + delay_ms)
@@ -30,7 +30,7 @@ def test_a_cancelled_entry_is_gone_at_once(make_wheel: MakeWheel) -> None:
 
 
 def test_a_second_cancel_answers_the_same_and_changes_nothing(make_wheel: MakeWheel) -> None:
-    """The second cancel returns the same state and removes no other entry."""
+    """A second cancel of an entry returns CANCELLED again and removes no other entry."""
     wheel = make_wheel()
     entry, _ = wheel.schedule("a", 100), wheel.schedule("b", 100)
     assert [entry.cancel(), entry.cancel()] == [EntryState.CANCELLED] * 2
@@ -38,7 +38,8 @@ def test_a_second_cancel_answers_the_same_and_changes_nothing(make_wheel: MakeWh
 
 
 def test_cancel_tells_running_from_fired(make_wheel: MakeWheel) -> None:
-    """`cancel` returns RUNNING between hand-out and `finish`, and FIRED afterwards. It changes nothing then."""
+    """`cancel` of an entry that was handed out changes nothing. It returns RUNNING before `finish`, and FIRED
+    afterwards."""
     wheel = make_wheel()
     entry = wheel.schedule("task", 100)
     assert entry.state is EntryState.PENDING
@@ -49,7 +50,7 @@ def test_cancel_tells_running_from_fired(make_wheel: MakeWheel) -> None:
 
 
 def test_finish_leaves_waiting_and_cancelled_entries_alone(make_wheel: MakeWheel) -> None:
-    """Only an entry that was handed out can be finished."""
+    """`finish` does not change a waiting or cancelled entry, only one that was handed out."""
     wheel = make_wheel()
     entry = wheel.schedule("task", 100)
     states = []
@@ -72,7 +73,7 @@ def test_cancel_lets_go_of_the_task(make_wheel: MakeWheel) -> None:
 
 
 def test_the_wheel_keeps_nothing_of_what_it_handed_out(make_wheel: MakeWheel) -> None:
-    """When the caller drops an entry, the entry is freed, even if `next_expiry` has cached it."""
+    """If the caller drops an entry that was handed out, the entry is freed, even if `next_expiry` had cached it."""
     wheel = make_wheel()
     task = Task()
     gone = weakref.ref(task)
@@ -85,7 +86,8 @@ def test_the_wheel_keeps_nothing_of_what_it_handed_out(make_wheel: MakeWheel) ->
 
 
 def test_siblings_survive_a_cancel_in_any_position(make_wheel: MakeWheel) -> None:
-    """Entries are cancelled at any place of a slot, and the others keep their order. Source: folly's CancelTimeout."""
+    """If any one entry of a slot is cancelled, the others are handed out in order. The case is from folly:
+    CancelTimeout."""
     for position in range(5):
         wheel = make_wheel()
         entries = [wheel.schedule(number, 300) for number in range(5)]
@@ -94,7 +96,8 @@ def test_siblings_survive_a_cancel_in_any_position(make_wheel: MakeWheel) -> Non
 
 
 def test_reschedule_moves_an_entry_both_ways(make_wheel: MakeWheel) -> None:
-    """The entry may move between any two levels. It stays one entry and fires once, at the new deadline."""
+    """`reschedule` moves an entry between any two levels. It is still one entry and is handed out once, at the new
+    deadline."""
     for first_ms, then_ms in product(DELAYS_MS, DELAYS_MS):
         moves_both_ways(make_wheel(), first_ms, then_ms)
 
@@ -110,7 +113,7 @@ def moves_both_ways(wheel: TimingWheel[Any], first_ms: int, then_ms: int) -> Non
 
 
 def test_rescheduling_never_changes_the_count(make_wheel: MakeWheel) -> None:
-    """An entry that is added again, to any list, is counted once. Source: Kafka's TimerTaskListTest."""
+    """However often an entry is rescheduled, `len` counts it once. The case is from Kafka: TimerTaskListTest."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, number) for number in range(10)]
     for shift_ms in (0, 0, 7, 1000, 10**7, 0):
@@ -123,7 +126,7 @@ def test_rescheduling_never_changes_the_count(make_wheel: MakeWheel) -> None:
 
 
 def test_a_rescheduled_entry_queues_behind_its_tick(make_wheel: MakeWheel) -> None:
-    """A rescheduled entry comes after the others of its tick, even if its deadline is the same as before."""
+    """A rescheduled entry is handed out after the others of its tick, even if its deadline is the same as before."""
     wheel = make_wheel()
     first, second = wheel.schedule("first", 100), wheel.schedule("second", 100)
     first.reschedule(100)
@@ -131,7 +134,10 @@ def test_a_rescheduled_entry_queues_behind_its_tick(make_wheel: MakeWheel) -> No
 
 
 def test_a_fired_entry_can_be_armed_again(make_wheel: MakeWheel) -> None:
-    """A recurring timer needs only one entry. A `finish` for an earlier run does not end the next run."""
+    """An entry that was handed out can be rescheduled, so a recurring timer needs one entry only.
+
+    A `finish` for an earlier run does not end the next run.
+    """
     wheel = make_wheel()
     entry = wheel.schedule("tick", 100)
     for deadline_ms in (100, 200, 300):
@@ -152,7 +158,7 @@ def test_a_cancelled_entry_stays_cancelled(make_wheel: MakeWheel) -> None:
 
 
 def test_touch_postpones_wherever_the_entry_waits(make_wheel: MakeWheel) -> None:
-    """At the old deadline the entry is not handed out, and `next_expiry` does not report it. The new one is exact."""
+    """A touched entry of any level is handed out at its new deadline only, and `next_expiry` reports only this one."""
     for first_ms, later_ms in product(DELAYS_MS, [0, 1, 100, 10**5, 10**7]):
         touch_postpones(make_wheel(), first_ms, later_ms)
 
@@ -189,7 +195,8 @@ def test_touching_earlier_is_a_reschedule(make_wheel: MakeWheel) -> None:
 
 
 def test_touch_refuses_what_no_longer_waits(make_wheel: MakeWheel) -> None:
-    """A heartbeat that comes after the expiry of its session must not revive the session."""
+    """`touch` returns False for an entry that was handed out, so a late heartbeat does not revive an expired
+    session."""
     wheel = make_wheel()
     entry = wheel.schedule("session", 100)
     wheel.advance(100)
@@ -199,7 +206,7 @@ def test_touch_refuses_what_no_longer_waits(make_wheel: MakeWheel) -> None:
 
 
 def test_a_due_entry_can_still_be_touched_before_it_is_handed_out(make_wheel: MakeWheel) -> None:
-    """An entry that is due still waits until it is handed out."""
+    """An entry that is due and not handed out yet can still be touched."""
     wheel = make_wheel(1000)
     entry = wheel.schedule("beat", 900)
     assert entry.touch(2000) is True
@@ -208,7 +215,7 @@ def test_a_due_entry_can_still_be_touched_before_it_is_handed_out(make_wheel: Ma
 
 
 def test_a_postponed_far_head_gives_way_to_the_next(core: Core) -> None:
-    """`next_expiry` reports the next entry when the first one of a far level is postponed, moved or cancelled."""
+    """If the first entry of a far level is postponed, moved or cancelled, `next_expiry` reports the next one."""
     wheel = core(wheel_size=4)
     first, second = wheel.schedule("first", 1000), wheel.schedule("second", 1010)
     assert wheel.next_expiry() == 1000
@@ -225,7 +232,7 @@ def test_a_postponed_far_head_gives_way_to_the_next(core: Core) -> None:
 
 
 def test_a_far_slot_of_postponed_entries_only_is_passed_over(core: Core) -> None:
-    """The next entry is in a later slot. The slots before it have only postponed entries, which have not moved yet."""
+    """`next_expiry` skips slots in which all entries were postponed, even while these entries are still in them."""
     wheel = core(wheel_size=4)
     for deadline_ms in (500, 501):
         wheel.schedule("postponed", deadline_ms).touch(100_000 + deadline_ms)
@@ -236,7 +243,7 @@ def test_a_far_slot_of_postponed_entries_only_is_passed_over(core: Core) -> None
 
 
 def test_the_repr_of_an_entry_shows_its_state(core: Core) -> None:
-    """The repr has state, deadline and task."""
+    """The repr has the entry's state, deadline and task."""
     entry = core().schedule("task", 5)
     assert repr(entry) == "<TimerTaskEntry pending deadline_ms=5 task='task'>"
     entry.cancel()
@@ -244,7 +251,10 @@ def test_the_repr_of_an_entry_shows_its_state(core: Core) -> None:
 
 
 def test_entries_at_the_edges_of_every_level_can_be_cancelled_and_moved(core: Core) -> None:
-    """The deadlines and the clock are on both sides of each edge. Source: Tokio's remove_at_timer_wheel_threshold."""
+    """Entries just before, on and after the edge of each level can be cancelled and moved.
+
+    The case is from Tokio: remove_at_timer_wheel_threshold.
+    """
     for wheel_size in (2, 64, 4096):
         for power in range(1, 4):
             edge = wheel_size**power
@@ -260,8 +270,9 @@ def test_entries_at_the_edges_of_every_level_can_be_cancelled_and_moved(core: Co
 
 
 def test_an_entry_can_be_cancelled_on_the_very_tick_it_was_moved_to(make_wheel: MakeWheel) -> None:
-    """The entry was moved to an earlier tick, is due, and not handed out yet.
-    Source: Tokio's drop_after_reschedule_at_new_scheduled_time.
+    """An entry that was moved to an earlier tick, is due and not handed out yet can be cancelled.
+
+    The case is from Tokio: drop_after_reschedule_at_new_scheduled_time.
     """
     wheel = make_wheel()
     first, moved, last = (
@@ -274,7 +285,8 @@ def test_an_entry_can_be_cancelled_on_the_very_tick_it_was_moved_to(make_wheel: 
 
 
 def test_what_was_handed_out_can_be_put_back(make_wheel: MakeWheel) -> None:
-    """After `reschedule` the entry waits again, last in its tick, and is counted. Source: Agrona's refused timers."""
+    """`reschedule` puts an entry that was handed out back to its tick, as the last one. The case is from Agrona:
+    refused timers."""
     wheel = make_wheel()
     refused, taken = wheel.schedule("refused", 100), wheel.schedule("taken", 100)
     assert wheel.advance(100) == [refused, taken]
@@ -284,7 +296,7 @@ def test_what_was_handed_out_can_be_put_back(make_wheel: MakeWheel) -> None:
 
 
 def test_an_entry_made_beforehand_waits_once_it_is_armed(make_wheel: MakeWheel) -> None:
-    """Before `reschedule` the entry behaves like one that has fired, afterwards like one that was scheduled."""
+    """An entry from `wheel.entry` behaves as a fired one until `reschedule` puts it into the wheel."""
     wheel = make_wheel()
     entry = wheel.entry("task")
     assert (entry.state, entry.task, entry.touch(50), len(wheel)) == (EntryState.FIRED, "task", False, 0)

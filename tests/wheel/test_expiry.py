@@ -1,4 +1,4 @@
-"""When and in which order a wheel hands tasks out."""
+"""When and in which order a wheel hands out tasks."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ def up(deadline_ms: int, tick_ms: int) -> int:
 
 
 def test_a_new_wheel_is_empty(make_wheel: MakeWheel) -> None:
-    """No entry waits, is due or comes next."""
+    """In a new wheel no entry waits, and none is due."""
     wheel = make_wheel()
     assert (len(wheel), wheel.next_expiry(), wheel.advance(10**9)) == (0, None, [])
 
 
 def test_past_deadlines_are_due_at_once_in_the_order_scheduled(make_wheel: MakeWheel) -> None:
-    """Delays of -5 to -1 ms are due at once, and so are negative deadlines. Source: Kafka's testAlreadyExpiredTask."""
+    """Entries with deadlines in the past or below 0 are due at once, in the order of scheduling. The case is from
+    Kafka: testAlreadyExpiredTask."""
     wheel = make_wheel(1000)
     for deadline_ms in (995, 996, 997, 998, 999, -1, -(10**18)):
         wheel.schedule(deadline_ms, deadline_ms)
@@ -38,14 +39,15 @@ def test_past_deadlines_are_due_at_once_in_the_order_scheduled(make_wheel: MakeW
 
 
 def test_a_deadline_of_now_is_due_at_once(make_wheel: MakeWheel) -> None:
-    """A delay of 0 does not wait for the next tick."""
+    """An entry with a deadline of now does not wait for the next tick."""
     wheel = make_wheel(600)
     wheel.schedule("now", 600)
     assert tasks(wheel, 600) == ["now"]
 
 
 def test_every_task_comes_out_once_on_its_tick(make_wheel: MakeWheel) -> None:
-    """595 tasks over 0 to 499 ms with duplicates, handed out tick by tick. Source: Kafka's testTaskExpiration."""
+    """595 tasks with deadlines up to 499 ms, some of them equal, are each handed out once, at their tick. The case
+    is from Kafka: testTaskExpiration."""
     wheel = make_wheel()
     deadlines = [*range(5), *range(10, 100), *range(100, 500), *range(400, 500)]
     assert len(deadlines) == 595
@@ -61,7 +63,8 @@ def test_every_task_comes_out_once_on_its_tick(make_wheel: MakeWheel) -> None:
 
 
 def test_nothing_is_early_and_nothing_a_tick_late(make_wheel: MakeWheel) -> None:
-    """Each entry comes at the first tick that is not before its deadline, from any start and over several levels."""
+    """From any start and over several levels, each entry is handed out at the first tick that is not before its
+    deadline."""
     for now_ms in (0, 1, 99, 4095, 123_456_789):
         wheel = make_wheel(now_ms)
         for delay_ms in (1, 2, 3, 9, 10, 11, 63, 64, 65, 4095, 4096, 4097, 99_999, 16_777_216):
@@ -74,7 +77,7 @@ def test_nothing_is_early_and_nothing_a_tick_late(make_wheel: MakeWheel) -> None
 
 
 def test_the_edges_of_every_block_keep_their_ticks(core: Core) -> None:
-    """The deadlines are one before, on and one after each power of the wheel size, and twice that power.
+    """Entries around each power of the wheel size, and around twice that power, are handed out at their ticks.
 
     The clock starts at 0, at half of that power, or just before it.
     """
@@ -94,7 +97,8 @@ def test_the_edges_of_every_block_keep_their_ticks(core: Core) -> None:
 
 
 def test_there_is_no_range_to_overflow(make_wheel: MakeWheel) -> None:
-    """However far away a deadline is, its entry waits. Kafka fires it at once, other wheels compute a wrong slot."""
+    """However far away a deadline is, its entry waits. Kafka's wheel fires it at once; other wheels compute a wrong
+    slot."""
     for deadline_ms in (2**31, 2**62 - 1, 2**62, 2**63 - 1, 2**63, 10**18, 10**30):
         waits_however_far(make_wheel(7), deadline_ms)
 
@@ -109,7 +113,7 @@ def waits_however_far(wheel: TimingWheel[Any], deadline_ms: int) -> None:
 
 
 def test_one_jump_hands_everything_out_by_deadline(make_wheel: MakeWheel) -> None:
-    """When `advance` skips much time, entries come by tick, and inside a tick in order of scheduling."""
+    """If `advance` skips much time, entries are in the order of ticks, and within a tick in the order of scheduling."""
     wheel = make_wheel()
     rng = random.Random(5)
     deadlines = [rng.randrange(1, 10 ** rng.randrange(1, 7)) for _ in range(3000)]
@@ -121,9 +125,8 @@ def test_one_jump_hands_everything_out_by_deadline(make_wheel: MakeWheel) -> Non
 
 
 def test_first_come_first_served_also_across_levels(core: Core) -> None:
-    """Of two entries of a tick the older one starts on a far level and the younger one on the lowest. The older one
-    comes first; in Kafka it comes last.
-    """
+    """Of two entries of one tick, the older was on a far level and the younger on the lowest. The older one is
+    handed out first; in Kafka it is last."""
     for wheel_size in (2, 4, 16, 4096):
         wheel = core(wheel_size=wheel_size)
         deadline_ms = wheel_size**3 + 5
@@ -137,7 +140,7 @@ def test_first_come_first_served_also_across_levels(core: Core) -> None:
 
 
 def test_the_clock_forwards_when_idle(core: Core) -> None:
-    """After an idle time an entry with a near deadline goes to the lowest level: the wheel's clock has moved."""
+    """`advance` moves the clock of an empty wheel too. So a later entry with a near deadline is on the lowest level."""
     wheel = core(wheel_size=64)
     wheel.advance(64**3 + 1)
     wheel.schedule("near", 64**3 + 20)
@@ -147,7 +150,10 @@ def test_the_clock_forwards_when_idle(core: Core) -> None:
 
 
 def test_a_clock_that_goes_back_is_clamped(make_wheel: MakeWheel) -> None:
-    """The wheel's clock stands still until now has caught up. Entries that are due by it are handed out."""
+    """If `now_ms` is less than before, the wheel's clock does not change until `now_ms` has caught up.
+
+    Entries that are due by the wheel's clock are handed out.
+    """
     wheel = make_wheel()
     wheel.advance(50_000)
     wheel.schedule("later", 50_100)
@@ -167,7 +173,7 @@ def test_levels_are_made_on_demand(core: Core) -> None:
 
 
 def test_what_a_callback_schedules_for_now_comes_with_the_next_call(make_wheel: MakeWheel) -> None:
-    """An entry that is scheduled for now during the hand-out does not come in the same call of `advance`."""
+    """An entry that is scheduled for now after a call of `advance` is handed out by the next call."""
     wheel = make_wheel(500)
     wheel.schedule("again", 500)
     for _ in range(3):
@@ -177,7 +183,8 @@ def test_what_a_callback_schedules_for_now_comes_with_the_next_call(make_wheel: 
 
 
 def test_an_earlier_deadline_added_later_comes_first(make_wheel: MakeWheel) -> None:
-    """The order of deadlines also holds over several levels. Source: Tokio's expires_before_last_insert."""
+    """An entry that is added later with an earlier deadline is handed out first, over several levels. The case is
+    from Tokio: expires_before_last_insert."""
     wheel = make_wheel()
     for deadline_ms in (10**6, 10**5, 10**4, 1000):
         wheel.schedule(deadline_ms, deadline_ms)
@@ -186,7 +193,7 @@ def test_an_earlier_deadline_added_later_comes_first(make_wheel: MakeWheel) -> N
 
 
 def test_the_same_task_may_be_scheduled_many_times(make_wheel: MakeWheel) -> None:
-    """Entries are compared by identity, so tasks may be equal or unhashable."""
+    """One task may be in several entries, and may be unhashable. Cancelling one of them does not cancel the others."""
     wheel = make_wheel()
     task: list[int] = []
     entries = [wheel.schedule(task, 100) for _ in range(3)]
@@ -195,7 +202,8 @@ def test_the_same_task_may_be_scheduled_many_times(make_wheel: MakeWheel) -> Non
 
 
 def test_a_hundred_thousand_timers_keep_their_ticks(core: Core) -> None:
-    """No entry is early, and each comes with the first `advance` at or after its tick. Netty's testExecutionOnTime."""
+    """None of 100,000 entries is early, and each is handed out by the first `advance` at or after its tick. The
+    case is from Netty: testExecutionOnTime."""
     wheel = core(tick_ms=10, wheel_size=512)
     rng = random.Random(11)
     for _ in range(100_000):

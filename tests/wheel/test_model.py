@@ -1,4 +1,4 @@
-"""Compares the wheel with a sorted list: each answer is the same, for any calls and any tick and size of the wheel."""
+"""Compares the wheel with a sorted list: for any calls, ticks and wheel sizes both give the same answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DELAYS_MS = st.one_of(
 
 @dataclass(eq=False)
 class Expected:
-    """An entry of the model. `tick` is when it must come, `order` its rank inside the tick."""
+    """An entry of the model. `tick` is the tick at which it must be handed out, `order` its rank within the tick."""
 
     entry: TimerTaskEntry[int]
     wheel: TimingWheel[int]
@@ -43,8 +43,9 @@ class Expected:
 
 
 class WheelAgainstSortedList(RuleBasedStateMachine):
-    """A state machine that calls a wheel and a model: tasks come once, in order and never early; `len` and
-    `next_expiry` are exact.
+    """A state machine that makes the same calls on a wheel and on a model.
+
+    Tasks must be handed out once, in order and never early. `len` and `next_expiry` must be exact.
     """
 
     core: type[TimingWheel[Any]]
@@ -176,7 +177,7 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
     @rule()
     def clear(self) -> None:
         if len(self.waiting) < 20:
-            return  # else hardly any history would grow
+            return  # otherwise hardly any history would have many entries
         assert len(self.wheel.clear()) == len(self.waiting)
         for item in self.waiting:
             item.state = EntryState.CANCELLED
@@ -209,7 +210,10 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
 @pytest.mark.parametrize("name", sorted(CORES))
 @pytest.mark.timeout(300)
 def test_every_history_agrees_with_a_sorted_list(name: str, histories: int) -> None:
-    """Random histories of up to 60 calls each. A history that differs is shrunk to the shortest one."""
+    """Random histories of up to 60 calls give the same answers on the wheel and on the model.
+
+    Hypothesis shrinks a history that differs to the shortest one.
+    """
     machine = type("Machine", (WheelAgainstSortedList,), {"core": CORES[name]})
     run_state_machine_as_test(
         machine,

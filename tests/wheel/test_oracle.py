@@ -1,4 +1,5 @@
-"""Compares each core with a copy of Kafka's structure: the same timers come, from a core in order and never early."""
+"""Compares each core with a copy of Kafka's wheel: both hand out the same timers. A core does so in order and never
+early."""
 
 from __future__ import annotations
 
@@ -15,7 +16,10 @@ Core = type[TimingWheel[Any]]
 
 @pytest.mark.parametrize("tick_ms", [1, 20])
 def test_what_kafka_fires_we_fire_never_before_its_time(core: Core, tick_ms: int) -> None:
-    """With random timers, cancels and clock steps, both hand out the same timers within a tick. Ours come in order."""
+    """With random timers, cancels and clock steps, a core and Kafka's wheel hand out the same timers, within a tick.
+
+    The core hands them out in order and never early.
+    """
     rng = random.Random(tick_ms)
     theirs, ours = SystemTimer(tick_ms=tick_ms), core(tick_ms=tick_ms)
     pairs: dict[int, tuple[Any, Any, int]] = {}
@@ -33,7 +37,7 @@ def test_what_kafka_fires_we_fire_never_before_its_time(core: Core, tick_ms: int
         fired[0].update(entry.task for entry in theirs.advance(now_ms))
         handed_out = [entry.task for entry in ours.advance(now_ms)]
         fired[1].update(handed_out)
-        # Ours rounds deadlines up and Kafka's rounds them down, so it may be ahead by what lies within a tick.
+        # Kafka's wheel rounds deadlines down and ours rounds up, so Kafka's may already have fired timers of this tick.
         assert fired[1] <= fired[0]
         assert all(now_ms - now_ms % tick_ms < pairs[task][2] <= now_ms + tick_ms for task in fired[0] - fired[1])
         ticks = [-(-pairs[task][2] // tick_ms) for task in handed_out]
@@ -47,7 +51,8 @@ def test_what_kafka_fires_we_fire_never_before_its_time(core: Core, tick_ms: int
 
 
 def test_the_oracle_has_kafkas_faults() -> None:
-    """Kafka's structure rounds down, so it fires early. It also swaps two timers of one tick. The cores do neither."""
+    """The copy of Kafka's wheel rounds deadlines down, so it fires early, and it swaps two timers of one tick. The
+    cores do neither."""
     timer = SystemTimer(tick_ms=20)
     timer.schedule("due at 39", 39)
     assert [entry.task for entry in timer.advance(20)] == ["due at 39"]
@@ -61,7 +66,10 @@ def test_the_oracle_has_kafkas_faults() -> None:
 
 
 def test_all_cores_answer_alike() -> None:
-    """From a history of schedules, cancels, moves and looks, all cores hand out the same tasks in the same order."""
+    """All cores return the same values in random histories.
+
+    A history consists of the calls `schedule`, `cancel`, `reschedule`, `next_expiry` and `advance`.
+    """
     for seed in range(150):
         rng = random.Random(seed)
         shape = rng.choice([{}, {"wheel_size": 4}, {"wheel_size": 64}, {"tick_ms": 7, "wheel_size": 16}])

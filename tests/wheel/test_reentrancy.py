@@ -1,7 +1,8 @@
-"""Finalizers, weak references and the garbage collector call a wheel in the middle of its work. It stays consistent.
+"""If a finalizer, a weak reference or the garbage collector calls a wheel in the middle of its work, it stays
+consistent.
 
 Any code that makes or frees an object may run Python code. For the compiled core that means in the middle of a C
-function, where a fault crashes the interpreter or loses an entry.
+function, where a fault would crash the interpreter or lose an entry.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Core = type[TimingWheel[Any]]
 
 @pytest.fixture(autouse=True)
 def eager_collector() -> Iterator[None]:
-    """Makes the garbage collector run at every second allocation, so that it runs at every possible place."""
+    """Makes the garbage collector run at every second allocation, so that it interrupts the wheel at every possible
+    place."""
     before = gc.get_threshold()
     gc.set_threshold(1, 1, 1)
     yield
@@ -53,7 +55,7 @@ class Hostile:
 
 
 def test_tasks_are_held_and_nothing_else(core: Core) -> None:
-    """No method compares, hashes or tests a task."""
+    """No method of the wheel compares or hashes a task, or tests it for truth."""
     wheel = core()
     entries = [wheel.schedule(Hostile(), deadline_ms) for deadline_ms in (1, 1, 50, 10**6, 10**30)]
     entries[0].touch(5)
@@ -65,7 +67,7 @@ def test_tasks_are_held_and_nothing_else(core: Core) -> None:
 
 
 def test_a_finalizer_that_cancels_reschedules_and_schedules(core: Core) -> None:
-    """Cancelling frees a task. Its finalizer calls every method of the same wheel."""
+    """A cancel frees a task whose finalizer calls many methods of the same wheel. The wheel stays consistent."""
     wheel = core()
     siblings = [wheel.schedule(number, 100 + number % 7) for number in range(50)]
 
@@ -86,7 +88,7 @@ def test_a_finalizer_that_cancels_reschedules_and_schedules(core: Core) -> None:
 
 
 def test_a_finalizer_sees_its_entry_cancelled(core: Core) -> None:
-    """While a task's finalizer runs, its entry is cancelled and has no task."""
+    """While the finalizer of a cancelled entry's task runs, the entry is CANCELLED and has no task."""
     wheel = core()
     seen: list[Any] = []
     entry = wheel.schedule(Calling(lambda: seen.append((entry.state, entry.task, len(wheel)))), 100)
@@ -108,7 +110,8 @@ def test_weak_references_call_back_into_the_wheel(core: Core) -> None:
 
 
 def test_a_collection_in_the_middle_of_anything_finds_the_wheel_whole(core: Core) -> None:
-    """Each round makes cyclic garbage. Its finalizers cancel and schedule while wheels allocate."""
+    """Garbage is collected while the wheel works, and its finalizers cancel and schedule entries. The wheel stays
+    consistent."""
     rng = random.Random(8)
     wheel = core(wheel_size=16)
     alive: list[Any] = []
@@ -125,7 +128,7 @@ def test_a_collection_in_the_middle_of_anything_finds_the_wheel_whole(core: Core
 
     handed_out = 0
     if core.__module__ == "wheel_sched.wheel.pure":
-        gc.disable()  # in Python, loops over dicts are entered by finalizers too: one owner, as its contract says
+        gc.disable()  # the pure core must not be called by a finalizer while it loops over its dicts
     try:
         for now_ms in range(0, 2000, 5):
             Cycle()
@@ -147,7 +150,7 @@ def test_a_collection_in_the_middle_of_anything_finds_the_wheel_whole(core: Core
 
 
 def test_a_forgotten_wheel_is_collected_with_all_that_waits_in_it(core: Core) -> None:
-    """Wheel, entries and tasks refer to each other. The collector frees all of them, in any order."""
+    """If a wheel, its entries and their tasks only refer to each other, the garbage collector frees all of them."""
 
     class Task:
         pass
@@ -166,7 +169,7 @@ def test_a_forgotten_wheel_is_collected_with_all_that_waits_in_it(core: Core) ->
 
 
 def test_a_kept_entry_keeps_its_wheel_usable(core: Core) -> None:
-    """Only the entry refers to the wheel. The entry can still be cancelled and moved."""
+    """If only an entry refers to its wheel, the entry can still be cancelled and moved."""
     first, second = (lambda wheel: [wheel.schedule(name, 100) for name in "ab"])(core())
     gc.collect()
     assert first.cancel() is EntryState.CANCELLED
@@ -175,7 +178,8 @@ def test_a_kept_entry_keeps_its_wheel_usable(core: Core) -> None:
 
 
 def test_long_lists_and_long_chains_are_let_go_of_without_recursion(core: Core) -> None:
-    """Many entries in one slot, and a chain of entries of which each is the task of the next, are freed."""
+    """Two large structures are freed without a recursion error: 100,000 entries of one slot, and a chain in which
+    each entry is the task of the next."""
     gc.set_threshold(100_000, 50, 50)
     wheel = core()
     for number in range(100_000):
@@ -192,7 +196,7 @@ def test_long_lists_and_long_chains_are_let_go_of_without_recursion(core: Core) 
 
 
 def test_entries_are_made_by_a_wheel_only(core: Core) -> None:
-    """The entry class refuses a call, or makes an entry that is cancelled."""
+    """The compiled entry class cannot be subclassed. If it is called without a wheel, it makes a cancelled entry."""
     kind: Any = type(core().schedule("task", 1))
     if core.__module__.endswith("_wheel_c"):  # where a wrong pointer would end the interpreter
         entry = kind()
@@ -204,7 +208,8 @@ def test_entries_are_made_by_a_wheel_only(core: Core) -> None:
 
 @pytest.mark.slow
 def test_the_interpreter_ends_with_timers_pending(core: Core) -> None:
-    """At the end wheels, entries and finalizers are freed in any order. The exit code is 0, and stderr is empty."""
+    """When the interpreter ends, it frees wheels, entries and tasks with finalizers in any order. The exit code is
+    0."""
     name = core.__module__
     code = (
         f"from {name} import TimingWheel\n"

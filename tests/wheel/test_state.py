@@ -19,7 +19,7 @@ def test_the_core_in_use_is_one_of_those_there_are() -> None:
 
 
 def test_emptied_slots_cause_no_wake_up(make_wheel: MakeWheel) -> None:
-    """After a thousand cancels `next_expiry` is None. Kafka still wakes 36 times."""
+    """After 1,000 of 1,001 entries were cancelled, only one wake-up is left. Kafka's timer still wakes 36 times."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, number * 37) for number in range(1000)]
     keeper = wheel.schedule("keeper", 10**8)
@@ -34,7 +34,7 @@ def test_emptied_slots_cause_no_wake_up(make_wheel: MakeWheel) -> None:
 
 
 def test_cancelled_timers_leave_a_bounded_trace(core: Core) -> None:
-    """However many timers are cancelled, the wheel's memory stays below a bound."""
+    """However many timers are cancelled, the wheel's memory is below a bound."""
     wheel = core(wheel_size=16)
     wheel.schedule("stays", 10**6)
     least, most = 10**9, 0
@@ -53,7 +53,7 @@ def test_cancelled_timers_leave_a_bounded_trace(core: Core) -> None:
 
 
 def test_driven_by_next_expiry_every_wake_up_is_productive(make_wheel: MakeWheel) -> None:
-    """Entries that move between levels or are postponed cause no additional wake-up."""
+    """If `advance` is called only at `next_expiry`, each call hands out an entry, even if entries were postponed."""
     wheel = make_wheel()
     rng = random.Random(3)
     entries = [wheel.schedule(number, rng.randrange(10**6)) for number in range(500)]
@@ -66,7 +66,7 @@ def test_driven_by_next_expiry_every_wake_up_is_productive(make_wheel: MakeWheel
 
 
 def test_asking_for_the_next_expiry_changes_nothing(make_wheel: MakeWheel) -> None:
-    """Entries come in the same order at the same time, with or without calls of `next_expiry` in between."""
+    """Two wheels with equal entries hand them out equally, although `next_expiry` is called on only one of them."""
     rng = random.Random(8)
     asked, silent = make_wheel(), make_wheel()
     for step in range(400):
@@ -80,7 +80,7 @@ def test_asking_for_the_next_expiry_changes_nothing(make_wheel: MakeWheel) -> No
 
 
 def test_counters_tell_what_was_done(core: Core) -> None:
-    """The counters have pending entries per level, moves between levels, and productive and empty wake-ups."""
+    """The counters show pending entries per level, moves between levels, and productive and empty wake-ups."""
     wheel = core(wheel_size=16)
     wheel.schedule("near", 5)
     wheel.schedule("mid", 100)
@@ -92,12 +92,13 @@ def test_counters_tell_what_was_done(core: Core) -> None:
     counters = wheel.counters
     assert (counters.pending, counters.levels) == (0, (0,))
     assert (counters.productive_wakeups, counters.empty_wakeups) == (2, 1)
-    # Mid once; far by way of the level between, where the pure core files it straight from beyond its horizon.
+    # "mid" moves once. "far" moves twice in the compiled core, by way of the middle level, and once in the pure core.
     assert counters.cascades == (2 if core.__module__.endswith("pure") else 3)
 
 
 def test_a_snapshot_lists_what_would_be_handed_out_in_that_order(make_wheel: MakeWheel) -> None:
-    """The snapshot has the entries of all levels with their deadlines, due entries first. The wheel does not change."""
+    """A snapshot lists the entries of all levels in the order of their hand-out, with their deadlines, and changes
+    nothing."""
     wheel = make_wheel(1000)
     rng = random.Random(4)
     for number in range(1000):
@@ -116,7 +117,7 @@ def test_a_snapshot_knows_postponed_deadlines(make_wheel: MakeWheel) -> None:
 
 
 def test_restore_continues_where_the_snapshot_was_taken(make_wheel: MakeWheel) -> None:
-    """A new wheel of the same time gets the same deadlines in the same order. `restore` returns the new entries."""
+    """A new wheel at the same time gets a snapshot's deadlines in the same order. `restore` returns the new entries."""
     old = make_wheel(500)
     for number in range(300):
         old.schedule(number, (number * 7919) % 40_000)
@@ -129,7 +130,8 @@ def test_restore_continues_where_the_snapshot_was_taken(make_wheel: MakeWheel) -
 
 
 def test_clear_answers_what_was_pending_and_cancels_it(make_wheel: MakeWheel) -> None:
-    """`clear` returns the waiting tasks, like Netty's stop. Their entries are CANCELLED, and the wheel stays usable."""
+    """`clear` returns the waiting tasks with their deadlines, as Netty's stop does. The entries are CANCELLED, and
+    the wheel can still be used."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, 10**number) for number in range(8)]
     wheel.next_expiry()

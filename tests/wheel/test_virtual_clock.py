@@ -1,4 +1,4 @@
-"""The clock for tests, with threads that really wait on it."""
+"""The virtual clock for tests, with threads that really wait on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Spawn = Callable[[Callable[[], object]], threading.Thread]
 
 @pytest.fixture
 def spawn() -> Iterator[Spawn]:
-    """Starts threads. Fails if they do not end."""
+    """Return a function that starts a thread. After the test, each thread must have ended."""
     threads: list[threading.Thread] = []
 
     def start(target: Callable[[], object]) -> threading.Thread:
@@ -61,7 +61,7 @@ def test_parts_of_a_millisecond_add_up() -> None:
 
 
 def test_a_jump_of_the_wall_clock_leaves_monotonic_time_alone() -> None:
-    """The test sets the clock a day ahead and then two days back, as an administrator could."""
+    """The wall clock is set a day ahead and then two days back. Monotonic time does not change."""
     clock = VirtualClock(wall_offset_ms=0)
     clock.advance(10)
     clock.jump_wall(86_400_000)
@@ -71,7 +71,7 @@ def test_a_jump_of_the_wall_clock_leaves_monotonic_time_alone() -> None:
 
 
 def test_advance_wakes_whose_time_came_and_nobody_else(spawn: Spawn) -> None:
-    """Three threads sleep 50, 100 and 100 ms of virtual time, and each wakes at its time."""
+    """Of three threads that wait 50, 100 and 100 ms, `advance` by 50 ms wakes only the first."""
     clock = VirtualClock()
     early: list[Any] = []
     late: list[Any] = []
@@ -88,7 +88,7 @@ def test_advance_wakes_whose_time_came_and_nobody_else(spawn: Spawn) -> None:
 
 
 def test_a_notification_ends_a_wait_without_moving_time(spawn: Spawn) -> None:
-    """`wait` returns True, with a timeout or without."""
+    """If a waiting thread is notified, `wait` returns True, with or without a timeout, and time does not move."""
     clock, condition = VirtualClock(), threading.Condition()
     answers: list[bool] = []
 
@@ -110,7 +110,7 @@ def test_a_notification_ends_a_wait_without_moving_time(spawn: Spawn) -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, -0.5])
 def test_no_time_to_wait_is_no_wait(timeout_ms: float) -> None:
-    """With a deadline in the past the wait returns at once."""
+    """A wait with a timeout of 0 or less returns False at once."""
     clock, condition = VirtualClock(), threading.Condition()
     with condition:
         assert clock.wait(condition, timeout_ms) is False
@@ -118,7 +118,7 @@ def test_no_time_to_wait_is_no_wait(timeout_ms: float) -> None:
 
 
 def test_advance_may_hold_the_condition_it_wakes(spawn: Spawn) -> None:
-    """The lock of a condition is reentrant, so its owner may move time."""
+    """A thread that holds a condition's lock may call `advance`, which notifies the condition."""
     clock, condition = VirtualClock(), threading.Condition()
     answers: list[bool] = []
 
@@ -136,7 +136,8 @@ def test_advance_may_hold_the_condition_it_wakes(spawn: Spawn) -> None:
 
 
 def test_autojump_at_once_makes_sleeping_free() -> None:
-    """One thread sleeps a year in 365 steps. This takes almost no real time, and each step is exact."""
+    """With autojump at once, a thread sleeps a year in 365 steps. This takes almost no real time, and each step is
+    exact."""
     clock, condition = VirtualClock(autojump_threshold=0), threading.Condition()
     start = time.monotonic()
     for day in range(1, 366):
@@ -147,7 +148,7 @@ def test_autojump_at_once_makes_sleeping_free() -> None:
 
 
 class RealTime:
-    """Stands in for `time` in the clock. The test moves the real time that the threshold counts."""
+    """Replaces the module `time` in the clock. The test sets the real time that the autojump threshold counts."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -158,14 +159,14 @@ class RealTime:
 
 @pytest.fixture
 def real_time(monkeypatch: pytest.MonkeyPatch) -> RealTime:
-    """Replaces real time in the clock, so that no thread is too slow for a threshold."""
+    """Replaces real time in the clock by one that the test moves, so that no slow thread affects a threshold."""
     real = RealTime()
     monkeypatch.setattr(virtual_clock, "time", real)
     return real
 
 
 def test_autojump_wakes_sleepers_in_the_order_of_their_deadlines(spawn: Spawn, real_time: RealTime) -> None:
-    """Each jump goes to the earliest deadline. A waiter without a deadline does not prevent jumps."""
+    """Each autojump moves time to the earliest deadline. A waiter without a deadline does not prevent jumps."""
     clock = VirtualClock(autojump_threshold=0.01)
     answers: list[Any] = []
     idle, idle_answers = threading.Condition(), []
@@ -186,7 +187,7 @@ def test_autojump_wakes_sleepers_in_the_order_of_their_deadlines(spawn: Spawn, r
 
 
 def test_autojump_waits_until_nobody_has_moved_for_the_threshold(spawn: Spawn, real_time: RealTime) -> None:
-    """Each time a thread returns before the threshold has passed, the threshold starts anew."""
+    """If a thread returns to the clock before the threshold has passed, the threshold begins again."""
     clock, condition = VirtualClock(autojump_threshold=0.01), threading.Condition()
     answers: list[Any] = []
     thread = spawn(waiter(clock, 1000, answers))
@@ -194,7 +195,7 @@ def test_autojump_waits_until_nobody_has_moved_for_the_threshold(spawn: Spawn, r
     with condition:
         for _ in range(5):
             real_time.seconds += 0.009  # a step of work that is not a wait on the clock
-            time.sleep(0.02)  # in which the waiter looks, twice at most
+            time.sleep(0.02)  # meanwhile the waiter looks at the time, twice at most
             assert (answers, clock.monotonic_ms()) == ([], 0)
             assert clock.wait(condition, 0) is False
     real_time.seconds += 1
@@ -203,7 +204,7 @@ def test_autojump_waits_until_nobody_has_moved_for_the_threshold(spawn: Spawn, r
 
 
 def test_without_autojump_time_never_moves_by_itself(spawn: Spawn) -> None:
-    """By default only the test moves time."""
+    """Without autojump, the default, only the test moves time."""
     clock = VirtualClock()
     answers: list[Any] = []
     spawn(waiter(clock, 1, answers))
@@ -214,13 +215,13 @@ def test_without_autojump_time_never_moves_by_itself(spawn: Spawn) -> None:
 
 
 def test_waiting_for_waiters_that_do_not_come_is_an_error() -> None:
-    """`wait_for_waiters` raises an error that has the expected and the actual number."""
+    """If too few threads wait in time, `wait_for_waiters` raises an error with the expected and the actual number."""
     with pytest.raises(TimeoutError, match="expected 2 waiters"):
         VirtualClock().wait_for_waiters(2, timeout_seconds=0.01)
 
 
 def test_a_thread_drives_a_wheel_through_a_day_of_virtual_time(spawn: Spawn) -> None:
-    """The thread sleeps until `next_expiry`, as a timer does, and wakes for an earlier deadline."""
+    """With autojump, a thread that sleeps until `next_expiry` hands out 24 entries of a day, each on time."""
     clock, condition = VirtualClock(autojump_threshold=0.01), threading.Condition()
     wheel: TimingWheel[int] = TimingWheel(clock.monotonic_ms())
     lateness_ms: list[int] = []
@@ -248,7 +249,7 @@ def test_time_moves_by_numbers_from_zero_only(ms: Any) -> None:
 
 
 def test_the_wall_clock_jumps_by_whole_milliseconds_only() -> None:
-    """A step is an int, positive or negative."""
+    """`jump_wall` refuses a step that is no int."""
     with pytest.raises(Rejected, match="the wall clock has not moved"):
         VirtualClock().jump_wall(1.5)  # type: ignore[arg-type]
 
@@ -261,7 +262,7 @@ def test_all_configuration_problems_are_told_at_once() -> None:
 
 
 def test_the_repr_shows_state(spawn: Spawn) -> None:
-    """The repr shows the time, the waiters and what comes next."""
+    """The repr shows the time, the number of waiters and the time to the next deadline."""
     clock = VirtualClock(1500)
     assert repr(clock) == "<VirtualClock now=1500ms waiting=0 next=none>"
     spawn(waiter(clock, 250, []))

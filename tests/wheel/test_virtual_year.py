@@ -1,4 +1,4 @@
-"""A virtual year, which takes seconds. Every timer fires on its tick, over all levels that a year needs."""
+"""A wheel runs through a virtual year in seconds. Every timer fires on its tick, over all levels that a year needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ RECURRING = 2_500
 
 
 def test_a_year_of_timers_fires_every_one_on_its_tick(core: Core) -> None:
-    """50,500 one-shot and recurring timers run by `next_expiry` alone. None is early, late, lost or doubled."""
+    """A wheel that is advanced only to `next_expiry` runs 50,500 one-shot and recurring timers for a year.
+
+    None is early, late, lost or doubled.
+    """
     rng = random.Random(365)
     wheel = core(wheel_size=64)
     expected_firings = ONE_SHOTS

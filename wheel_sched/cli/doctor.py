@@ -141,7 +141,7 @@ def say_finding(finding: Finding) -> None:
 
 
 def _check_of(name: str, loaded: Loaded) -> Check:
-    """Import an extension's check, named "module:function", as a `Check`: it then gets `loaded` as second argument."""
+    """Import an extension's function, named "module:function". The returned `Check` also passes `loaded` to it."""
     check = resolve(name)
 
     @wraps(check)

@@ -32,11 +32,11 @@ FIRST_MARK = b"0-0"  # before every marker
 
 
 class Listener:
-    """Watches the markers of some shards.
+    """Reports the new markers of some shards. A marker says that an item is due before all others of its shard.
 
     Args:
         backend: the backend of the store.
-        marks: the last marker seen of each shard; only newer markers are reported.
+        marks: the id of the last marker seen of each shard; only newer markers are reported.
         on_mark: called with (shard, mark) from the listener's thread.
         on_reconnect: called with the shards when a lost connection is up again, before the first marker is read on it.
         block_ms: how long one read blocks.
@@ -130,7 +130,7 @@ class Listeners:
         return any(listener.down or not listener.thread.is_alive() for listener in self._all)
 
     def start(self, marks: Mapping[int, bytes]) -> None:
-        """Start the listeners. `marks` has the last marker seen of every shard, so that they miss no later marker."""
+        """Start the listeners. `marks` has the id of the last marker seen of each shard, so they miss no later one."""
         for part in [{shard: mark} for shard, mark in marks.items()] if self._backend.cluster else [dict(marks)]:
             listener = Listener(self._backend, part, self._on_mark, self._on_reconnect, self._block_ms)
             listener.start()

@@ -169,7 +169,7 @@ class OwnerLoop:
 
         Returns:
             When the next step is necessary, in local monotonic microseconds; `AT_ONCE` when work is left, None when
-            only a post makes one necessary.
+            no step is necessary until somebody calls `post`.
         """
         try:
             return self._step()

@@ -1,7 +1,7 @@
 """Open a delay store from a URL, a client or nothing at all.
 
 redis://host:6379/0, rediss://..., unix:///path/to.sock   a Redis or Valkey server
-embedded:./folder                                         a Valkey server that this package starts, with its data here
+embedded:./folder                                         a Valkey server that this package starts in the folder
 memory:                                                   this process only
 """
 
@@ -40,8 +40,9 @@ def open_store(
             ends with its process, so it refuses the last two. Defaults to "everysec".
         replicas: number of replicas that confirm under "replicated". Defaults to 1.
         test_clock: returns the current time in ms, for a namespace with a test clock. Defaults to None: server time.
-        variant: see `wheel_sched.store.redis.library`. Defaults to "".
-        repeat_timeouts: see `wheel_sched.store.redis.round_trips.Dialect`. Defaults to True.
+        variant: changes only the name of the script library on the server, for tests. Defaults to "".
+        repeat_timeouts: whether a call is repeated after a timeout. False: a call takes one timeout at most. Defaults
+            to True.
 
     Raises:
         ConfigError: an argument is wrong; nothing was opened.

@@ -1,4 +1,4 @@
-"""MemoryBackend: the delay store of one process. It gives the answers of the scripts, without durability.
+"""MemoryBackend: the delay store of one process. It answers as the Lua scripts of a server do, without durability.
 
 For tests, demonstrations and machines without a server. Any thread may call anything: the backend has one lock and
 holds it for one batch (about a millisecond for 500 items). Cost per item: about 3 us each to schedule, claim and
@@ -25,7 +25,7 @@ def wall_clock_us() -> int:
 
 
 class MemoryWaiter:
-    """Waits for markers. After `close` a wait returns at once."""
+    """What a thread passes to `MemoryBackend.wait_for_mark`. After `close`, a wait with it returns at once."""
 
     def __init__(self, condition: threading.Condition) -> None:
         self._condition = condition
@@ -112,7 +112,7 @@ class MemoryBackend:
     def wait_for_mark(self, waiter: MemoryWaiter, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
         """Block until a marker is newer than `marks[shard]`. Returns the newer markers by shard, {} at the timeout.
 
-        A timeout of 0 waits for ever, as XREAD does. With a closed waiter or backend the result is {} at once.
+        A timeout of 0 waits for ever, as XREAD does. With a closed waiter or backend it returns at once.
         """
         newer: dict[int, Marker] = {}
 

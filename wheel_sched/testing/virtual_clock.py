@@ -96,7 +96,7 @@ class VirtualClock:
         """Advance time by `ms` and wake every waiter whose deadline is reached.
 
         Raises:
-            Rejected: `ms` is negative or not a number; time stays.
+            Rejected: `ms` is negative or not a finite number; time has not moved.
         """
         if not _is_duration(ms):
             raise Rejected(f"expected ms to be a number of at least 0 (milliseconds), got: {ms!r}; time has not moved")
@@ -111,7 +111,7 @@ class VirtualClock:
         """Step the wall clock by `ms` (negative: back), as an administrator or NTP does. No waiter wakes.
 
         Raises:
-            Rejected: `ms` is not an int; the clock stays.
+            Rejected: `ms` is not an int; the clock has not moved.
         """
         if type(ms) is not int:
             raise Rejected(f"expected ms to be an int (milliseconds), got: {ms!r}; the wall clock has not moved")
@@ -121,9 +121,9 @@ class VirtualClock:
     def wait(self, condition: threading.Condition, timeout_ms: float | None) -> bool:
         """Wait on `condition`, which the caller holds, for up to `timeout_ms` virtual milliseconds.
 
-        Returns False when the timeout has passed, and True when the condition was notified before that. `advance`
-        notifies each condition of which one waiter has reached its timeout. This wakes all threads that wait on the
-        condition: a thread whose timeout has not passed returns True. So check in a loop what you wait for.
+        Returns False when the timeout has passed, and True when the condition was notified before that. When the
+        timeout of one thread has passed, `advance` notifies the condition. This wakes all threads that wait on it, and
+        a thread whose timeout has not passed returns True. So check in a loop what you wait for.
         """
         waiter = _Waiter(condition, None)
         with self._lock:
@@ -177,7 +177,8 @@ class VirtualClock:
         """Jump to the earliest deadline if all waiters have waited for the threshold.
 
         The caller is a waiter that holds its condition. It must not acquire the condition of another waiter, because
-        two locks without an order can deadlock. So each other waiter calls this method itself once per threshold.
+        two locks without an order can deadlock. So the other waiters notice the jump by
+        themselves: each calls this method once per threshold.
         """
         with self._lock:
             if self._threshold is None or time.monotonic() - self._busy_at < self._threshold:

@@ -34,8 +34,8 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
     """asyncio's selector loop on a `VirtualClock`.
 
     Args:
-        clock: the clock of `loop.time()`, also available as `loop.clock`. Any thread may call its
-            `advance`, also that of the loop. Defaults to a new clock.
+        clock: the clock of `loop.time()`, also available as `loop.clock`. Any thread may call
+            `clock.advance`, the loop's own thread too. Defaults to a new clock.
         autojump: whether time jumps when the loop is idle. If not, only `clock.advance` moves time. Defaults to True.
         idle_seconds: real seconds without input before a jump. Defaults to 0.
 
@@ -67,14 +67,14 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]  # typeshed spells the arguments as a TypeVarTuple
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Does what asyncio's method does. Virtual time stands still until the call has ended."""
+        """Does what asyncio's method does. Virtual time does not move until `func` has returned."""
         future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
         self._in_executor += 1
         future.add_done_callback(self._left_executor)
         return future
 
     async def shutdown_default_executor(self, *timeout: float | None) -> None:
-        """Does what asyncio's method does. Virtual time stands still, so the timeout cannot pass while threads end."""
+        """Does what asyncio's method does. Virtual time does not move, so the timeout cannot pass while threads end."""
         self._in_executor += 1
         try:
             await super().shutdown_default_executor(*timeout)

@@ -41,7 +41,8 @@ class DeadlineQueue(Generic[T]):
         advance: `advance(now_ms, limit)` hands out the due entries by deadline, first come first served inside a tick.
         next_ms: `next_ms()` returns exactly when the next task is due; None when no task waits.
         count: `count()` returns how many tasks wait. It is faster than `len`.
-        new_entry: `new_entry(task)` makes an entry that waits after its `reschedule`. None where `any_thread` is false.
+        new_entry: `new_entry(task)` makes an entry that waits only after a call of its `reschedule`. The attribute is
+            None when the queue's property `any_thread` is false.
 
     Raises:
         ConfigError: with all problems of the arguments.

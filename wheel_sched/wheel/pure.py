@@ -397,10 +397,10 @@ class TimingWheel(Generic[T]):
         return True
 
     def _refill(self, target: int) -> bool:
-        """Sort the earliest slot above level 0 into the run (`_run`) if the slot begins at or before `target`.
+        """Empty the earliest slot above level 0 if it begins by `target`: its entries join the run or finer slots.
 
-        If the slot begins later, set `_far_start` to its first tick. Then `advance` takes only run entries before it.
-        Level 0 must be empty. Returns whether a slot was emptied or `_far_start` has another value.
+        If it begins later, set `_far_start` to its first tick. From then on `advance` takes only earlier entries from
+        the run. Level 0 must be empty. Returns whether a slot was emptied or `_far_start` has another value.
         """
         before = self._far_start
         for level in self._far:

@@ -77,7 +77,10 @@ class SettlerThread:
             pass
 
     def step(self) -> bool:
-        """One turn: wait for reports, take them, and do the work that follows. Returns False when it is time to end."""
+        """One turn: wait for reports (deliveries and outcomes), take them, and do the work that follows from them.
+
+        Returns False when the thread must end.
+        """
         for report in self._collect():
             if isinstance(report, HandlerOutcome):
                 self._ended(report)

@@ -278,7 +278,10 @@ def cut(text: str, max_bytes: int) -> str:
 
 
 def cut_names(names: Any, max_bytes: int) -> tuple[str, ...]:
-    """The leading names that fit into `max_bytes` when joined by commas: nearest parents first, no half names."""
+    """The first of `names` that fit into `max_bytes` when joined by commas. No name is cut.
+
+    Empty names and names with a comma are left out. The names are the parents of an error class, nearest first.
+    """
     kept: list[str] = []
     used = -1
     for given in names:

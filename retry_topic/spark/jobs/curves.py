@@ -88,11 +88,11 @@ class _Seen:
         self._high = np.asarray([self.horizon if i.recovered is None else i.recovered for i in intervals])
 
     def mass(self, counts: Floats, rounds: int, begin: Floats | None = None) -> Floats:
-        """The estimated share of messages that recover in each stretch: from a line of `GRID_MS` to the next line.
+        """The estimated share of messages that recover in each stretch of the grid.
 
         Args:
-            counts: the number of messages of each interval that was passed to the constructor.
-            rounds: the most rounds of the estimation.
+            counts: a number of messages for each of the constructor's intervals, in the same order.
+            rounds: the estimation ends after at most so many rounds.
             begin: the shares to begin with. Defaults to None: equal shares.
         """
         size, total = len(GRID_MS), counts.sum()

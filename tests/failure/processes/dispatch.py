@@ -36,7 +36,10 @@ name: str = settings["name"]
 
 
 def reach(point: str, detail: object = "") -> None:
-    """If `point` is the setting `at`, write the marker file and send this process the signal; once only."""
+    """If `point` is the setting `at`, write the file `marker` and send this thread the setting `signal`.
+
+    Only the first such call does this. `detail` is written to the file after the point.
+    """
     if point == settings.get("at"):
         settings["at"] = None
         Path(settings["marker"]).write_text(f"{point} {detail}")

@@ -1,4 +1,5 @@
-"""Traces one retry over a real Kafka broker, in transactions, from before `publish` until all is settled.
+"""Traces one retry over a real Kafka broker, in transactions, from before `publish` until the second attempt is
+settled.
 
 The function `temporary_kafka` of the measured tree starts the broker, and stops it at the end.
 """

@@ -1,4 +1,4 @@
-"""Retries one message over any broker: the message is published, fails once, waits, is released, and is handled."""
+"""Traces the retry of one message over any broker: it is published, fails once, waits, is released and is handled."""
 
 from __future__ import annotations
 

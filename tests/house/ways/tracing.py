@@ -1,8 +1,10 @@
 """Records in which files of the measured tree functions are called. The programs beside this file import it first.
 
 The tracer sets its trace function for every thread from the start, because the threads that handle a message are older
-than the message. The trace function records nothing until `begin`. Python calls it at the start of each function. For
-the body of a module, Python also calls it at the end: functions that an import calls in between do not count.
+than the message. The trace function records nothing until `begin`. Python calls it at the start of each function.
+
+Functions that are called during an import are not recorded. So Python calls the trace function also when the body of a
+module ends: the tracer then knows that the import is over.
 """
 
 from __future__ import annotations
@@ -66,9 +68,9 @@ class Tracer:
 
 
 def main(way: Callable[[Tracer, Path], list[str]]) -> None:
-    """Run a way, and write the names of the files whose functions were called to a file, as JSON.
+    """Run a program of `ways/`, and write a JSON list of the files whose functions it called.
 
-    The first argument of the command line is the folder for the way's data, the second is the file to write.
+    The first argument of the command line is the folder for the program's data, the second is the file to write.
     """
     tracer = Tracer()
     folder, result = Path(sys.argv[1]), Path(sys.argv[2])
@@ -78,8 +80,9 @@ def main(way: Callable[[Tracer, Path], list[str]]) -> None:
 
 
 def public(name: str) -> Any:
-    """Import an object from the measured tree, a checkout of any version. The object is not in the same module in all
-    versions, so `NAMES` lists several modules for it. The first module that exists is used.
+    """Import an object from the measured tree, a checkout of any version.
+
+    Versions have the object in different modules. `NAMES` lists these, and the first that exists is used.
     """
     failures = []
     for place in NAMES[name]:
@@ -101,7 +104,7 @@ NAMES = {
 
 
 def wait_for(event: threading.Event, what: str) -> None:
-    """Wait until the user's code has run, and then `SETTLE_S` for the work that follows.
+    """Wait until `event` says that the user's code has run, and then `SETTLE_S` for the work that follows.
 
     Raises:
         TimeoutError: the code did not run within `PATIENCE_S`.
@@ -112,6 +115,6 @@ def wait_for(event: threading.Event, what: str) -> None:
 
 
 def unavailable(reason: object) -> None:
-    """End this process because the way cannot run on this machine."""
+    """End this process, because its program of `ways/` cannot run on this machine."""
     sys.stderr.write(f"{reason}\n")
     sys.exit(UNAVAILABLE)

@@ -108,7 +108,7 @@ def test_a_topic_that_does_not_exist_is_refused(cli: Any, connection: Any, comma
     --force, `pause` accepts the topic."""
     connection.broker.create_topic("other")
     error_text = cli(command, "otehr", code=1).stderr
-    assert "there is no topic 'otehr': nothing was changed; did you mean 'other'? known: " in error_text
+    assert "there is no topic 'otehr': nothing was done; did you mean 'other'? known: " in error_text
     assert connection.store.counts().paused == {}
     assert cli.json(command, "otehr", "--force", code=0 if command == "pause" else 1)["topic"] == "otehr"
     assert ("otehr" in connection.store.counts().paused) == (command == "pause")

@@ -49,7 +49,7 @@ def test_stats_names_retries_that_nobody_takes_in(cli: Any, forgotten: None) -> 
     """`stats` prints how many retries wait, since when, in which topic, and the command that starts a service. The JSON
     has the numbers."""
     text = cli("stats").stdout
-    assert "retries    5 retries wait in billing.retry, the oldest since " in text
+    assert "retries    5 retries wait in billing.retry, the oldest for " in text
     assert "no service reads them: start `wheel-sched serve billing`" in text
     (found,) = cli.json("stats")["untaken"]
     assert (found["group"], found["topic"], found["waiting"]) == ("billing", "billing.retry", 5)
@@ -96,7 +96,7 @@ def test_a_service_that_was_stopped_is_one(cli: Any, connection: Connection) -> 
     with RetryService(connection, "billing"):
         pass
     connection.broker.publish([Message("billing.retry", b"1")])
-    assert "1 retry waits in billing.retry, since " in cli("stats").stdout
+    assert "1 retry waits in billing.retry, for " in cli("stats").stdout
 
 
 def check_of_retries(cli: Any, *options: str, code: int) -> dict[str, str]:

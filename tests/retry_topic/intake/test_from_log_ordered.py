@@ -361,7 +361,7 @@ class History:
             self.send()
 
 
-@pytest.mark.parametrize("seeds", [range(at, at + 10) for at in range(0, 60, 10)], ids=str)
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 60), marks=pytest.mark.slow)], ids=str)
 def test_each_failure_is_taken_in_once_whatever_happens(seeds: range) -> None:
     """Each message is sent once after each of its first three failures and is a dead letter after the fourth."""
     for seed in seeds:

@@ -186,6 +186,7 @@ def records_by_chance(chance: random.Random) -> list[Message]:
     return records
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
 def test_the_cache_makes_of_records_what_the_plan_makes(seed: int) -> None:
@@ -240,6 +241,7 @@ def test_the_cache_decides_records_as_consumers_write_them(hops: int) -> None:
     assert outcome(records, cached=True, at_once=10) == outcome(records, cached=False, at_once=10)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
 def test_a_plan_is_the_same_with_and_without_the_cache(seed: int) -> None:
@@ -294,6 +296,7 @@ def test_other_policies_make_other_templates() -> None:
                 taking.policies = PolicySet(RetryPolicy(name="new"))
 
 
+@pytest.mark.slow
 def test_what_the_cache_learns_is_bounded() -> None:
     """After thousands of different records the cache is not larger than its limit."""
     templates = Templates(POLICIES, random.Random(1))

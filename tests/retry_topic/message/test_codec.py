@@ -59,6 +59,7 @@ OTHERS = st.lists(st.tuples(st.sampled_from(["traceparent", "a", "retry"]), st.b
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(OTHERS, STATES)
 def test_what_is_written_is_read_back(others: Headers, state: RetryState) -> None:
@@ -95,6 +96,7 @@ OWN = ("due_ms", "delay_ms", "signature")
 WRITTEN = st.tuples(OTHERS, STATES).map(lambda both: write(*both))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(ANY_HEADERS | WRITTEN, STATES)
 def test_what_is_written_again_reads_as_if_all_were_written(headers: Headers, changed: RetryState) -> None:

@@ -57,7 +57,7 @@ def test_a_hostile_exception_cannot_break_the_reading() -> None:
 
 
 def test_headers_without_a_first_failure_mean_now() -> None:
-    """Without a time of the first failure, the age starts at the decision."""
+    """If the headers have no time of the first failure, `failure_from` takes `now_ms` as that time."""
     failure = failure_from(RetryState(), now_ms=5)
     assert (failure.attempt, failure.first_failed_ms) == (1, 5)
 

@@ -1,8 +1,7 @@
 """Finds the first history that breaks a promise without a safeguard, and keeps the results in `found.json`.
 
-A history shows a safeguard if the history breaks a promise when the safeguard is switched off, and none otherwise.
-
-`python -m tests.simulation.find_safeguards` runs it.
+A history shows a safeguard if the history breaks a promise only when the safeguard is switched off. `python -m
+tests.simulation.find_safeguards` runs this module.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Finding:
 
     @property
     def seed(self) -> int | None:
-        """The seed of the history; None if no history broke a promise."""
+        """The seed of the history that broke a promise; None if no history broke one."""
         return None if self.seeds is None else self.seeds - 1
 
 
@@ -79,7 +78,8 @@ def slices(kind: Kind, safeguard: Safeguard, seeds: int) -> Iterator[list[int]]:
 
 
 def first_violation(kind: Kind, safeguard: Safeguard, seeds: int = SEEDS, *, cores: int | None = None) -> Result | None:
-    """The result of the lowest seed below `seeds` that breaks a promise without the safeguard; None: none does."""
+    """Return the result of the lowest seed below `seeds` that breaks a promise only without the safeguard; None: no
+    seed does."""
     for part in slices(kind, safeguard, seeds):
         with switched_off(safeguard):
             broken = [result for result in run_seeds(kind, part, cores=cores) if result.violations]
@@ -100,7 +100,7 @@ def shows(kind: Kind, safeguard: Safeguard, scenario: Scenario) -> Result | None
 def find(
     safeguard: Safeguard, seeds: int = SEEDS, *, seen: int | None = None, smaller: bool = False
 ) -> tuple[Finding, Result | None]:
-    """Look for a history that breaks a promise without the safeguard.
+    """Look for a history that breaks a promise without the safeguard. Return the finding, and the history's result.
 
     Args:
         safeguard: is switched off.

@@ -1,4 +1,4 @@
-"""Safeguards of retry topics over queues."""
+"""Safeguards of retry topics on a broker whose topics are queues."""
 
 from __future__ import annotations
 

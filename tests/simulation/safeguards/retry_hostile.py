@@ -1,4 +1,4 @@
-"""Safeguards of retry topics against hostile messages, and safeguards that keep retry topics from standing still."""
+"""Safeguards of retry topics against hostile messages and against delays without end."""
 
 from __future__ import annotations
 

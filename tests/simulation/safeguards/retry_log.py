@@ -1,4 +1,4 @@
-"""Safeguards of retry topics over logs."""
+"""Safeguards of retry topics on a broker whose topics are logs, like those of Kafka."""
 
 from __future__ import annotations
 

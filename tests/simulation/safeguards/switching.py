@@ -1,9 +1,9 @@
 """What a safeguard is, and how a test switches it off.
 
-A change names a function and a text in its source. If the source does not have the text any more, applying the change
-fails: then the safeguard has moved, and its entry in the table must follow.
+A change names a function and a text in its source. If the source no longer has this text, applying the change fails.
+Then the safeguard's entry in the table must be adapted to the moved code.
 
-A history shows a safeguard if the history breaks a promise when the safeguard is switched off, and none otherwise.
+A history shows a safeguard if the history breaks a promise only when the safeguard is switched off.
 """
 
 from __future__ import annotations
@@ -95,6 +95,6 @@ def _changed(where: str, old: str, new: str) -> Iterator[None]:
 
 
 def _importers(function: Any) -> list[ModuleType]:
-    """The modules that have imported a function under its own name."""
+    """The modules that have imported a function under the function's own name."""
     modules = [module for module in sys.modules.values() if isinstance(module, ModuleType)]
     return [module for module in modules if vars(module).get(function.__name__) is function]

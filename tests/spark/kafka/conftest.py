@@ -18,9 +18,9 @@ PATIENCE_S = 120.0
 
 @pytest.fixture(scope="session")
 def spark_jars() -> list[str]:
-    """The jars of the JVM connector.
+    """The jars of Spark's own Kafka connector, which runs in the JVM.
 
-    A failed download fails the tests, because `make spark-kafka-test` needs Maven anyway.
+    If they cannot be downloaded, the tests fail, because `make spark-kafka-test` needs Maven anyway.
     """
     from tests.servers.kafka import connector_jars
 
@@ -39,19 +39,19 @@ def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
 
 @pytest.fixture
 def at(kafka: TemporaryKafka) -> dict[str, str]:
-    """The data source's options that name the broker."""
+    """The options by which the data source finds the broker."""
     return {"kafka.bootstrap.servers": kafka.bootstrap}
 
 
 @pytest.fixture
 def committed(kafka: TemporaryKafka, broker: KafkaBroker) -> Callable[[str], Counter[str]]:
-    """A function that returns the values in a topic and their counts, as a reader of committed records sees them."""
+    """Return a function that counts the values in a topic, as a reader of committed records sees them."""
     return lambda topic: _values(kafka.bootstrap, broker, topic, "read_committed")
 
 
 @pytest.fixture
 def uncommitted(kafka: TemporaryKafka, broker: KafkaBroker) -> Callable[[str], Counter[str]]:
-    """A function that returns the values in a topic and their counts, as a reader of all records sees them."""
+    """Return a function that counts the values in a topic, as a reader of all records sees them."""
     return lambda topic: _values(kafka.bootstrap, broker, topic, "read_uncommitted")
 
 
@@ -89,7 +89,7 @@ def _values(servers: str, broker: KafkaBroker, topic: str, level: str) -> Counte
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """A function that waits until a condition holds, which other threads bring about."""
+    """Return a function that waits until a condition holds, which other threads or processes bring about."""
 
     def wait(condition: Callable[[], bool]) -> None:
         until_s = time.monotonic() + PATIENCE_S

@@ -1,4 +1,4 @@
-"""Dead letters in a topic of a real broker: they are grouped and sent to their origin, each once, whatever fails."""
+"""Dead letters in a topic of a real broker are grouped and sent to their origin, each once, whatever fails."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROGRAM = Path(__file__).parent / "processes" / "replay.py"
 
 
 def letter(dead: str, origin: str, n: int) -> Message:
-    """The dead letter `n`, as a service writes it to a dead topic. Every third letter has another error."""
+    """The dead letter `n`, as a retry service writes it to a dead topic. Every third letter has another error."""
     state = RetryState(
         id=f"root-{n}",
         attempt=8,
@@ -53,7 +53,8 @@ def letter(dead: str, origin: str, n: int) -> Message:
 
 @pytest.fixture
 def topics(broker: KafkaBroker, name: str) -> tuple[str, str]:
-    """The names of a dead topic with 120 letters, and of the topic where their messages first failed."""
+    """Create a dead topic with 120 dead letters, and the topic in which their messages first failed. Return the names
+    of both."""
     dead, origin = f"{name}.dead", f"{name}-orders"
     for topic in (dead, origin):
         broker.create_topic(topic)
@@ -65,7 +66,8 @@ def topics(broker: KafkaBroker, name: str) -> tuple[str, str]:
 def test_headers_choose_no_topic_that_the_group_does_not_read(
     spark: SparkSession, kafka: TemporaryKafka, broker: KafkaBroker, topics: tuple[str, str], name: str
 ) -> None:
-    """Anybody may have set the headers, so a topic that they name must be the group's or be allowed by the caller."""
+    """Anybody may have set a letter's headers. So the topic that they name is accepted only if the group reads it
+    or the caller allows it."""
     dead, _ = topics
     broker.create_topic(f"{name}-payroll")
     broker.publish([letter(dead, f"{name}-payroll", 300)])
@@ -76,7 +78,7 @@ def test_headers_choose_no_topic_that_the_group_does_not_read(
 
 
 def numbers(values: Counter[str]) -> Counter[int]:
-    """How often each message is among these values, by the number in its payload."""
+    """Count how often each message is among these values. A message is known by the number in its payload."""
     found: Counter[int] = Counter()
     for value, count in values.items():
         found[json.loads(value)["n"]] += count
@@ -90,7 +92,10 @@ def test_a_selection_goes_to_its_origin_once(
     topics: tuple[str, str],
     committed: Callable[[str], Counter[str]],
 ) -> None:
-    """A second run sends nothing. A run of a larger selection sends the rest, and a later run sends a new letter."""
+    """A second replay of the same selection sends nothing. A replay of all letters sends only those not sent before.
+
+    A later replay sends a letter that arrived meanwhile.
+    """
     dead, origin = topics
     letters = topic_letters(spark, kafka.bootstrap, dead)
     groups = [tuple(row)[:4] for row in triage(letters).collect()]
@@ -130,7 +135,8 @@ def test_the_command_sorts_and_replays(
     name: str,
     committed: Callable[[str], Counter[str]],
 ) -> None:
-    """The command counts letters, refuses a replay without a selection, and sends to the group's redelivery topic."""
+    """The command counts letters, refuses a replay without a selection, and can send letters to the group's
+    redelivery topic."""
     dead, origin = topics
 
     def run(*args: str, code: int = 0) -> Any:
@@ -158,8 +164,10 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
     kill_session: Callable[[subprocess.Popen[bytes]], None],
     tmp_path: Path,
 ) -> None:
-    """Driver, JVM and workers are killed when one part is written and half of another is produced. The next run
-    partitions the letters differently. It sends the missing letters, and no letter twice."""
+    """Driver, JVM and workers are killed when one Spark partition is written and half of another is produced.
+
+    The next run partitions the letters differently. It sends the missing letters, and no letter twice.
+    """
     dead, origin = topics
     reached = tmp_path / "reached"
     process = subprocess.Popen(
@@ -190,7 +198,7 @@ def test_a_run_ends_the_one_before_it(
 ) -> None:
     """A new run fences a running task of the older run. A later task of the older run finds its run closed.
 
-    Neither task writes anything.
+    Neither of these two tasks writes anything.
     """
     from retry_topic.spark.kafka.marks import MARKS, Part, mark_of, note_epoch
     from retry_topic.spark.kafka.runs import begin_run, is_last
@@ -217,8 +225,8 @@ def test_a_run_ends_the_one_before_it(
 def test_what_is_wrong_is_refused_before_anything_is_sent(
     spark: SparkSession, kafka: TemporaryKafka, broker: KafkaBroker, topics: tuple[str, str], name: str
 ) -> None:
-    """Missing topics, other topics' letters and a wrong SQL expression in `repair` are errors. Records that are no
-    letters are counted."""
+    """Missing topics, letters of other topics and a wrong SQL expression in `repair` are errors. Records that are
+    no dead letters are only counted."""
     dead, origin = topics
     with pytest.raises(ConfigError, match="there is no topic"):
         topic_letters(spark, kafka.bootstrap, f"{name}.gone")

@@ -1,5 +1,5 @@
-"""A stream from topic to topic that breaks between two parts of an epoch: a reader of committed records sees each
-record once."""
+"""A stream from topic to topic breaks in the middle of an epoch. A reader of committed records sees each record
+once."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_what_breaks_between_two_parts_of_an_epoch_is_neither_missing_nor_double
     kill_session: Callable[[subprocess.Popen[bytes]], None],
     tmp_path: Path,
 ) -> None:
-    """Driver, JVM and workers are killed in epoch 1. Epoch 2 fails at each repetition. Then the stream runs to its
-    end, and each record is in the target once."""
+    """Driver, JVM and workers are killed in epoch 1. In the next run epoch 2 fails at each repetition. Then the
+    stream runs to its end, and each record is in the target once."""
     source, target = f"{name}-in", f"{name}-out"
     broker.topology.create([source], partitions=2)
     broker.create_topic(target)

@@ -35,7 +35,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 def attempts(count: int) -> list[Attempt]:
-    """The attempts of messages that recover after an exponentially distributed time. The delays double."""
+    """Attempts of `count` messages. Most messages recover after an exponentially distributed time, and delays
+    double."""
     rng = random.Random(11)
     rows = []
     for n in range(count):
@@ -64,7 +65,7 @@ def test_a_topic_shows_what_a_file_and_the_log_show(
     redis_url: str,
     tmp_path: Path,
 ) -> None:
-    """The data source writes the history of a store to a topic, and both connectors read the same history there.
+    """The attempt history of a store is written to a topic, and both connectors read the same history from it.
 
     Repeated rows count once, and unreadable rows are counted. All reports of one read see the same rows, although the
     topic grows meanwhile.

@@ -1,4 +1,4 @@
-"""Intake from a retry topic of a real broker: by both connectors, before and after services, and by killed drivers."""
+"""Intake from a retry topic of a real broker: by both connectors, in turn with services, and by killed drivers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ def failure(group: str, n: int) -> Message:
 
 @pytest.fixture
 def opened(redis_url: str) -> Iterator[Callable[[str], tuple[DelayStore, StorePlace]]]:
-    """A function that opens the store of a new namespace. Returns the store, and its address for Spark jobs."""
+    """Return a function that opens the store of a new namespace. It returns the store, and its address for Spark
+    jobs."""
     with ExitStack() as stack:
 
         def namespace(name: str) -> tuple[DelayStore, StorePlace]:
@@ -84,7 +85,7 @@ def every(store: DelayStore, state: Literal["due", "dead"]) -> Iterator[Found]:
 
 
 def contents(store: DelayStore) -> dict[str, Any]:
-    """The content of a store, without values that depend on the clock."""
+    """The items of a store by id, without values that depend on the clock."""
     found = {}
     states: tuple[Literal["due", "dead"], ...] = ("due", "dead")
     for state in states:
@@ -115,7 +116,7 @@ def test_both_connectors_give_the_same_store(
     name: str,
     opened: Callable[[str], tuple[DelayStore, StorePlace]],
 ) -> None:
-    """With either connector, ids, states, payloads, headers and positions are equal, also with other batch sizes."""
+    """Both connectors store equal ids, states, payloads, headers and positions, with any size of batches."""
     topics(broker, name)
     broker.publish([failure(name, n) for n in range(700)])
     ways: list[tuple[Literal["jvm", "python"], int | None]] = [("python", None), ("python", 200), ("jvm", 300)]
@@ -151,7 +152,7 @@ def test_it_takes_turns_with_services(
 ) -> None:
     """A service, Spark, a service and Spark take in records of one topic, one after the other.
 
-    Each continues at the position at which the one before it ended. The store keeps this position.
+    Each continues at the position in the topic where the one before it ended. The store keeps this position.
     """
     topics(broker, name)
     store, place = opened(name)
@@ -188,7 +189,10 @@ def test_a_store_that_is_behind_the_checkpoint_is_given_what_it_lacks(
     opened: Callable[[str], tuple[DelayStore, StorePlace]],
     tmp_path: Path,
 ) -> None:
-    """The store has lost its last records, as in a failover. The task reads these records from the topic again."""
+    """A store has lost its last records, as in a failover, so it is behind Spark's checkpoint.
+
+    The intake reads these records from the topic again.
+    """
     topics(broker, name)
     checkpoint = str(tmp_path / "checkpoint")
     broker.publish([failure(name, n) for n in range(300)])
@@ -213,7 +217,7 @@ def test_drivers_that_are_killed_take_each_record_in_once(
     kill_session: Callable[[subprocess.Popen[bytes]], None],
     tmp_path: Path,
 ) -> None:
-    """The driver is killed twice, and the last run has no checkpoint. Each record is stored once all the same."""
+    """The driver is killed twice, and the last run has no checkpoint. Still each record is stored once."""
     topics(broker, name)
     count = 4_000
     broker.publish([Message(retry_topic_of(name), b"%d" % n, b"k%d" % n) for n in range(count)])

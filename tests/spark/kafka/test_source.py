@@ -41,7 +41,7 @@ def in_transactions(servers: str, topic: str, count: int) -> None:
 def test_a_batch_reads_what_was_committed(
     spark: SparkSession, kafka: TemporaryKafka, broker: KafkaBroker, at: dict[str, str], name: str
 ) -> None:
-    """A read returns all columns byte for byte, and no aborted records."""
+    """A batch read returns all columns byte for byte, and leaves out records of aborted transactions."""
     broker.create_topic(name)
     broker.publish([Message(name, b"v\0", b"k", (("a", b"1"), ("a", b"")))])
     in_transactions(kafka.bootstrap, name, 30)
@@ -90,7 +90,8 @@ def test_a_stream_goes_on_from_its_checkpoint(
 def test_a_batch_is_written_once_under_its_job_id(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str, committed: Callable[[str], Counter[str]]
 ) -> None:
-    """A second run writes nothing, however its rows are partitioned. A run with another job id writes them again."""
+    """A second run with the same job id writes nothing, however its rows are partitioned. A run with another id
+    writes all rows again."""
     broker.create_topic(name)
     rows = spark.range(500).selectExpr("concat('v', id) value", "cast(id as string) key")
     once = {f"v{n}": 1 for n in range(500)}
@@ -110,7 +111,8 @@ def test_a_batch_is_written_once_under_its_job_id(
 def test_headers_and_tombstones_survive_the_way_through(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str
 ) -> None:
-    """Headers and tombstones stay the same from one topic to two others. Each row names its target topic."""
+    """A query copies records from one topic to two others, which its rows name. Headers and tombstones do not
+    change."""
     for topic in (name, f"{name}-a", f"{name}-b"):
         broker.create_topic(topic)
     broker.publish(
@@ -162,7 +164,8 @@ def test_what_is_wrong_is_refused_before_anything_is_written(
 def test_records_that_were_deleted_fail_the_query_unless_they_may(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str
 ) -> None:
-    """A query fails if the cluster deleted records before they were read. With failOnDataLoss=false it goes on."""
+    """A query fails if the cluster deleted records before they were read. With failOnDataLoss=false it reads the
+    others."""
     from confluent_kafka import TopicPartition
 
     broker.create_topic(name)
@@ -185,11 +188,15 @@ def test_records_that_were_deleted_fail_the_query_unless_they_may(
 def test_a_job_that_failed_is_finished_by_a_second_run(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str, committed: Callable[[str], Counter[str]]
 ) -> None:
-    """The second run does not write a written part again, and refuses it if its rows differ. No row comes twice."""
+    """A job fails when one of its two tasks is written. A second run writes only the other task's rows, so no row is
+    doubled.
+
+    If the rows of the written task differ in the second run, the job fails.
+    """
     broker.create_topic(name)
 
     def parts(first: int, second: str) -> Any:
-        """The rows of two tasks. The first task works; the topic of the second may be absent."""
+        """The rows of two tasks. The first task can be written; the topic of the second, `second`, may not exist."""
         sound = spark.range(first).coalesce(1).selectExpr("concat('a', id) value", f"'{name}' topic")
         return sound.union(spark.range(30).coalesce(1).selectExpr("concat('b', id) value", f"'{second}' topic"))
 

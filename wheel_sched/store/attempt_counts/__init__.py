@@ -24,8 +24,8 @@ ENDED = 999
 BatchCount = tuple[str, int, int | None]
 """An attempt count of a log batch: its key, the attempts to raise it to, and its expiry (ms).
 
-The batch is refused when the count is as high already, or when its message has ended. Without an expiry the count is
-not raised; then the batch is refused unless the count equals these attempts.
+The batch is refused when the stored count is as high already, or when the message of the count has ended. If the expiry
+is None, the count is only compared: the batch is refused when the stored count differs from the attempts.
 """
 
 
@@ -249,7 +249,10 @@ class ListCounts(Operation[list[AttemptCount]]):
 
 @dataclass(slots=True)
 class MoveCounts(Operation[int]):
-    """Put attempt counts (key, score, ...) into a frozen shard, or remove them (key, ...). Returns their number."""
+    """Put attempt counts into a frozen shard, or remove them. Returns how many counts changed.
+
+    `arguments`: key, score, key, score, ... to put counts; keys to remove them.
+    """
 
     script = "move_counts"
     writes = True

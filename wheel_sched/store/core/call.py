@@ -106,7 +106,7 @@ def outcomes_of(codes: bytes) -> list[Outcome]:
 
 
 def head_of(value: int) -> int | None:
-    """Read the first score of a set from a script's reply. A negative number means that the set is empty: None."""
+    """Read the first score of a sorted set from a script's reply. A negative number means an empty set: None."""
     return None if value < 0 else value
 
 

@@ -31,7 +31,11 @@ class Claimed:
 
 @dataclass(slots=True)
 class Claim:
-    """The items of one shard that a call claimed together. `number` fences later calls (0 = nothing was claimed)."""
+    """The items of one shard that a call claimed together.
+
+    Later calls name the claim by its `number`; for an item that has left the claim they get STALE. 0: nothing was
+    claimed.
+    """
 
     shard: int
     number: int
@@ -52,7 +56,7 @@ class NumberedClaim(Protocol):
 
 
 def claimed_items(reply: Sequence[Any], start: int, stop: int, step: int) -> list[Claimed]:
-    """Read claimed items from a reply that holds id, due and record of each, one after the other.
+    """Read claimed items from a reply that holds the id, due time and record of each item, one after the other.
 
     Most records of a batch start with the same bytes; the function parses a record only when its start differs.
     """
@@ -98,6 +102,7 @@ class ClaimDue(Operation[Claim]):
     """Recover items whose lease ran out (they wait again or die), then claim due items under a lease.
 
     With `lease_ms` None the claim has no lease end: only settling or the owner of the shard (`Resolve`) ends it.
+    The number of the claim is greater than `above`.
     """
 
     script = "claim"

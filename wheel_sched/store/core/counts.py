@@ -17,7 +17,7 @@ class Counts:
 
     `now`: number of items in each (state, topic). `ever`: number of events for each (event, topic); the events are
     accepted, completed, cancelled, lapsed, died, requeued, deleted and trimmed. `sizes`: the true sizes of
-    the sets; a caller can compare them with the counters.
+    the sets and hashes that hold the items; a caller can compare them with `now`.
     """
 
     now_us: int

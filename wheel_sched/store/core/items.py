@@ -153,7 +153,7 @@ def _is_plain_ref(ref: str) -> bool:
 
 
 def _is(value: object, kind: type) -> bool:
-    """`isinstance` for a value that a type checker already knows: the caller's code may be unchecked."""
+    """`isinstance`, hidden from the type checker, which finds the test needless: callers may run without a checker."""
     return isinstance(value, kind)
 
 
@@ -185,14 +185,17 @@ class Found:
     shard: int = 0
 
     def item(self) -> Item:
-        """The stored item as an `Item`, to store it elsewhere."""
+        """The stored item as an `Item`, to store it elsewhere. It has a due time only if its state is "due"."""
         due_ms = self.score_ms if self.state == "due" else None
         return Item(self.id, due_ms, self.body, self.topic, self.refs, self.route)
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The marker of a shard: its id, and the due time of the item for which it was written (None: unknown)."""
+    """The marker of a shard (an entry that wakes dispatchers): its id, and the due time of the item that caused it.
+
+    `due_ms` is None when the due time is unknown.
+    """
 
     id: bytes
     due_ms: int | None
@@ -216,7 +219,7 @@ class Record(NamedTuple):
 
 
 def encode_text(text: str) -> bytes:
-    """Encode an id, a topic or a ref as UTF-8. Surrogate escapes keep all other bytes."""
+    """Encode an id, a topic or a ref as UTF-8. Surrogate escapes in the text become the bytes that they stand for."""
     return text.encode("utf-8", "surrogateescape")
 
 

@@ -33,10 +33,10 @@ def check_level(level: str, replicas: int, *, server: bool = True) -> None:
 
 @contextlib.contextmanager
 def opening() -> Iterator[None]:
-    """In this block, which opens a namespace, turn an error that is in doubt into one that is not.
+    """Use it in a `with` statement around the opening of a namespace. It replaces an error with `in_doubt` set.
 
     Raises:
-        StoreUnavailable: the store was not opened. No message was sent yet, so no message is in doubt.
+        StoreUnavailable: the store was not opened. No message was sent yet, so `in_doubt` is not set.
     """
     try:
         yield

@@ -30,7 +30,7 @@ class Page:
 
 
 class IdPage(NamedTuple):
-    """A page of (id, score). `last`: the last entry that was read, None = none. `more`: another page may follow."""
+    """A page of (id, score). `last`: the last entry that was read (None: no entry). `more`: another page may follow."""
 
     found: list[tuple[str, int]]
     last: tuple[str, int] | None
@@ -39,7 +39,7 @@ class IdPage(NamedTuple):
 
 @dataclass(slots=True)
 class ListIds(Operation[IdPage]):
-    """One page of ids of a state in order of score, behind `last`; optionally of one topic only.
+    """Read a page of the ids in a state, in order of score, behind `last`. With `topic`, only ids of this topic.
 
     A page of one topic looks at a bounded number of items, so it may be short or empty although more pages follow.
     """

@@ -30,7 +30,7 @@ class Pause(Operation[tuple[int, int]]):
         return reply[0], reply[1]
 
     def in_memory(self, shard: MemoryShard) -> tuple[int, int]:
-        """Overrides `Operation.in_memory`."""
+        """Do in memory what pause.lua does."""
         topic = plain(self.topic)
         if self.verb == "resume":
             return _resume(shard, self, topic)

@@ -89,7 +89,7 @@ class Plans:
     def batched(
         self, things: Sequence[T], route: Callable[[T], str], make: Callable[[list[T], str], Operation[Any]], token: str
     ) -> tuple[list[Call[Any]], list[list[int]]]:
-        """Make calls of at most MAX_BATCH values each. Returns the calls, and for each the indices of its values."""
+        """Make calls of at most MAX_BATCH things each. Returns the calls, and for each the indices of its things."""
         places: dict[int, list[int]] = {}
         if self.shards == 1:
             places[0] = list(range(len(things)))
@@ -112,7 +112,7 @@ class Plans:
         make: Callable[[list[S], str], Operation[list[T]]],
         token: str = "",
     ) -> Plan[list[T]]:
-        """Run `batched` calls that answer once for each value. Returns the answers in the order of the values."""
+        """Run the calls of `batched`, which give one answer per thing. Returns the answers in the order of `things`."""
         calls, members = self.batched(things, route, make, token)
         replies: list[list[T]] = (yield calls) if calls else []
         found: dict[int, T] = {}
@@ -156,7 +156,7 @@ class Plans:
     # The namespace.
 
     def open(self, clock: str) -> Plan[list[int]]:
-        """Create or check every shard. Returns their epochs."""
+        """Create every absent shard, and refuse one with other settings (`NamespaceMismatch`). Returns all epochs."""
         # shard 0 first: to open all at once with a wrong number of shards would create shards
         first = yield [Call(0, Open(self.shards, clock))]
         self._check_opened(0, first[0], clock)
@@ -192,15 +192,15 @@ class Plans:
         return add_up((yield from self.counts_by_shard()))
 
     def windows(self, ahead_ms: int, limit: int = 1000) -> Plan[list[Window]]:
-        """For each shard, the items that are due in the next `ahead_ms`, without bodies."""
+        """For each shard, up to `limit` items that are due in the next `ahead_ms`, without bodies."""
         return (yield self.everywhere(lambda: Look(ahead_ms, limit)))
 
     def sweep(self, *, dead_cap: int = 0, dead_age_ms: int = 0, lapse_cap: int = 0) -> Plan[list[Swept]]:
-        """End expired leases, remove dead letters above the caps and clean up, one bounded step per shard."""
+        """End expired leases, remove dead letters above the caps (0 = none), clean up; one bounded step per shard."""
         return (yield self.everywhere(lambda: Sweep(dead_cap, dead_age_ms, lapse_cap)))
 
     def report_jump(self, shard: int, epoch: int, step_ms: int) -> Plan[int]:
-        """Record a step of the clock, once for each `epoch`. Returns the epoch of the shard after the call."""
+        """Record a step of the clock. Only the first report of an `epoch` counts. Returns the epoch after the call."""
         return self.one(shard, ReportJump(epoch, step_ms))
 
     # From schedule to settle.
@@ -288,11 +288,11 @@ class Plans:
         in_flight: bool = False,
         token: str | None = None,
     ) -> Plan[Outcome]:
-        """Give an item a new body and, unless `keep_due`, a new due time. `if_version`: only if it has this version.
+        """Give an item a new body and due time. `keep_due`: keep the old due time. `create`: store an absent item.
 
-        With `in_flight` the call also replaces the record of a claimed item. The item stays claimed, and a settlement
-        with the version of the claim gets OTHER_VERSION. A claimed item that was cancelled is then ABSENT. Do not
-        give both `in_flight` and `create`.
+        With `if_version`, only an item of this version is changed. With `in_flight`, a claimed item gets the new record
+        too and stays claimed; its settlement with the old version gets OTHER_VERSION. If the claimed
+        item was cancelled, the outcome is ABSENT. Do not give both `in_flight` and `create`.
         """
         due: int | str = "=" if keep_due else "" if item.due_ms is None else item.due_ms
         verb = "P" if create else "i" if in_flight else "p"
@@ -381,7 +381,7 @@ class Plans:
         return list_items(self.shards, ListIds(state, least_ms, greatest_ms, None, limit, topic), cursor, matches)
 
     def restore(self, found: Sequence[Found]) -> Plan[int]:
-        """Put items back as they were, but items in flight as due. Returns how many items were put back."""
+        """Put items back as they were; items that were in flight become due. Returns how many items were put back."""
         calls, _ = self.batched(found, lambda item: item.route or item.id, lambda part, _: Restore(part), "")
         return sum((yield calls) if calls else [])
 

@@ -209,7 +209,6 @@ local function put_dead(s, id, rec, topic, reason)
   if refs then call_all(on_given_up, s, id, refs) end
 end
 
--- Removes the oldest dead letters above `cap`, at most MAX_BATCH a call; cap 0 = unlimited.
 local function trim_dead(s, ids)
   if #ids == 0 then return end
   local recs = redis.call('HMGET', s.K[DEADBODY], unpack(ids))
@@ -227,6 +226,7 @@ local function trim_dead(s, ids)
   redis.call('HDEL', s.K[DEADBODY], unpack(ids))
 end
 
+-- Removes the oldest dead letters above `cap`, at most MAX_BATCH a call; cap 0 = unlimited.
 local function trim_dead_above(s, cap)
   if cap <= 0 then return end
   local over = redis.call('ZCARD', s.K[DEAD]) - cap

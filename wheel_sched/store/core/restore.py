@@ -13,7 +13,10 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, plain
 
 @dataclass(slots=True)
 class Restore(Operation[int]):
-    """Put items back as they were, but items in flight as due. Existing ids do not change. Returns the number put."""
+    """Put items back as they were; items that were in flight become due. An id that exists is not changed.
+
+    The answer is how many items were put back.
+    """
 
     script = "restore"
     writes = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from wheel_sched.errors import StoreError
+from wheel_sched.errors import ConfigError, StoreError
 from wheel_sched.store.core.call import Argument, Operation
 from wheel_sched.store.core.get import reason_of
 from wheel_sched.store.core.items import Record, State, decode_text, encode_text, read_record
@@ -24,7 +24,7 @@ class Scanned(NamedTuple):
 
 @dataclass(slots=True)
 class Scan(Operation[Any]):
-    """Read a page of the items in a state, with their records, in order of score, behind `last`."""
+    """Read a page of the items in a state that sort behind `last`, with their records, in order of score."""
 
     script = "scan"
     reads = True
@@ -108,10 +108,17 @@ class Bulk(Scan):
         _, more, *packed = reply
         return BulkPage(more == b"1", *packed)
 
+    def in_memory(self, shard: MemoryShard) -> list[Scanned]:
+        """Raises `ConfigError`: a store in memory has no packed pages."""
+        raise ConfigError("expected a store on a server for a bulk scan, got one in memory: nothing was read")
+
 
 @dataclass(slots=True)
 class Cuts(Operation[tuple[int, list[int]]]):
-    """Count the ids of a state between two scores, and find scores that cut them into parts of about `size`."""
+    """Count the ids of a state between two scores, and cut them into at most `most` parts of about `size` ids.
+
+    The answer is (count, the first score of each part but the first).
+    """
 
     script = "cuts"
     reads = True

@@ -24,7 +24,7 @@ class Stored:
 
 
 def triples_of(items: Sequence[Item]) -> list[Argument]:
-    """Items as the scripts that store them expect: id, due time ("" = none), tail of the record."""
+    """Arguments for the scripts that store items: for each item its id, due time ("" = none) and tail of the record."""
     args: list[Argument] = []
     for item in items:
         args.append(encode_text(item.id))

@@ -14,7 +14,10 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
 
 @dataclass(slots=True)
 class Done:
-    """A settlement: the item is finished and leaves. With a `version`, only if its record has this version."""
+    """A settlement: the item is finished and leaves the store.
+
+    With a `version`, it leaves only if its record has this version.
+    """
 
     id: str
     version: int | None = None
@@ -93,7 +96,7 @@ class Settle(Operation[Settled]):
     token: str = field(default_factory=new_token)
 
     def order(self) -> tuple[list[int], list[int]]:
-        """Indices of the `Done` without a version, and indices of all others. The script takes them in this order."""
+        """Indices of the `Done` settlements without a version, and indices of all others: the order of the script."""
         rest = [i for i, s in enumerate(self.settlements) if type(s) is not Done or s.version is not None]
         if not rest:
             return list(range(len(self.settlements))), rest

@@ -30,7 +30,7 @@ _CODE = re.compile(rb"[A-Za-z0-9_-]+")
 
 
 def plain(text: str) -> str:
-    """The text as it comes back from bytes. It can differ, because surrogate escapes may form valid UTF-8."""
+    """The text after it was encoded and decoded. It can differ: surrogate escapes may form valid UTF-8 together."""
     return text if text.isascii() else decode_text(encode_text(text))
 
 
@@ -115,7 +115,7 @@ class MemoryShard:
         self._wall_us = wall_us
         self._last_ms = 0
         self._marks = 0
-        self._earlier_ms: int | None = None  # the earliest due of this call, if it came before the head
+        self._earlier_ms: int | None = None  # the earliest due of this call, if before the head of `due`
         self._answers: dict[str, Any] = {}
         self._expiries: deque[tuple[int, str]] = deque()
 
@@ -131,10 +131,12 @@ class MemoryShard:
     # A call begins and ends.
 
     def begin(self, now_ms: int | None, *, reading: bool) -> None:
-        """Set the time of the call. A step back of up to `CLAMP_MS` is ignored; a greater one raises the epoch.
+        """Set the time of the call. If the clock stepped back by up to `CLAMP_MS`, the last time is used.
+
+        A call that writes raises the epoch after a greater step back.
 
         Raises:
-            NamespaceMismatch: the namespace is frozen or has the other kind of clock; nothing was changed.
+            NamespaceMismatch: the namespace is frozen, or `now_ms` does not fit its clock; nothing was changed.
         """
         if self.frozen is not None and not reading:
             raise NamespaceMismatch(f"the namespace is frozen: {self.frozen}: nothing was changed")
@@ -164,11 +166,11 @@ class MemoryShard:
         self.last_jump_ms = step_ms
 
     def forget_earlier(self) -> None:
-        """Let `end` write no marker for items put back so far: the answer of this call has their earliest due time."""
+        """Let `end` write no marker for items put back so far: the caller gets their earliest due time anyway."""
         self._earlier_ms = None
 
     def end(self) -> bool:
-        """Write the marker if an item of this call is due before all others. Returns whether it was written."""
+        """Write the marker if this call made an item due before all others. Returns whether the marker was written."""
         if self._earlier_ms is None:
             return False
         self._marks += 1
@@ -339,7 +341,7 @@ class MemoryShard:
             self.trim_dead([key for _, key in self.dead.by_rank(0, min(over, batch))])
 
     def recover(self, limit: int, cap: int) -> int:
-        """Recover items whose lease ran out (see `lapse`). A cancelled item leaves. Returns how many there were."""
+        """Recover items whose lease ran out (see `lapse`). A cancelled item leaves. Returns how many leases ran out."""
         expired = self.leased.up_to(self.now_ms, limit)
         for _, key in expired:
             item = self.items[key]
@@ -361,7 +363,10 @@ class MemoryShard:
         self.moves(item.topic, "leased", state)
 
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
-        """Remove up to `limit` items due by `until_ms` from `due`. Hold those of paused topics; return the others."""
+        """Remove up to `limit` items due by `until_ms` from `due`. Topics take turns while many items are overdue.
+
+        Items of paused topics are held. Returns the other items with their due times.
+        """
         found = self.due.up_to(until_ms, limit)
         others = self.turns.overdue_of_others(found, limit, until_ms) if len(found) == limit else []
         found = found[: len(found) - len(others)]

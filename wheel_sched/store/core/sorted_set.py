@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-BLOCK = 512  # a block of more entries is split in two; shifting half a block costs less than searching it
+BLOCK = 512  # a block of over twice as many entries is split; shifting half a block costs less than searching it
 
 Entry = tuple[int, bytes]
 
@@ -101,7 +101,10 @@ class SortedSet:
         return self._page(self._at_or_after((least, b"")), greatest, limit)
 
     def behind(self, score: int, member: bytes, greatest: int, limit: int) -> list[Entry]:
-        """The first entries that sort behind (score, member), `limit` at most. The set need not have this entry."""
+        """The first entries that sort behind (score, member), with at most the score `greatest`; `limit` at most.
+
+        The set need not have the entry (score, member).
+        """
         return self._page(self._at_or_after((score, member + b"\0")), greatest, limit)
 
     def by_rank(self, rank: int, count: int) -> list[Entry]:

@@ -1,4 +1,4 @@
-"""Clean up expired leases and dead letters above the caps; report steps of the clock."""
+"""End expired leases, remove dead letters that are too many or too old, and report steps of the clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class Swept:
 
 @dataclass(slots=True)
 class Sweep(Operation[Swept]):
-    """Clean up in bounded steps: end expired leases, remove dead letters above the caps, call the rooms' hooks."""
+    """End expired leases, remove the oldest dead letters above `dead_cap` and those older than `dead_age_ms`.
+
+    Then call the hooks that rooms have added. One call does a bounded amount of work. A cap of 0 = unlimited.
+    """
 
     script = "sweep"
     writes = False

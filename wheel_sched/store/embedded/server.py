@@ -1,4 +1,4 @@
-"""`EmbeddedServer`: start the folder's server, or find it running, and stop it if this process started it.
+"""`EmbeddedServer`: start the server of a data folder, or find it running. The process that started it stops it.
 
 Invariant: at most one server per data folder, on one machine. Cost: about 60 ms to start over an empty folder (20 for
 the supervisor, 30 for Valkey's clock calibration), plus the loading of the stored data; about 1 ms to find a server.
@@ -178,7 +178,7 @@ class EmbeddedServer:
         """Stop the server if this process started it. The server first syncs its append-only file. Idempotent."""
         with self._changing:
             if self.started_here and not self._closed:
-                with contextlib.suppress(OSError):  # it is faster: the server acts on SIGTERM only later
+                with contextlib.suppress(OSError):  # faster than SIGTERM, on which the server acts only later
                     ask(self.socket_path, "SHUTDOWN")
             self._closed = True
             if self._owned is not None:

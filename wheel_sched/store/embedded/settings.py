@@ -89,7 +89,7 @@ class ServerSettings:
     def at_least(self, fsync: str, port: int | None) -> ServerSettings:
         """The settings for a new server that replaces one that has ended. The arguments are those of the ended server.
 
-        The result has the stronger `fsync` of the two. It has the ended server's port if `self.port` is None.
+        The result has the stronger of the two `fsync` settings. It has the ended server's port if `self.port` is None.
         """
         stronger: Fsync = self.fsync
         for name in get_args(Fsync):
@@ -98,7 +98,7 @@ class ServerSettings:
         return ServerSettings(stronger, port if self.port is None else self.port, self.extra)
 
     def unmet_by(self, fsync: str, port: int | None) -> list[str]:
-        """The settings that a running server with `fsync` and `port` does not have, as texts for the user."""
+        """Which of these settings a running server with `fsync` and `port` does not meet, as texts for the user."""
         unmet = []
         if _STRENGTH.get(fsync, 0) < _STRENGTH[self.fsync]:
             unmet.append(f"expected fsync to be at least {self.fsync!r}, got: {fsync!r}")

@@ -20,7 +20,11 @@ from wheel_sched.store.core.shard import MemoryShard
 
 
 def append_history(plans: Plans, entries: Sequence[tuple[str, bytes]], *, keep: int) -> Plan[int]:
-    """Append rows (route, entry), and keep about `keep` entries over all shards. Returns how many were appended."""
+    """Append rows (route, entry), and keep about `keep` entries over all shards. Returns how many were appended.
+
+    Raises:
+        Rejected: `keep` is below 1; nothing was appended.
+    """
     if not entries:
         return 0
     if keep < 1:

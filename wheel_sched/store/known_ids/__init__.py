@@ -20,7 +20,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, plain
 def schedule_known(plans: Plans, items: Sequence[Item], known_ms: int, *, token: str | None = None) -> Plan[Stored]:
     """Store items as `DelayStore.schedule` does. Each id stays known for its topic until `known_ms` after its due time.
 
-    A repeat is DUPLICATE, also when the first item has left. After a cancel or a delete the id may be used again.
+    A known id is DUPLICATE, also when its item has left. After a cancel or a delete the id may be used again.
     """
     return plans.store_all(items, token, lambda part, part_token: ScheduleKnown(part, known_ms, part_token))
 

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- Whether ids are known for their topics. An id is known when a caller gave and stored it (see schedule_known.lua), or
--- when its item waits or is in flight. Writes nothing.
+-- when its item waits, is held or in flight. Writes nothing.
 -- ARGV[3..] -> pairs: id, topic
 -- Answers {1 or 0, ...}.
 local s = begin(KEYS, ARGV, READING)

@@ -25,8 +25,8 @@ class Position:
     """The position in the log of a source, before and after a call that stores a log batch.
 
     The position moves in the step that stores the log batch, and only from `expected`. A caller that is late, or that
-    read another log batch, stores nothing. All items of the log batch must lie in one shard, which has its own
-    position.
+    read another log batch, stores nothing. All items of the log batch must lie in one shard. Each shard has
+    a position of its own for the source.
 
     Args:
         source: a permanent name of one partition of one topic, for one reader.
@@ -147,6 +147,8 @@ class LogIntake(Capability):
         token: str | None = None,
     ) -> Callable[[], Stored]:
         """Send the batch as `accept` does, and do not wait: the caller can work while the server works.
+
+        With several shards only the comparison of the counts is sent now, and the returned function sends the batch.
 
         Call the returned function once: it waits for the answer, and raises the errors of `accept`. After an error,
         pass the same batch to `accept`, under the same token.

@@ -73,7 +73,7 @@ def write_backup(
     """Write the whole namespace to `path`. Only the owner can read the file. It appears there when it is complete.
 
     Args:
-        store: the namespace, open.
+        store: the open store of the namespace.
         path: path of the file.
         namespace: name of the namespace, for the reader of the file.
         replace: whether an existing file may be replaced. An empty backup never replaces a backup with items. Defaults
@@ -82,7 +82,7 @@ def write_backup(
 
     Raises:
         FileExistsError: a file exists that must not be replaced; it was not changed.
-        StoreError, OSError: `path` was not changed.
+        StoreError, OSError: the store or the disk failed; `path` was not changed.
     """
     target = Path(path)
     with whole_file(target, replace=replace) as part:

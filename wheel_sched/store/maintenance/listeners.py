@@ -19,8 +19,8 @@ _WAKE_S = 0.3  # a listener reacts within a millisecond; a busy machine needs mo
 def listeners(backend: Backend, shards: int) -> int:
     """How many dispatchers listen to the namespace: those whose blocked reads end when the markers are written.
 
-    If the server does not count the commands of connections, all blocked ones count. The answer is 0 too when this user
-    may not list the connections. Then only the freeze protects the reshard.
+    If the server does not count the commands of connections, every connection with a blocked read counts. If this user
+    may not list connections, the answer is 0, and only the freeze protects the reshard.
     """
     before = _blocked(backend)
     if not all(before.values()):

@@ -1,7 +1,7 @@
 """Operations of maintenance: freeze a shard, remove ids that another shard has now, find and repair damage.
 
-`Freeze` and `Lift` work in a frozen namespace, as `Restore` and `MoveCounts` do. It refuses every other write. Each of
-these operations may be repeated.
+`Freeze` and `Lift` work in a frozen namespace, as `Restore` and `MoveCounts` do. A frozen namespace refuses every other
+write. Each of these operations may be repeated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ShardState:
 
 @dataclass(slots=True)
 class Freeze(Operation[ShardState]):
-    """Execute one verb of freeze.lua on a shard. The script lists the verbs and their arguments."""
+    """Execute a verb of freeze.lua on a shard: look, wake, freeze, adopt, thaw or drop. The script explains each."""
 
     script = "freeze"
     writes = True
@@ -69,7 +69,11 @@ class Lift(Operation[int]):
 
 @dataclass(slots=True)
 class Mend(Operation[list[Outcome]]):
-    """Repair damaged ids (see mend.lua): DONE repaired, WRONG_STATE not damaged, OTHER_VERSION a person must decide."""
+    """Repair damaged ids; mend.lua says what counts as damage.
+
+    DONE: repaired. WRONG_STATE: not damaged. OTHER_VERSION: the id has a living and a dead record that differ, so a
+    person must decide.
+    """
 
     script = "mend"
     writes = True
@@ -85,7 +89,10 @@ class Mend(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class Inspect(Operation[tuple[str, list[str]]]):
-    """Search a part of the records for those in no state. Returns (next cursor, "0" = finished; their ids)."""
+    """Search a part of the records for ids that are in no state. Returns (next cursor, these ids).
+
+    The cursor "0" means: the search has finished.
+    """
 
     script = "inspect"
     reads = True

@@ -48,7 +48,10 @@ class ReshardRefused(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Resharded:
-    """The result of a reshard. `moved` and `attempt_counts` are of this run only, without an interrupted run before."""
+    """The number of shards before and after a reshard, and how many items and attempt counts this run moved.
+
+    What an earlier, interrupted run moved is not counted.
+    """
 
     before: int
     after: int
@@ -70,6 +73,7 @@ def reshard(
     Raises:
         ReshardRefused: the text says why, and what was changed.
         NamespaceMismatch: there is no such namespace.
+        Rejected: `target` is not a number from 1 to 1024.
     """
     if target is not None and (type(target) is not int or not 1 <= target <= 1024):
         raise Rejected(f"expected the number of shards to be from 1 to 1024, got: {target!r}; nothing was changed")
@@ -166,7 +170,7 @@ class _Run:
             self._progress("freeze", self._moved)
 
     def _take_back(self, frozen: Sequence[int]) -> str:
-        """Thaw the shards again if this is the first run: it has moved nothing yet. Returns the text for the error."""
+        """Thaw the shards `frozen` if this is the first run, which has moved nothing yet. Returns the error's text."""
         if self._resuming:
             return "no more was moved and the namespace stays frozen; stop every process that uses it and resume again"
         for shard in reversed(frozen):
@@ -220,7 +224,10 @@ class _Run:
             self._progress("lifted", self._moved)
 
     def _ensure_same(self, source: int, target: int, items: Sequence[Found]) -> None:
-        """Check that the items in the target have the same content: then an interrupted run has put them there."""
+        """Raise `ReshardRefused` if an id has other content in the target.
+
+        Equal content is no error: an interrupted run has put the item there.
+        """
         there: list[Found | None] = self._ask(target, Get([item.id for item in items]))
         for mine, other in zip(items, there, strict=True):
             if other is None or (mine.body, mine.topic, mine.version) != (other.body, other.topic, other.version):

@@ -101,7 +101,7 @@ def restore_backup(
     """Put a backup into an empty namespace, with any number of shards. Returns how many items were put into it.
 
     Args:
-        store: the namespace, open.
+        store: the open store of the namespace.
         path: a file that `write_backup` wrote.
         resume: continue an interrupted restore: the namespace need not be empty, and existing ids are not changed.
             Defaults to False.
@@ -109,7 +109,7 @@ def restore_backup(
 
     Raises:
         BadBackup: the file is incomplete; nothing was restored.
-        NamespaceNotEmpty: nothing was restored.
+        NamespaceNotEmpty: the namespace has items, and `resume` is False; nothing was restored.
     """
     described = verify_backup(path)
     if not resume:

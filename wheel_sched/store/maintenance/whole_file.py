@@ -19,7 +19,7 @@ def whole_file(target: Path, *, replace: bool) -> Iterator[Path]:
 
     Raises:
         FileExistsError: a file exists that must not be replaced; it was not changed.
-        OSError: `target` was not changed.
+        OSError: the file cannot be written; `target` was not changed.
     """
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder; nothing was written", str(target.parent))
@@ -44,7 +44,7 @@ def _exists(target: Path) -> FileExistsError:
 
 
 def _put(part: Path, target: Path) -> None:
-    """Rename `part` to `target`, unless a file has this name now."""
+    """Rename `part` to `target`. Raise `FileExistsError` if a file has this name now."""
     try:
         os.link(part, target)
     except FileExistsError:

@@ -1,11 +1,11 @@
-"""OrderedKeys: after a failure a key is closed, and its later messages are parked behind its head.
+"""OrderedKeys: a message that fails closes its ordering key and becomes its head. Later messages are parked.
 
     closed by a failure ──► head waits for its next attempt ──► succeeds or is given up ──► the next parked one is due
                             later messages of the key are parked                            none: the key is open
 
 A *scope* is one ordered source of one group (a partition of a topic). It decides the shard, so one script can change
 the key locks of a scope, their heads and the messages parked behind them. A reader owns its scope under a lease. A
-reader that has lost the scope can neither close nor park.
+reader that has lost its scope can neither close keys nor park messages.
 
 An *id base* names a message: the ids of its items are `<id base>.<attempt>`. Items of ordered messages carry the ref
 `ref_of(lock)`, and the scope is their route. When the head of a key dies or is cancelled, the script that ends it makes
@@ -61,7 +61,7 @@ def scope_of(group: str, topic: str, partition: int = 0) -> str:
 
 
 def lock_of(scope: str, key: bytes) -> str:
-    """The key lock of a key in a scope: `<scope>.<16 url-safe characters>`."""
+    """The name of the lock of a key in a scope: `<scope>.<16 url-safe characters>`."""
     return f"{scope}.{_digest(12, key)}"
 
 
@@ -97,11 +97,11 @@ class OrderedKeys(Capability):
         self._one(scope, OwnScope(scope, holder, 0))
 
     def close(self, owner: Owner, rows: Sequence[tuple[str, str, bool, str]]) -> list[Outcome]:
-        """Close keys: (lock, id base, whether it is position-derived, label for people); see `CloseKeys`."""
+        """Close keys. A row is (lock, id base, position_derived, label for people); see `CloseKeys`."""
         return self._paged(owner.scope, rows, lambda part: CloseKeys(owner, part))
 
     def park(self, owner: Owner, cap: int, rows: Sequence[tuple[str, str, bool, Item]]) -> list[Outcome]:
-        """Park items: (lock, id base, whether it is position-derived, item); see `ParkItems`.
+        """Park items. A row is (lock, id base, position_derived, item); see `ParkItems`.
 
         Raises:
             Rejected: an item is malformed; none was parked.
@@ -127,7 +127,7 @@ class OrderedKeys(Capability):
         return self._by_scope([(lock, "") for lock in locks], lambda part: PassHeads("*", part))
 
     def closed(self, scope: str | None = None) -> Iterator[ClosedKey]:
-        """The closed keys of a scope, or of all, in no particular order.
+        """The closed keys of a scope (None: of all scopes), in no particular order.
 
         A key that changes during the listing may come twice.
         """

@@ -11,7 +11,7 @@
 -- A parked id is held, with the reason "ordered: key <lock>".
 -- When another script gives up a head, give_way in this folder's prelude.lua makes the next parked id the head.
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
---   own <scope> <holder> <lease (ms)>        acquires or extends; answers {epoch (0 = another), for how long (ms),
+--   own <scope> <holder> <lease (ms)>        acquires or extends; answers {epoch (0 = refused), for how long (ms),
 --                                            1 = the holder before has released it}
 --   leave <scope> <holder>                   releases; answers {epoch, 0, 0}
 --   close <scope> <holder> <epoch> (<lock> <base> <position_derived> <label>)...

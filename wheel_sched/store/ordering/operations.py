@@ -1,6 +1,7 @@
 """Operations on ordering keys, one for each verb of key_lock.lua, with their values and their twins in memory.
 
-All rows of one call lie in one shard, which the scope decides (see `OrderedKeys`).
+All rows of one call lie in one shard, which the scope decides (see `OrderedKeys`). An *id base* names a message: the
+ids of its items are `<id base>.<attempt>`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ UNKNOWN_HEAD = "?"  # the head of a key that was rebuilt from a backup
 class ScopeOwnership(NamedTuple):
     """The answer to `acquire`. `epoch`: the store refuses later calls with another epoch or holder.
 
-    Epoch 0 means that another holder owns the scope. The lease of the owner ends in `for_ms`. `released`: the last
-    holder had released the scope before this one acquired it.
+    Epoch 0 means that another holder owns the scope. The lease of the owner ends in `for_ms`. `released`: the
+    previous holder had released the scope before the caller acquired it.
     """
 
     epoch: int
@@ -84,7 +85,7 @@ class OrderingInMemory:
         return (epoch, holder) != (owner.epoch, owner.holder)
 
     def has_ended(self, base: str, position_derived: bool) -> bool:
-        """Whether a message has succeeded or was given up. Given up counts only if the id base is position-derived.
+        """Whether a message has succeeded, or was given up and has a position-derived id base.
 
         No other message has a position-derived id base. Any other id base may belong to several messages.
         """
@@ -101,14 +102,14 @@ class OrderingInMemory:
         found.parked = dict(sorted(found.parked.items(), key=lambda pair: (pair[1], pair[0])))
 
     def end(self, ended: dict[str, int], base: str) -> None:
-        """Remember for a day the id base of a message that has succeeded or was given up."""
+        """Remember for a day, in `ended`, that the message with the id base `base` has succeeded or was given up."""
         now_ms = self._shard.now_ms
         for old in [old for old, until_ms in ended.items() if until_ms <= now_ms]:
             del ended[old]
         ended[base] = now_ms + _ENDED_FOR_MS
 
     def give_way(self, item: MemoryItem) -> None:
-        """Called when an item died or was cancelled. If it was the head of its key, the next parked id is the head."""
+        """Called when an item died or was cancelled. If it was a head, the next parked id becomes the head."""
         for ref in item.refs:
             if ref.startswith("lock:"):
                 lock = ref.removeprefix("lock:")
@@ -170,13 +171,14 @@ class OwnScope(Operation[ScopeOwnership]):
 
 @dataclass(slots=True)
 class CloseKeys(Operation[list[Outcome]]):
-    """Close keys with their heads: (lock, id base, whether the id base is position-derived, label).
+    """Close keys. A row is (lock, id base of the head, whether the id base is position-derived, label).
 
     A position-derived id base comes from the position or the publishing time of the message, and no other message has
     it.
 
     DONE: closed with this head. WRONG_STATE: the key has another head. DUPLICATE: the message has ended before and
-    closes nothing; a message that was given up counts only when its id base is position-derived. STALE: not the owner.
+    closes nothing; a message that was given up counts only when its id base is position-derived. STALE: `owner` lost
+    the scope.
     """
 
     script = "key_lock"
@@ -214,10 +216,10 @@ class CloseKeys(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class ParkItems(Operation[list[Outcome]]):
-    """Park items behind their closed keys: (lock, id base, whether it is position-derived, item); see `CloseKeys`.
+    """Park items behind the heads of closed keys. A row is (lock, id base, position_derived, item); see `CloseKeys`.
 
     HELD: parked. ABSENT: the key is open. DONE: the item is the head that closed the key. DUPLICATE: it was parked
-    before, or has ended before. WRONG_STATE: `cap` items are parked already. STALE: not the owner.
+    before, or has ended before. WRONG_STATE: `cap` items are parked already. STALE: `owner` has lost the scope.
     """
 
     script = "key_lock"
@@ -328,7 +330,7 @@ class PassHeads(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class ListKeys(Operation[tuple[str, list[ClosedKey]]]):
-    """List a page of closed keys of a scope ("" = of all), in no particular order.
+    """List a page of the closed keys of a scope ("" = of all scopes), in no particular order.
 
     Returns (cursor of the next page, keys). The cursor "0" means: this page was the last.
     """

@@ -27,6 +27,9 @@ def push_due(
     """Claim due items and push them in one step to streams or lists of the same server.
 
     Their bodies must be in push form (see `push_form`). An item that cannot be pushed stays claimed.
+
+    `prefix` is put before the name of each target. `create`: a stream that does not exist is created. `maxlen`: the
+    approximate length to which streams are cut (0 = not cut).
     """
     return plans.one(shard, PushDue(limit, lease_ms, prefix, create, maxlen, token=token or new_token()))
 
@@ -70,7 +73,7 @@ class PushDue(Operation[Pushed]):
     """Claim due items and push them to streams or lists of the same server, in one step."""
 
     script = "publish"
-    writes = False  # a crash loses the push and the removal together, or none of them
+    writes = False  # a crash loses both the push and the removal, or neither
     limit: int
     lease_ms: int
     prefix: str = ""

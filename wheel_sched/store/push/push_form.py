@@ -3,8 +3,8 @@
     <S|L>1[<length>,<length>,...]<target><piece><piece>...
 
 S: the pieces are field, value, field, value ... of one stream entry. L: one piece, pushed to a list. Targets are names
-relative to the prefix in the dispatcher's settings. A client can also parse a body in this form, when the dispatcher
-claims, publishes and settles. The lengths are in one list because the server reads a short JSON list faster than
+relative to the prefix in the dispatcher's settings. A dispatcher that publishes the items itself, instead of the
+server, parses the same form. The lengths are in one list because the server reads a short JSON list faster than
 single lengths.
 """
 
@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from wheel_sched.errors import Rejected
 
 _MAX_HEAD = 40_000  # a server could not take an entry with a longer list of lengths
-_SHORT_HEAD = 200  # longer ones are not cached
+_SHORT_HEAD = 200  # longer heads are not cached
 _TEXTS = tuple(map(str, range(2048)))  # to look up the text of a length costs half of making it
 _KINDS: dict[bytes, Literal["S", "L"]] = {b"S1[": "S", b"L1[": "L"}
 MAX_PIECES = 2_998  # the limit of Lua's unpack, less the target
@@ -36,7 +36,7 @@ def encode_push(kind: Literal["S", "L"], target: str, pieces: Sequence[bytes]) -
     """Make the body that pushes `pieces` to `target`.
 
     Raises:
-        Rejected: a stream entry needs pairs, a list exactly one piece.
+        Rejected: there is no target, the pieces for a stream are no pairs or too many, or a list has not one piece.
     """
     if not target:
         raise Rejected("expected a target to push to, got an empty name; nothing was stored")
@@ -74,7 +74,11 @@ def _name(raw: bytes) -> str:
 
 
 def _layout(head: bytes) -> tuple[Literal["S", "L"], slice, list[slice], int]:
-    """Parse the head of a body: the kind, the places of target and pieces, and the length of the body."""
+    """Parse the head of a push-form body, such as `S1[4,2,3]`.
+
+    Returns the kind ("S": stream, "L": list), the place of the target in the body, the places of the pieces that are
+    pushed to it, and the length of the whole body.
+    """
     kind = _KINDS.get(head[:3])
     if kind is None:
         raise ValueError(head[:3])

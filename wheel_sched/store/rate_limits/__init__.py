@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from wheel_sched.store.core.call import Argument, Operation, Plan
 from wheel_sched.store.core.delay_store import Capability, blocking
-from wheel_sched.store.core.items import decode_text, encode_text
+from wheel_sched.store.core.items import MAX_BATCH, decode_text, encode_text
 from wheel_sched.store.core.plans import Plans, shard_of
 from wheel_sched.store.core.shard import MemoryShard
 
@@ -46,7 +46,10 @@ class Limits:
 
 
 class Admitted(NamedTuple):
-    """For a destination: `granted` items may be released now, the others from `first_us` on, `step_us` apart."""
+    """For a destination: `granted` items may be released now, the others from `first_us` on, `step_us` apart.
+
+    `first_us` is a time in microseconds since 1970. `why` says what the others wait for; "-": no item has to wait.
+    """
 
     granted: int
     first_us: int
@@ -74,7 +77,7 @@ def report_results(plans: Plans, topic: str, rows: Sequence[tuple[str, int, int,
 
 
 def count_spread(plans: Plans, topic: str, count: int) -> Plan[int]:
-    """Count due times of a topic that its policy has spread. Returns the total."""
+    """Add `count` to the number of due times that a topic's policy has spread (moved apart). Returns the total."""
     return plans.one(shard_of(topic, plans.shards), CountSpread(topic, count))
 
 
@@ -319,7 +322,7 @@ class ReportResults(Operation[int]):
 
 @dataclass(slots=True)
 class CountSpread(Operation[int]):
-    """Count due times of a topic that its policy has spread. The count limits nothing; only reports show it."""
+    """Count due times that the policy of a topic has spread (moved apart). The count is for reports only."""
 
     script = "flow"
     writes = False
@@ -356,7 +359,7 @@ class LookAtFlows(Operation[list[Flow]]):
     def in_memory(self, shard: MemoryShard) -> list[Flow]:
         room, found = shard.room(RateLimitsInMemory), []
         room.forget_old()
-        for topic, destination in sorted(room.used, key=lambda name: -room.used[name]):
+        for topic, destination in sorted(room.used, key=lambda name: -room.used[name])[:MAX_BATCH]:
             if destination is None:
                 found.append(Flow(topic, None, "", dict(room.topics[topic])))
             else:

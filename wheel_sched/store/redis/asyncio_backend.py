@@ -130,7 +130,7 @@ class AsyncRedisBackend:
         return info
 
     async def _reached(self, call: Awaitable[Any]) -> Any:
-        """Await a call of the client, and translate its error."""
+        """Await a call of the client. An error reply of the server is raised as it is, other errors are translated."""
         try:
             return await call
         except redis.ResponseError:

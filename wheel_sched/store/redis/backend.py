@@ -52,7 +52,13 @@ def client_for(url: str, **settings: Any) -> redis.Redis:
 
 
 def blocking_twin(client: Client, key: bytes, timeout_s: float) -> redis.Redis:
-    """Make a client for blocking reads, with new connections to the server of `key`. `timeout_s` exceeds each read."""
+    """Make a client for blocking reads, with new connections to the server of `key`.
+
+    `timeout_s` must be longer than each read.
+
+    Raises:
+        StoreUnavailable: no node of the cluster serves the slot of `key`.
+    """
     if isinstance(client, RedisCluster):
         node = client.get_node_from_key(key.decode())
         if node is None or node.redis_connection is None:
@@ -73,7 +79,8 @@ class RedisBackend:
     """Performs the calls of a `DelayStore` on a Redis or Valkey server.
 
     Args:
-        client: a client for one server, from Sentinel, or for a cluster. Calls carry tokens, so it may retry them.
+        client: a client for one server, from Sentinel, or for a cluster. Calls carry tokens, so the client may
+            retry them.
         dialect: namespace and durability.
         owns_client: whether `close` closes the client. Defaults to False.
 
@@ -114,7 +121,7 @@ class RedisBackend:
         return _Sent(self, trips, connection)
 
     def read_replies(self, trips: RoundTrips, connection: DeferredConnection) -> list[Any]:
-        """Read the replies to the calls that `begin` sent."""
+        """Read the replies to the calls that `begin` sent. Returns a value or an exception for each call, in order."""
         replies = connection.replies()
         self._deferred.append(connection)
         return self._go_on(trips, replies)
@@ -259,12 +266,12 @@ class _Sent(NamedTuple):
 
 
 def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]]) -> Marker:
-    """Read the newest entry of a marker. An entry of another program has no due time, so the marker's is None."""
+    """Make a `Marker` from the newest row of its stream. `due_ms` is None if another program wrote the row."""
     newest, fields = rows[-1]
     due = (fields or {}).get(b"d", b"")
     if due.isdigit() and len(due) <= 15:
         return Marker(newest, int(due))
-    logger.warning("store.strange_marker: %r has an entry %r not written by wheel-sched; it is skipped", key, newest)
+    logger.warning("store.strange_marker: another program wrote entry %r of %r: its due time is ignored", newest, key)
     return Marker(newest, None)
 
 

@@ -21,7 +21,7 @@ with contextlib.suppress(ImportError):  # redis-py tests the type of each argume
 
 
 class DeferredConnection:
-    """Sends commands on one connection of the client's pool, which it keeps until `close`."""
+    """Sends commands on one connection of the client's pool. The object keeps the connection until `close`."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
@@ -44,7 +44,7 @@ class DeferredConnection:
             self._error = error
 
     def replies(self) -> list[Any]:
-        """The replies to the last commands, or exceptions in their place."""
+        """Wait for the replies to the commands of the last `send`. An exception takes the place of a missing reply."""
         found: list[Any] = []
         error = self._error
         while error is None and len(found) < self._expected:

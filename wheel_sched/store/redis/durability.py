@@ -30,7 +30,7 @@ CONFIRM_MS = 5_000  # how long WAIT and WAITAOF may take before a write is in do
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
 OURS = "wheel-sched:"  # part of the names of our keys beside topics; no topic has it in its name
 CONFIRMED = f"{OURS}confirmed".encode()
-_TOUCH = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '', 'PX', 60000)"  # so that a full server can be emptied
+_TOUCH = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '', 'PX', 60000)"  # allow-oom: works on a full server
 _SET = "redis-cli CONFIG SET {0}, and the same in its configuration file"
 _INFO = (b"INFO", b"persistence")  # in bytes: redis-py has a slow parser for it as text
 _REWRITING = re.compile(r"^aof_rewrite_(?:in_progress|scheduled):1", re.M)
@@ -41,7 +41,11 @@ Command = tuple[bytes | str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """A durability level. For `replicated`: how many replicas must confirm, while the client waits for the reply."""
+    """A durability level.
+
+    `replicas`: how many replicas must confirm a write under `replicated`. `reply_s`: for how many seconds the client
+    waits for a reply (None: for ever).
+    """
 
     level: str = "everysec"
     replicas: int = 1
@@ -51,7 +55,7 @@ class Durability:
         check_level(self.level, self.replicas)
 
     def within(self, reply_s: float | None) -> Durability:
-        """The same level for a client that waits `reply_s` for a reply; None: for ever.
+        """The same level for a client that waits `reply_s` seconds for a reply; None: for ever.
 
         WAIT and WAITAOF must answer before this time. Otherwise the client gives up a write that was executed but not
         confirmed, and the caller cannot tell it from a write that was perhaps not executed.
@@ -80,10 +84,10 @@ class Durability:
         return f"durability={self.level!r}{replicas}"
 
     def confirmation(self, key: bytes | str) -> tuple[Command, ...]:
-        """The commands to send after writes.
+        """The commands to send after writes; () for a level that needs no confirmation.
 
         Args:
-            key: a key name of ours in the slot of the writes. The commands overwrite the key, and it expires by itself.
+            key: a key of this package in the hash slot of the writes. The commands overwrite it, and it expires.
         """
         if self.level == "fsync":
             return ("EVAL", _TOUCH, 1, key), ("WAITAOF", 1, 0, self.confirm_ms), ("CONFIG", "GET", *SYNCED), _INFO

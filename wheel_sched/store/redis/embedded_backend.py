@@ -1,4 +1,4 @@
-"""A Redis backend over an embedded server. It starts the server again when the process that started it has ended.
+"""A Redis backend over an embedded server. It starts a new server when the owner of the last one ended.
 
 Several processes share the server of a folder, and the server ends with the process that started it. A call that finds
 no server takes over the folder: one process starts a server over the same append-only file, and the others find it.

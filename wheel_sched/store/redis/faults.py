@@ -100,7 +100,7 @@ def translate(error: Exception, *, writes: bool = False, sent: bool = False) -> 
     Args:
         error: the error of the client.
         writes: whether the call changes data. Defaults to False.
-        sent: whether the call was sent before without a reply. Defaults to False.
+        sent: whether an earlier try of the call was sent and got no reply. Defaults to False.
     """
     if isinstance(error, redis.AuthenticationError):
         return StoreAuthError(f"the server refused the login ({error}): nothing was written; correct the URL")
@@ -156,12 +156,12 @@ def unsent(error: Exception) -> bool:
 
 
 def moved(reply: Any) -> bool:
-    """Whether another node serves the slot now."""
+    """Whether the reply says that another node serves the slot now."""
     return isinstance(reply, redis.exceptions.MovedError)
 
 
 def no_function(error: Exception) -> bool:
-    """Whether the server does not have the library (new server, failover, flush)."""
+    """Whether the server lacks our function library, as after a failover or a flush, or because it is new."""
     return isinstance(error, redis.ResponseError) and "Function not found" in str(error)
 
 

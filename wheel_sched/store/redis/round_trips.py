@@ -59,7 +59,7 @@ class Dialect:
         durability: the level that a write waits for. Defaults to "everysec".
         replicas: number of replicas that confirm under "replicated". Defaults to 1.
         functions: whether FCALL is used; becomes False when the server refuses it. Defaults to True.
-        variant: see `library`. Defaults to "".
+        variant: changes only the name of the function library, for tests. Defaults to "".
         shards: number of shards that the caller works with. The server refuses writes when the namespace has another
             number. Defaults to 0: not checked.
         repeat_timeouts: whether a call is repeated after a timeout, as after a broken connection. False: a call takes
@@ -91,7 +91,10 @@ class Dialect:
         return (*start, len(keys), *keys, context, operation.token, *operation.argv())
 
     def confirmation(self, calls: Sequence[Call[Any]]) -> tuple[Command, ...]:
-        """The commands that ask the server, on the same connection, whether the writes before them are safe."""
+        """The commands that ask the server whether the writes of `calls` are safe; () if no call writes.
+
+        They must follow the writes on the same connection.
+        """
         if not any(call.operation.writes for call in calls):
             return ()
         return self.level.confirmation(confirmation_key(f"{self.namespace}:{calls[0].shard}"))

@@ -27,8 +27,8 @@ def resolve_claims(
 ) -> Plan[Resolved]:
     """End the open claims of a shard. `committed` is the last claim number that the broker has recorded.
 
-    The broker has published the claims up to `committed`, and none above it. If it is None, nobody knows what was
-    published, and the items of all open claims are held, in doubt. The claim with the number `spared` stays open.
+    The broker has published the claims up to `committed`, and none above it. If `committed` is None, nobody knows what
+    was published, and the items of all open claims are held, in doubt. The claim with the number `spared` stays open.
     """
     return plans.one(shard, Resolve(epoch, committed, spared, lapse_cap))
 
@@ -65,7 +65,7 @@ class Ownership:
 
 @dataclass(slots=True)
 class Resolved:
-    """How many items of open claims one call has ended, after their dispatcher has ended.
+    """How many items one call of `resolve` took out of open claims, by what became of them.
 
     `completed`: items that have left, published or cancelled. `released`: items that wait again, or are dead after too
     many lapses. `held`: items in doubt. `more`: the shard has more open claims, so the caller calls again.
@@ -130,7 +130,7 @@ class Own(Operation[Ownership]):
 class Resolve(Operation[Resolved]):
     """End the open claims of a shard. `committed` is the last claim number that the broker has recorded.
 
-    If it is None, nobody knows what was published, and the items of all open claims are held, in doubt.
+    If `committed` is None, nobody knows what was published, and the items of all open claims are held, in doubt.
     """
 
     script = "resolve"

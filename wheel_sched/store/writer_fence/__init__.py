@@ -37,9 +37,9 @@ class Fence:
 
 
 def schedule_fenced(plans: Plans, items: Sequence[Item], fence: Fence, *, token: str | None = None) -> Plan[Stored]:
-    """Store items as `DelayStore.schedule` does. An id that came before in the epoch is DUPLICATE.
+    """Store items as `DelayStore.schedule` does. An id of an earlier call in the epoch is DUPLICATE.
 
-    This holds also after the item of the id has left. For a closed epoch the call stores nothing.
+    Such an id is DUPLICATE also after its item has left the store. In a closed epoch every id is DUPLICATE.
 
     Raises:
         Rejected: the fence or an item is malformed; nothing was stored.
@@ -78,7 +78,10 @@ class WriterFencesInMemory:
 
 @dataclass(slots=True)
 class ScheduleFenced(StoringOperation):
-    """Store new items for an epoch of a writer. An id of an earlier call is DUPLICATE, also after it left."""
+    """Store new items for an epoch of a writer. An id of an earlier call in the epoch is DUPLICATE.
+
+    Such an id is DUPLICATE also after its item has left the store.
+    """
 
     script = "schedule_fenced"
     items: Sequence[Item]

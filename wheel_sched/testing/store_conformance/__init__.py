@@ -7,8 +7,8 @@
 
 `make_backend` gives a function that makes a `Backend` (see `wheel_sched.store.core.delay_store`) over a fresh namespace
 with a test clock: the suite passes the time to each call. A test calls the function once at most. After each test the
-suite checks the store's invariants: every id is in one place, counters equal sizes, and accepted = completed +
-cancelled + deleted + trimmed + items in the store.
+suite checks the store's invariants: every id is in one state, the counters equal the sizes of the sets, and
+accepted = completed + cancelled + deleted + trimmed + items in the store.
 
 Call `pytest.register_assert_rewrite("wheel_sched.testing.store_conformance")` before the import: then a failed test
 shows the compared values.

@@ -13,7 +13,7 @@ class AttemptCountCases:
     """Tests of attempt counts: they rise, expire, and can say that a message has succeeded."""
 
     def test_attempts_never_go_down(self, wide: Bench) -> None:
-        """A count keeps the greatest number until it expires; reading stores nothing."""
+        """Until it expires, a count keeps the greatest number given. A row with 0 attempts only reads the count."""
         counts, later = wide.attempt_counts, wide.now_ms + MINUTE_MS
         assert counts.raise_to([("k", 3, later), ("l", 0, later)]) == [3, 0]
         assert counts.raise_to([("k", 1, later), ("l", 1, later), ("k", 0, later)]) == [3, 1, 3]
@@ -33,7 +33,7 @@ class AttemptCountCases:
         assert counts.raise_to([("k", 0, 0)]) == [0]
 
     def test_raising_counts_removes_expired_ones(self, bench: Bench) -> None:
-        """After counts are raised, the store lists no expired counts, without a sweep and however many there were."""
+        """A call that raises counts also removes expired counts. The store then lists none, even without a sweep."""
         counts = bench.attempt_counts
         counts.raise_to([(f"old{n}", 1, bench.now_ms + 1_000) for n in range(400)])
         bench.clock.advance(MINUTE_MS)

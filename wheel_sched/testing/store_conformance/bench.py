@@ -153,7 +153,7 @@ class Bench:
                 return found
 
     def check(self) -> None:
-        """Check that every id is in one place, counters equal sizes, and each accepted item is here or has left."""
+        """Check that every id is in one state, that the counters fit the items, and that no accepted item was lost."""
         if self.unreadable:
             return
         counts = self.store.counts()

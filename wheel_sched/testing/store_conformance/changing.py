@@ -27,7 +27,7 @@ class ChangingCases:
         return ["due", "leased", "held", "dead", "none"]
 
     def test_reschedule_moves_waiting_and_held_items(self, bench: Bench) -> None:
-        """Waiting and held items get the due time; items in flight, dead and absent are reported and not changed."""
+        """`reschedule` changes waiting and held items. For any other id the outcome says why nothing changed."""
         ids = self._one_of_each(bench)
         then = bench.now_ms + 77
         assert bench.store.reschedule(ids, then) == [DONE, IN_FLIGHT, DONE, WRONG_STATE, ABSENT]
@@ -35,7 +35,7 @@ class ChangingCases:
         assert [found.score_ms for found in bench.everything("due")] == [then, then]
 
     def test_cancel_removes_waiting_and_held_items(self, bench: Bench) -> None:
-        """Waiting and held items leave. An item in flight gets a cancel mark, also by a second call."""
+        """Cancelled waiting and held items leave. An item in flight is only marked: CANCELLED, also the second time."""
         ids = self._one_of_each(bench)
         assert bench.store.cancel(ids) == [DONE, Outcome.CANCELLED, DONE, WRONG_STATE, ABSENT]
         assert bench.states(*ids) == [None, "leased", None, "dead", None]
@@ -65,7 +65,7 @@ class ChangingCases:
         assert bench.store.release(["a"]) == [DONE]
 
     def test_replace_gives_a_new_record_and_due(self, bench: Bench) -> None:
-        """`replace` gives waiting and held items a new record and due time. Other states stay unchanged."""
+        """`replace` gives waiting and held items a new record and due time. Other items do not change."""
         ids = self._one_of_each(bench)
         version = bench.one("due").version
         outcomes = [bench.store.replace(Item(i, bench.now_ms + 5, b"new", "u", ("r",))) for i in ids]
@@ -92,7 +92,7 @@ class ChangingCases:
         assert (bench.one("a").state, bench.one("a").reason) == ("held", "parked")
 
     def test_replace_can_create_an_item(self, bench: Bench) -> None:
-        """With `create`, replace stores an absent item, with or without a due time, but never over a dead id."""
+        """With `create`, `replace` stores an absent item, with or without a due time, but never under a dead id."""
         assert bench.store.replace(Item("a", bench.now_ms, b"1", "t", ("r",)), create=True) == DONE
         assert bench.store.replace(Item("b", None, b"2"), create=True) == DONE
         assert bench.store.replace(Item("c", None, b"3"), create=True, keep_due=True) == DONE
@@ -122,7 +122,7 @@ class ChangingCases:
         assert bench.claim().items[0].version > version
 
     def test_a_repeat_gives_the_first_answer(self, bench: Bench) -> None:
-        """A repeat under the same token changes nothing and gives the first answer: DONE, not ABSENT."""
+        """A cancel repeated under the same token changes nothing and gives the first answer: DONE, not ABSENT."""
         bench.put("a")
         assert bench.store.cancel(["a", "b"], token="t") == [DONE, ABSENT]
         bench.put("b")
@@ -176,7 +176,7 @@ class ChangingCases:
         assert bench.store.settle(bench.claim(), [Done("a")]).outcomes == [DONE]
 
     def test_an_earlier_due_raises_the_marker(self, bench: Bench) -> None:
-        """A reschedule writes the marker only if the new due time is before the earliest one of the shard."""
+        """A reschedule writes the marker that wakes dispatchers only if the item is then due before all others."""
         bench.put("a", in_ms=1000)
         bench.put("b", in_ms=2000)
         mark = bench.store.windows(0)[0].mark
@@ -203,7 +203,10 @@ class ChangingCases:
         assert bench.store.replace(new[1], in_flight=True) == ABSENT
 
     def test_a_settlement_of_an_older_record_changes_nothing(self, bench: Bench) -> None:
-        """When a record has changed since its claim, its settlement is refused. With the new version it succeeds."""
+        """After an item is replaced in flight, a settlement with the old version of its record is refused.
+
+        A settlement with the new version succeeds.
+        """
         bench.put("a", "b", "c")
         claim = bench.claim()
         claimed = {item.id: item.version for item in claim.items}

@@ -32,7 +32,7 @@ class ClaimingCases:
         assert [i.id for i in bench.claim(4).items] == ["b", "é", "\udcff"]
 
     def test_a_topic_behind_a_burst_gets_its_turn(self, bench: Bench) -> None:
-        """Three items that are due after 2,000 of another topic are claimed long before these, in their order."""
+        """Three items are due after 2,000 items of another topic. They are claimed, in order, long before all 2,000."""
         bench.put(*(f"b{n:04d}" for n in range(2000)), topic="burst")
         bench.put("c", "d", "e", in_ms=1, topic="other")
         bench.clock.advance(1)
@@ -45,7 +45,10 @@ class ClaimingCases:
         assert burst == [f"b{n:04d}" for n in range(len(burst))]
 
     def test_topics_behind_a_burst_share_its_turns(self, bench: Bench) -> None:
-        """Behind a burst, the only item of a topic need not wait until all 150 earlier items of another are claimed."""
+        """A burst of one topic, 150 items of a second and one item of a third are due, in this order.
+
+        The item of the third topic is claimed before all 150 are claimed.
+        """
         bench.put(*(f"b{n:03d}" for n in range(500)), topic="burst")
         bench.put(*(f"m{n:03d}" for n in range(150)), in_ms=1, topic="many")
         bench.put("single", in_ms=2, topic="one")
@@ -59,7 +62,10 @@ class ClaimingCases:
         assert 0 < len(many) < 150
 
     def test_a_later_turn_takes_what_an_earlier_one_left_behind(self, bench: Bench) -> None:
-        """A claim searches for other topics from where the last search stopped, and after the end from the start."""
+        """A claim looks for items of other topics behind the place where the last claim stopped looking.
+
+        When a claim has reached the end, the next claim looks from the start.
+        """
         bench.put(*(f"b{n:04d}" for n in range(3000)), topic="burst")
         bench.put(*(f"m{n:03d}" for n in range(60)), in_ms=1, topic="many")
         bench.clock.advance(1)
@@ -71,7 +77,7 @@ class ClaimingCases:
         assert "late" in [item.id for item in bench.claim(40).items]
 
     def test_a_topic_that_is_paused_has_no_turn(self, bench: Bench) -> None:
-        """The items of a paused topic stay held, and a claim contains only items of the other topic."""
+        """Items of a paused topic are held, so a claim contains only items of the other topic."""
         bench.put(*(f"b{n:03d}" for n in range(200)), topic="burst")
         bench.store.pause("other")
         bench.put("c", topic="other")
@@ -105,7 +111,7 @@ class ClaimingCases:
         assert settled.outcomes == [Outcome.DONE] * len(ids)
 
     def test_a_window_looks_ahead_without_touching(self, bench: Bench) -> None:
-        """A window lists ids and due times up to the horizon and the limit, in order, and changes nothing."""
+        """A window lists ids and due times up to `ahead_ms` and `limit`, in order, and changes nothing."""
         for n in range(5):
             bench.put(f"i{n}", in_ms=n * 100)
         window = bench.store.windows(200)[0]
@@ -131,7 +137,7 @@ class ClaimingCases:
         assert bench.claim().number == 1
 
     def test_a_repeat_gets_the_same_batch(self, bench: Bench) -> None:
-        """A repeat under the same token gets the same items, also later. Another claim gets other items."""
+        """A claim repeated under the same token gets the same items, also later. Another claim gets other items."""
         bench.put("a", "b", "a\n1:b", "x\n1:a", "rest")
         first = bench.store.claim(4, token="t")
         assert [i.id for i in first.items] == ["a", "a\n1:b", "b", "rest"]
@@ -149,7 +155,10 @@ class ClaimingCases:
         assert bench.store.claim(token="t").number == first.number
 
     def test_an_expired_lease_hands_the_item_out_again(self, bench: Bench) -> None:
-        """After the lease has ended, a new claim gets the item with its old due time. The old claim is refused."""
+        """After the lease of an item has ended, a new claim gets the item with its old due time.
+
+        Settling or extending it under the old claim is then STALE.
+        """
         bench.put("a")
         due_ms = bench.now_ms
         first = bench.claim(lease_ms=1000)
@@ -207,7 +216,10 @@ class ClaimingCases:
         assert [i.id for i in bench.claim(lapse_cap=3).items] == ["a"]
 
     def test_extending_moves_the_deadline(self, bench: Bench) -> None:
-        """An extended lease ends `lease_ms` after the call. A cancelled item's too: CANCELLED. Other ids: STALE."""
+        """An extended lease ends `lease_ms` after the call. The outcome for an id that is not in the claim is STALE.
+
+        The lease of a cancelled item is extended too, with the outcome CANCELLED.
+        """
         bench.put("a", "b")
         claim = bench.claim(lease_ms=1000)
         bench.store.cancel(["b"])

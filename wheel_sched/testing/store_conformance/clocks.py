@@ -17,7 +17,7 @@ class ClockCases:
 
     @pytest.mark.parametrize("back_ms", [1, 3000, 5000])
     def test_a_small_step_back_is_clamped(self, bench: Bench, back_ms: int) -> None:
-        """After a small step back the store's time stands still: due items stay due, and the epoch does not change."""
+        """After a small step back the store keeps its last time: due items stay due, the epoch does not change."""
         bench.put("a", in_ms=100)
         bench.clock.advance(100)
         bench.store.sweep()
@@ -52,7 +52,7 @@ class ClockCases:
         assert bench.store.windows(0)[0].epoch == 2
 
     def test_a_day_forward_and_back(self, bench: Bench) -> None:
-        """The clock steps a day forward and back: items due on that day are claimed, leases end, nothing is lost."""
+        """The clock steps a day forward and back. Items can be claimed and settled at each time, and none is lost."""
         bench.put("today")
         bench.put("tomorrow", in_ms=HOUR_MS)
         bench.clock.advance(DAY_MS)

@@ -77,7 +77,10 @@ class DeadLetterCases:
         assert bench.states("old", "young") == [None, "dead"]
 
     def test_items_are_restored_as_they_were(self, bench: Bench) -> None:
-        """State, score, version, reason and refs come back. Existing ids do not change. Items in flight become due."""
+        """A restore puts back state, score, version, reason and refs. Items that were in flight become due.
+
+        Ids that exist are not changed.
+        """
         bench.bury("dead", reason="12:x", topic="t")
         bench.put("leased", refs=("r",))
         claim = bench.claim(lease_ms=500)
@@ -97,7 +100,7 @@ class DeadLetterCases:
         assert bench.store.find("r") == ["leased"]
 
     def test_a_restored_version_is_never_given_again(self, bench: Bench) -> None:
-        """A record written after a restore has a greater version. A caller with the old version cannot overwrite it."""
+        """A record that is written after a restore gets a version that no record had before, restored ones included."""
         bench.store.restore([Found("a", "due", bench.now_ms, 5, "", b"restored")])
         seen = {5}
         for n in range(8):
@@ -108,7 +111,7 @@ class DeadLetterCases:
         assert bench.one("a").version not in seen
 
     def test_a_restored_item_raises_the_marker(self, bench: Bench) -> None:
-        """A restored item that is due before all others writes the marker."""
+        """A restored item that is due before all others writes the marker that wakes dispatchers."""
         mark = bench.store.windows(0)[0].mark
         bench.store.restore([Found("a", "due", bench.now_ms, 5, "", b"")])
         assert bench.store.windows(0)[0].mark != mark

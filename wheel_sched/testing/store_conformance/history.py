@@ -14,7 +14,7 @@ class HistoryCases:
     """Tests of the history: appending, reading page by page, and the limit on the number of entries."""
 
     def test_entries_are_read_back_in_order_page_by_page(self, bench: Bench) -> None:
-        """Entries come back byte for byte. Each page begins after the last one. After the end, a page is empty."""
+        """Entries come back byte for byte. Each page begins behind the page before it. A page at the end is empty."""
         history = bench.history
         assert history.read(0) == ("", [])
         entries = [b"\xff %d" % n for n in range(5)]
@@ -26,7 +26,7 @@ class HistoryCases:
         assert history.read(0, rest.last) == ("", [])
 
     def test_the_oldest_entries_go(self, bench: Bench) -> None:
-        """The history keeps at least the newest `keep` entries, and some hundred more: servers remove whole blocks."""
+        """The history keeps the newest `keep` entries, and some hundred more at most: servers remove whole blocks."""
         history = bench.history
         for start in range(0, 2_000, 500):
             history.append([("r", b"%d" % (start + n)) for n in range(500)], keep=300)
@@ -59,7 +59,7 @@ class HistoryCases:
         assert not any(wide.store.counts().now.values())
 
     def test_a_history_keeps_at_least_one(self, bench: Bench) -> None:
-        """An `append` with `keep=0` is refused, unless there is nothing to append."""
+        """An `append` of entries with `keep=0` is refused. An `append` of no entries is accepted."""
         with pytest.raises(Rejected, match="expected keep"):
             bench.history.append([("r", b"x")], keep=0)
         assert bench.history.append([], keep=0) == 0

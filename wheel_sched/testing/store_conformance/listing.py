@@ -40,7 +40,7 @@ class ListingCases:
             assert all(f.state == state and f.body == f.id.encode() for f in found)
 
     def test_an_item_that_stays_is_listed_once_while_others_come_and_go(self, wide: Bench) -> None:
-        """An item that stays is listed once, although between pages others leave, come, or change their state."""
+        """An item that keeps its state is listed once, although other items leave, come, or are held between pages."""
         wide.put(*(f"i{n:03d}" for n in range(60)), in_ms=10)
         wide.put(*(f"j{n:03d}" for n in range(60)), in_ms=20)
         listed: list[str] = []
@@ -62,7 +62,7 @@ class ListingCases:
         assert stayed <= set(listed) | {f"i{n:03d}" for n in range(60 - step, 60)}
 
     def test_equals_that_left_are_skipped_by_bytes(self, bench: Bench) -> None:
-        """The last listed item has left before the next page. The page continues with the next id in byte order."""
+        """When the last listed item leaves before the next page is read, the page starts with the next id by bytes."""
         bench.put("A", "B", "a", "b", "é", "\udc80", in_ms=5)
         first = bench.store.list_items("due", limit=3)
         assert [f.id for f in first.found] == ["A", "B", "a"]
@@ -70,7 +70,7 @@ class ListingCases:
         assert [f.id for f in bench.store.list_items("due", cursor=first.cursor).found] == ["b", "\udc80", "é"]
 
     def test_many_equals_that_left_are_skipped(self, bench: Bench) -> None:
-        """When the last listed item has left, a page continues at its place, even behind 1,000 items of equal score."""
+        """When the last listed item has left, the next page starts at its place, also among 1,500 equal scores."""
         bench.put(*(f"i{n:04d}" for n in range(1500)), in_ms=5)
         page = bench.store.list_items("due", limit=500)
         page = bench.store.list_items("due", limit=500, cursor=page.cursor)

@@ -51,7 +51,7 @@ class LogIntakeCases:
         assert bench.log_intake.positions(["s"]) == [2]
 
     def test_a_log_batch_raises_its_attempt_counts(self, bench: Bench) -> None:
-        """A log batch raises a stored attempt count to the batch's number for it, or to the greatest of several."""
+        """A log batch raises the stored attempt counts of its keys. Of two numbers for one key, the greater counts."""
         until_ms = bench.now_ms + 60_000
         counts = [("a:0", 2, until_ms), ("a!", 0, None), ("b:0", 5, until_ms), ("b:0", 4, until_ms + 9_000)]
         bench.log_intake.accept(Position("s", None, 3), [Item("a.2", bench.now_ms, b"")], counts=counts)
@@ -147,7 +147,7 @@ class LogIntakeCases:
                 bench.log_intake.accept(position, [])
 
     def test_log_batches_lie_in_the_shard_of_their_source(self, wide: Bench) -> None:
-        """The items of a log batch must have its source as their route, so they lie in the shard of the source."""
+        """The items of a log batch have its source as their route. An item in another shard is refused."""
         for source in ("s", "s2", "s3"):
             items = [Item(f"{source}-{n}", wide.now_ms, b"", route=source) for n in range(3)]
             wide.log_intake.accept(Position(source, None, 3), items)

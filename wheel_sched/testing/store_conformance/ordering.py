@@ -62,7 +62,7 @@ class OrderingCases:
         assert parking.store.counts().total("held") == 0
 
     def test_parked_messages_are_released_one_by_one_in_order(self, parking: Parking) -> None:
-        """Each success of a head releases the next message. After the last one the key is open."""
+        """Each success of a head releases the next parked message. After the last message the key is open."""
         assert parking.close("a") is Outcome.DONE
         assert parking.park("b", "c") == [Outcome.HELD, Outcome.HELD]
         assert parking.park("d") == [Outcome.HELD]
@@ -149,7 +149,7 @@ class OrderingCases:
 
     @pytest.mark.parametrize("end", ["dead", "cancelled", "cancelled in flight", "poison"])
     def test_after_a_head_that_the_store_gives_up_the_next_message_follows(self, parking: Parking, end: str) -> None:
-        """However a head ends in the store, the script that ends it releases the next message of its key."""
+        """Whenever a head dies or is cancelled, the script that ends it releases the next message of its key."""
         parking.close("a")
         parking.store.schedule([item("a", 1, due_ms=parking.clock.now_ms)])
         parking.park("b", "c")
@@ -173,7 +173,10 @@ class OrderingCases:
 
     @pytest.mark.parametrize("end", ["by the intake", "in the store", "in parking"])
     def test_a_message_that_was_given_up_is_known_by_its_position(self, parking: Parking, end: str) -> None:
-        """A given-up message with an id made from its log position is recognised. With another id it counts as new."""
+        """The store recognises a message that was given up, for a day, if its id base is position-derived.
+
+        A message with another id base counts as new.
+        """
         parking.close("z" if end == "in parking" else "a")
         if end == "in parking":
             parking.park("a")

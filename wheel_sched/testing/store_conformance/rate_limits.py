@@ -36,7 +36,7 @@ class RateLimitCases:
         return Control(wide)
 
     def test_a_rate_admits_a_burst_and_gives_the_others_slots_one_interval_apart(self, control: Control) -> None:
-        """A burst is admitted at once. Each other item gets a time, its slot. It asks again then, and is admitted."""
+        """A burst is admitted at once. Each other item gets a slot: a time at which it is admitted if it asks again."""
         limits = Limits(interval_us=100_000, burst=3)
         answer = control.admit(limits, 5)
         assert (answer.granted, answer.step_us, answer.why) == (3, 100_000, "rate")
@@ -46,7 +46,10 @@ class RateLimitCases:
             assert control.admit(limits, 1).granted == 1
 
     def test_no_second_ever_sees_more_than_the_rate_and_its_burst(self, control: Control) -> None:
-        """200 items ask, and each asks again at its slot: the limit holds, and every item is admitted."""
+        """200 items ask at once, and refused items ask again at their slots.
+
+        All are admitted in the end, and no second has more releases than the rate and the burst allow.
+        """
         limits = Limits(interval_us=50_000, burst=2)
         start_us = control.clock.now_ms * 1000
         waiting, out = [start_us] * 200, []
@@ -117,7 +120,7 @@ class RateLimitCases:
         assert (circuit.numbers["opens"], circuit.numbers["probes"]) == (2, 3)
 
     def test_each_destination_has_a_circuit_and_all_share_the_rate(self, control: Control) -> None:
-        """An open circuit of one destination does not hold back the others, which share the rate of the topic."""
+        """While the circuit of one destination is open, the other destinations share the rate of the topic."""
         limits = Limits(interval_us=1_000_000, burst=5, trip_ppm=500_000, of=4, within_ms=10_000, open_ms=5_000)
         control.admit(limits, 0, "down")
         control.report(0, 4, destination="down")
@@ -133,7 +136,7 @@ class RateLimitCases:
         assert control.admit(CIRCUIT, 1).granted == 1
 
     def test_failures_fade_also_after_the_window_became_longer(self, control: Control) -> None:
-        """After a change of the window, the counted failures stay, and fade with the new window."""
+        """When the window becomes longer, earlier failures still count, and lose weight over the new window."""
         control.admit(CIRCUIT, 1)
         control.report(succeeded=0, failed=3)
         longer = replace(CIRCUIT, within_ms=60_000)
@@ -150,7 +153,7 @@ class RateLimitCases:
         assert control.admit(replace(CIRCUIT, within_ms=within_ms), 1).why == "open"
 
     def test_spread_dues_are_counted_and_limit_nothing(self, control: Control) -> None:
-        """`flows` shows the count of spread due times beside the other counters. It limits no release."""
+        """`flows` shows the count of spread due times beside the other counters. The count limits no release."""
         assert [control.flow.spread("g/orders", count) for count in (3, 2)] == [3, 5]
         assert control.admit(Limits(), 10).granted == 10
         (topic,) = control.flow.flows()

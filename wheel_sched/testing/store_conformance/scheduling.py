@@ -53,7 +53,7 @@ class SchedulingCases:
         assert bench.claim().items[0].topic == topic
 
     def test_the_empty_body_is_a_body(self, bench: Bench) -> None:
-        """An empty body is not the same as no body."""
+        """An item with an empty body is stored and claimed with this body."""
         bench.store.schedule([Item("a", bench.now_ms, b"")])
         assert bench.one("a").body == b""
         assert bench.claim().items[0].body == b""
@@ -87,7 +87,7 @@ class SchedulingCases:
         assert [bench.one(i).body for i in ids] == [i.encode() for i in ids]
 
     def test_one_item_without_a_token_is_stored_like_any_other(self, bench: Bench) -> None:
-        """`schedule` with one item and no token indexes its refs, counts it, stores it once, and obeys a pause."""
+        """One item without a token is stored once, with its refs, and counted. In a paused topic it is held."""
         bench.bury("dead")
         item = Item("a", bench.now_ms + 5, ALL_BYTES, "mail", ("tag:x", "tag:y"), "route-1")
         outcomes = [bench.store.schedule([each], token="").outcomes for each in (item, item)]
@@ -104,7 +104,7 @@ class SchedulingCases:
         assert bench.store.schedule([Item("d", None, b"")], token="").outcomes == [Outcome.HELD]
 
     def test_one_item_without_a_token_raises_the_marker_when_it_is_the_first(self, bench: Bench) -> None:
-        """A call of `schedule` without a token writes the marker only if its item is due before all others."""
+        """Without a token, only an item that is due before all others writes the marker that wakes dispatchers."""
         marks = []
         for item_id, in_ms in (("first", 500), ("later", 900), ("as early", 500), ("earlier", 100)):
             bench.store.schedule([Item(item_id, bench.now_ms + in_ms, b"")], token="")
@@ -168,7 +168,10 @@ class SchedulingCases:
         assert answer.accepted == MAX_BATCH
 
     def test_an_earlier_head_raises_the_marker(self, bench: Bench) -> None:
-        """An item due before all waiting ones writes the marker with its due time; a later item does not."""
+        """A new item that is due before all others writes the marker that wakes dispatchers, with its due time.
+
+        An item that is due later, or has no due time, does not.
+        """
         backend = bench.store.backend
         start = bench.store.windows(0)[0].mark
         waiter = backend.waiter(0, 1000)

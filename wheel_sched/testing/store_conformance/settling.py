@@ -18,7 +18,7 @@ class SettlingCases:
     """Tests of `settle`: done, next, held and dead, and only under the right claim."""
 
     def test_done_removes_an_item_and_its_refs(self, bench: Bench) -> None:
-        """After `Done` the store has neither the item nor its refs, only a higher counter."""
+        """After `Done` the store has neither the item nor its refs. Only the counters of events show the item."""
         bench.put("a", refs=("r",))
         assert bench.settle_all(bench.claim()) == [Outcome.DONE]
         assert (bench.states("a"), bench.store.find("r")) == ([None], [])
@@ -68,7 +68,7 @@ class SettlingCases:
         assert [i.id for i in bench.claim().items] == ["a"]
 
     def test_held_keeps_its_reason(self, bench: Bench) -> None:
-        """The store keeps the reason as one line, and cuts a long reason to about 500 characters."""
+        """The store keeps the reason of a `Held` as one line, and cuts a long reason to about 500 characters."""
         bench.put("a", "b", "c")
         claim = bench.claim()
         reasons = ["circuit open: no route", "two\nlines", "\ud800 " + "x" * 1000]
@@ -93,7 +93,10 @@ class SettlingCases:
         assert bench.store.counts().now == {("dead", "t"): 1, ("dead", "u"): 1}
 
     def test_answers_stand_in_the_order_of_the_settlements(self, bench: Bench) -> None:
-        """Outcomes are in the order of the settlements, for any mixture of done, next, held, dead and foreign ids."""
+        """Outcomes are in the order of the settlements, for any mixture of done, next, held and dead.
+
+        The outcome for an id that is not in the claim is STALE.
+        """
         bench.put("a", "b", "c", "d", "e")
         claim = bench.claim()
         settlements: list[Settlement] = [
@@ -110,7 +113,7 @@ class SettlingCases:
         assert bench.states("a", "b", "c", "d", "e", "zz", "yy") == [None, "due", "held", "dead", None, None, None]
 
     def test_an_id_twice_in_one_call_settles_once(self, bench: Bench) -> None:
-        """The second settlement of the id is STALE, and nothing is counted twice."""
+        """When a call has two settlements of one id, the second is STALE, and nothing is counted twice."""
         bench.put("a", "b", "c")
         claim = bench.claim()
         twice: list[Settlement] = [

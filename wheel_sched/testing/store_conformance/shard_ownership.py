@@ -1,4 +1,4 @@
-"""Conformance tests of shards with one owner, which ends open claims by their number."""
+"""Conformance tests of shard ownership: a shard has one owner, who ends open claims by their number."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of; a token is no password
 
@@ -23,8 +23,8 @@ class ShardOwnershipCases:
     def test_a_shard_has_one_owner_at_a_time(self, bench: Bench) -> None:
         """A shard belongs to its owner until the lease ends or the owner gives it up. A new owner raises the epoch.
 
-        An owner that acquires its shard again keeps the epoch. How much a new owner raises it depends on the owner's
-        name, so that two owners do not get the same epoch.
+        An owner that acquires its shard again keeps the epoch. The step by which a new owner raises the epoch
+        depends on the owner's name, so that two owners do not get the same epoch.
         """
         first = bench.shard_ownership.acquire(0, "one", 1_000)
         assert (first.mine, first.new) == (True, True)
@@ -70,7 +70,10 @@ class ShardOwnershipCases:
         assert bench.states("a", "b") == ["due", "due"]
 
     def test_open_claims_end_by_their_number(self, bench: Bench) -> None:
-        """Items of claims up to the number are completed. Items of later claims wait again, or leave if cancelled."""
+        """`resolve` gets the last number that was published. Items of claims up to this number are completed.
+
+        Items of later claims wait again, or leave if they were cancelled.
+        """
         bench.put("a", "b", "c", "d")
         claims = [bench.claim(limit=1) for _ in range(4)]
         bench.store.cancel(["d"])

@@ -47,7 +47,7 @@ class TopicCases:
         assert [bench.one(i).reason for i in "bd"] == ["mine", "parked"]
 
     def test_resuming_raises_the_marker(self, bench: Bench) -> None:
-        """A resume writes the marker, because resumed items may be due before all others."""
+        """A resume writes the marker that wakes dispatchers: resumed items may be due before all others."""
         bench.put("a", topic="t")
         bench.store.pause("t")
         mark = bench.store.windows(0)[0].mark
@@ -55,7 +55,10 @@ class TopicCases:
         assert bench.store.windows(0)[0].mark != mark
 
     def test_the_overdue_are_spread(self, bench: Bench) -> None:
-        """Overdue items are spread evenly and in order over the interval from now on. Others keep their due time."""
+        """A resume spreads overdue items evenly and in order over the next `spread_ms`.
+
+        Items that are not overdue keep their due time.
+        """
         bench.put(*(f"i{n:02d}" for n in range(10)), in_ms=100, topic="t")
         bench.put("late", in_ms=5000, topic="t")
         bench.store.pause("t")
@@ -65,7 +68,7 @@ class TopicCases:
         assert [(f.id, f.score_ms - bench.now_ms) for f in bench.everything("due")] == expected
 
     def test_large_topics_are_paused_and_resumed_in_pages(self, wide: Bench) -> None:
-        """Of 2,000 items over several shards none is lost or doubled, and other topics are not changed."""
+        """A topic with 2,000 items is paused and resumed: none is lost or doubled, and other topics do not change."""
         wide.put(*(f"i{n}" for n in range(2000)), topic="t")
         wide.put(*(f"o{n}" for n in range(300)), topic="u")
         assert wide.store.pause("t") == 2000
@@ -77,7 +80,7 @@ class TopicCases:
         assert len(set(scores)) > 600
 
     def test_what_returns_to_a_paused_topic_is_held(self, bench: Bench) -> None:
-        """An item is held when it enters a paused topic by next, lease end, release, requeue or replace."""
+        """An item is held when it enters a paused topic by `Next`, lease end, release, requeue or replace."""
         bench.bury("dead", topic="t")
         bench.put("held", in_ms=None, topic="t")
         bench.put("other", in_ms=1, topic="u")

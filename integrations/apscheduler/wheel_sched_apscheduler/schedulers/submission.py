@@ -64,7 +64,10 @@ class Reports(Protocol):
         """Hand events to the listeners, in order."""
 
     def last_run_ended(self, submission: Submission, gone: bool = True) -> None:
-        """Report that a job's last run has ended, after the run's events. `gone` False: the job is handed out again."""
+        """Report that a submission whose `last` is True has ended. The caller first announces the events of its runs.
+
+        `gone`: whether the job is now removed. False: the jobstore hands the same runs out again.
+        """
 
     def finished(self) -> None:
         """Report that a submission has ended, in any way."""

@@ -1,4 +1,4 @@
-"""Which jobs the store handed out in a history, when, and to whom, and which leases it extended.
+"""Which jobs the store handed out in a history (a simulated run), when, and to whom, and which leases it extended.
 
 The simulated server keeps its answers to claims and to calls that extend leases, with the true time. From these the
 checker learns whether a process that died had claimed a run, and whether the server lost the claim under which a
@@ -56,7 +56,10 @@ class HandedOut:
     call: Call[Any]
 
     def covers(self, at: int) -> bool:
-        """Whether this run time was handed out: it is not before `run_ms`, and both clocks had reached it."""
+        """Whether this claim handed out the run time `at`, which is in ms of true time.
+
+        It did if `at` is not before `run_ms`, and the clocks of the server and of the process had both reached `at`.
+        """
         return self.run_ms <= at <= self.clock_ms
 
 

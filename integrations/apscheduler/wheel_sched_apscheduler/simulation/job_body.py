@@ -6,14 +6,14 @@ from typing import Protocol
 
 
 class Runner(Protocol):
-    """The method of the present history that `run` calls."""
+    """The method that `run` calls on the present history. A history is one simulated run of all processes."""
 
     def run_job(self, number: int, revision: int) -> None:
         """Run the body of a job as the scenario says, and record the run."""
 
 
 class Current:
-    """Holds the history that runs now. An interpreter runs one history at a time."""
+    """Holds the history (the simulated run) of the present moment. An interpreter simulates one history at a time."""
 
     history: Runner
 

@@ -1,4 +1,4 @@
-"""What is left in the store at the end of a history of the world of jobs."""
+"""Checks what is left in the store at the end of a history, a simulated run of schedulers and a producer."""
 
 from __future__ import annotations
 

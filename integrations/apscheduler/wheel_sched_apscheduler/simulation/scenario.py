@@ -1,7 +1,8 @@
-"""The scenarios of the world of jobs: the producer's calls about each job, and the faults.
+"""The scenarios of simulated schedulers: the producer's calls about each job, and the faults.
 
 A job has a date, interval or cron trigger. The producer adds the job, and may change, pause, resume or remove it.
-True time is the virtual time since the history began; the clock of a simulated process may differ from it.
+True time is the virtual time since the history (the simulated run) began. The clock of a simulated process may differ
+from it.
 """
 
 from __future__ import annotations

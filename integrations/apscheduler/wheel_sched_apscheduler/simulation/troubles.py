@@ -1,4 +1,4 @@
-"""Decides when the faults of a history excuse a late run, and when they excuse a repeated run."""
+"""Decides when the faults of a history (a simulated run) excuse a late run of a job, or a repeated one."""
 
 from __future__ import annotations
 

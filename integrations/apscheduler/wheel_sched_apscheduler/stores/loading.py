@@ -1,23 +1,26 @@
 """Loading: makes occurrences from the items that a process has claimed, and refuses jobs that the process cannot run.
 
-Some claimed items do not become occurrences: the mark of a lost run; a run that is still under way in this process; a
-job that was paused or rescheduled during a run whose process was then lost; a job that this process cannot run. The
-loader settles each of these.
+Some claimed items do not become occurrences:
+- the mark of a run whose process has died (`run_records` says what a mark is);
+- a run that is still under way in this process;
+- a job that was paused or rescheduled during a run whose process has then died;
+- a job that this process cannot run.
 
 *Refusals.* If an application runs in several releases, a process may lack the function, the executor or the secret of a
 job. This process then refuses the job: it gives the job back, and the job is due again a moment later. For a while this
 process claims later than the other processes (`deferral_ms`), so that a process that can run the job claims it first.
 
 A *round* ends when a process claims a job that it has already refused in this round, because the other processes have
-then had time to claim it. The job waits twice as long after each round. Refs of the job hold the number of rounds, the
-time of the first refusal, the processes that refused the job in the present round, and the last reason:
+then had time to claim it. The job waits twice as long after each round. A ref is a text by which the store finds items.
+Two refs of the job hold the number of rounds, the time of the first refusal, the processes that refused the job in the
+present round, and the last process and its reason:
 
-    refused, refused:<rounds>:<since, ms>:<marks of processes>:<host:pid> <reason>
+    refused, refused:<rounds>:<since, ms>:<random names of processes>:<host:pid> <reason>
 
 A job that was refused for many rounds and for as long as a deployment takes is quarantined. A job that no process of
 any configuration can read is quarantined at once. The next run or the next change of the job removes these refs.
 
-Threads: any thread may call `RefusalPolicy`; the callers of `ClaimLoader` hold the tracker's lock.
+Threads: any thread may call `RefusalPolicy`; the callers of `ClaimLoader` hold the lock of the `ClaimTracker`.
 """
 
 from __future__ import annotations
@@ -86,7 +89,7 @@ class Refusal:
     Args:
         rounds: number of rounds; the first refusal begins round 1.
         since_ms: time of the first refusal, by the store's clock.
-        refusers: marks of the processes that refused the job in this round.
+        refusers: random names of the processes that refused the job in this round.
         last: process and reason of the last refusal.
     """
 
@@ -198,7 +201,7 @@ class RefusalPolicy:
 
 
 class ClaimLoader:
-    """Makes occurrences from claimed items, and settles the items that do not become occurrences.
+    """Makes occurrences from claimed items. Settles all other items, except those whose run continues in this process.
 
     Args:
         codec: reads jobs.

@@ -16,7 +16,8 @@ record is made from the occurrence when it has ended, so the order of a schedule
 
 *Announcements.* A process lists its runs of more than half a second in an item, which other processes read and show.
 
-Threads: any thread calls `RunMarks.end` and `RunHistory.note`; callers of the other methods hold the tracker's lock.
+Threads: any thread calls `RunMarks.end` and `RunHistory.note`. Callers of the other methods hold the lock of the
+`ClaimTracker`.
 """
 
 from __future__ import annotations
@@ -63,7 +64,11 @@ _row_of = attrgetter(*(each.name for each in fields(RunRecord)))
 
 
 class LimitReached(int):
-    """A `max_instances` that any number of running instances has reached. It prints as its number."""
+    """The `max_instances` of a job that has reached its limit over all processes.
+
+    An executor compares it with the number of instances in its own process. The comparison always finds the limit
+    reached. Log lines show the limit as an ordinary number.
+    """
 
     def __le__(self, _: object) -> bool:
         return True

@@ -71,7 +71,14 @@ class HoldingProducer:
         )
 
     def _target(self, options: dict[str, Any]) -> dict[str, Any] | None:
-        """Options that change the target of the message. None: do not hold it; its target is a fanout or unknown."""
+        """The options that must replace those in `options` before the message is stored.
+
+        Celery sends ETA tasks for quorum queues through exchanges of RabbitMQ that delay them. The replacements lead
+        such a message straight to its queue's exchange, because the store delays it. For any other message they are
+        empty.
+
+        None: do not hold the message, because its exchange is a fanout, or its queue is unknown.
+        """
         exchange, key = options.get("exchange") or "", options.get("routing_key")
         name = exchange.name if isinstance(exchange, Exchange) else exchange
         queues = self._wheel.app.amqp.queues.values()

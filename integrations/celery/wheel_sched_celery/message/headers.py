@@ -93,7 +93,7 @@ def is_marked(headers: Mapping[str, Any] | None, body: Any) -> bool:
 
 
 def _named(headers: Mapping[str, Any]) -> str:
-    """The text by which a mark names a message. It repeats texts of the headers, so that time zones do not matter."""
+    """The text by which a mark names its message: id, retries and ETA. The ETA is not parsed, so it needs no zone."""
     return f"{headers.get('id')}:{headers.get('retries') or 0}:{headers.get('eta')}"
 
 

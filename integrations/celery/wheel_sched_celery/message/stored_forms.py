@@ -80,7 +80,7 @@ def encode_neutral(task: HeldTask) -> bytes:
 
 
 def decode(body: bytes) -> HeldTask:
-    """Read a held task from either form.
+    """Read a held task from the body of its item, which has push form or neutral form.
 
     Raises:
         Rejected: the body has neither form; nothing was changed.
@@ -140,7 +140,7 @@ def _from_push(body: bytes) -> HeldTask:
 
 
 class RedisQueue:
-    """Makes push forms for one broker.
+    """Writes held tasks for one broker in push form: as the Redis server pushes them to the list of their queue.
 
     Args:
         connection: a connection to the broker. Only its class and options are used; it does not connect.

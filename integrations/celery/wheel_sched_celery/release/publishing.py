@@ -23,7 +23,8 @@ class TaskPublisher:
 
     Args:
         app: the app whose broker is used.
-        queue: makes push forms; None when broker and store are two servers.
+        queue: writes a task as the store's server pushes it to its queue (push form). None when broker and store are
+            two servers.
     """
 
     traits = PublisherTraits()
@@ -47,7 +48,12 @@ class TaskPublisher:
             batch.answers[place] = failure or Done(batch.items[place].id)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """The answer for an item that the server could not push: store it again in push form, or publish it here."""
+        """Decide about an item that the server could not push to its queue. The dispatcher carries out the answer.
+
+        The server pushes only a body in push form (see `stored_forms`). A body in another form is written again in push
+        form, and the answer stores it. A task that has no push form is published here. If the body had push form, the
+        answer is a failure with `reason`.
+        """
         try:
             task = decode(item.body)
         except Rejected as error:

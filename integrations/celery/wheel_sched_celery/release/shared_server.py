@@ -44,7 +44,10 @@ class SharedServer:
 
     @property
     def queue(self) -> RedisQueue | None:
-        """The object that makes push forms. None when broker and store are two servers, or while this is not known."""
+        """The object that writes a task as the server pushes it to its queue (push form).
+
+        None when broker and store are two servers, or while this is not known.
+        """
         if not self._is_known and time.monotonic() >= self._ask_again_s:
             self._ask_again_s = math.inf
             connection = short_connection(self._app, self._timeout_s)

@@ -54,7 +54,7 @@ def test_due_jobs_are_sorted_and_end_at_now(store: Any, make_job: Any) -> None:
     for job_id, moment in [("c", at(2010, 1, 1)), ("b", OLD), ("a", OLD), ("later", OLD + timedelta(milliseconds=1))]:
         store.add_job(make_job(moment, id=job_id))
     assert ids(store.get_due_jobs(OLD - timedelta(days=1))) == ["c"]
-    store.get_next_run_time()  # the pass ends
+    store.get_next_run_time()  # as a scheduler does after each `get_due_jobs`
     assert ids(store.get_due_jobs(OLD)) == ["c", "a", "b"]
 
 
@@ -155,7 +155,7 @@ def test_all_jobs_can_be_removed(store: Any, make_job: Any) -> None:
 
 
 def test_a_pass_advances_and_removes(store: Any, make_job: Any) -> None:
-    """A scheduler updates and removes jobs in its pass. These changes hold after the pass."""
+    """A scheduler updates or removes the due jobs. The store keeps the changes after `get_next_run_time`."""
     store.add_job(make_job(OLD, id="once"))
     store.add_job(make_job(OLD, id="again", trigger=IntervalTrigger(seconds=60, start_date=OLD, timezone="UTC")))
     again, once = store.get_due_jobs(OLD)
@@ -172,7 +172,7 @@ def test_a_pass_advances_and_removes(store: Any, make_job: Any) -> None:
 
 
 def test_a_pass_that_leaves_a_job_alone_gives_it_back(store: Any, make_job: Any) -> None:
-    """A job that the pass neither updates nor removes is due again."""
+    """A due job that is neither updated nor removed before `get_next_run_time` is due again."""
     store.add_job(make_job(OLD, id="a"))
     for _ in range(3):
         assert ids(store.get_due_jobs(OLD)) == ["a"]
@@ -180,7 +180,7 @@ def test_a_pass_that_leaves_a_job_alone_gives_it_back(store: Any, make_job: Any)
 
 
 def test_a_pass_is_bounded(request: pytest.FixtureRequest, make_job: Any) -> None:
-    """If more than one batch is due, the pass returns one batch and the next pass is at once."""
+    """If more than one batch is due, `get_due_jobs` returns one batch, and the next run time is not after now."""
     for store in (WheelJobStore(batch=3), request.getfixturevalue("open_fake")(batch=3)):
         for number in range(7):
             store.add_job(make_job(OLD, id=f"j{number}"))
@@ -237,7 +237,7 @@ def test_a_cron_job_goes_over_a_gap_and_a_fold(store: Any, make_job: Any, zone: 
 
 
 def test_a_job_from_before_1970_is_due_at_once(store: Any, make_job: Any) -> None:
-    """A job with a run time before 1970 keeps it, and is listed before all others. After the pass no job is due."""
+    """Jobs with a run time before 1970 are due at once, the earliest first. When all are removed, no job is due."""
     old = datetime(1931, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
     store.add_job(make_job(at(1969, 12, 31, 23, 59), id="b"))
     store.add_job(make_job(old, id="a"))

@@ -98,7 +98,7 @@ def test_a_trigger_that_never_comes_past_now_is_a_failing_one() -> None:
 
 
 def test_a_look_at_a_job_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Only a pass logs that run times are left out. A read of the job's run times does not."""
+    """With `quiet`, `missed_runs` does not log that it leaves out run times."""
     since = NOW - timedelta(days=1)
     missed_runs(job_of(every(timedelta(seconds=1), since), since), NOW, quiet=True)
     assert caplog.text == ""

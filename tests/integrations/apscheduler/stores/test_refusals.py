@@ -291,8 +291,10 @@ def test_an_item_that_cannot_even_be_refused_keeps_its_lease(
 
 
 def test_a_reason_is_one_line_of_plain_text(open_fake: Any, make_job: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A reason quotes stored data. It escapes half of a surrogate pair, which a server cannot store, and a line break,
-    which could forge a log line."""
+    """The reason why a job is refused quotes stored data, and escapes it.
+
+    A server cannot store half of a surrogate pair. A line break could forge a line of the log.
+    """
     store = open_fake(quarantine_refusals=1, quarantine_after_s=0)
     store.start(None, "default")
     trigger = IntervalTrigger(seconds=1, start_date=NOW, timezone="UTC")

@@ -166,7 +166,10 @@ def test_doctor_counts_as_installed_only_who_says_so(app: Celery, monkeypatch: p
 
 
 def test_doctor_says_that_nobody_sends_what_is_held(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One worker serves another namespace, and the other runs no dispatcher. This is a problem once a task is held."""
+    """Of two workers, one serves a different namespace and one runs no dispatcher.
+
+    `doctor` warns, and reports a problem once a task is held.
+    """
     other = {**reported(app.wheel.settings), "namespace": "other"}
     workers = Workers({"a@t": answer_of(app, settings=other), "b@t": answer_of(app, dispatcher=None)}, {})
     assert findings(app, monkeypatch, workers)["workers"].level == "warn"

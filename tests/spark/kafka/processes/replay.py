@@ -1,6 +1,7 @@
 """Replays a dead topic in its own process. Arguments: servers, dead topic, origin, file.
 
-When part 0 is written and half of part 1 is produced, the process creates the file and waits until a test kills it.
+When Spark partition 0 is written and half of partition 1 is produced, the process creates the file. Then it waits until
+a test kills it.
 """
 
 from __future__ import annotations

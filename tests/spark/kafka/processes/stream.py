@@ -1,7 +1,8 @@
 """Runs a stream from topic to topic in its own process. Arguments: servers, source, target, checkpoint, fault.
 
-The fault comes when part 0 of an epoch is written and half of part 1 is produced. With "kill:EPOCH:FILE" the process
-creates the file and waits until a test kills it. With "fail:EPOCH" the task fails, and so does each repetition.
+The fault happens when Spark partition 0 of an epoch is written and half of partition 1 is produced. With
+"kill:EPOCH:FILE" the process creates the file and waits until a test kills it. With "fail:EPOCH" the task fails, and
+fails again at each repetition.
 """
 
 from __future__ import annotations

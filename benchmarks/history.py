@@ -1,0 +1,214 @@
+"""A history of a benchmark's ratios, and which of them a run makes worse.
+
+The history is a file of JSON Lines. Each run of a benchmark adds a line; no line is ever changed. A line has the date,
+the commit, the machine, its fitness, and the ratios of the run: gated figures that are ratios or have a gate that is a
+multiple of a baseline. Absolute figures are left out, because they say more about the hour than about the commit.
+
+A ratio is worse when this run and the fit run before it are both worse than the usual value, by more than 10 % of it.
+The usual value is the median over the last `RECENT` fit runs before these two. So one bad run is never called a loss,
+and a loss does not become the usual value before it is found. Only runs are compared that have the same benchmark,
+sizes and machine. Unfit runs are recorded, and are neither judged nor compared with.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.figures import WORSE_PERCENT, Figure, Result
+from wheel_sched.wheel import CORE
+
+RECENT = 10  # runs that make the usual value
+LEAST = 3  # runs without which there is no usual value
+_NOISE = 0.01  # of the gate; a smaller loss of a ratio near 0 is no loss
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+class DamagedHistoryError(Exception):
+    """A line of a history is not the record of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The record of one run.
+
+    Args:
+        date: when it ended, in ISO 8601 and UTC.
+        commit: the hash of the commit; it ends with "-dirty" if files differed from the commit.
+        benchmark: the name of the benchmark, e.g. "store" or "store, quick". Runs of other names are not compared.
+        machine: the kind of the machine. Runs on other kinds are not compared.
+        fitness: how fit the machine was, as in the result of the benchmark. `unfit` has the reasons why it was not.
+        ratios: the ratios by the key of their figure.
+    """
+
+    date: str
+    commit: str
+    benchmark: str
+    machine: str
+    fitness: Mapping[str, Any]
+    ratios: Mapping[str, float]
+
+    @property
+    def fit(self) -> bool:
+        """Whether the machine was fit to measure before and after the run."""
+        return not self.fitness["unfit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A ratio that was worse in two fit runs, one after the other.
+
+    Args:
+        key: the key of the figure.
+        usual: the median of the runs before.
+        previous: the value of the previous fit run.
+        here: the value of this run.
+    """
+
+    key: str
+    usual: float
+    previous: float
+    here: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key}: {self.here:g} after {self.previous:g}, both more than {WORSE_PERCENT:g} % worse than the "
+            f"usual {self.usual:g}"
+        )
+
+
+def run_of(benchmark: str, figures: Sequence[Figure], result: Result) -> Run:
+    """Make the record of a run that has just ended. `result` has the fitness and whether the run was quick."""
+    return Run(
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        _commit(),
+        f"{benchmark}, quick" if result["quick"] else benchmark,
+        machine(),
+        result["fitness"],
+        {
+            figure.key: float(f"{ratio:.6g}")
+            for figure in figures
+            if (ratio := figure.ratio(result)) is not None and math.isfinite(ratio)
+        },
+    )
+
+
+def read(file: Path) -> list[Run]:
+    """Read a history; the oldest run is the first. A file that does not exist is an empty history.
+
+    Raises:
+        DamagedHistoryError: a line is not the record of a run; the error names the line.
+        OSError: the file cannot be read.
+    """
+    if not file.exists():
+        return []
+    lines = file.read_bytes().split(b"\n")
+    return [_parsed(file, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def append(file: Path, run: Run) -> None:
+    """Add a run as the last line of the file, which is made if it does not exist. The other lines stay as they are.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    line = json.dumps(asdict(run), allow_nan=False).encode() + b"\n"
+    with file.open("ab+") as history:
+        if history.tell():
+            history.seek(-1, os.SEEK_END)
+            if history.read(1) != b"\n":
+                line = b"\n" + line
+        history.write(line)
+
+
+def losses(figures: Sequence[Figure], earlier: Sequence[Run], run: Run) -> list[Loss]:
+    """The ratios of `run` that are worse than usual, as they were in the fit run before it.
+
+    Args:
+        figures: the figures of the benchmark.
+        earlier: the runs before, the oldest first.
+        run: the run to judge. None of its ratios is worse if the machine was unfit.
+    """
+    if not run.fit:
+        return []
+    found = []
+    compared = comparable(earlier, run)
+    for figure in figures:
+        values = [one.ratios[figure.key] for one in compared if figure.key in one.ratios]
+        *before, previous = values or [0.0]
+        if len(before) < LEAST or figure.key not in run.ratios:
+            continue
+        usual, here = median(before[-RECENT:]), run.ratios[figure.key]
+        if _is_worse(figure, previous, usual) and _is_worse(figure, here, usual):
+            found.append(Loss(figure.key, usual, previous, here))
+    return found
+
+
+def comparable(earlier: Sequence[Run], run: Run) -> list[Run]:
+    """The fit runs of `earlier` with the same benchmark, sizes and machine as `run`."""
+    return [one for one in earlier if one.fit and (one.benchmark, one.machine) == (run.benchmark, run.machine)]
+
+
+def machine() -> str:
+    """The kind of this machine: system, processor, number of processors, version of Python, and core of the wheel."""
+    version = ".".join(platform.python_version_tuple()[:2])
+    return f"{platform.system()}, {_processor()}, {os.cpu_count()} processors, Python {version}, {CORE} core"
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text("utf-8", "replace").splitlines() if info.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return " ".join([platform.machine(), *models[:1]])
+
+
+def _commit() -> str:
+    """The hash of this tree's commit; "unknown" without git."""
+    command = ["git", "-C", str(_ROOT), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def _is_worse(figure: Figure, value: float, usual: float) -> bool:
+    gate = figure.at_least if figure.at_least is not None else figure.at_most
+    loss = {"greater": usual - value, "less": value - usual}.get(figure.better, 0.0)
+    return loss > usual * WORSE_PERCENT / 100 and loss > _NOISE * (gate or 0.0)
+
+
+def _parsed(file: Path, number: int, line: bytes) -> Run:
+    try:
+        found = json.loads(line)
+        run = Run(**found)
+        _check(run)
+    except (ValueError, TypeError, KeyError) as error:
+        reason = str(error) if isinstance(error, ValueError) else "fields are missing or wrong"
+        raise DamagedHistoryError(
+            f"{file}, line {number}, is not the record of a run ({reason}); nothing was changed in the file. Repair or "
+            "remove the line, or name another file"
+        ) from error
+    return run
+
+
+def _check(run: Run) -> None:
+    texts = (run.date, run.commit, run.benchmark, run.machine)
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("date, commit, benchmark and machine must be texts")
+    if not isinstance(run.fitness, dict) or not isinstance(run.fitness.get("unfit"), list):
+        raise ValueError("fitness must have the list `unfit`")
+    if not isinstance(run.ratios, dict) or not all(
+        isinstance(ratio, int | float) and not isinstance(ratio, bool) and math.isfinite(ratio)
+        for ratio in run.ratios.values()
+    ):
+        raise ValueError("ratios must be numbers")
