@@ -38,6 +38,8 @@ NOT_WAITED_FOR = {
     "LookAtHeads": "a question",
     "ListKeys": "a question",
     "CountParked": "a question",
+    "Announce": "a member announces itself again",
+    "Leave": "a lease ends by itself",
 }
 EACH_SECOND = SAFE | {"appendfsync": "everysec"}
 NO_WAITAOF = redis.ResponseError("unknown command 'WAITAOF', with args beginning with: '1' '0'")  # Redis 7.0
