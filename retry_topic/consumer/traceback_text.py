@@ -1,6 +1,6 @@
 """The traceback of a failed attempt as a short text, to keep with the message.
 
-    Traceback (latest call last):
+    Traceback (most recent call last):
       File "/app/shop/orders.py", line 41, in handle
         charge(order)
       File "/app/shop/payments.py", line 12, in charge
@@ -35,6 +35,7 @@ _MOST_CAUSES = 5
 _MOST_WALKED = 10_000  # frames of a very deep recursion
 _MAX_TEXT = 1_000  # characters of an exception's text; a cause has a fifth of it
 _MAX_LINE = 200  # characters of a source line
+_MOST_READ = 2_000
 _MOST_KNOWN = 4_096
 _PACKAGES = Path(__file__).parents[1], *map(Path, (*wheel_sched.__path__, *concurrent.futures.__path__))
 _LEFT_OUT = (*(f"{folder}{os.sep}" for folder in _PACKAGES), threading.__file__)
@@ -66,8 +67,9 @@ def _text(error: BaseException) -> str:
             break
         shown.append(text)
     left_out += len(frames) - len(shown)
-    more = f"; {left_out} outer calls left out" if left_out else ""
-    head = [f"Traceback (latest call last{more}):"] if shown else []
+    head = ["Traceback (most recent call last):"] if shown else []
+    if head and left_out:
+        head.append(f"  [{left_out} outer calls left out]")
     return cut("\n".join([*head, *reversed(shown), end]), MAX_TRACEBACK_BYTES)
 
 
@@ -105,8 +107,9 @@ def _frame(frame: FrameType, line: int) -> str:
     text = _known.get(key)
     if text is None:
         place = f'  File "{code.co_filename[-300:]}", line {line}, in {code.co_qualname[:200]}'
-        source = linecache.getline(code.co_filename, line, frame.f_globals).strip()[:_MAX_LINE]
-        text = redacted_text(f"{place}\n    {source}" if source else place)
+        source = linecache.getline(code.co_filename, line, frame.f_globals)[:_MOST_READ].strip()
+        shown = redacted_text(source)[:_MAX_LINE]  # in this order: a cut could hide the end of a password
+        text = redacted_text(place) + (f"\n    {shown}" if shown else "")
         if len(_known) >= _MOST_KNOWN:
             _known.clear()
         _known[key] = text

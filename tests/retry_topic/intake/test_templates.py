@@ -223,7 +223,7 @@ def usual(count: int, error: Callable[[int], str] = lambda n: f"order {n}: no an
     for n in range(count):
         origin = Message("orders", b"%d" % n, b"k", (("traceparent", b"00-%032d" % n),), Source("orders", 1, str(n), 7))
         failure = Failure(error_class="builtins.OSError", error_mro=("builtins.Exception",), message=error(n))
-        trace = f"Traceback (latest call last):\n  100%, order {n}"
+        trace = f"Traceback (most recent call last):\n  100%, order {n}"
         written = failed_message("g", origin, RetryState(), failure, started_ms=1_000 + n, traceback=trace)
         made.append(replace(written, source=Source("g.retry", 0, str(n), 9)))
     return made
@@ -245,7 +245,7 @@ def failed_twice(records: Sequence[Message]) -> list[Message]:
                 state,
                 failure,
                 started_ms=9,
-                traceback="Traceback (latest call last):",
+                traceback="Traceback (most recent call last):",
             ),
             source=one.source,
         )
