@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from retry_topic.cli.failures import failure_lines
 from retry_topic.cli.filters import ListedMessage
 from retry_topic.cli.opening import opened_connection
 from retry_topic.cli.selecting import find_messages
@@ -29,7 +30,9 @@ _PREVIEW = 300  # characters of the payload
 @json_option
 @pass_session
 def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
-    """Show everything about one message: state, due time and its reason, attempts, error, headers, payload.
+    """Show everything about one message: state, due time and its reason, error, payload, why each attempt failed.
+
+    The last failed attempt has a traceback, unless the consumer keeps none.
 
     ID is what `list` shows. Without its last part, the attempt, ID means the latest attempt. The id in a consumer's log
     works too.
@@ -116,6 +119,7 @@ def _held_back(entry: ListedMessage, flows: Sequence[Flow]) -> str:
 def _details(entry: ListedMessage) -> dict[str, Any]:
     """The fields that `show --json` adds to those of `list --json`."""
     state, message, found = entry.letter.state, entry.letter.message, entry.found
+    known = entry.letter.failed_attempts
     return {
         "version": found.version,
         "refs": list(found.refs),
@@ -132,6 +136,9 @@ def _details(entry: ListedMessage) -> dict[str, Any]:
         "headers": []
         if message is None
         else [[name, value.decode("utf-8", "backslashreplace")] for name, value in message.headers],
+        "failed_attempts": [one.as_dict() | {"at": instant(one.at_ms)} for one in known.attempts],
+        "failed_attempts_dropped": known.dropped,
+        "traceback": entry.letter.traceback,
         "reference": None if message is None or message.reference is None else str(message.reference),
         "value_base64": base64.b64encode(found.body if message is None else message.value).decode(),
     }
@@ -163,6 +170,8 @@ def _show(entry: ListedMessage, why: str, now_ms: int) -> None:
     for name, text in lines:
         if text is not None:
             say(f"{paint(name.ljust(13), 'bold')} {text}")
+    for line in failure_lines(entry.letter, now_ms):
+        say(line)
     if message is None:
         say(f"{'payload'.ljust(13)} unreadable: {len(found.body):,} bytes that are no message")
         return

@@ -35,6 +35,8 @@ class ConsumerConfig:
         group_topics: the group's own topics, as in `ServiceConfig`. Defaults to those named after the group.
         announce_ms: how often the consumer announces itself in the store, for `wheel-sched ps` and `doctor`. 0: never.
             Defaults to 5 s.
+        keep_tracebacks: whether a failed message keeps the traceback of its last failed attempt, until it is delivered
+            again. It has source lines of your code and no values of variables, at most 4 KiB. Defaults to True.
     """
 
     concurrency: int = 8
@@ -48,12 +50,14 @@ class ConsumerConfig:
     history: int = 0
     group_topics: GroupTopics = NAMED_AFTER_GROUP
     announce_ms: int = CONSUMER_EVERY_MS
+    keep_tracebacks: bool = True
 
     def __post_init__(self) -> None:
         least = {"concurrency": 1, "idle_ms": 100, "crash_cap": 1, "parked_cap": 1, "history": 0}
         problems = settings_problems(self, least, {"ordering": ("none", "key")})
-        if type(self.reports) is not bool:
-            problems.append(f"expected reports to be True or False, got: {self.reports!r}")
+        for name in ("reports", "keep_tracebacks"):
+            if type(getattr(self, name)) is not bool:
+                problems.append(f"expected {name} to be True or False, got: {getattr(self, name)!r}")
         if not isinstance(self.destination, str):
             problems.append(f"expected destination to be the name of a header, got: {self.destination!r}")
         if problems:

@@ -30,6 +30,7 @@ from typing import Any, Literal, Protocol
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.consumer.config import ConsumerConfig
 from retry_topic.consumer.retry_record import delivered_message, failed_message
+from retry_topic.consumer.traceback_text import traceback_text
 from retry_topic.history import Attempt, releasing_shard
 from retry_topic.message import Message
 from retry_topic.message.fingerprint import fingerprint_of
@@ -221,6 +222,7 @@ class Outcomes:
             started_ms,
             config.group_topics,
             topic_id,
+            traceback_text(error) if error is not None and config.keep_tracebacks else None,
         )
         seen = delivered_message(self._group, delivery.message, state, config.group_topics)
         self._failure_log.write(seen, forward, state.attempt + 1, failure, error)

@@ -10,9 +10,12 @@ Consumers in other languages write the same headers; the intake checks them all.
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from retry_topic.message import Message
 from retry_topic.message.fingerprint import fingerprint
@@ -73,6 +76,7 @@ def failed_message(
     started_ms: int | None = None,
     topics: GroupTopics = NAMED_AFTER_GROUP,
     topic_id: str | None = None,
+    traceback: str | None = None,
 ) -> Message:
     """The record for the group's retry topic: the payload unchanged, the failure in its headers.
 
@@ -87,6 +91,7 @@ def failed_message(
         topics: the group's own topics. Defaults to those named after it.
         topic_id: the permanent id of the message's topic. With it, the records of a recreated topic do not get the ids
             and counts of the deleted topic's records. Defaults to the topic's name.
+        traceback: the traceback of this failure. Defaults to None: no header.
     """
     now_ms = time.time_ns() // 1_000_000
     state = replace(
@@ -104,11 +109,18 @@ def failed_message(
         error_fingerprint=print_ or fingerprint(failure.error_class, failure.message),
         error_status=failure.status,
         signature=None,
+        process=f"{_host()}:{os.getpid()}",
+        traceback=traceback,
         oddities=(),
     )
     if secrets and state.id is not None and not state.unsigned:
         state = sign(state, message, secrets[0])
     return message.to(topics.retry_of(group), write(message.headers, state))
+
+
+@cache
+def _host() -> str:
+    return socket.gethostname()[:60]
 
 
 def ordered_state(

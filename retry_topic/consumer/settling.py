@@ -20,6 +20,7 @@ from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery
 from retry_topic.consumer.config import ConsumerStats
 from retry_topic.consumer.outcome import HandlerOutcome
 from retry_topic.history import HistoryWriter
+from retry_topic.message.headers import lighter
 from wheel_sched.errors import BrokerError
 from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import HeartbeatMonitor
@@ -264,7 +265,8 @@ class Settler:
         """Change an outcome whose record the broker refused for good: the retry topic was deleted, or our headers make
         the record too large.
 
-        After the first refusal, creates the topic again. After the second, removes our new headers from the record.
+        After the first refusal, creates the topic again. After each further one, removes a header that no decision
+        needs (see `lighter`), and at last all our new headers.
         """
         outcome.refusals += 1
         if outcome.forward is None:
@@ -274,7 +276,7 @@ class Settler:
             with contextlib.suppress(BrokerError):
                 self._broker.create_topic(topic)
         else:
-            outcome.forward = outcome.delivery.message.to(topic)
+            outcome.forward = lighter(outcome.forward) or outcome.delivery.message.to(topic)
 
     def _done(self, outcomes: Sequence[HandlerOutcome]) -> None:
         stats = self._stats

@@ -8,5 +8,15 @@ from retry_topic.dead_letters.groups import Group
 from retry_topic.dead_letters.letters import DeadLetters
 from retry_topic.dead_letters.replay import Order, Replayed
 from retry_topic.dead_letters.selection import DeadLetterFilter, DeadLetterInfo
+from retry_topic.message.headers.failed_attempts import FailedAttempt, FailedAttempts
 
-__all__ = ["DeadLetterFilter", "DeadLetterInfo", "DeadLetters", "Group", "Order", "Replayed"]
+__all__ = [
+    "DeadLetterFilter",
+    "DeadLetterInfo",
+    "DeadLetters",
+    "FailedAttempt",
+    "FailedAttempts",
+    "Group",
+    "Order",
+    "Replayed",
+]

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from retry_topic.message import Message
 from retry_topic.message.encoding import decode_body
 from retry_topic.message.headers import RetryState, read
+from retry_topic.message.headers.failed_attempts import FailedAttempts, read_failed_attempts
 from wheel_sched.errors import Rejected
 from wheel_sched.store import DelayStore, Found
 from wheel_sched.store.core.items import MAX_DUE_MS
@@ -37,6 +38,19 @@ class DeadLetterInfo:
     state: RetryState
     message: Message | None
     route: str | None = None
+
+    @property
+    def failed_attempts(self) -> FailedAttempts:
+        """What is known about the message's failed attempts: times, errors, delays, processes."""
+        return read_failed_attempts(self.state.failed_attempts)
+
+    @property
+    def traceback(self) -> str | None:
+        """The traceback of the last failed attempt: foreign text of several lines, to escape before it is shown.
+
+        None if the handler raised nothing, or the consumer keeps no tracebacks.
+        """
+        return self.state.traceback
 
     @property
     def root(self) -> str:

@@ -31,7 +31,8 @@ from retry_topic.connection import Connection
 from retry_topic.intake.plan import Entry, Plan, Work, make_way, records_of
 from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
 from retry_topic.intake.templates import Prepared
-from retry_topic.intake.transport import Transport, UntilAvailable, logger
+from retry_topic.intake.transport import SMALLER, Transport, UntilAvailable, logger
+from retry_topic.message import Message
 from retry_topic.message.headers import return_to_origin
 from retry_topic.policy import PolicySet
 from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, TakenId
@@ -305,19 +306,31 @@ class IntakeFromLog(Transport):
             BrokerUnavailable: the topic may have some of them. Repeat the call.
         """
         topic, broker = self._dead_topic, self._connection.broker
-        messages = [return_to_origin(one.message.to(topic)) for one in dead if one.message is not None]
-        again = []
-        for one, failure in zip(dead, broker.publish(messages), strict=False):
+        refused = self._refused(
+            [(one.delivery.message, return_to_origin(one.message.to(topic))) for one in dead if one.message is not None]
+        )
+        if refused:
+            broker.create_topic(topic)
+        for smaller in SMALLER:
+            refused = self._refused([(record, smaller(letter, record)) for record, letter in refused])
+        for _ in refused:
+            logger.error("intake.dead_topic_refused: the dead topic does not take a letter; the store has it")
+
+    def _refused(self, pairs: Sequence[tuple[Message, Message]]) -> list[tuple[Message, Message]]:
+        """Publish the second message of each pair. Returns the pairs that the broker refuses for good.
+
+        Raises:
+            BrokerUnavailable: the topic may have some of them. Repeat the call.
+        """
+        refused = []
+        answers = self._connection.broker.publish([message for _, message in pairs]) if pairs else []
+        for pair, failure in zip(pairs, answers, strict=True):
             if failure is not None and failure.transient:
                 raise BrokerUnavailable(f"{failure.reason}: dead letters did not reach the dead topic; repeat it")
             if failure is not None:
                 logger.warning("intake.dead_topic: %s", failure.reason)
-                again.append(one.delivery.message.to(topic))  # the unchanged record fits
-        if again:
-            broker.create_topic(topic)
-            for failure in broker.publish(again):
-                if failure is not None:
-                    logger.error("intake.dead_topic_refused: %s; the store has the letter", failure.reason)
+                refused.append(pair)
+        return refused
 
 
 def _known_before(one: IntakeRecord | Decided, position: int) -> IntakeRecord | Decided:

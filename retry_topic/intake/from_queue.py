@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery, TrimBroker
 from retry_topic.intake.plan import make_way
 from retry_topic.intake.records import Decided, Known, Taken, dead_letter
-from retry_topic.intake.transport import Transport, UntilAvailable, logger, once
+from retry_topic.intake.transport import SMALLER, Transport, UntilAvailable, logger, once
 from retry_topic.message import Message
 from retry_topic.message.headers import return_to_origin
 from wheel_sched.errors import BrokerError
@@ -124,8 +124,10 @@ class IntakeFromQueue(Transport):
         if refused:
             with contextlib.suppress(BrokerError):
                 self._connection.broker.create_topic(topic)
-            # the unchanged record fits: our headers may have made it too large
-            refused = _refused(consumer, [(delivery, delivery.message.to(topic)) for delivery, _ in refused])
+        for smaller in SMALLER:
+            refused = _refused(
+                consumer, [(delivery, smaller(message, delivery.message)) for delivery, message in refused]
+            )
         if refused:
             logger.warning("intake.dead_topic_refused: %d letters are tried again later", len(refused))
         self._trim_dead_topic(len(pairs))

@@ -24,6 +24,7 @@ from retry_topic.message.headers import (
     RetryState,
     attempts_key,
     content_id,
+    lighter,
     read,
     replays_key,
     retry_id,
@@ -32,8 +33,9 @@ from retry_topic.message.headers import (
     with_spring,
     write,
 )
+from retry_topic.message.headers.failed_attempts import FailedAttempt, with_failed_attempt
 from retry_topic.message.headers.state import FIELDS
-from retry_topic.policy import Decision, PolicySet, RetryDecision, RetryPolicy, explain
+from retry_topic.policy import Decision, PolicySet, RetryDecision, RetryPolicy, chosen_by, explain
 from wheel_sched.errors import Rejected
 from wheel_sched.store import ENDED, BatchCount, Found, Item
 from wheel_sched.store.ordering import ref_of, route_of
@@ -46,7 +48,7 @@ _fingerprint = lru_cache(maxsize=1024)(fingerprint)  # many messages fail with o
 
 # the fields that the intake writes, independently of the headers
 _SHARED = ("policy", "max_attempts", "error_fingerprint", "original_topic", "consumer_group")
-_OWN = ("started_ms", "due_ms", "delay_ms", "signature")
+_OWN = ("started_ms", "due_ms", "delay_ms", "signature", "process", "failed_attempts")
 _rewrite = HeaderRewriter(_SHARED, _OWN)
 REWRITTEN = frozenset(FIELDS[name].header for name in (*_SHARED, *_OWN))
 
@@ -325,7 +327,7 @@ class Rules:
             named = replace(state, original_topic=topic, consumer_group=self.group)
             signature = sign(named, message, secrets[0]).signature
         shared = (*policy, fingerprint_of(one), topic, self.group)
-        own = (None, one.due_ms, delay_ms, signature)
+        own = (None, one.due_ms, delay_ms, signature, None, _failed_attempts(one))
         if state is record.given and not self.spring:
             headers = _rewrite(message.headers, state, shared, own)
         else:
@@ -335,13 +337,35 @@ class Rules:
                 headers = with_spring(headers, written, dead=one.dead is not None)
         to_origin = self.origins is not None and self.returns_to_origin(one) and topic in self.origins
         sent = message.to(topic if to_origin else self.redelivery_topic, headers)
-        stored, source = sent, message.source
-        if self.reference_above and len(stored.value) > self.reference_above and source is not None:
-            stored = stored.by_reference(source)
+        stored = sent
+        if self.reference_above and len(sent.value) > self.reference_above and message.source is not None:
+            stored = sent.by_reference(message.source)
         one.item, problem = _item(one, stored)
+        while problem and (smaller := lighter(stored)) is not None:
+            stored = smaller
+            one.item, problem = _item(one, stored)
         if one.dead is None and problem:
             one.due_ms, one.dead = None, problem
         one.message = None if one.dead is None else sent
+
+
+def _failed_attempts(one: Decided) -> str | None:
+    """The lines about the message's failed attempts, with the one that was decided."""
+    state, decision = one.state, one.decision
+    if decision is None:
+        return state.failed_attempts
+    return with_failed_attempt(
+        state.failed_attempts,
+        FailedAttempt(
+            state.attempt,
+            one.now_ms if state.last_failed_ms is None else state.last_failed_ms,
+            state.process,
+            state.error_class,
+            state.error_message,
+            decision.delay_ms if isinstance(decision, RetryDecision) else None,
+            "unknown-origin" if one.dead == "unknown-origin" else chosen_by(decision),
+        ),
+    )
 
 
 def fingerprint_of(one: Decided) -> str:

@@ -18,26 +18,28 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import itemgetter
 from typing import Any, ClassVar
 
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.intake.records import DAY_MS, MAX_BODY_BYTES, REWRITTEN, Decided, IntakeRecord, Taken
 from retry_topic.message import Message, Source
-from retry_topic.message.encoding import KEY, VALUE, decode_body, field_of
+from retry_topic.message.encoding import KEY, TRACEBACK_NOTE, VALUE, decode_body, field_of
 from retry_topic.message.headers import AMPLE, attempts_key, content_print, read
-from retry_topic.message.headers.state import FIELDS, LAST_MS, Field
-from retry_topic.policy import Failure, Match, PolicySet, RetryDecision, RetryPolicy, decide_by, failure_from
+from retry_topic.message.headers.failed_attempts import line_of, quoted, with_line
+from retry_topic.message.headers.state import FAILED_ATTEMPTS, FIELDS, LAST_MS, TRACEBACK, Field, decode
+from retry_topic.policy import Failure, Match, PolicySet, RetryDecision, RetryPolicy, chosen_by, decide_by, failure_from
 from wheel_sched.duration import LONGEST_MS
 from wheel_sched.errors import Rejected
 from wheel_sched.store import BatchCount, Item
 
 _MOST = 4_096  # how many templates, and how many lists of header names, are remembered
 _MOST_HEADERS = 64  # a few dozen are usual
-_MOST_TEXT = FIELDS["error_message"].max_bytes
 _UNUSUAL = frozenset({"key_lock", "signature", "retry_after_ms", "published_ms"})
+_TEXT, _ATTEMPTS = FIELDS["error_message"], FIELDS["failed_attempts"]
 _NAME_OF = {field.header: name for name, field in FIELDS.items()}
-_DUE, _DELAY = FIELDS["due_ms"].header, FIELDS["delay_ms"].header
+_WRITTEN = FIELDS["due_ms"].header, FIELDS["delay_ms"].header, FAILED_ATTEMPTS  # they differ in similar records
 
 Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 
@@ -156,17 +158,20 @@ class _Names:
             return
         # with a fingerprint, the error's text decides nothing
         text = "error_message" if "error_fingerprint" in ours else None
-        own = [at for at, name in enumerate(fields) if name is not None and not FIELDS[name].shared]
-        texts = [at for at, name in enumerate(fields) if name is not None and name == text]
-        self.id_at = fields.index("id")
-        self.first_at = fields.index("first_failed_ms") if "first_failed_ms" in ours else None
-        self.delay_at = fields.index("delay_ms") if "delay_ms" in ours else None
+        texts = [at for at, name in enumerate(fields) if name is not None and (name == text or FIELDS[name].extra)]
+        own = [at for at, name in enumerate(fields) if name and not FIELDS[name].shared and at not in texts]
+        places = {name: at for at, name in enumerate(fields) if name is not None}
+        self.id_at = places["id"]
+        self.first_at, self.delay_at = places.get("first_failed_ms"), places.get("delay_ms")
+        self.failed_at, self.process_at = places.get("last_failed_ms"), places.get("process")
+        self.message_at, self.attempts_at = places.get("error_message"), places.get("failed_attempts")
+        self.traceback_at = places.get("traceback")
         self.shared = _picking([at for at, name in enumerate(fields) if name and at not in own and at not in texts])
-        self.text_at = texts[0] if texts else None
+        self._bounds = [(at, FIELDS[_NAME_OF[names[at]]].max_bytes) for at in texts]
         self._checked = _picking(own)
         patterns = [_pattern(FIELDS[_NAME_OF[names[at]]]) for at in own]
         self._fits = re.compile(rb"\0".join(patterns)).fullmatch  # none of these has a NUL in it
-        self.kept = [at for at, name in enumerate(names) if name not in REWRITTEN]
+        self.kept = [at for at, name in enumerate(names) if name not in REWRITTEN and name != TRACEBACK]
         gaps = [at for at in self.kept if fields[at] is None or at in own or at in texts]
         self.is_gap = [at in gaps for at in self.kept]
         self.gaps = _picking(gaps)
@@ -179,8 +184,9 @@ class _Names:
 
         `values`: the values of the record's headers, in the order of the names.
         """
-        if self.text_at is not None and len(values[self.text_at]) > _MOST_TEXT:
-            return True
+        for at, most in self._bounds:
+            if len(values[at]) > most:
+                return True
         return self._fits(b"\0".join(self._checked(values))) is None
 
 
@@ -247,7 +253,7 @@ class Templates:
         decision = decide_by(template.match, template.policy, failure, now_ms, self._rng)
         if not isinstance(decision, RetryDecision) or decision.delay_ms > LONGEST_MS or decision.due_ms > LAST_MS:
             return None
-        body = template.body(_pieces(message, gaps, decision))
+        body = template.body(_pieces(message, known, values, template, decision))
         if len(body) > MAX_BODY_BYTES:
             return None
         name = values[known.id_at].decode("ascii")
@@ -290,12 +296,35 @@ class Templates:
         return True
 
 
-def _pieces(message: Message, gaps: tuple[bytes, ...], decision: RetryDecision) -> tuple[bytes, ...]:
+def _pieces(
+    message: Message, known: _Names, values: Sequence[bytes], template: Template, decision: RetryDecision
+) -> tuple[bytes, ...]:
     """The values of one record for the gaps of a template (`Template.form`), in the order of the gaps."""
-    times = b"%d" % decision.due_ms, b"%d" % decision.delay_ms
-    if message.key is None:
-        return (message.value, *gaps, *times)
-    return (message.value, message.key, *gaps, *times)
+    payload = (message.value,) if message.key is None else (message.value, message.key)
+    attempts = _failed_attempts(known, values, template, decision)
+    note = () if known.traceback_at is None else (values[known.traceback_at],)
+    return (*payload, *known.gaps(values), b"%d" % decision.due_ms, b"%d" % decision.delay_ms, attempts, *note)
+
+
+def _failed_attempts(known: _Names, values: Sequence[bytes], template: Template, decision: RetryDecision) -> bytes:
+    """The header about the failed attempts, with the one that was decided."""
+    line = line_of(
+        template.attempt,
+        decision.why.now_ms if known.failed_at is None else int(values[known.failed_at]),
+        "null" if known.process_at is None else _quoted_process(values[known.process_at]),
+        quoted(template.failure.error_class or None),
+        "null" if known.message_at is None else quoted(decode(_TEXT, values[known.message_at])[0]),
+        decision.delay_ms,
+        quoted(chosen_by(decision)),
+    )
+    if known.attempts_at is None:
+        return line.encode()
+    return with_line(decode(_ATTEMPTS, values[known.attempts_at])[0], line).encode()
+
+
+@lru_cache(maxsize=1024)
+def _quoted_process(raw: bytes) -> str:
+    return quoted(raw.decode("ascii"), FIELDS["process"].max_bytes)
 
 
 def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: PolicySet) -> Template | None:
@@ -321,26 +350,29 @@ def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: Po
         policies.for_topic(record.topic),
         decision.why.match,
         failure_from(state, now_ms=decision.why.now_ms),
-        _form(stored, known.is_gap),
+        _form(stored, known.is_gap, noted=known.traceback_at is not None),
         AMPLE - sum(map(len, kept)),
         one.member.removeprefix(f"{state.id}"),
         attempts_key(state, message)
         .removeprefix(f"{state.id}")
         .removesuffix(content_print(message.value, message.key)),
     )
-    pieces = _pieces(message, known.gaps(values), decision)
     try:
-        same = template.body(pieces) == item.body and item.topic == record.topic
+        same = (
+            template.body(_pieces(message, known, values, template, decision)) == item.body
+            and item.topic == record.topic
+        )
     except TypeError:  # it has other gaps
         same = False
     return template if same else None
 
 
-def _form(stored: Message, is_gap: Sequence[bool]) -> bytes:
+def _form(stored: Message, is_gap: Sequence[bool], *, noted: bool) -> bytes:
     """The stored body as a `%` format: fixed bytes, and gaps for the values in which similar records differ.
 
     The stored headers are those that the intake kept from the record, then those that it wrote itself. `is_gap` says
-    for each kept header whether its value is a gap. Of the written headers, only due time and delay are gaps.
+    for each kept header whether its value is a gap. Of the written headers, those in `_WRITTEN` are gaps. `noted` says
+    whether the records have a traceback: it is the note at the end of the body, and a gap.
     """
     lengths, parts = [], []
 
@@ -354,7 +386,10 @@ def _form(stored: Message, is_gap: Sequence[bool]) -> bytes:
     if stored.key is not None:
         put(KEY)
         put(None)
-    for at, (name, content) in enumerate(stored.headers):
+    for at, (name, content) in enumerate(stored.headers[:-1] if noted else stored.headers):
         put(field_of(name))
-        put(None if (is_gap[at] if at < len(is_gap) else name in (_DUE, _DELAY)) else content)
+        put(None if (is_gap[at] if at < len(is_gap) else name in _WRITTEN) else content)
+    if noted:
+        put(TRACEBACK_NOTE)
+        put(None)
     return b"S1[%b]%b" % (b",".join(lengths), b"".join(parts))

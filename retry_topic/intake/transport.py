@@ -19,6 +19,8 @@ from retry_topic.intake.origins import Origins
 from retry_topic.intake.plan import Entry, Plan, Work, plan
 from retry_topic.intake.records import MAX_BODY_BYTES, Decided, IntakeRecord, Known, Rules, Taken
 from retry_topic.intake.templates import Prepared, Templates
+from retry_topic.message import Message
+from retry_topic.message.headers import lighter
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import PolicySet
 from retry_topic.release.flow import count_spread
@@ -32,6 +34,28 @@ from wheel_sched.store.rate_limits import RateLimits
 logger = logger_of("retry_topic.intake")
 
 T = TypeVar("T")
+
+
+def _as_record(message: Message, record: Message) -> Message:
+    return record.to(message.topic)
+
+
+def _lighter(message: Message, record: Message) -> Message:
+    return lighter(message) or message
+
+
+SMALLER: tuple[Callable[[Message, Message], Message], ...] = (
+    lambda message, _: message,
+    _lighter,
+    _lighter,
+    _as_record,
+)
+"""What to send if the dead topic has refused a letter, one function for each further attempt.
+
+Each gets the letter of the attempt before and the record that was read. The first attempt sends the same letter again,
+because the topic may have been absent. Then the letter may be too large: the next two attempts leave out what no
+decision needs. The record itself fits.
+"""
 
 
 class UntilAvailable(Protocol):

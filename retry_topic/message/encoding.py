@@ -9,6 +9,8 @@ lost.
 | `key`, unless it is None | `key` |
 | header `name` | `name`; `h:name` when the name is `value` or `key`, or begins with `h:` |
 
+A name that begins with `store-note:` is written as `h:name`, too.
+
 It is a list and not a mapping, because headers keep their order and a name may occur twice. Entries of other producers
 can be read as well. An entry without `value` has an empty payload. A second `value` or `key` becomes a header of that
 name. A field name that is not UTF-8 is kept in surrogate escapes.
@@ -23,6 +25,9 @@ A message by reference has its payload elsewhere. A line before its push form sa
 No server pushes such a body. An older version of this package, which does not know this line, holds the item for an
 operator; it does not send the message without its payload.
 
+The header `retry-traceback` is the *note* of a body (see `push_form`): the store keeps it with the item, and it is not
+sent when the message is due.
+
 A body contains no partition and no timestamp. A failed message has both in its headers, and `headers.return_to_origin`
 restores them. For any other message, its key decides the partition, and the timestamp is the time of publishing.
 """
@@ -35,12 +40,16 @@ from dataclasses import astuple, replace
 from functools import lru_cache
 
 from retry_topic.message import Headers, Message, Reference, Source
+from retry_topic.message.headers.state import TRACEBACK
 from wheel_sched.errors import Rejected
 from wheel_sched.store import decode_push, encode_push
+from wheel_sched.store.push.push_form import NOTE, split_note
 
 VALUE = b"value"
 KEY = b"key"
 ESCAPE = b"h:"
+TRACEBACK_NOTE = NOTE + TRACEBACK.encode()
+"""The field of a body that holds the traceback; always the last one."""
 _REFERENCE = b"R1"
 
 
@@ -62,7 +71,7 @@ def to_fields(message: Message) -> list[bytes]:
 def field_of(name: str) -> bytes:
     """The field for a header of this name. It is cached, because the same names occur in every message."""
     field = name.encode("utf-8", "surrogateescape")
-    return ESCAPE + field if field in (VALUE, KEY) or field.startswith(ESCAPE) else field
+    return ESCAPE + field if field in (VALUE, KEY) or field.startswith((ESCAPE, NOTE)) else field
 
 
 def from_fields(topic: str, fields: Sequence[bytes], source: Source | None = None) -> Message:
@@ -113,7 +122,7 @@ def encode_body(message: Message) -> bytes:
             f"{message.partition} and {message.timestamp_ms}; nothing was stored"
         )
     try:
-        body = encode_push("S", message.topic, to_fields(message))
+        body = encode_push("S", message.topic, _stored_fields(message))
         if message.reference is None or message.value:
             return body
         return b"%s%s\n%s" % (_REFERENCE, json.dumps(astuple(message.reference)).encode(), body)
@@ -133,8 +142,20 @@ def decode_body(body: bytes) -> Message:
     form = decode_push(plain)
     if form.kind != "S":
         raise Rejected(f"the body ({len(body)} bytes) is for a list and holds no message; nothing was changed")
-    message = from_fields(form.target, form.pieces)
+    pieces, note = split_note(form)
+    message = from_fields(form.target, pieces)
+    if note is not None:
+        message = message.to(message.topic, (*message.headers, (_name(note[0]), note[1])))
     return message if reference is None else replace(message, reference=reference)
+
+
+def _stored_fields(message: Message) -> list[bytes]:
+    """The pieces of a body: as `to_fields`, with the traceback as the note at the end."""
+    traceback = message.header(TRACEBACK)
+    if traceback is None:
+        return to_fields(message)
+    others = tuple(pair for pair in message.headers if pair[0] != TRACEBACK)
+    return [*to_fields(message.to(message.topic, others)), TRACEBACK_NOTE, traceback]
 
 
 def split_reference(body: bytes) -> tuple[Reference | None, bytes]:

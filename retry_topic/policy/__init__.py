@@ -4,7 +4,7 @@ format and an explanation for each decision."""
 from retry_topic.policy.decision import DeadDecision, DeadReason, Decision, RetryDecision, Why, decide, decide_by
 from retry_topic.policy.delays import Decorrelated, Delay, Draw, Exponential, Fixed, Jitter, Linear, Listed
 from retry_topic.policy.dumping import content_hash, dump_policies
-from retry_topic.policy.explanation import explain
+from retry_topic.policy.explanation import chosen_by, explain
 from retry_topic.policy.failure import Failure, class_name, failure_from, failure_of
 from retry_topic.policy.flow import Breaker, Budget, Rate
 from retry_topic.policy.loading import load_policies
@@ -40,6 +40,7 @@ __all__ = [
     "Spread",
     "Step",
     "Why",
+    "chosen_by",
     "class_name",
     "content_hash",
     "decide",

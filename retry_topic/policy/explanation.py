@@ -37,6 +37,24 @@ def explain(decision: Decision) -> str:
     return "; ".join(clauses)
 
 
+def chosen_by(decision: Decision) -> str:
+    """What chose the delay of a decision, or why it is dead: a few words for a list of attempts.
+
+    Example: `rule 2 (throttled) of payments@3`.
+    """
+    why = decision.why
+    source = why.policy
+    if why.match is not None:
+        name = f" ({why.match.rule.name})" if why.match.rule.name else ""
+        source = f"rule {why.match.number}{name} of {source}"
+    if isinstance(decision, DeadDecision):
+        return "the handler asked for it" if decision.reason == "verdict" else f"{decision.reason}, {source}"
+    if why.draw is None:
+        return "the handler asked for it"
+    raised = why.asked_ms is not None and decision.delay_ms - why.spread_ms != why.draw.delay_ms
+    return f"Retry-After, {source}" if raised else source
+
+
 def format_time(at_ms: int) -> str:
     """Epoch milliseconds as ISO 8601 in UTC; a plain number after the year 9999."""
     try:

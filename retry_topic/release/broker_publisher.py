@@ -5,9 +5,13 @@ from __future__ import annotations
 from retry_topic.brokers.protocol import Broker, FieldsBroker, InstantBroker, PublishFailure
 from retry_topic.message.encoding import from_fields
 from retry_topic.message.headers import return_to_origin
+from retry_topic.message.headers.state import FAILED_ATTEMPTS
 from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
-from wheel_sched.errors import Rejected
+from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.store import Claimed, Dead, Done, Held, decode_push
+from wheel_sched.store.push.push_form import split_note
+
+_ATTEMPTS = FAILED_ATTEMPTS.encode()
 
 Entry = tuple[str, list[bytes]]  # a topic and the message's fields
 
@@ -26,6 +30,7 @@ class BrokerPublisher:
         if not found:
             return
         failures = self._send([entry for _, entry in found])
+        self._send_lighter([entry for _, entry in found], failures)
         for (place, _), failure in zip(found, failures, strict=True):
             batch.answers[place] = (
                 Done(batch.items[place].id)
@@ -37,6 +42,28 @@ class BrokerPublisher:
         if self._fields is not None:
             return self._fields.publish_fields(entries)
         return self._broker.publish([return_to_origin(from_fields(topic, fields)) for topic, fields in entries])
+
+    def _send_lighter(self, entries: list[Entry], failures: list[PublishFailure | None]) -> None:
+        """Send messages that the broker has refused for good again, without the header about their failed attempts.
+
+        A message must not die because this header makes it too large. The results replace those in `failures`.
+        """
+        places = [
+            place
+            for place, failure in enumerate(failures)
+            if failure is not None
+            and not (failure.transient or failure.in_doubt)
+            and _ATTEMPTS in entries[place][1][::2]
+        ]
+        if not places:
+            return
+        lighter = [(topic, _without_attempts(fields)) for topic, fields in (entries[place] for place in places)]
+        try:
+            answers = self._send(lighter)
+        except BrokerError as error:  # the others of the batch are sent: they must not be sent again
+            answers = [PublishFailure(f"{error}"[:500], in_doubt=error.in_doubt)] * len(lighter)
+        for place, failure in zip(places, answers, strict=True):
+            failures[place] = failure
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
         """The answer for an item that the server could not push.
@@ -61,7 +88,12 @@ def entries_of(batch: Batch) -> list[tuple[int, Entry]]:
             form = decode_push(item.body)
             if form.kind != "S":
                 raise Rejected("the body is for a list and holds no message")
-            found.append((place, (form.target, form.pieces)))
+            found.append((place, (form.target, split_note(form)[0])))
         except Rejected as error:
             batch.answers[place] = Held(item.id, f"quarantine: {error}")
     return found
+
+
+def _without_attempts(fields: list[bytes]) -> list[bytes]:
+    pairs = zip(fields[::2], fields[1::2], strict=True)
+    return [piece for field, content in pairs if field != _ATTEMPTS for piece in (field, content)]

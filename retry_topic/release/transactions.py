@@ -22,6 +22,7 @@ from typing import Any
 from retry_topic.brokers.protocol import BrokerInDoubt, ClaimSender, Fenced
 from retry_topic.message import Message
 from retry_topic.message.encoding import from_fields
+from retry_topic.message.headers import lighter
 from retry_topic.release.broker_publisher import entries_of
 from retry_topic.release.shard_ownership import OwnedShard, ShardOwner
 from wheel_sched.dispatcher import Answer, Batch, DispatcherConfig, Failed, PublisherTraits
@@ -197,9 +198,14 @@ class TransactionalPublisher:
                 if not any(refusals):
                     return self._went_out(batch, claim, places, answers)
                 for place, refusal in zip(places, refusals, strict=True):
-                    if refusal is not None:  # for good: any other failure repeats the whole transaction
-                        answers[place] = Dead(batch.items[place].id, refusal.reason)
-                        del messages[place]
+                    if refusal is None:  # any other failure repeats the whole transaction
+                        continue
+                    smaller = lighter(messages[place])  # it must not die because of a header that no decision needs
+                    if smaller is not None:
+                        messages[place] = smaller
+                        continue
+                    answers[place] = Dead(batch.items[place].id, refusal.reason)
+                    del messages[place]
                 continue
             except Fenced as error:
                 logger.warning("ownership.fenced: %s", error)

@@ -14,7 +14,7 @@ from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.core.settle import Dead
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.push import PushDue
-from wheel_sched.store.push.push_form import encode_push
+from wheel_sched.store.push.push_form import decode_push, encode_push, split_note
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.testing.store_conformance import Bench
@@ -56,6 +56,19 @@ def test_items_reach_their_streams_and_leave_the_store(bench: Bench, client: Any
     assert bench.states("a", "b") == [None, None]
     assert bench.store.find("r") == []
     assert bench.store.counts().happened("completed") == 2
+
+
+def test_a_note_stays_in_the_store(bench: Bench, client: Any, namespace: str) -> None:
+    """A last field `store-note:` is not pushed. Elsewhere, or as the only field, it is an ordinary field."""
+    note = (b"store-note:why", b"because")
+    items = [(b"id", b"a", *note), (*note, b"id", b"b"), note]
+    bench.store.schedule([stream_item(bench, f"{n}", "s", *pieces) for n, pieces in enumerate(items)])
+    assert bench.store.get(["0"])[0].body.endswith(b"because")
+    ServerPush(bench.store).push(prefix=f"{namespace}/", create=True)
+    entries = [entry for _, entry in client.xrange(f"{namespace}/s")]
+    assert entries == [{b"id": b"a"}, {note[0]: note[1], b"id": b"b"}, {note[0]: note[1]}]
+    pushed = [split_note(decode_push(encode_push("S", "s", pieces)))[0] for pieces in items]
+    assert pushed == [list(pieces) for pieces in (items[0][:2], items[1], note)]
 
 
 def test_nothing_is_pushed_before_its_due(bench: Bench, client: Any, namespace: str) -> None:

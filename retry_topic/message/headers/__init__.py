@@ -1,12 +1,14 @@
 """Retry headers: what a message carries from one attempt to the next. Bounded, and never trusted.
 
-`state` holds the typed form and the table of headers. `codec` reads and writes them. `foreign` reads and writes the
-headers of other systems. `signature` protects ours.
+`state` holds the typed form and the table of headers. `codec` reads and writes them. `failed_attempts` is the form of
+the header that tells about all failed attempts. `foreign` reads and writes the headers of other systems. `signature`
+protects ours.
 """
 
 from retry_topic.message.headers.codec import (
     AMPLE,
     HeaderRewriter,
+    lighter,
     of_another_group,
     published,
     read,
@@ -39,6 +41,7 @@ __all__ = [
     "attempts_key",
     "content_id",
     "content_print",
+    "lighter",
     "of_another_group",
     "published",
     "read",

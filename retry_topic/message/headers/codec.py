@@ -2,7 +2,8 @@
 
 Invariants: `read(write(h, state)) == state` for every state within its bounds. `read` never raises, whatever the bytes.
 `write` keeps all other headers, in order, writes each of ours at most once, and keeps ours within `MAX_TOTAL_BYTES`, so
-that headers do not grow from attempt to attempt.
+that headers do not grow from attempt to attempt. Two headers have bounds of their own: the traceback and the failed
+attempts. `lighter` removes them from a message that is too large.
 
 No header can raise a limit. A broken value counts as absent, and a count that is too large counts as its bound;
 `RetryState.oddities` names each such fault. A client that can write to the topic can leave headers out, and so
@@ -21,9 +22,11 @@ from typing import Any
 
 from retry_topic.message.headers.foreign import read_foreign
 from retry_topic.message.headers.state import (
+    FAILED_ATTEMPTS,
     FIELDS,
     HEADER_NAMES,
     MAX_TOTAL_BYTES,
+    TRACEBACK,
     Field,
     RetryState,
     cut,
@@ -94,7 +97,7 @@ def write(message_headers: Headers, state: RetryState) -> Headers:
         data = encode(field, value)
         if data is not None:
             encoded[header] = data
-            size += len(header) + len(data)
+            size += 0 if field.extra else len(header) + len(data)
     if size > MAX_TOTAL_BYTES:  # all others at their bounds always fit
         message = encoded.get(_MESSAGE, b"")
         encoded[_MESSAGE] = cut(message.decode(), max(0, len(message) - size + MAX_TOTAL_BYTES)).encode()
@@ -128,7 +131,11 @@ class HeaderRewriter:
         """
         replaced = self._replaced
         kept = [pair for pair in headers if pair[0] not in replaced]
-        if state.dialect != "own" or state.oddities or sum([len(data) for _, data in kept]) > AMPLE:
+        if (
+            state.dialect != "own"
+            or state.oddities
+            or sum([len(data) for name, data in kept if name != TRACEBACK]) > AMPLE
+        ):
             return write(headers, replace(state, **dict(zip(self._names, shared + own, strict=True))))
         return (*kept, *self._pairs_of(shared), *_pairs(self._own, own))
 
@@ -173,6 +180,19 @@ def published(message: Message, message_id: str, now_ms: int | None = None) -> M
 def without_ours(headers: Headers) -> Headers:
     """The headers of a message without our retry headers, which a handler may have copied from another message."""
     return tuple(pair for pair in headers if pair[0] not in HEADER_NAMES)
+
+
+def lighter(message: Message) -> Message | None:
+    """`message` without its largest header that no decision needs: first without its traceback, then without its failed
+    attempts. None if it has neither.
+
+    Use it for a message that is too large. No signature covers these two headers.
+    """
+    names = {name for name, _ in message.headers}
+    for header in (TRACEBACK, FAILED_ATTEMPTS):
+        if header in names:
+            return replace(message, headers=tuple(pair for pair in message.headers if pair[0] != header))
+    return None
 
 
 def of_another_group(message: Message, group: str) -> bool:

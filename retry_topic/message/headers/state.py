@@ -6,7 +6,7 @@ bits: among a thousand million messages, two share an id with a probability of a
 In headers, numbers are decimal ASCII, times are epoch milliseconds, durations are milliseconds, and text is UTF-8. The
 parents of an error class are joined by commas. Bounds are bytes of the value. A *label* (an id, a topic, a group) that
 is too long is left out, because half of it would name something else. *Prose* (an error's text) that is too long is
-cut.
+cut. *Lines* that are too long lose their first lines.
 
 Reading accepts any bytes and never raises: `decode` returns a value or None, and the fault of the bytes or None.
 """
@@ -96,6 +96,11 @@ class RetryState:
         signature: HMAC over all fields that decide and over the payload, see `signature`.
         oddities: the faults of the headers, in words; not compared and not written. Defaults to none.
         dialect: whose headers were read, "none" when there were none; not compared and not written.
+        process: `host:pid` of the consumer in which the last attempt failed. Only a record in the retry topic has it.
+            The intake moves it to `failed_attempts`.
+        failed_attempts: what is known about the failed attempts, in lines; see `failed_attempts`. Not signed.
+        traceback: the traceback of the last failed attempt. A message in the retry topic, the store or the dead topic
+            has it; a redelivered message does not. Not signed.
         unsigned: none of our secrets has signed the headers. Then the id is made of payload and key, and the store
             counts the attempts. Not compared and not written.
     """
@@ -125,6 +130,9 @@ class RetryState:
     key_lock: str | None = None
     published_ms: int | None = None
     signature: str | None = None
+    process: str | None = None
+    failed_attempts: str | None = None
+    traceback: str | None = None
     oddities: tuple[str, ...] = field(default=(), compare=False)
     dialect: Dialect = field(default="none", compare=False)
     unsigned: bool = field(default=False, compare=False)
@@ -164,10 +172,15 @@ def attempts_key(state: RetryState, message: Message) -> str:
 
 MAX_VALUE_BYTES = 250  # a Kafka topic's name has at most 249
 MAX_MRO_BYTES = 500
+MAX_PROCESS_BYTES = 80
 MAX_MESSAGE_BYTES = 1_000
-MAX_TOTAL_BYTES = 3_072
-"""The greatest sum of all our names and values. Without the error's message, all fields at their bounds need less than
-this. So only the message is ever shortened, and an ordinary state keeps its full message."""
+MAX_TOTAL_BYTES = 3_200
+"""The greatest sum of all our names and values, except failed attempts and traceback, which have bounds of their own.
+Without the error's message, all fields at their bounds need less than this. So only the message is ever shortened, and
+an ordinary state keeps its full message."""
+
+MAX_ATTEMPTS_BYTES = 2_048
+MAX_TRACEBACK_BYTES = 4_096
 
 LAST_MS = 253_402_300_799_999  # the end of the year 9999, where calendars end
 _MAX_PARTITION = 2**31 - 1
@@ -181,7 +194,7 @@ class Field:
 
     Args:
         header: the header's name.
-        kind: `integer`, `label`, `prose` or `names`.
+        kind: `integer`, `label`, `prose`, `names` or `lines`.
         low: the least integer.
         high: the greatest integer.
         clamp: whether a larger integer counts as `high`. Otherwise it is ignored. Counts are clamped, because they must
@@ -189,16 +202,19 @@ class Field:
         max_bytes: the most bytes that the value may have.
         pattern: the form of the label. Defaults to None: any form.
         shared: whether many messages have the same value, so that its decoding is cached.
+        extra: whether the header may be left out of a message that is too large, and has its bound beside
+            `MAX_TOTAL_BYTES`.
     """
 
     header: str
-    kind: Literal["integer", "label", "prose", "names"]
+    kind: Literal["integer", "label", "prose", "names", "lines"]
     low: int = 0
     high: int = LAST_MS
     clamp: bool = False
     max_bytes: int = MAX_VALUE_BYTES
     pattern: re.Pattern[str] | None = None
     shared: bool = False
+    extra: bool = False
 
 
 FIELDS: dict[str, Field] = {
@@ -227,10 +243,15 @@ FIELDS: dict[str, Field] = {
     "key_lock": Field("retry-key-lock", "label", pattern=re.compile(r"[A-Za-z0-9_-]{12}\.[A-Za-z0-9_-]{16}")),
     "published_ms": Field("retry-published-at", "integer"),
     "signature": Field("retry-signature", "label"),
+    "process": Field("retry-process", "label", max_bytes=MAX_PROCESS_BYTES),
+    "failed_attempts": Field("retry-failed-attempts", "lines", max_bytes=MAX_ATTEMPTS_BYTES, extra=True),
+    "traceback": Field("retry-traceback", "prose", max_bytes=MAX_TRACEBACK_BYTES, extra=True),
 }
 """Each field of `RetryState` and its header, in the order in which headers are written."""
 
 HEADER_NAMES = frozenset(field.header for field in FIELDS.values())
+FAILED_ATTEMPTS = FIELDS["failed_attempts"].header
+TRACEBACK = FIELDS["traceback"].header
 
 
 def decode(field: Field, data: bytes) -> tuple[Any, str | None]:
@@ -241,6 +262,9 @@ def decode(field: Field, data: bytes) -> tuple[Any, str | None]:
         return _decode_integer(field, data)
     if field.kind == "label":
         return _decode_label(field, data)
+    if field.kind == "lines":
+        odd = "cut to its bound" if len(data) > field.max_bytes else None
+        return last_lines(data[-4 * field.max_bytes :].decode(errors="replace"), field.max_bytes), odd
     text = cut(data.decode(errors="replace"), field.max_bytes)
     odd = "cut to its bound" if len(data) > field.max_bytes else None
     if field.kind == "names":
@@ -254,6 +278,8 @@ def encode(field: Field, value: Any) -> bytes | None:
         return b"%d" % (value if field.low <= value <= field.high else min(max(value, field.low), field.high))
     if field.kind == "names":
         return ",".join(cut_names(value, field.max_bytes)).encode() or None
+    if field.kind == "lines":
+        return last_lines(value, field.max_bytes).encode()
     if field.kind == "prose":
         return cut(value, field.max_bytes).encode()
     if value.isascii() and value.isprintable() and 0 < len(value) <= field.max_bytes and field.pattern is None:
@@ -275,6 +301,14 @@ def cut(text: str, max_bytes: int) -> str:
     """`text` cut to whole characters within `max_bytes` of UTF-8; lone surrogates become `?`."""
     data = text.encode(errors="replace")
     return data[:max_bytes].decode(errors="ignore") if len(data) > max_bytes else data.decode()
+
+
+def last_lines(text: str, max_bytes: int) -> str:
+    """The last whole lines of `text` that fit into `max_bytes` of UTF-8; lone surrogates become `?`."""
+    data = text.encode(errors="replace")
+    if len(data) <= max_bytes:
+        return data.decode()
+    return data[len(data) - max_bytes - 1 :].partition(b"\n")[2].decode(errors="replace")
 
 
 def cut_names(names: Any, max_bytes: int) -> tuple[str, ...]:

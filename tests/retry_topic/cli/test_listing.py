@@ -7,6 +7,12 @@ from typing import Any
 
 import pytest
 
+from retry_topic.message import Message
+from retry_topic.message.encoding import encode_body
+from retry_topic.message.headers import RetryState, write
+from retry_topic.message.headers.failed_attempts import FailedAttempt, with_failed_attempt
+from wheel_sched.store import Item
+
 HOUR = 3_600_000
 
 
@@ -205,3 +211,26 @@ def test_a_topic_that_is_none_is_reported_with_the_nearest_one(
     error_text = cli(*command, "--topic", "orderz", code=None).stderr
     assert "there is no topic 'orderz'" in error_text
     assert "did you mean 'orders'?" in error_text
+
+
+def test_show_tells_why_each_attempt_failed(cli: Any, connection: Any) -> None:
+    """`show` has a timeline of the failed attempts, and the last traceback. Hostile texts are escaped."""
+    attempt = FailedAttempt(1, 1_767_225_600_000, "web-3:41", "E", "no", 4_000, "rule 2 (slow) of p@1")
+    lines = with_failed_attempt("5", attempt) + '\n[2,1767225604000,null,null,"\\u001b[2J",null,"max-attempts, p@1"]'
+    state = RetryState(
+        id="a", attempt=2, failed_attempts=lines, traceback="Traceback:\n  in pay\x1b[2J redis://u:pw@h/0"
+    )
+    body = encode_body(Message("g.redelivery", b"v", None, write((), state)))
+    connection.store.schedule([Item("a.2", now_ms() + HOUR, body, "orders")])
+    shown = cli("show", "a.2").stdout
+    assert "5 older failed attempts are not kept" in shown
+    assert "attempt 1     failed 2026-01-01T00:00:00.000Z" in shown
+    assert ": E: no\n              next attempt after 4s (rule 2 (slow) of p@1); handled by web-3:41\n" in shown
+    assert "\\x1b[2J\n              given up (max-attempts, p@1)\n" in shown
+    assert "              Traceback:\n                in pay\\x1b[2J redis://u:***@h/0\n" in shown
+    assert "\x1b" not in shown
+    (found,) = cli.objects("show", "a.2", "--json")
+    assert found["failed_attempts_dropped"] == 5
+    assert found["failed_attempts"][0]["chosen_by"] == "rule 2 (slow) of p@1"
+    assert found["failed_attempts"][1]["at"] == "2026-01-01T00:00:04.000Z"
+    assert found["traceback"].startswith("Traceback:\n")

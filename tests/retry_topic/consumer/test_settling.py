@@ -142,6 +142,18 @@ def test_a_record_our_headers_make_too_large_goes_without_them(rig: Rig) -> None
     assert rig.stub.forwarded == [Message("billing.retry", b"m")]
 
 
+def test_a_record_that_is_too_large_loses_its_traceback_first(rig: Rig) -> None:
+    """After each further refusal, the record goes without its traceback, then without its failed attempts."""
+    names = ("retry-attempt", "retry-failed-attempts", "retry-traceback")
+    record = Message("billing.retry", b"m", headers=tuple((name, b"1") for name in names))
+    too_large = PublishFailure("too large", transient=False)
+    for refusals, left in ((2, names[:2]), (3, names[:1]), (4, ())):
+        rig.stub.plan, rig.stub.forwarded = [too_large] * refusals, []
+        rig.settler.put(HandlerOutcome(rig.deliver(f"{refusals}"), "retried", record))
+        assert rig.drained()
+        assert rig.stub.forwarded == [Message("billing.retry", b"m", headers=tuple((name, b"1") for name in left))]
+
+
 def test_a_record_refused_for_ever_stays_in_flight_and_is_kept_alive() -> None:
     """The broker refuses a record each time. The settler repeats the attempt until the settler ends, and renews the
     delivery, so no other consumer gets it."""

@@ -149,6 +149,8 @@ SHARED: dict[str, tuple[bytes, ...]] = {
     "retry-consumer-group": (b"g",),
     "value": (b"a header",),
 }
+MANY = (0, 1, 2, 15, 20)
+ATTEMPT = b'[%d,1,"web-1:7","E",null,5,"p@1"]'
 OWN: dict[str, Callable[[random.Random], bytes]] = {
     "retry-first-failed-at": _number,
     "retry-last-failed-at": _number,
@@ -160,8 +162,28 @@ OWN: dict[str, Callable[[random.Random], bytes]] = {
     "retry-error-message": _text,
     "traceparent": _text,
     "100%": _text,
+    "retry-process": _text,
+    "retry-failed-attempts": lambda chance: b"\n".join(
+        ATTEMPT % chance.randrange(9) for _ in range(chance.choice(MANY))
+    ),
+    "retry-traceback": lambda chance: b"Traceback\n  100%%, \xff\x00 %d" % chance.randrange(9) * chance.choice(MANY),
+    "store-note:retry-traceback": _text,
 }
-ODD = (b"", b"x", b"-1", b"07", b"1_0", b"9" * 14, b"9" * 15, b"9" * 30, b"a\0b", b"\xff%d", b"e" * 260, b"e" * 1_200)
+ODD: tuple[bytes, ...] = (
+    b"",
+    b"x",
+    b"-1",
+    b"07",
+    b"1_0",
+    b"9" * 14,
+    b"9" * 15,
+    b"9" * 30,
+    b"a\0b",
+    b"\xff%d",
+    b"e" * 260,
+    b"e" * 1_200,
+)
+ODD += (b"5\n[1]", b"\xff" * 1_500, b"\n" * 3_000, b"x" * 5_000)
 
 
 def records_by_chance(chance: random.Random) -> list[Message]:
@@ -201,18 +223,30 @@ def usual(count: int, error: Callable[[int], str] = lambda n: f"order {n}: no an
     for n in range(count):
         origin = Message("orders", b"%d" % n, b"k", (("traceparent", b"00-%032d" % n),), Source("orders", 1, str(n), 7))
         failure = Failure(error_class="builtins.OSError", error_mro=("builtins.Exception",), message=error(n))
-        written = failed_message("g", origin, RetryState(), failure, started_ms=1_000 + n)
+        trace = f"Traceback (most recent call last):\n  100%, order {n}"
+        written = failed_message("g", origin, RetryState(), failure, started_ms=1_000 + n, traceback=trace)
         made.append(replace(written, source=Source("g.retry", 0, str(n), 9)))
     return made
 
 
 def failed_twice(records: Sequence[Message]) -> list[Message]:
     """Records of the second failures of these messages."""
-    again = [replace(read(one.headers), policy="default@1", due_ms=5, delay_ms=60_000) for one in records]
+    line = '[1,7,"h:1","E","order",60000,"default@1"]'
+    again = [
+        replace(read(one.headers), policy="default@1", due_ms=5, delay_ms=60_000, failed_attempts=line)
+        for one in records
+    ]
     failure = Failure(error_class="builtins.OSError", message="still not")
     return [
         replace(
-            failed_message("g", one.to("g.redelivery", write(one.headers, state)), state, failure, started_ms=9),
+            failed_message(
+                "g",
+                one.to("g.redelivery", write(one.headers, state)),
+                state,
+                failure,
+                started_ms=9,
+                traceback="Traceback (most recent call last):",
+            ),
             source=one.source,
         )
         for one, state in zip(records, again, strict=True)

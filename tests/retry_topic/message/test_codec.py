@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -53,6 +54,9 @@ STATES = st.builds(
     error_status=st.none() | st.integers(100, 599),
     replays=COUNTS,
     signature=LABELS,
+    process=LABELS,
+    failed_attempts=st.none() | st.text(st.characters(codec="utf-8"), max_size=200),
+    traceback=st.none() | st.text(st.characters(codec="utf-8"), max_size=200),
 )
 OTHERS = st.lists(st.tuples(st.sampled_from(["traceparent", "a", "retry"]), st.binary(max_size=20)), max_size=5).map(
     tuple
@@ -91,6 +95,12 @@ def test_no_headers_whatever_raise_or_leave_the_bounds(headers: Headers) -> None
     assert read(write(headers, state)) == state
 
 
+def bytes_of(headers: Iterable[tuple[str, bytes]]) -> int:
+    """The size of retry headers, without those that have bounds of their own."""
+    extra = {field.header for field in FIELDS.values() if field.extra}
+    return sum(len(name) + len(data) for name, data in headers if name not in extra)
+
+
 SHARED = ("policy", "max_attempts", "error_fingerprint", "original_topic")
 OWN = ("due_ms", "delay_ms", "signature")
 WRITTEN = st.tuples(OTHERS, STATES).map(lambda both: write(*both))
@@ -111,7 +121,7 @@ def test_what_is_written_again_reads_as_if_all_were_written(headers: Headers, ch
     assert read(restated) == read(write(headers, replace(state, **changes)))
     ours = [(name, data) for name, data in restated if name in HEADER_NAMES]
     assert len(ours) == len({name for name, _ in ours})
-    assert sum(len(name) + len(data) for name, data in ours) <= MAX_TOTAL_BYTES
+    assert bytes_of(ours) <= MAX_TOTAL_BYTES
     others = [pair for pair in headers if pair[0] not in HEADER_NAMES]
     assert [pair for pair in restated if pair[0] not in HEADER_NAMES] == others
 
@@ -153,6 +163,8 @@ WILD_TEXT = st.none() | st.text(max_size=3) | st.text(min_size=240, max_size=2_0
         error_class=WILD_TEXT,
         error_mro=st.lists(st.text(max_size=300), max_size=9).map(tuple),
         signature=WILD_TEXT,
+        failed_attempts=st.none() | st.text(max_size=9) | st.text(min_size=600, max_size=2_500),
+        traceback=st.none() | st.text(max_size=9) | st.text(min_size=1_300, max_size=5_000),
     )
 )
 def test_no_state_whatever_writes_over_the_bounds(state: RetryState) -> None:
@@ -162,7 +174,7 @@ def test_no_state_whatever_writes_over_the_bounds(state: RetryState) -> None:
     for name, data in written:
         field = next(field for field in FIELDS.values() if field.header == name)
         assert len(data) <= field.max_bytes
-    assert sum(len(name) + len(data) for name, data in written) <= MAX_TOTAL_BYTES
+    assert bytes_of(written) <= MAX_TOTAL_BYTES
     assert write((), read(written)) == written
 
 

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 
 from retry_topic.brokers.redis_streams import from_entry, to_fields
 from retry_topic.message import Message, Source
+from retry_topic.message.encoding import decode_body, encode_body, from_fields
+from wheel_sched.store import decode_push
+from wheel_sched.store.push.push_form import split_note
 
-field_names = st.one_of(st.binary(max_size=12), st.sampled_from([b"value", b"key", b"h:", b"h:key", b"h:h:value"]))
+field_names = st.one_of(
+    st.binary(max_size=12), st.sampled_from([b"value", b"key", b"h:", b"h:key", b"h:h:value", b"store-note:x"])
+)
 foreign_entries = st.lists(st.tuples(field_names, st.binary(max_size=20)), max_size=8)
 
 
@@ -58,3 +63,17 @@ def test_a_header_name_that_is_no_text_is_refused() -> None:
     """A header name with an unpaired surrogate cannot be encoded."""
     with pytest.raises(UnicodeEncodeError):
         to_fields(Message("t", b"", None, (("\ud800", b""),)))
+
+
+def test_the_traceback_is_the_note_of_a_body() -> None:
+    """A body has the traceback as its last field, which is not sent. A header with the name of such a field is sent."""
+    forged = ("store-note:retry-traceback", b"mine")
+    message = Message("t", b"v", b"k", (("retry-traceback", b"T"), forged, ("a", b"1")))
+    form = decode_push(encode_body(message))
+    assert form.pieces[-2:] == [b"store-note:retry-traceback", b"T"]
+    sent = from_fields("t", split_note(form)[0])
+    assert sent == Message("t", b"v", b"k", (forged, ("a", b"1")))
+    assert decode_body(encode_body(message)) == Message(
+        "t", b"v", b"k", (forged, ("a", b"1"), ("retry-traceback", b"T"))
+    )
+    assert decode_body(encode_body(sent)) == sent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from retry_topic.policy import Decorrelated, Exponential, Failure, Fixed, Listed, RetryPolicy, Rule, decide, explain
-from retry_topic.policy.explanation import format_time
+from retry_topic.policy.explanation import chosen_by, format_time
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -82,3 +82,22 @@ def test_times_past_the_calendar_are_still_shown() -> None:
     """A time after the year 9999 is shown in milliseconds. A simulated clock may reach it."""
     assert format_time(0) == "1970-01-01T00:00:00.000Z"
     assert format_time(10**18) == "1000000000000000000 ms"
+
+
+def test_what_chose_a_delay_is_named_in_a_few_words() -> None:
+    """The words name the rule and the policy, the handler, or `Retry-After`; of a dead letter also the cap."""
+
+    def chosen(policy: RetryPolicy, failure: Failure) -> str:
+        return chosen_by(decide(policy, failure, NOW_MS, Fives()))
+
+    rules = (Rule(("shop.*",), name="slow"), Rule(("http.*",)), Rule(("db.*",), dead=True))
+    policy = RetryPolicy("p", 2, Fixed(), max_attempts=3, rules=rules, spread_ms=1_000)
+    assert chosen(policy, Failure()) == "p@2"
+    assert chosen(policy, Failure(error_class="shop.Away")) == "rule 1 (slow) of p@2"
+    assert chosen(policy, Failure(error_class="http.Away")) == "rule 2 of p@2"
+    assert chosen(policy, Failure(retry_after_ms=5_000)) == "Retry-After, p@2"
+    assert chosen(policy, Failure(retry_after_ms=5)) == "p@2"
+    assert chosen(policy, Failure(verdict="retry", retry_after_ms=5)) == "the handler asked for it"
+    assert chosen(policy, Failure(verdict="dead")) == "the handler asked for it"
+    assert chosen(policy, Failure(3)) == "max-attempts, p@2"
+    assert chosen(policy, Failure(error_class="db.Gone")) == "fatal, rule 3 of p@2"

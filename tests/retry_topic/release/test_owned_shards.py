@@ -185,6 +185,15 @@ def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelaySt
     assert store.counts().now == {("dead", "t"): 1}
 
 
+def test_what_is_too_large_goes_without_its_failed_attempts(store: DelayStore, cluster: Cluster) -> None:
+    """A message that the broker refuses permanently with its failed attempts goes without them, in the same claim."""
+    headers = (("a", b"1"), ("retry-failed-attempts", b"[]"))
+    store.schedule([Item("d", 0, encode_body(Message("t", b"d", headers=headers)), "t")])
+    process = Process(store, Sender(cluster, b"d"))
+    assert process.publish() == [Done("a"), Done("b"), Done("c"), Done("d")]
+    assert cluster.sent == [b"a", b"b", b"c", b"d"]
+
+
 @pytest.mark.parametrize("deed", ["lost", "aborted"])
 def test_what_is_in_doubt_is_asked_for(store: DelayStore, cluster: Cluster, deed: str) -> None:
     """After a commit in doubt, the publisher asks the broker whether it happened. Each message is sent once in both

@@ -2,6 +2,7 @@
 -- Claims due items and pushes them to streams or lists of the same server in one step: exactly once.
 -- Their bodies must be in push form: <S|L>1[<length>,<length>,...]<target><piece><piece>...
 --   S: XADD target field value field value ...      L: LPUSH target piece
+--   A last field whose name begins with store-note: is not pushed, unless it is the only field.
 -- An item that cannot be pushed (no push form, unknown stream, target of a wrong type) is refused: it stays claimed,
 -- and the answer reports it.
 -- ARGV[3] -> n   ARGV[4] -> lease of the refused (ms)   ARGV[5] -> epoch ("" = any)
@@ -75,7 +76,12 @@ local function pieces_of(rec, at, kind)
     pieces[i] = string.sub(rec, from, from + length - 1)
     from = from + length
   end
-  return from == #rec + 1 and pieces or nil
+  if from ~= #rec + 1 then return nil end
+  local last = #pieces
+  if kind == 'S' and last >= 5 and string.sub(pieces[last - 1], 1, 11) == 'store-note:' then
+    pieces[last], pieces[last - 1] = nil, nil
+  end
+  return pieces
 end
 local pushed, gone, refused, done = {}, {}, {}, {}
 for i, id in ipairs(ids) do

@@ -6,6 +6,9 @@ S: the pieces are field, value, field, value ... of one stream entry. L: one pie
 relative to the prefix in the dispatcher's settings. A dispatcher that publishes the items itself, instead of the
 server, parses the same form. The lengths are in one list because the server reads a short JSON list faster than
 single lengths.
+
+A *note* is the last field of a stream entry, if its name begins with `store-note:`. The store keeps it with the item,
+and nobody pushes it. A form that has no other field has no note.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ _SHORT_HEAD = 200  # longer heads are not cached
 _TEXTS = tuple(map(str, range(2048)))  # to look up the text of a length costs half of making it
 _KINDS: dict[bytes, Literal["S", "L"]] = {b"S1[": "S", b"L1[": "L"}
 MAX_PIECES = 2_998  # the limit of Lua's unpack, less the target
+NOTE = b"store-note:"
+"""The first bytes of the name of a field that stays in the store. `publish.lua` has the same text."""
 
 
 class PushForm(NamedTuple):
@@ -66,6 +71,14 @@ def decode_push(body: bytes) -> PushForm:
     if size != len(body):
         raise Rejected(f"the body ({len(body)} bytes) has an incomplete push form; nothing was changed")
     return PushForm(kind, _name(body[target]), [body[cut] for cut in cuts])
+
+
+def split_note(form: PushForm) -> tuple[list[bytes], tuple[bytes, bytes] | None]:
+    """The pieces that are pushed, and the note (its name without `NOTE`, and its content); None if there is no note."""
+    pieces = form.pieces
+    if form.kind == "L" or len(pieces) < 4 or not pieces[-2].startswith(NOTE):
+        return pieces, None
+    return pieces[:-2], (pieces[-2][len(NOTE) :], pieces[-1])
 
 
 @lru_cache(maxsize=1024)
