@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.brokers.protocol import Delivery, LogBatch
+from retry_topic.brokers.protocol import Delivery, LogBatch, PublishFailure
 from retry_topic.connection import Connection
 from retry_topic.consumer.settling import Successes
 from retry_topic.history import read_attempt
@@ -122,6 +122,40 @@ def test_items_are_found_and_changed_wherever_their_source_put_them(bench: Bench
     assert {one.route for one in found} == {SOURCE if bench.connection.by_source else None}
     outcomes = [bench.connection.store.cancel([one.id], route=one.route)[0].name for one in found]
     assert outcomes == ["DONE"] * 6
+
+
+TRACEBACK, ATTEMPTS, POLICY = "retry-traceback", "retry-failed-attempts", "retry-policy"
+
+
+@pytest.mark.parametrize(
+    ("refused", "kept"),
+    [
+        ((), {TRACEBACK, ATTEMPTS, POLICY}),
+        ((TRACEBACK,), {ATTEMPTS, POLICY}),
+        ((TRACEBACK, ATTEMPTS), {POLICY}),
+        ((ATTEMPTS, POLICY), {TRACEBACK}),
+    ],
+)
+def test_a_letter_that_the_dead_topic_refuses_gets_smaller(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, refused: tuple[str, ...], kept: set[str]
+) -> None:
+    """A letter goes without its traceback, then without its failed attempts, and at last as the record was read."""
+    sent: list[set[str]] = []
+
+    def publish(messages: Sequence[Message]) -> list[PublishFailure | None]:
+        answers: list[PublishFailure | None] = []
+        for message in messages:
+            names = {name for name, _ in message.headers}
+            large = not names.isdisjoint(refused)
+            answers.append(PublishFailure("too large", transient=False) if large else None)
+            sent.extend([] if large else [names])
+        return answers
+
+    monkeypatch.setattr(bench.connection.broker, "publish", publish)
+    bench.connection.broker.create_topic("g.dead")
+    bench.take(replace(failed("m"), verdict="dead", traceback="Traceback"))
+    (names,) = sent
+    assert names & {TRACEBACK, ATTEMPTS, POLICY} == kept
 
 
 def test_no_header_lowers_a_count(bench: Bench) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import DeadLetters, RetryPolicy, connect
-from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.brokers.protocol import BrokerConsumer, Delivery, PublishFailure
 from retry_topic.consumer import failed_message, retry_state
 from retry_topic.consumer.outcome import success_of
 from retry_topic.consumer.settling import Successes
@@ -122,6 +122,39 @@ def test_the_dead_topic_keeps_as_many_letters_as_the_service_says(bench: Bench, 
         desk.take(200)
     assert 100 <= bench.connection.broker.topics()[dead_topic_of("billing")] <= 300  # Redis trims whole nodes
     assert len(desk.letters()) == 600
+    desk.consumer.close()
+
+
+TRACEBACK, ATTEMPTS, POLICY = "retry-traceback", "retry-failed-attempts", "retry-policy"
+
+
+@pytest.mark.parametrize(
+    ("refused", "kept"),
+    [
+        ((), {TRACEBACK, ATTEMPTS, POLICY}),
+        ((TRACEBACK,), {ATTEMPTS, POLICY}),
+        ((TRACEBACK, ATTEMPTS), {POLICY}),
+        ((ATTEMPTS, POLICY), {TRACEBACK}),
+    ],
+)
+def test_a_letter_that_the_dead_topic_refuses_gets_smaller(
+    memory: Bench, policy: Policy, monkeypatch: pytest.MonkeyPatch, refused: tuple[str, ...], kept: set[str]
+) -> None:
+    """A letter goes without its traceback, then without its failed attempts, and at last as the record was read."""
+    desk = Desk(memory, policy(max_attempts=1))
+    desk.put(state=RetryState(id="m", attempt=1, traceback="Traceback"))
+    forward = desk.consumer.forward
+
+    def choosy(pairs: Sequence[tuple[Delivery, Message]]) -> Any:
+        (pair,) = pairs
+        if any(name in refused for name, _ in pair[1].headers):
+            return [PublishFailure("too large", transient=False)]
+        return forward(pairs)
+
+    monkeypatch.setattr(desk.consumer, "forward", choosy)
+    desk.take()
+    (letter,) = memory.records(dead_topic_of("billing"))
+    assert {name for name, _ in letter.headers} & {TRACEBACK, ATTEMPTS, POLICY} == kept
     desk.consumer.close()
 
 
