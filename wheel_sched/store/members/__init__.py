@@ -120,8 +120,16 @@ def _version() -> str:
 
 
 def this_process(kind: str, name: str, **about: Any) -> Member:
-    """Make a `Member` with the host, pid and version of this process. `about`: further fields of `Member`."""
-    return Member(kind, name, host=socket.gethostname(), pid=os.getpid(), version=_version(), **about)
+    """Make a `Member` with the host, pid and version of this process.
+
+    Its id is empty: `MemberAnnouncer` gives it one.
+
+    Args:
+        kind: see `Member`.
+        name: see `Member`.
+        about: further fields of `Member`.
+    """
+    return Member(kind, name, host=socket.gethostname(), pid=os.getpid(), version=_version(), id="", **about)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from uuid import uuid4
 
 from wheel_sched.errors import ConfigError, WheelSchedError
 from wheel_sched.escaping import logger_of
@@ -37,7 +39,8 @@ class MemberAnnouncer:
 
     Args:
         store: returns the open delay store. It may raise while the store is away.
-        member: returns what the member says now, always with the same id.
+        member: returns what the member says now: always with the same id, or always without one. In the second case
+            the announcer gives it a random id.
         every_ms: how often, in ms, up to half a day. 0: never; then no thread is started.
         name: the name of the thread. Defaults to "wheel-sched-announce".
 
@@ -79,16 +82,18 @@ class MemberAnnouncer:
             self._thread.join(_LEAVE_S)
 
     def _run(self) -> None:
+        id_if_none = uuid4().hex
         while not self._stopping.is_set():
-            self._announce()
+            self._announce(id_if_none)
             every_s = self._every_ms / 1000
             self._stopping.wait(min(every_s, _AGAIN_S) if self._failures else every_s)
         if self._announced is not None:
             self._leave(self._announced)
 
-    def _announce(self) -> None:
+    def _announce(self, id_if_none: str) -> None:
         try:
             member, age_ms = self._member(), int((time.monotonic() - self._began_s) * 1000)
+            member = member if member.id else replace(member, id=id_if_none)
             Members(self._store()).announce(member, lease_for(self._every_ms), age_ms=age_ms)
         except Exception as error:  # whatever it is, the member works without being listed
             self._failures += 1
