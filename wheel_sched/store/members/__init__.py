@@ -144,12 +144,12 @@ class LiveMember:
 def announce_member(plans: Plans, member: Member, lease_ms: int, *, age_ms: int = 0) -> Plan[int]:
     """Announce a member, or announce it again with what it says now. Returns when its lease ends (epoch ms).
 
-    A repeat is safe. It replaces what the member said before.
+    A repeat is safe. Each announcement replaces the one before.
 
     Args:
         member: the member.
         lease_ms: how long it counts as live, from 1 ms to a day.
-        age_ms: how long it runs already. Defaults to 0. The store uses it when it does not know the member yet.
+        age_ms: how long ago the member started. Defaults to 0. Only the first announcement of a member uses it.
 
     Raises:
         Rejected: the id or the lease is malformed; nothing was stored.
@@ -209,7 +209,7 @@ class AsyncMembers(AsyncCapability):
 
 
 class MembersInMemory:
-    """The members of one shard of a store in memory: for each id the end of its lease, its start, its last call."""
+    """The members of one shard of a store in memory."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard
