@@ -33,7 +33,7 @@ def server_url(settings: Settings, *, create: bool = False, made_by: str = "") -
     """Yield the address of the store's server. An embedded server runs at least until the `with` block ends.
 
     Args:
-        settings: name the store.
+        settings: the settings that name the store.
         create: whether an absent data folder is created. Defaults to False.
         made_by: the command or program that creates a store; error messages name it. Defaults to "": the programs
             that the extensions name as dispatchers.

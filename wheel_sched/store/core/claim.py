@@ -33,8 +33,8 @@ class Claimed:
 class Claim:
     """The items of one shard that a call claimed together.
 
-    Later calls name the claim by its `number`; for an item that has left the claim they get STALE. 0: nothing was
-    claimed.
+    Later calls name the claim by its `number` (0: nothing was claimed). A call about an item that has left the claim
+    gets the outcome STALE.
     """
 
     shard: int
