@@ -139,6 +139,8 @@ def losses(figures: Sequence[Figure], earlier: Sequence[Run], run: Run) -> list[
         figures: the figures of the benchmark.
         earlier: the runs before `run`, the oldest first.
         run: the run to judge. If its machine was unfit, the result is empty.
+
+    Runs that do not have a ratio are skipped for this ratio.
     """
     if not run.fit:
         return []

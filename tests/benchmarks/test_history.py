@@ -87,7 +87,7 @@ def test_a_loss_of_a_ratio_near_zero_is_measured_by_the_gate() -> None:
 
 
 def test_the_usual_value_is_the_median_of_the_recent_runs() -> None:
-    """Runs before the last ten do not count, and neither do the two runs that are judged."""
+    """The usual value comes from the last ten runs before the two judged runs. Older runs do not count."""
     old, recent = [run(rate=9.0)] * 30, [run(rate=1.0)] * history.RECENT
     assert worse([*old, *recent, run(rate=0.95)], run(rate=0.95)) == []
     assert worse([*old, *recent, run(rate=0.8)], run(rate=0.8)) == ["ours_vs_bare"]
@@ -125,7 +125,7 @@ def test_a_figure_that_older_runs_do_not_have_is_not_judged() -> None:
 
 
 def test_the_history_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    """A file that does not exist and an empty file are empty histories. Runs come back in order, unfit ones too."""
+    """An absent file and an empty file are empty histories. Runs, unfit ones too, are read in the order of adding."""
     file = tmp_path / "history.jsonl"
     assert read(file) == []
     file.touch()
@@ -176,7 +176,10 @@ def test_a_damaged_line_is_named(damage: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The result of the benchmark `purgatory`, at its gates, on a fit machine. The test may change it."""
+    """The result that the benchmark `purgatory` gives in this test: it keeps all gates, on a fit machine.
+
+    The test may change the result.
+    """
     result: dict[str, Any] = {"python": "3", "core": "pure", "cpus": 2, "rounds": 3, "points": []}
     result |= {figure.key: 1 for figure in purgatory.FIGURES} | {"new_vs_old_low": 5.0, "new_vs_old_high": 5.0}
     monkeypatch.setattr(purgatory, "run", lambda _: dict(result))

@@ -64,7 +64,7 @@ def test_json_has_one_member_a_line(cli: Cli, opened: DelayStore) -> None:
 
 @pytest.mark.usefixtures("opened")
 def test_an_empty_list_is_no_failure(cli: Cli) -> None:
-    """The exit code is 0, and a note says that nobody is live."""
+    """Without a live member `ps` exits with 0, and a note says that no member is live."""
     result = cli("ps")
     assert (result.stdout, result.stderr) == ("", "no member is live\n")
     assert cli.objects("ps") == []
@@ -72,12 +72,12 @@ def test_an_empty_list_is_no_failure(cli: Cli) -> None:
 
 
 def test_a_namespace_that_does_not_exist_is_a_failure(cli: Cli) -> None:
-    """The exit code is 1, as for the other commands."""
+    """On an absent namespace `ps` exits with 1, as the other commands do."""
     assert "there is no namespace" in cli("ps", code=1).stderr
 
 
 def test_a_server_that_is_away_has_its_own_exit_code(cli_at: Any) -> None:
-    """The exit code is 69, as for the other commands."""
+    """If the server cannot be reached `ps` exits with 69, as the other commands do."""
     cli_at("redis://127.0.0.1:1")("ps", code=69)
 
 

@@ -113,7 +113,7 @@ def test_a_screen_reader_finds_title_and_description(path: Path) -> None:
 
 @every_picture
 def test_light_and_dark_have_colours_with_enough_contrast(path: Path) -> None:
-    """Both schemes set the same classes. Texts have a contrast of 4.5 to the background, lines and marks of 3."""
+    """Both schemes set the same CSS classes. Contrast to the background: texts at least 4.5, lines and marks 3."""
     style = root_of(path).findtext(f"{SVG}style", "")
     dark = DARK.search(style)
     assert dark is not None

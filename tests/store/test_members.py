@@ -75,7 +75,7 @@ def test_a_period_out_of_bounds_is_refused(store: DelayStore, every_ms: int) -> 
 def test_an_outage_is_logged_once_and_survived(
     store: DelayStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While the store is away the announcer tries again. When the store is back, the member is listed again."""
+    """While the store is away the announcer tries again, and logs one warning. Then the member is listed."""
     execute, away, refused = store.execute, threading.Event(), []
 
     def failing(calls: list[object]) -> list[object]:

@@ -1,7 +1,7 @@
 """Opens the store that the settings name: starts or finds the embedded server, and reads the namespace's shard count.
 
-Only commands that store new items create a folder or a namespace. For all others a mistyped name is an error, not an
-empty list.
+Only commands that store new items create a folder or a namespace. In all other commands a mistyped name is an error,
+and not shown as an empty namespace.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def test_texts_are_one_line_without_passwords() -> None:
     st.text(max_size=300) | st.lists(st.sampled_from([lines_of(2), "[" * 900, "17", "[1,2]", "{}", ""])).map("\n".join)
 )
 def test_any_lines_can_be_read_and_continued(lines: str) -> None:
-    """Malformed lines are left out. The next attempt is added behind them, within the bounds."""
+    """Reading leaves malformed lines out. The next attempt is appended within the bounds, and can be read."""
     known = read_failed_attempts(lines)
     assert len(known.attempts) <= MOST
     continued = with_failed_attempt(lines, FIRST)

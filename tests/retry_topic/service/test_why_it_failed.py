@@ -67,7 +67,7 @@ def test_a_dead_letter_tells_about_all_its_attempts(
 
 
 def test_the_handler_gets_the_attempts_and_no_traceback(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The store keeps the traceback of a waiting message. The message comes back without it."""
+    """The store keeps the traceback of a waiting message. The message is delivered again without its traceback."""
     handle = handler(pay, None)
     bench.serve(policy(base_ms=300))
     bench.consume(handle)
@@ -153,9 +153,9 @@ def test_a_replayed_letter_keeps_its_attempts(memory: Bench, handler: Handlers, 
 def test_a_body_that_is_too_large_loses_them(
     memory: Bench, handler: Handlers, policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message whose body is above the limit waits without its traceback, and then also without its failed attempts.
+    """A message whose body is above the limit waits without its traceback. It does not become a dead letter.
 
-    It does not become a dead letter.
+    If the body is then still above the limit, the message also loses its failed attempts.
     """
     memory.serve(policy(base_ms=60_000))
     memory.consume(handler(pay))

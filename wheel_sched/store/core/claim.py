@@ -101,7 +101,8 @@ def check_lease(lease_ms: int) -> None:
 class ClaimDue(Operation[Claim]):
     """Recover items whose lease ran out (they wait again or die), then claim due items under a lease.
 
-    With `lease_ms` None the claim has no lease end: only settling or the owner of the shard (`Resolve`) ends it.
+    With `lease_ms` None the claim has no lease end. It ends when its items are settled, or when the owner of the shard
+    ends it (`Resolve`).
     The number of the claim is greater than `above`.
     """
 

@@ -200,7 +200,7 @@ class Plans:
         return (yield self.everywhere(lambda: Sweep(dead_cap, dead_age_ms, lapse_cap)))
 
     def report_jump(self, shard: int, epoch: int, step_ms: int) -> Plan[int]:
-        """Record a step of the clock. Only the first report of an `epoch` counts. Returns the epoch after the call."""
+        """Record a step of the server's clock; only the first report in an `epoch` counts. Returns the epoch now."""
         return self.one(shard, ReportJump(epoch, step_ms))
 
     # From schedule to settle.

@@ -166,7 +166,7 @@ class MemoryShard:
         self.last_jump_ms = step_ms
 
     def forget_earlier(self) -> None:
-        """Let `end` write no marker for the items that this call has put back: its answer has their due time anyway."""
+        """Let `end` write no marker for items that this call has put back: the answer has the earliest due time."""
         self._earlier_ms = None
 
     def end(self) -> bool:

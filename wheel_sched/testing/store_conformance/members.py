@@ -32,7 +32,7 @@ class MemberCases:
     """Tests of the members: announcing, leaving, the end of leases, and what is stored."""
 
     def test_a_member_is_listed_as_it_announced_itself(self, bench: Bench) -> None:
-        """Each field comes back. `since` is when the process started, `seen` when it announced itself last."""
+        """`live` returns each field of a member, its start (`since_ms`) and its last announcement (`seen_ms`)."""
         assert bench.members.live() == []
         began_ms = bench.now_ms
         assert bench.members.announce(CONSUMER, LEASE_MS, age_ms=400) == began_ms + LEASE_MS
@@ -65,7 +65,7 @@ class MemberCases:
 
     @pytest.mark.parametrize("how", ["announcement", "sweep"])
     def test_dead_members_are_forgotten(self, bench: Bench, how: str) -> None:
-        """The next announcement of any member, or the next sweep, removes them. One that comes back counts as new."""
+        """Dead members are removed by the next announcement of any member or the next sweep, and then count as new."""
         bench.members.announce(CONSUMER, LEASE_MS)
         bench.clock.advance(LEASE_MS)
         if how == "sweep":

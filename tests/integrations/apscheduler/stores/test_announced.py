@@ -70,6 +70,6 @@ def test_a_jobstore_without_a_scheduler_is_no_member(shared: DelayStore) -> None
 
 @pytest.mark.parametrize("announce_s", [-1, 86_400, "often"])
 def test_a_wrong_period_is_refused(announce_s: float) -> None:
-    """The error names the setting."""
+    """A period that is negative, a day long or no number is refused. The error names the setting."""
     with pytest.raises(ConfigError, match="announce_s"):
         RedisWheelJobStore("redis://127.0.0.1:1", announce_s=announce_s)

@@ -85,7 +85,7 @@ def test_without_a_store_there_is_nothing_to_announce_in() -> None:
 
 @pytest.mark.parametrize("announce", ["often", -1, 86_400])
 def test_a_wrong_period_is_refused(other_app: Callable[..., Celery], redis_url: str, name: str, announce: Any) -> None:
-    """The error names the setting."""
+    """A period that is negative, a day long or no duration is refused. The error names the setting."""
     app = other_app(redis_url, name, announce=announce)
     with pytest.raises(ConfigError, match="announce"):
         _ = app.wheel.settings
