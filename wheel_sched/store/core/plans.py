@@ -229,7 +229,7 @@ class Plans:
     ) -> Plan[Claim]:
         """Claim up to `limit` items that are due at min(store's now, `until_ms`), under a lease.
 
-        First the store recovers items whose lease ran out: they wait again, or die after `lapse_cap` times (0 = never).
+        First the store recovers items whose lease ran out: they wait again, or die the `lapse_cap`-th time (0 = never).
         A repeat with the same `token` gives the same batch.
         """
         return self.one(shard, ClaimDue(limit, lease_ms, until_ms, epoch, lapse_cap, token or new_token()))
