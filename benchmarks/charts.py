@@ -1,7 +1,7 @@
 """The three kinds of benchmark pictures: marks in rows, bars in rows, and lines in panels.
 
-Bars begin at zero on a linear scale. A logarithmic scale has marks or lines, because it has no zero, and its label says
-"log scale".
+Bars begin at zero, so their scale is linear. A logarithmic scale has no zero, so it has marks or lines. The label of a
+logarithmic axis ends with "log scale".
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A value in a row.
+    """A value that a row shows as a mark or as a bar.
 
     Args:
-        series: the number of its series in the legend.
-        value: where it stands on the axis.
-        text: how it is written beside the mark.
+        series: the number of its series in the legend, from 0.
+        value: the value on the axis.
+        text: the value as it is written beside the mark or bar.
     """
 
     series: int
@@ -35,7 +35,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row: its name at the left, and its marks or bars, each on a line of its own."""
+    """A row of a picture. Its name is at the left; each of its marks or bars has a line of its own."""
 
     name: str
     marks: Sequence[Mark]
@@ -43,7 +43,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rows below a heading; "" is no heading."""
+    """Rows below a heading. The heading "" is not drawn."""
 
     heading: str
     rows: Sequence[Row]
@@ -51,7 +51,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A panel of lines: the places (x, y) by the number of their series."""
+    """A panel of lines. `lines` has the points (x, y) of each line, by the number of its series in the legend."""
 
     heading: str
     lines: Mapping[int, Sequence[tuple[float, float]]]
@@ -62,11 +62,11 @@ class Words:
     """The texts of a picture.
 
     Args:
-        title: what the picture shows. It is also written above it.
-        description: how it is to be read, for screen readers. The values follow it.
+        title: what the picture shows, for screen readers. It is also written at the top of the picture.
+        description: how to read the picture, for screen readers. The values are appended to it.
         axis: the label of the axis of the values, with its unit.
         legend: the names of the series, in their order.
-        across: the label of the horizontal axis of panels. Defaults to "": the picture has rows.
+        across: the label of the horizontal axis of panels. Defaults to "", for a picture of rows.
     """
 
     title: str
@@ -77,23 +77,23 @@ class Words:
 
 
 def number_text(value: float) -> str:
-    """A number with separators of thousands."""
+    """A number as text, with commas between thousands."""
     return f"{value:,.10g}"
 
 
 def time_text(seconds: float) -> str:
-    """A time in the largest unit that does not make it smaller than 1: 0.02 is "20 ms"."""
+    """A time as text, in the largest unit in which it is at least 1: 0.02 is "20 ms"."""
     size, unit = next((one for one in _TIMES if seconds >= one[0] * (1 - 1e-9)), _TIMES[-1])
     return f"{seconds / size:,.6g} {unit}"
 
 
 def dots(words: Words, groups: Sequence[Group], tick_text: Callable[[float], str] = number_text) -> str:
-    """Marks in rows on a logarithmic scale, further left is less."""
+    """Draw marks in rows on a logarithmic scale; smaller values are further left. Returns SVG text."""
     return _rows(words, groups, logarithmic, tick_text, bars=False)
 
 
 def bars(words: Words, groups: Sequence[Group], tick_text: Callable[[float], str] = number_text) -> str:
-    """Bars in rows from zero on a linear scale."""
+    """Draw bars in rows, from zero on a linear scale. Returns SVG text."""
     return _rows(words, groups, linear, tick_text, bars=True)
 
 
@@ -146,7 +146,7 @@ def _mark(canvas: Canvas, scale: Scale, mark: Mark, y: float, note: str, *, bars
 
 
 def _told(words: Words, groups: Sequence[Group]) -> str:
-    """The values of rows as sentences."""
+    """The values of all rows as sentences, for screen readers."""
     sentences = []
     for group in groups:
         rows = [
@@ -158,7 +158,7 @@ def _told(words: Words, groups: Sequence[Group]) -> str:
 
 
 def _told_panel(words: Words, panel: Panel) -> str:
-    """The values of a panel as a sentence."""
+    """The values of a panel as a sentence, for screen readers."""
     told = [
         f"{words.legend[series]}, {', '.join(f'{number_text(y)} at {number_text(x)}' for x, y in line)}"
         for series, line in panel.lines.items()
@@ -175,7 +175,7 @@ def lines(
     hollow: Sequence[int] = (),
     bare: Sequence[int] = (),
 ) -> str:
-    """Lines in panels side by side, on common scales.
+    """Draw lines in panels side by side, on common scales. Returns SVG text.
 
     Args:
         words: the texts of the picture.
@@ -240,7 +240,7 @@ def _head(
 
 
 def _legend(words: Words) -> list[tuple[float, float]]:
-    """Where the entries of the legend begin. A line that is full is followed by another one."""
+    """The places (x, y) in pixels where the entries of the legend begin. Entries that do not fit begin a new line."""
     places = []
     x, y = float(_EDGE), 50.0
     for name in words.legend:
@@ -253,7 +253,7 @@ def _legend(words: Words) -> list[tuple[float, float]]:
 
 
 def _below_legend(words: Words) -> float:
-    """Where the legend ends."""
+    """The y in pixels at which the legend ends."""
     return _legend(words)[-1][1] + 6
 
 

@@ -15,9 +15,9 @@ _PENDING = 20  # events in the heap at any time, as many as a history has messag
 
 
 def per_second(events: int, processors: int) -> float:
-    """How many events a loop runs in a second of processor time, while as many loops as `processors` run at once.
+    """How many events one loop runs per second of processor time, while `processors` loops run at once.
 
-    Each loop runs in a process of its own. The result is the mean of their rates.
+    Each loop runs in a process of its own. The result is the mean of the loops' rates.
     """
     with ProcessPoolExecutor(processors, multiprocessing.get_context("spawn")) as pool:
         rates = list(pool.map(run, [events] * processors))
@@ -25,7 +25,7 @@ def per_second(events: int, processors: int) -> float:
 
 
 def run(events: int) -> float:
-    """Run so many events in this process. Returns events per second of processor time."""
+    """Run this number of events in this process. Returns events per second of processor time."""
     called = 0
 
     def count() -> None:

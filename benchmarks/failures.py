@@ -1,11 +1,12 @@
-"""What it costs to keep why messages failed: bytes of a waiting message, and processor time of a failed attempt.
+"""Measures what it costs to store why messages failed: bytes per message, and processor time per failed attempt.
 
     python -m benchmarks.failures [COUNT]
 
 It lets COUNT messages (20,000) fail once in a handler seven calls deep, and stores them on an embedded server three
 times: with failed attempts and tracebacks, with failed attempts only, and with neither. It prints the memory that the
-server uses for each waiting message, and the time that consumer and intake need for each failed attempt. The times are
-processor times of one thread without a broker: of the code that makes the retry record, and plans and writes the item.
+server uses for each waiting message, and the time that consumer and intake need for each failed attempt: with and
+without tracebacks, and for the intake also with its cache of decisions. The times are processor times of one thread,
+without a broker or a store: the consumer makes the retry record, and the intake makes the item to store.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def failed_records(count: int, *, keep_tracebacks: bool) -> tuple[list[Message],
 
 
 def lightened(items: list[Item], steps: int) -> list[Item]:
-    """The items without tracebacks (1 step), and without failed attempts as well (2 steps)."""
+    """The items with less about their failures: 1 step removes the tracebacks, 2 steps also the failed attempts."""
     made = []
     for item in items:
         message = decode_body(item.body)
@@ -75,7 +76,10 @@ def lightened(items: list[Item], steps: int) -> list[Item]:
 
 
 def items_of(made: list[Message], *, cached: bool) -> tuple[list[Item], float]:
-    """The items that the intake makes of retry records, and the seconds that one takes."""
+    """The items that the intake makes of retry records, and the processor time in seconds for each item.
+
+    `cached`: whether the intake uses its cache of decisions about similar failures.
+    """
     policies, rng = PolicySet(), Random(0)
     rules = Rules("billing", policies, "billing.redelivery", True, None, False, (), 0, rng)
     known = Templates(policies, rng) if cached else None
@@ -88,7 +92,7 @@ def items_of(made: list[Message], *, cached: bool) -> tuple[list[Item], float]:
 
 
 def bytes_each(store: DelayStore, used: Callable[[], int], items: list[Item]) -> float:
-    """The memory of the server that one waiting message needs."""
+    """Store the items. Returns how many bytes of memory the server needs for each; `used` returns all bytes in use."""
     before = used()
     for start in range(0, len(items), _AT_ONCE):
         store.schedule(items[start : start + _AT_ONCE])

@@ -1,13 +1,15 @@
-"""A history of a benchmark's ratios, and which of them a run makes worse.
+"""The history of a benchmark's ratios, and which ratios a new run calls worse.
 
 The history is a file of JSON Lines. Each run of a benchmark adds a line; no line is ever changed. A line has the date,
-the commit, the machine, its fitness, and the ratios of the run: gated figures that are ratios or have a gate that is a
-multiple of a baseline. Absolute figures are left out, because they say more about the hour than about the commit.
+the commit, the machine, the machine's fitness (whether it was quiet enough to measure), and the ratios of the run.
+Ratios are gated figures that are ratios themselves or whose gate is a multiple of a baseline. Absolute figures are left
+out, because they depend more on the machine's load at that hour than on the commit.
 
-A ratio is worse when this run and the fit run before it are both worse than the usual value, by more than 10 % of it.
-The usual value is the median over the last `RECENT` fit runs before these two. So one bad run is never called a loss,
-and a loss does not become the usual value before it is found. Only runs are compared that have the same benchmark,
-sizes and machine. Unfit runs are recorded, and are neither judged nor compared with.
+A ratio is worse when its values in the judged run and in the previous fit run are both more than 10 % worse than its
+usual value. The usual value is the median over the last `RECENT` fit runs before these two. So one bad run is never
+called a loss, and a loss does not become the usual value before it is found. A loss of less than 1 % of the gate does
+not count. Only runs with the same benchmark, sizes and machine are compared. Unfit runs are recorded, but not judged,
+and no run is compared with them.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class Run:
     """The record of one run.
 
     Args:
-        date: when it ended, in ISO 8601 and UTC.
+        date: when the run ended, in ISO 8601 and UTC.
         commit: the hash of the commit; it ends with "-dirty" if files differed from the commit.
         benchmark: the name of the benchmark, e.g. "store" or "store, quick". Runs of other names are not compared.
         machine: the kind of the machine. Runs on other kinds are not compared.
@@ -69,9 +71,9 @@ class Loss:
 
     Args:
         key: the key of the figure.
-        usual: the median of the runs before.
-        previous: the value of the previous fit run.
-        here: the value of this run.
+        usual: the median over the recent fit runs before these two.
+        previous: the value in the earlier of the two runs.
+        here: the value in the later one, which is judged.
     """
 
     key: str
@@ -87,7 +89,7 @@ class Loss:
 
 
 def run_of(benchmark: str, figures: Sequence[Figure], result: Result) -> Run:
-    """Make the record of a run that has just ended. `result` has the fitness and whether the run was quick."""
+    """Make the record of a run that has just ended. `result` has the values, the fitness, and whether it was quick."""
     return Run(
         datetime.now(UTC).isoformat(timespec="seconds"),
         _commit(),
@@ -131,12 +133,14 @@ def append(file: Path, run: Run) -> None:
 
 
 def losses(figures: Sequence[Figure], earlier: Sequence[Run], run: Run) -> list[Loss]:
-    """The ratios of `run` that are worse than usual, as they were in the fit run before it.
+    """The ratios that are worse than usual both in `run` and in the fit run before it.
 
     Args:
         figures: the figures of the benchmark.
-        earlier: the runs before, the oldest first.
-        run: the run to judge. None of its ratios is worse if the machine was unfit.
+        earlier: the runs before `run`, the oldest first.
+        run: the run to judge. If its machine was unfit, the result is empty.
+
+    Runs that do not have a ratio are skipped for this ratio.
     """
     if not run.fit:
         return []
@@ -172,7 +176,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """The hash of this tree's commit; "unknown" without git."""
+    """The hash of the commit of this repository, with "-dirty" if files differ from it; "unknown" without git."""
     command = ["git", "-C", str(_ROOT), "describe", "--always", "--abbrev=40", "--dirty", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""How long figures were measured. A rate or a lateness under steady load means little without it."""
+"""How long figures were measured. Without this length, a rate or a lateness under steady load means little."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Measured:
     """How long a figure was measured.
 
     Args:
-        rounds: in how many rounds.
+        rounds: in how many rounds it was measured.
         count: how many things each round measured. None: as many as the time allowed.
-        of: the things, e.g. "messages".
-        seconds: over how many seconds they were due, or were made, in each round. None: they were handled as fast as
-            possible, so the count says how long it took.
+        of: what the things are, e.g. "messages".
+        seconds: the seconds of each round, over which the things were due or were made. None: they were handled as
+            fast as possible, so only their count tells how long a round was.
     """
 
     rounds: int

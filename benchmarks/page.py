@@ -1,7 +1,7 @@
 """`python -m benchmarks.page`: writes the tables and pictures of docs/benchmarks.md from docs/internals/figures.md.
 
-The benchmarks write their results into the page of all figures. This program measures nothing: it takes the values
-that stand there, so the page for readers has no other ones.
+The benchmarks write their results into figures.md. This program measures nothing: it copies the values from there, so
+both pages show the same values.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _DASH = "–"  # noqa: RUF001 - a dash
 
 
 class Figures:
-    """The values of the page of all figures, by their names. `summary` says how a value is named.
+    """The values in docs/internals/figures.md, by their names. `benchmarks.summary` says how a value is named.
 
     Args:
-        text: the page.
+        text: the text of that page.
     """
 
     def __init__(self, text: str) -> None:
@@ -62,7 +62,7 @@ class Figures:
 
         Raises:
             KeyError: the page has no such value.
-            ValueError: it is not measured yet.
+            ValueError: the value is not measured yet.
         """
         return float(self._texts[name].split()[0].replace(",", ""))
 
@@ -79,7 +79,7 @@ class Figures:
         return found
 
     def costs(self) -> dict[str, dict[str, dict[str, dict[str, float]]]]:
-        """The nanoseconds of the wheel's benchmark, by operation, mix of deadlines, count of timers and timer."""
+        """The times (ns) of the wheel's benchmark, by operation, mix of deadlines, count of timers, implementation."""
         costs: dict[str, dict[str, dict[str, dict[str, float]]]] = {}
         for name, text in self._texts.items():
             if name.startswith("wheel, all/") and text[0].isdigit():
@@ -91,7 +91,7 @@ class Figures:
 
 
 def table(figures: Figures, rows: Sequence[Compared]) -> str:
-    """The table of a capability; the ratio comes first."""
+    """The Markdown table of a capability. Its first column is the ratio."""
     lines = ["| ratio | measured | wheel-sched | peer | name of the peer |", "|---|---|---|---|---|"]
     for row in rows:
         ours, theirs = (figures.text(name) if name else _DASH for name in (row.ours, row.theirs))
@@ -100,7 +100,10 @@ def table(figures: Figures, rows: Sequence[Compared]) -> str:
 
 
 def ratio(figures: Figures, row: Compared) -> str:
-    """How many times as good ours is: a measured ratio, or that of the two values. A dash: one of them is 0."""
+    """How many times as good as the peer's value ours is, as text; a dash if one of the two values is 0.
+
+    It is the measured ratio if the row names one, else the ratio of the two values.
+    """
     if row.ratio:
         return figures.text(row.ratio)
     ours, theirs = figures.value(row.ours), figures.value(row.theirs)
@@ -111,7 +114,7 @@ def ratio(figures: Figures, row: Compared) -> str:
 
 
 def _digits(value: float) -> int:
-    """How many digits after the point leave about three that count."""
+    """How many digits to write after the point, so that about three digits are significant."""
     return 2 if value < 10 else int(value < 100)
 
 
@@ -132,7 +135,10 @@ def _missed(figures: Figures, section: str, figure: Figure) -> str:
 
 
 def draw(figures: Figures, folder: Path) -> list[Path]:
-    """Draw every picture of the pages into `folder`, which has the `.json` files. Returns their paths."""
+    """Draw all benchmark pictures into `folder`. Returns their paths.
+
+    The pictures of the purgatory and of APScheduler are drawn from `.json` files in the same folder.
+    """
     texts = {"store": _store(figures), "celery": _celery(figures), "kafka": _kafka(figures), "spark": _spark(figures)}
     for name, text in texts.items():
         (folder / f"{name}.svg").write_text(text, "utf-8")
@@ -236,7 +242,7 @@ def _spark(figures: Figures) -> str:
 
 
 def tables(figures: Figures) -> Mapping[str, str]:
-    """The tables of the page for readers, by the names of their sections."""
+    """The tables of docs/benchmarks.md, by the names of their sections."""
     found = {name: table(figures, rows) for name, rows in CAPABILITIES.items()}
     return found | {"missed gates": missed_gates(figures)}
 

@@ -1,7 +1,8 @@
-"""What the page for readers shows of the measured figures: for each capability, rows of ours beside theirs.
+"""The rows of the tables in docs/benchmarks.md: for each capability, our measured values beside those of peers.
 
-A value is named by its section and its key in docs/internals/figures.md, for example `store/schedule_msgs_per_s`. A
-value of a table with columns also has its row: `wheel, all/Schedule, uniform, ns/heapq/100k`.
+A peer is what ours is compared with. The name of a value is its section and its key in docs/internals/figures.md, for
+example `store/schedule_msgs_per_s`. In a table with several columns of values, the name is section, title, row and
+column: `wheel, all/Schedule, uniform, ns/heapq/100k`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Compared:
 
     Args:
         measured: what is measured.
-        peer: whose value stands beside ours.
+        peer: what ours is compared with, in words.
         ours: the name of our value. Defaults to "": only the ratio was measured.
         theirs: the name of the peer's value. Defaults to "": only the ratio was measured.
         ratio: the name of a measured ratio, above 1 where ours is better. Defaults to "": it is computed from the
@@ -155,7 +156,7 @@ _PURGATORY = (
 
 
 def _stock(measured: str, section: str, key: str, peer: str, share: str = "") -> Compared:
-    """A row of a section that has a value of stock and a value of ours under one key."""
+    """A row that compares ours with stock: Celery or APScheduler without this integration."""
     return Compared(measured, peer, f"{section}/{key}.ours{share}", f"{section}/{key}.stock{share}")
 
 

@@ -1,8 +1,8 @@
-"""Scales, colours and shapes of the benchmark pictures. It writes SVG without a plot library.
+"""Scales, colours and shapes of the benchmark pictures. This module writes SVG without a plot library.
 
-A picture has a title and a description for screen readers, real text, and two sets of colours: the reader's light or
-dark scheme chooses one. A series has a shape beside its colour. Text is taken as 0.62 of its size per character, which
-is the width of a wide sans-serif font.
+A picture has a title and a description for screen readers, text that can be selected, and two sets of colours: the
+reader's light or dark scheme chooses one. Each series has a colour and a shape of its own. A character is assumed to be
+0.62 of the font size wide, as in a wide sans-serif font.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DECADE = (1, 2, 5)
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Maps values to places between `start` and `end`.
+    """Maps values to places (pixels) between `start` and `end`.
 
     Args:
         ticks: the values that are labelled, in rising order. The first and the last are the ends of the scale.
@@ -64,7 +64,7 @@ class Scale:
 
 
 def linear(values: Iterable[float], start: float, end: float, spacing: float) -> Scale:
-    """A scale from zero to above the greatest value. The step between two ticks is 1, 2 or 5 times a power of ten.
+    """A scale from zero to at least the greatest value. The step between two ticks is 1, 2 or 5 times a power of ten.
 
     Args:
         values: the values that are drawn, above zero.
@@ -79,13 +79,15 @@ def linear(values: Iterable[float], start: float, end: float, spacing: float) ->
 
 
 def logarithmic(values: Iterable[float], start: float, end: float, spacing: float) -> Scale:
-    """A logarithmic scale around the values. Ticks are 1, 2 and 5 times powers of ten, or the powers alone.
+    """A logarithmic scale that holds the values. Ticks are 1, 2 and 5 times powers of ten.
+
+    If such ticks would be closer to each other than `spacing`, the powers of ten are the only ticks.
 
     Args:
         values: the values that are drawn.
         start: the place of the first tick.
         end: the place of the last tick.
-        spacing: the least distance between two ticks, where 1, 2 and 5 are used.
+        spacing: the least distance between two ticks at 1, 2 and 5 times powers of ten.
 
     Raises:
         ValueError: a value is not above zero.
@@ -106,13 +108,13 @@ def logarithmic(values: Iterable[float], start: float, end: float, spacing: floa
 
 
 def _rounds(least: float) -> Iterator[float]:
-    """1, 2 and 5 times powers of ten, from below `least` on."""
+    """Yield 1, 2 and 5 times each power of ten, from the greatest power that is not above `least`."""
     for exponent in count(math.floor(math.log10(least))):
         yield from (_power(exponent, digit) for digit in _DECADE)
 
 
 def _power(exponent: int, factor: int = 1) -> float:
-    """`factor` times a power of ten, without the error of a product of fractions."""
+    """`factor` times ten to the power of `exponent`, without the rounding error of `factor * 0.1`."""
     return float(factor * 10**exponent) if exponent >= 0 else factor / 10**-exponent
 
 
@@ -141,7 +143,7 @@ class Canvas:
     def text(
         self, x: float, y: float, text: str, *, kind: str = "ink", size: int = 12, anchor: str = "start", more: str = ""
     ) -> None:
-        """Write a text. `y` is its base line; `more` are further attributes."""
+        """Write a text. `y` is its base line, `kind` its CSS class, `more` further attributes of its tag."""
         self._parts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" font-size="{size}" text-anchor="{anchor}"{more}>'
             f"{escape(text)}</text>"
@@ -172,22 +174,22 @@ class Canvas:
         self._parts.append(f'<path class="{kind}" transform="{place}" d="{_SHAPES[series]}"{inside}')
 
     def bar(self, series: int, x1: float, x2: float, y: float, thickness: float, note: str) -> None:
-        """Draw a bar whose upper edge is at `y`."""
+        """Draw a bar from `x1` to `x2` with its upper edge at `y`; `note` is shown when the pointer is over it."""
         self._parts.append(
             f'<rect class="m{series}" x="{x1:.1f}" y="{y:.1f}" width="{x2 - x1:.1f}" height="{thickness:.1f}">'
             f"<title>{escape(note)}</title></rect>"
         )
 
     def axis(self, letter: str, scale: Scale) -> None:
-        """Begin the ticks of an axis, `x` or `y`. `end_axis` ends them."""
+        """Begin the SVG group with the ticks of an axis; `letter` is "x" or "y". `end_axis` ends the group."""
         self._parts.append(f'<g data-axis="{letter}" data-scale="{"log" if scale.log else "linear"}">')
 
     def end_axis(self) -> None:
-        """End the ticks of an axis."""
+        """End the SVG group that `axis` began."""
         self._parts.append("</g>")
 
     def svg(self) -> str:
-        """The picture as SVG text. The same calls give the same text."""
+        """The picture as SVG text. The same drawing calls give the same text."""
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:.0f}" height="{self.height:.0f}" '
             f'viewBox="0 0 {self.width:.0f} {self.height:.0f}" role="img" aria-labelledby="title desc" '

@@ -14,7 +14,10 @@ _COMPILED, _PURE = "wheel, compiled", "wheel, pure"
 
 
 class _Ratio(NamedTuple):
-    """A figure, the two subjects whose times are divided, and where the time of the baseline is in the result."""
+    """A figure to compute: in each round, the time of the subject `over` divided by that of the subject `under`.
+
+    A subject is what was measured, such as "heapq". The key `baseline` gets the median time of `baseline_subject`.
+    """
 
     key: str
     times: Rounds
@@ -27,7 +30,7 @@ class _Ratio(NamedTuple):
 def compare(
     plain: Mapping[tuple[Mix, int], tuple[Rounds, Rounds]], mixed: Mapping[tuple[Mix, int], Rounds]
 ) -> dict[str, Any]:
-    """Compute all ratios of the uniform mix.
+    """Compute all ratios for the uniform mix of deadlines.
 
     Args:
         plain: the times to schedule and to expire, by mix and number of pending timers.
@@ -65,7 +68,7 @@ def compare(
 
 
 def _put(result: dict[str, Any], key: str, value: float | None) -> None:
-    """Set the value of the key "a.b" in the object `a` of the result."""
+    """Set a value in the nested result: the key "a.b" is the key `b` of the object `a`."""
     *path, last = key.split(".")
     for step in path:
         result = result.setdefault(step, {})

@@ -14,9 +14,9 @@ _INDENT = " " * 14
 
 
 def failure_lines(letter: DeadLetterInfo, now_ms: int) -> Iterator[str]:
-    """The lines, oldest attempt first, the traceback at the end; none for a message that has not failed.
+    """The failed attempts as lines, oldest first, then the traceback. A message that has not failed has no lines.
 
-    All texts are foreign, so they are escaped.
+    The texts come from other programs, so their control characters are escaped.
     """
     known = letter.failed_attempts
     if known.dropped:

@@ -8,9 +8,9 @@
     shop.payments.PaymentError: declined
     Caused by: ConnectionError: refused (File "/app/shop/bank.py", line 7, in post)
 
-It has source lines of code and the texts of exceptions, and no values of variables. Passwords in URLs and settings are
-hidden. Frames of this package, of wheel_sched and of the standard library's threads are left out, unless there are no
-others. Any thread may call `traceback_text`.
+The text has source lines of code and the texts of exceptions, but no values of variables. Passwords in URLs and
+settings are hidden. Frames of this package, of wheel_sched and of the standard library's threads are left out; a
+traceback with no other frames keeps them. Any thread may call `traceback_text`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ def _linked(error: BaseException, name: str) -> Any:
 
 
 def _frames(traceback: TracebackType | None) -> tuple[list[tuple[FrameType, int]], int]:
-    """The last `MOST_FRAMES` frames of the user's code with their lines, and how many before them are left out."""
+    """The innermost `MOST_FRAMES` frames of the user's code with line numbers, and how many outer ones are left out.
+
+    If the traceback has no frame of the user's code, the function takes the frames of this package instead.
+    """
     last: deque[tuple[FrameType, int]] = deque(maxlen=MOST_FRAMES)
     ours: deque[tuple[FrameType, int]] = deque(maxlen=MOST_FRAMES)
     count, count_ours = 0, 0
@@ -123,7 +126,10 @@ def _exception(error: BaseException, most: int) -> str:
 
 
 def _causes(error: BaseException) -> list[str]:
-    """One line for each exception that led to this one, nearest first, and for the first members of a group."""
+    """One line for each exception that led to `error`, the nearest first.
+
+    If `error` is an exception group, lines about its first members are before these lines.
+    """
     lines: list[str] = []
     seen = {id(error)}
     if isinstance(error, BaseExceptionGroup):

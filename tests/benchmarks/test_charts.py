@@ -22,7 +22,7 @@ VALUES = st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=8)
 
 @given(VALUES)
 def test_a_logarithmic_scale_holds_every_value(values: list[float]) -> None:
-    """Each value is between the first and the last tick, and a greater value is further along."""
+    """Each value is between the first and the last tick, and greater values have greater places."""
     scale = logarithmic(values, 100, 700, 60)
     places = [scale.at(value) for value in sorted(values)]
     assert all(100 <= place <= 700 for place in places)
@@ -40,13 +40,13 @@ def test_a_linear_scale_begins_at_zero_and_keeps_its_ticks_apart(values: list[fl
 
 
 def test_a_logarithmic_scale_without_room_has_powers_of_ten_only() -> None:
-    """Where 1, 2 and 5 would touch each other, only the powers of ten are ticks."""
+    """Where ticks at 1, 2 and 5 times powers of ten would be too close, only the powers of ten are ticks."""
     assert list(logarithmic([3, 900], 0, 600, 60).ticks) == [2, 5, 10, 20, 50, 100, 200, 500, 1000]
     assert list(logarithmic([3, 900], 0, 200, 60).ticks) == [1, 10, 100, 1000]
 
 
 def test_what_a_scale_cannot_show_is_refused() -> None:
-    """A logarithmic scale refuses zero, and a value outside of a scale is not drawn at its edge."""
+    """A logarithmic scale refuses zero. A finished scale refuses a value outside of its ends."""
     with pytest.raises(ValueError, match="above zero"):
         logarithmic([0, 1], 0, 100, 10)
     with pytest.raises(ValueError, match="nothing was drawn"):
@@ -58,7 +58,7 @@ def test_times_are_written_in_their_own_unit() -> None:
 
 
 def test_texts_are_escaped() -> None:
-    """A name with marks of XML is a text of the picture, not a part of it."""
+    """Special characters of XML in names and labels appear as text of the picture, not as markup."""
     groups = [Group("<script>", [Row("x & y", [Mark(0, 1, "1 <"), Mark(1, 20, '20 "')])])]
     root = ElementTree.fromstring(dots(WORDS, groups))  # noqa: S314 - written by this test
     found = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
@@ -66,7 +66,7 @@ def test_texts_are_escaped() -> None:
 
 
 def test_the_description_has_the_values() -> None:
-    """Who hears the description gets every value of rows and of panels."""
+    """The description for screen readers has every value of rows and of panels."""
     rows = bars(WORDS, [Group("One", [Row("x", [Mark(0, 3, "3 ms")])]), Group("", [Row("y", [Mark(1, 4, "4 ms")])])])
     assert "How it is read. One: x, a 3 ms. y, b &lt;c&gt; &amp; d 4 ms." in rows
     words = Words("A title", "Read.", "ms", ("a",), across="n")
@@ -83,7 +83,7 @@ def test_the_same_calls_give_the_same_picture() -> None:
 
 
 def test_a_run_of_the_purgatory_is_kept_beside_its_pictures(tmp_path: Path) -> None:
-    """The pictures are drawn from the medians of the runs, and again from the file that keeps them."""
+    """The pictures show the medians of the runs. Drawn again from the stored file, they are the same."""
     points = [
         {"design": design, "case": case, "rate": rate, "core": "compiled", "achieved": achieved, "cpu_us": 9.5}
         for design, case in (("new", "low"), ("new", "high"), ("old", "low"), ("bare", "low"))
@@ -99,7 +99,7 @@ def test_a_run_of_the_purgatory_is_kept_beside_its_pictures(tmp_path: Path) -> N
 
 
 def test_a_short_run_of_the_wheel_has_its_pictures(tmp_path: Path) -> None:
-    """One count of timers is enough, and a timer that was not measured is left out."""
+    """The pictures can be drawn from one count of timers. An implementation that was not measured is left out."""
     counts = {"uniform": {"10k": {"wheel, compiled": 80.4, "heapq": 400.0}}}
     table = {"schedule": counts, "expire": counts, "cancelled90": {"uniform": {"500": {"heapq": 900.0}}}}
     paths = wheel_plots.write_plots({"table": table}, tmp_path / "plots")

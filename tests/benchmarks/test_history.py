@@ -36,7 +36,7 @@ def worse(earlier: Sequence[Run], last: Run) -> list[str]:
 
 
 def test_a_run_records_gated_ratios_only() -> None:
-    """A run has the ratios with a gate, and for a multiple the value divided by its baseline; no count, no rate."""
+    """The record of a run has the ratios with a gate. For a gated multiple of a baseline, it has value / baseline."""
     result = {"ours_vs_bare": 0.8, "cost": 3.0, "bare": 2.0, "lost": 0, "other_vs_bare": 5.0}
     recorded = run_of("store", FIGURES, {**result, "quick": True, "fitness": FIT})
     assert recorded.ratios == {"ours_vs_bare": 0.8, "cost": 1.5}
@@ -58,7 +58,7 @@ def test_a_better_run_is_not_worse() -> None:
 
 
 def test_a_ratio_that_is_worse_once_is_not_worse() -> None:
-    """One bad run is not called a loss, nor is a bad run after a bad run of another ratio."""
+    """A ratio that is bad in one run only is no loss, even if another ratio was bad in the run before."""
     assert worse([run()] * 5, run(rate=0.5)) == []
     assert worse([*[run()] * 4, run(cost=2.0)], run(rate=0.5)) == []
     assert worse([*[run()] * 4, run(rate=0.5)], run()) == []
@@ -87,7 +87,7 @@ def test_a_loss_of_a_ratio_near_zero_is_measured_by_the_gate() -> None:
 
 
 def test_the_usual_value_is_the_median_of_the_recent_runs() -> None:
-    """Runs before the last ten do not count, and neither do the two runs that are judged."""
+    """The usual value comes from the last ten runs before the two judged runs. Older runs do not count."""
     old, recent = [run(rate=9.0)] * 30, [run(rate=1.0)] * history.RECENT
     assert worse([*old, *recent, run(rate=0.95)], run(rate=0.95)) == []
     assert worse([*old, *recent, run(rate=0.8)], run(rate=0.8)) == ["ours_vs_bare"]
@@ -102,7 +102,7 @@ def test_too_few_runs_call_nothing_worse() -> None:
 
 
 def test_unfit_runs_are_neither_judged_nor_compared_with() -> None:
-    """An unfit run is not worse. It is not the previous run of the next one, and not part of the usual value."""
+    """No ratio of an unfit run is called worse. An unfit run is neither a previous run nor part of the usual value."""
     bad, unfit_bad = run(rate=0.1), run(rate=0.1, fitness=UNFIT)
     assert worse([run(), run(), run(), bad], unfit_bad) == []
     assert worse([run(), run(), run(), unfit_bad], bad) == []
@@ -112,20 +112,20 @@ def test_unfit_runs_are_neither_judged_nor_compared_with() -> None:
 
 @pytest.mark.parametrize("other", [{"machine": "another"}, {"benchmark": "store, quick"}])
 def test_only_runs_of_the_same_kind_are_compared(other: dict[str, str]) -> None:
-    """Runs of another machine, or of another benchmark or its other sizes, do not count."""
+    """Runs on another machine, or of the same benchmark with quick sizes, are not compared."""
     bad = run(rate=0.1)
     assert worse([run(**other), run(**other), run(**other), bad], bad) == []
     assert worse([run(), run(), run(), bad, run(**other)], bad) == ["ours_vs_bare"]
 
 
 def test_a_figure_that_older_runs_do_not_have_is_not_judged() -> None:
-    """A figure that is new is compared once enough runs have it."""
+    """A new figure is judged only when enough earlier runs have it."""
     without = run(ratios={COST.key: 1.0})
     assert worse([without, without, run(), run(rate=0.1)], run(rate=0.1)) == []
 
 
 def test_the_history_is_read_back_as_it_was_written(tmp_path: Path) -> None:
-    """A file that does not exist and an empty file are empty histories. Runs come back in order, unfit ones too."""
+    """An absent file and an empty file are empty histories. Runs, unfit ones too, are read in the order of adding."""
     file = tmp_path / "history.jsonl"
     assert read(file) == []
     file.touch()
@@ -139,7 +139,7 @@ def test_the_history_is_read_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_run_is_not_added_to_the_last_line_when_that_has_no_end(tmp_path: Path) -> None:
-    """If the last line does not end, the new run still gets a line of its own."""
+    """If the file does not end with a line break, the new run still gets a line of its own."""
     file = tmp_path / "history.jsonl"
     file.write_text(json.dumps(asdict(run(rate=1.0))), "utf-8")
     append(file, run(rate=2.0))
@@ -176,7 +176,10 @@ def test_a_damaged_line_is_named(damage: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The result of the benchmark `purgatory`, at its gates, on a fit machine. The test may change it."""
+    """The result that the benchmark `purgatory` gives in this test: it keeps all gates, on a fit machine.
+
+    The test may change the result.
+    """
     result: dict[str, Any] = {"python": "3", "core": "pure", "cpus": 2, "rounds": 3, "points": []}
     result |= {figure.key: 1 for figure in purgatory.FIGURES} | {"new_vs_old_low": 5.0, "new_vs_old_high": 5.0}
     monkeypatch.setattr(purgatory, "run", lambda _: dict(result))
@@ -187,7 +190,10 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_the_command_fails_when_a_ratio_is_worse_again(
     measured: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--check --history` exits with 4 at the second bad run, and names the figure. Each run adds a line."""
+    """`--check --history` exits with 4 at the second bad run, and names the figure. Each run adds a line.
+
+    Without `--check` the figure is named, and the exit code is 0.
+    """
     file = tmp_path / "history.jsonl"
     arguments = ["purgatory", "--json", "--check", "--history", str(file)]
     assert [command.main(arguments) for _ in range(4)] == [0] * 4
@@ -202,7 +208,7 @@ def test_the_command_fails_when_a_ratio_is_worse_again(
 
 
 def test_a_missed_gate_comes_before_a_loss(measured: dict[str, Any], tmp_path: Path) -> None:
-    """If a gate is missed too, the exit code is that of the gate."""
+    """A ratio is worse twice and also misses its gate: the exit code is 1, the code of a missed gate."""
     arguments = ["purgatory", "--json", "--check", "--history", str(tmp_path / "history.jsonl")]
     assert [command.main(arguments) for _ in range(4)] == [0] * 4
     measured["new_vs_old_low"] = 2.0
@@ -226,7 +232,7 @@ def test_an_unfit_run_is_recorded_as_unfit(
 def test_nothing_is_measured_when_the_history_is_damaged(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The command exits with 2 before it measures, and changes nothing. So it does if it cannot open the file."""
+    """The command exits with 2 before it measures, and changes nothing. It does the same if it cannot open the file."""
     monkeypatch.setattr(purgatory, "run", lambda _: pytest.fail("it was measured"))
     file = tmp_path / "history.jsonl"
     file.write_text("{}\n", "utf-8")

@@ -23,7 +23,7 @@ AROUND = {"python": "3", "server": "valkey", "cpus": 2, "rounds": 3, "lateness_m
 
 
 def needs_a_length(figure: Figure) -> bool:
-    """Whether a figure is a rate or a lateness, or a ratio of two."""
+    """Whether a figure is a rate or a lateness, or a ratio of two of these."""
     words = (figure.key, figure.baseline)
     return "/" in figure.unit or any("late" in word or "wakeup_" in word or "per_s" in word for word in words)
 
@@ -31,7 +31,7 @@ def needs_a_length(figure: Figure) -> bool:
 @pytest.mark.parametrize("sizes", ["QUICK", "FULL"])
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_rate_and_lateness_says_how_long_it_is_measured(name: str, sizes: str) -> None:
-    """A rate has the number of things that it counts; a lateness under a steady rate has the seconds too."""
+    """A benchmark tells for each rate and lateness how long it is measured, for `lateness_ms` in seconds too."""
     benchmark = import_module(f"benchmarks.{name}")
     lengths = benchmark.measured(getattr(benchmark, sizes))
     result = {"measured": {key: one.in_json() for key, one in lengths.items()}}
@@ -47,7 +47,10 @@ def test_every_rate_and_lateness_says_how_long_it_is_measured(name: str, sizes: 
 def test_the_lengths_stand_in_table_page_and_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The key of a length may be the start of a figure's key. A figure without a length has none in the table."""
+    """The table, the page and the JSON tell how long each figure was measured, if its benchmark says so.
+
+    The key `lateness_ms` gives the length of all figures whose keys begin with it.
+    """
     lengths = {"lateness_ms": Measured(5, 2_000, "messages", 4.0), "rate": Measured(3, 500, "messages")}
     result: dict[str, Any] = {**AROUND, "measured": {key: one.in_json() for key, one in lengths.items()}}
     late, rate, count, *_ = table((LATE, RATE, COUNT), result).splitlines()

@@ -16,7 +16,7 @@ SIZES = Sizes(rates=(10, 20, 40, 80), tries=2)
 
 
 def bench(highest: dict[tuple[str, str], int], monkeypatch: pytest.MonkeyPatch) -> tuple[_Bench, list[tuple[str, int]]]:
-    """A benchmark whose designs sustain every rate up to the given one, and the list of the points it measures."""
+    """A benchmark whose designs sustain every rate up to `highest`, and the list of (design, rate) that it tries."""
     asked: list[tuple[str, int]] = []
 
     def point(_: _Bench, design: str, case: str, rate: int, **_options: Any) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def bench(highest: dict[tuple[str, str], int], monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_search_climbs_from_its_first_rate_to_the_highest_sustained_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sustained rate is tried once, a missed one twice. The designs take turns."""
+    """Each design tries higher rates until it misses one twice. A sustained rate is tried once. Designs take turns."""
     bench_, asked = bench({("old", "low"): 10, ("new", "low"): 40}, monkeypatch)
     assert bench_.highest_rates({("old", "low"): 10, ("new", "low"): 20}) == {("old", "low"): 10, ("new", "low"): 40}
     assert asked == [("old", 10), ("new", 20), ("old", 20), ("old", 20), ("new", 40), ("new", 80), ("new", 80)]
@@ -41,7 +41,10 @@ def test_a_search_goes_down_when_its_first_rate_is_missed(monkeypatch: pytest.Mo
 
 
 def test_a_design_that_misses_the_lowest_rate_counts_as_sustaining_it() -> None:
-    """The ratio to such a design is a lower bound. The case with the greater ratio of processor time counts."""
+    """A rate of 0 is replaced by the lowest rate, here 10, so the ratio to that design is a lower bound.
+
+    The ratio of processor times is that of the case in which it is greater.
+    """
     found = {("old", "low"): [20, 10], ("new", "low"): [80, 80], ("old", "high"): [0, 0], ("new", "high"): [40, 20]}
     spread = _spread(found, {"low": ([2.0, 2.0], [1.0, 2.0]), "high": ([3.0, 3.0], [1.0, 1.5])}, 10)
     assert spread == {
@@ -52,7 +55,10 @@ def test_a_design_that_misses_the_lowest_rate_counts_as_sustaining_it() -> None:
 
 
 def test_every_gated_figure_of_the_purgatory_has_a_spread_and_a_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run gives the rounds of each gated figure. A design that missed the lowest rate is not searched again."""
+    """The result has the spread over the rounds and the baseline of each gated figure.
+
+    A design that missed the lowest rate in the first search is not searched again.
+    """
     _, asked = bench(
         {(design, case): 40 for design in ("new", "bare") for case in ("low", "high")}
         | {("old", "low"): 20, ("old", "high"): 5},

@@ -23,7 +23,7 @@ MIXED = {(UNIFORM, count): TIMES for count in (10_000, 100_000)}
 
 
 def test_each_gated_ratio_has_its_rounds_and_its_baseline() -> None:
-    """The value is the median of the ratios of the rounds. A round in which all is half as fast changes nothing."""
+    """The value is the median of the rounds' ratios. A round in which all times are doubled changes no ratio."""
     found = compare(PLAIN, MIXED)
     for figure in (one for one in wheel.FIGURES if one.unit == "x"):
         spread = figure.spread(found)
@@ -39,7 +39,7 @@ def test_each_gated_ratio_has_its_rounds_and_its_baseline() -> None:
 
 @pytest.mark.parametrize("absent", ["wheel, compiled", "kombu"])
 def test_a_subject_that_was_not_measured_has_no_ratio(absent: str) -> None:
-    """Its ratios are None and have no rounds, so that they miss their gates; the others are as before."""
+    """The ratios of that subject are None and have no rounds, so they miss their gates. Other ratios are unchanged."""
     times = {name: values for name, values in TIMES.items() if name != absent}
     found = compare({(UNIFORM, count): (times, times) for count in (10_000, 100_000)}, {(UNIFORM, 10_000): times})
     assert found["compiled_vs_kombu_10k"] == {"add": None, "expire": None}
@@ -48,7 +48,7 @@ def test_a_subject_that_was_not_measured_has_no_ratio(absent: str) -> None:
 
 
 def test_the_ratios_to_the_jvm_have_their_rounds() -> None:
-    """Each ratio is their time divided by ours. Without our compiled core there is none."""
+    """Each ratio is the time of Kafka's or Netty's timer divided by ours. Without our times there is no ratio."""
     theirs = {"kafka add": 200.0, "kafka add, clock apart": 150.0, "kafka expire": 600.0, "kafka caller": 90.0}
     ours = {"ours add": 100.0, "ours expire": 100.0, "ours caller": 30.0}
     rounds = [theirs | ours | {"netty add": netty} for netty in (80.0, 90.0, 120.0)]

@@ -34,7 +34,7 @@ def announce(store: DelayStore, *members: Member) -> None:
 
 
 def test_members_are_listed_in_a_table(cli: Cli, opened: DelayStore) -> None:
-    """A row has the kind, name, place, version, age, last announcement, counts and topics of a member."""
+    """A row has the kind, name, host, process id, version, age, last announcement, counts and topics of a member."""
     announce(opened, SERVICE, Member("consumer", "audit"))
     result = cli("ps")
     head, first, second = result.stdout.splitlines()
@@ -64,7 +64,7 @@ def test_json_has_one_member_a_line(cli: Cli, opened: DelayStore) -> None:
 
 @pytest.mark.usefixtures("opened")
 def test_an_empty_list_is_no_failure(cli: Cli) -> None:
-    """The exit code is 0, and a note says that nobody is live."""
+    """Without a live member `ps` exits with 0, and a note says that no member is live."""
     result = cli("ps")
     assert (result.stdout, result.stderr) == ("", "no member is live\n")
     assert cli.objects("ps") == []
@@ -72,12 +72,12 @@ def test_an_empty_list_is_no_failure(cli: Cli) -> None:
 
 
 def test_a_namespace_that_does_not_exist_is_a_failure(cli: Cli) -> None:
-    """The exit code is that of the other commands."""
+    """On an absent namespace `ps` exits with 1, as the other commands do."""
     assert "there is no namespace" in cli("ps", code=1).stderr
 
 
 def test_a_server_that_is_away_has_its_own_exit_code(cli_at: Any) -> None:
-    """The exit code is 69, as for the other commands."""
+    """If the server cannot be reached `ps` exits with 69, as the other commands do."""
     cli_at("redis://127.0.0.1:1")("ps", code=69)
 
 
@@ -112,7 +112,7 @@ def test_doctor_and_stats_count_the_members(cli: Cli, opened: DelayStore) -> Non
 def test_overdue_items_without_a_dispatcher_name_what_to_start(
     cli: Cli, opened: DelayStore, wait_for: Callable[[str, int], None]
 ) -> None:
-    """A member that releases nothing, such as a consumer, changes nothing about this."""
+    """Items are overdue, and only a consumer is live, which releases nothing: `doctor` names what to start."""
     wait_for("late", time.time_ns() // 1_000_000 - 60_000)
     announce(opened, Member("consumer", "a"))
     found = finding(cli, "backlog", code=1)
@@ -124,7 +124,7 @@ def test_overdue_items_without_a_dispatcher_name_what_to_start(
 def test_overdue_items_beside_a_live_dispatcher_name_its_process(
     cli: Cli, opened: DelayStore, wait_for: Callable[[str, int], None]
 ) -> None:
-    """The process may have died, or be stuck: its log is the first thing to look at."""
+    """Items are overdue although a service that releases items is live: `doctor` names it and refers to its log."""
     wait_for("late", time.time_ns() // 1_000_000 - 60_000)
     announce(opened, SERVICE)
     found = finding(cli, "backlog", code=1)

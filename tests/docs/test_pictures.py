@@ -35,7 +35,7 @@ def texts(root: Element) -> Iterator[Element]:
 
 
 def box(text: Element) -> Box:
-    """Left, top, right and bottom of a text."""
+    """Left, top, right and bottom of a text, in pixels."""
     size = float(text.get("font-size", ""))
     width = CHARACTER * size * len(text.text or "")
     before = {"start": 0.0, "middle": width / 2, "end": width}[text.get("text-anchor", "start")]
@@ -65,13 +65,13 @@ def is_round(value: float) -> bool:
 
 
 def said(label: str) -> float:
-    """The value that the label of a tick says."""
+    """The number in the label of a tick, with its unit applied: "20 ms" is 0.02."""
     number, _, unit = label.partition(" ")
     return float(number.replace(",", "")) * UNITS[unit]
 
 
 def colours(rules: str) -> dict[str, str]:
-    """The colour of each class."""
+    """The colour of each CSS class in `rules`."""
     return {name: found[0] for name, rule in RULE.findall(rules) if (found := re.findall(r"#[0-9a-f]{6}", rule))}
 
 
@@ -113,7 +113,7 @@ def test_a_screen_reader_finds_title_and_description(path: Path) -> None:
 
 @every_picture
 def test_light_and_dark_have_colours_with_enough_contrast(path: Path) -> None:
-    """Both schemes set the same classes. Texts have a contrast of 4.5 to the background, lines and marks of 3."""
+    """Both schemes set the same CSS classes. Contrast to the background: texts at least 4.5, lines and marks 3."""
     style = root_of(path).findtext(f"{SVG}style", "")
     dark = DARK.search(style)
     assert dark is not None
@@ -131,9 +131,10 @@ def test_light_and_dark_have_colours_with_enough_contrast(path: Path) -> None:
 
 @every_picture
 def test_ticks_are_round_and_log_axes_say_so(path: Path) -> None:
-    """A logarithmic axis has ticks of 1, 2 and 5 times powers of ten; a linear one has steps of these, from zero.
+    """The ticks of a logarithmic axis are 1, 2 and 5 times powers of ten.
 
-    Labels say the values. Each logarithmic axis says "log scale", and no other does.
+    A linear axis begins at zero, and its equal steps are 1, 2 or 5 times a power of ten. Each label shows the value of
+    its tick. The name of an axis ends with "log scale" if the axis is logarithmic, and only then.
     """
     found = axes(root_of(path))
     assert {letter for letter, *_ in found} <= {"x", "y"}
@@ -154,7 +155,7 @@ def test_ticks_are_round_and_log_axes_say_so(path: Path) -> None:
 
 @every_picture
 def test_bars_begin_at_zero(path: Path) -> None:
-    """A picture with bars has a linear axis, and each bar begins at its zero."""
+    """A picture with bars has a linear axis, and each bar begins at the zero of the axis."""
     root = root_of(path)
     bars = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") != "bg"]
     if bars:
@@ -183,7 +184,7 @@ def test_nothing_is_cut_and_no_text_lies_on_another(path: Path) -> None:
 
 @every_picture
 def test_a_series_is_known_without_its_colour(path: Path) -> None:
-    """No two series have the same shape, unless they are bars: these have their names beside them."""
+    """No two series have marks of the same shape. Bars are not checked, because their names are beside them."""
     shapes: dict[str, set[str]] = {}
     for one in root_of(path).iter(f"{SVG}path"):
         if one.get("transform"):
@@ -194,7 +195,7 @@ def test_a_series_is_known_without_its_colour(path: Path) -> None:
 
 
 def test_the_measures_of_this_module_find_mistakes() -> None:
-    """Values that are not round, texts that touch, and weak contrasts are found."""
+    """The helpers of this module recognise values that are not round, texts that touch, and weak contrasts."""
     assert [is_round(value) for value in (1, 0.02, 5_000, 3, 25, 1e-6)] == [True, True, True, False, False, True]
     assert touch((0, 0, 10, 10), (9, 9, 20, 20))
     assert not touch((0, 0, 10, 10), (11, 0, 20, 10))

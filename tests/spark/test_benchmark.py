@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def test_each_job_and_each_bare_query_has_a_time_for_every_round(spark: SparkSession, tmp_path: Path) -> None:
-    """Two rounds give two times for each. The times are above 0."""
+    """A benchmark of two rounds has two times for each job and each bare query, all above 0."""
     found = job_seconds(spark, tmp_path, Sizes(attempts=1_000, job_rounds=2), Narration(10, io.StringIO()))
     assert sorted(found) == ["backtest", "dlq", "history", "letters", "slo"]
     assert [len(times) for times in found.values()] == [2] * 5

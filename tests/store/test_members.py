@@ -39,7 +39,7 @@ def announcer_of(store: DelayStore, every_ms: int) -> MemberAnnouncer:
 
 
 def test_a_member_is_listed_until_its_announcer_stops(store: DelayStore) -> None:
-    """The announcer announces at once, then again and again with the present counts, and leaves at the stop."""
+    """The announcer announces its member at once, then again and again with new counts. `stop` removes the member."""
     counts = iter(range(1_000))
     member = this_process("consumer", "billing")
     announcer = MemberAnnouncer(lambda: store, lambda: replace(member, holds={"in_flight": next(counts)}), 10)
@@ -56,7 +56,7 @@ def test_a_member_is_listed_until_its_announcer_stops(store: DelayStore) -> None
 
 
 def test_zero_switches_it_off(store: DelayStore) -> None:
-    """No thread is started, and nothing is announced."""
+    """With a period of 0 the announcer starts no thread and announces nothing."""
     threads = threading.active_count()
     announcer = announcer_of(store, 0)
     announcer.start()
@@ -67,7 +67,7 @@ def test_zero_switches_it_off(store: DelayStore) -> None:
 
 @pytest.mark.parametrize("every_ms", [-1, 1.5, True, 43_200_001])
 def test_a_period_out_of_bounds_is_refused(store: DelayStore, every_ms: int) -> None:
-    """A lease longer than a day would show dead processes for days."""
+    """The period is a whole number of ms up to half a day: a longer one would need a lease of more than a day."""
     with pytest.raises(ConfigError, match="every_ms"):
         announcer_of(store, every_ms)
 
@@ -75,7 +75,7 @@ def test_a_period_out_of_bounds_is_refused(store: DelayStore, every_ms: int) -> 
 def test_an_outage_is_logged_once_and_survived(
     store: DelayStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While the store is away the announcer tries again. When the store is back, the member is listed again."""
+    """While the store is away the announcer tries again, and logs one warning. Then the member is listed."""
     execute, away, refused = store.execute, threading.Event(), []
 
     def failing(calls: list[object]) -> list[object]:
@@ -97,7 +97,7 @@ def test_an_outage_is_logged_once_and_survived(
 
 
 def test_counts_that_cannot_be_made_do_not_end_it(store: DelayStore, caplog: pytest.LogCaptureFixture) -> None:
-    """An unexpected error is logged with its traceback, and the announcer tries again."""
+    """The function that makes the member raises an unexpected error: it is logged, and the announcer tries again."""
     answers = iter([ValueError("no count")])
 
     def said() -> Member:
@@ -113,7 +113,7 @@ def test_counts_that_cannot_be_made_do_not_end_it(store: DelayStore, caplog: pyt
 
 
 def test_a_stop_does_not_wait_for_a_store_that_hangs(store: DelayStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`stop` returns within seconds while the store answers nothing."""
+    """`stop` returns within its bounded wait although the store does not answer."""
     hung = threading.Event()
     monkeypatch.setattr("wheel_sched.store.members.announcer._LEAVE_S", 0.05)
     monkeypatch.setattr(store, "execute", lambda calls: hung.wait(60))
@@ -128,7 +128,7 @@ def test_a_stop_does_not_wait_for_a_store_that_hangs(store: DelayStore, monkeypa
 
 
 def test_the_server_forgets_members_that_nobody_looks_for(redis_url: str, redis_client: redis.Redis) -> None:
-    """If all processes die, the keys expire: no sweep, no announcement and no listing is necessary."""
+    """If all processes die, the keys of the members expire: no sweep, announcement or listing is necessary."""
     with open_store(redis_url, namespace="quiet") as store:
         Members(store).announce(Member("consumer", "long"), 5_000)
         Members(store).announce(Member("consumer", "short"), 100)
@@ -140,7 +140,7 @@ def test_the_server_forgets_members_that_nobody_looks_for(redis_url: str, redis_
 
 
 def test_an_entry_that_cannot_be_read_hides_no_other(redis_url: str, redis_client: redis.Redis) -> None:
-    """Another program has written into the keys. The readable members are still listed."""
+    """Another program has written into the keys of the members. The readable members are still listed."""
     with open_store(redis_url, namespace="damaged") as store:
         Members(store).announce(Member("consumer", "good"), 60_000)
         for number, value in enumerate(["", "1:2:", "1:2:[]", "x:y:{}", "1:2:{" + "[" * 10_000]):
@@ -157,7 +157,7 @@ def test_an_entry_that_cannot_be_read_hides_no_other(redis_url: str, redis_clien
 
 @pytest.mark.parametrize("name", ["members", "announced"])
 def test_a_key_of_another_type_stops_no_sweep(redis_url: str, redis_client: redis.Redis, name: str) -> None:
-    """Another program has written a text under a key of the members. Listing fails, and dispatchers go on sweeping."""
+    """Another program has written a text under a key of the members. Announcing fails, but a sweep still works."""
     with open_store(redis_url, namespace="odd") as store:
         Members(store).announce(Member("consumer", "billing"), 1)
         redis_client.set(f"{{odd:0}}:{name}", "text")

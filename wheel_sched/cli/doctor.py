@@ -118,7 +118,7 @@ def server_findings(
     """Examine the server and the namespace. Yields each finding as soon as its check has run.
 
     Args:
-        settings: name the server and the namespace.
+        settings: the settings that name the server and the namespace.
         server_checks: more checks of the server, which run after those of the core. Defaults to none.
         namespace_checks: more checks of the namespace, which run after those of the core. Defaults to none.
 

@@ -25,7 +25,7 @@ def frozen(target: ExaminedTarget) -> Finding:
 
 
 def members(target: ExaminedTarget) -> Finding:
-    """Say which members are live. Whether one is missing is for the checks of what waits."""
+    """Report which members are live. Other checks, such as `backlog`, find out whether one is missing."""
     return ok("members", f"live: {counted(target.members)}" if target.members else "none has announced itself")
 
 

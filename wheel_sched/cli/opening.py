@@ -1,7 +1,7 @@
 """Opens the store that the settings name: starts or finds the embedded server, and reads the namespace's shard count.
 
-Only commands that store new items create a folder or a namespace. For all others a mistyped name is an error, not an
-empty list.
+Only commands that store new items create a folder or a namespace. In all other commands a mistyped name is an error,
+and not shown as an empty namespace.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def server_url(settings: Settings, *, create: bool = False, made_by: str = "") -
     """Yield the address of the store's server. An embedded server runs at least until the `with` block ends.
 
     Args:
-        settings: name the store.
+        settings: the settings that name the store.
         create: whether an absent data folder is created. Defaults to False.
         made_by: the command or program that creates a store; error messages name it. Defaults to "": the programs
             that the extensions name as dispatchers.

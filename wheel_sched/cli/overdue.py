@@ -64,7 +64,7 @@ def unreleased(topics: Sequence[str], members: Sequence[LiveMember], now_ms: int
 
 
 def _dispatchers_for(topics: Sequence[str], members: Sequence[LiveMember]) -> str:
-    """What to start: the program that fits these topics, or all programs that may fit."""
+    """The programs to start, as text: those for these topics if an extension knows them, else all dispatchers."""
     extensions = installed().extensions
     known = [resolve(one.dispatcher_of)(topics, members) for one in extensions if one.dispatcher_of]
     return " or ".join(filter(None, known)) or installed().dispatchers

@@ -63,7 +63,7 @@ def place(one: LiveMember, now_ms: int) -> str:
 
 
 def _cell(text: str, limit: int) -> str:
-    """Foreign text for people: escaped, then cut, because an escape is longer than its character."""
+    """A text from another process for display: escaped, and then cut, because escapes are longer than characters."""
     return one_line(escaped(one_line(text)), limit) or "-"
 
 

@@ -40,7 +40,7 @@ class ClaimSource(Protocol):
         ...
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
-        """The call that claims up to `limit` due items of a shard or, while this process may not claim, that of `look`.
+        """The call that claims up to `limit` due items of a shard; while this process may not claim, the `look` call.
 
         Args:
             shard: the number of a shard in which items are due.

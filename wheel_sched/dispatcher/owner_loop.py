@@ -48,7 +48,7 @@ logger = logger_of("wheel_sched.dispatcher")
 
 OWNER: Final = "wheel-sched-dispatcher"
 AT_ONCE: Final = 0
-"""`step` has left work for the next step."""
+"""The result of `step` when work is left, so that the driver must call `step` again at once."""
 
 
 class OwnerLoop:

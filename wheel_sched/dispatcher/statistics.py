@@ -28,7 +28,7 @@ LATENESS_BUCKETS_MS = (
 class DispatcherStats:
     """Counters since the start. Any thread may read them; only the dispatcher's owner thread changes them.
 
-    `observability.prometheus` has a line about each counter.
+    `wheel_sched.observability.prometheus` describes each counter.
     """
 
     published: int = 0

@@ -53,7 +53,11 @@ class AnnounceStep(bootsteps.StartStopStep):
 
 
 def _present(member: Member, w: Any) -> Member:
-    """The worker as it is now: `active` tasks run, `reserved` ones were fetched, `in_flight` ones are being sent."""
+    """The member with the worker's present queues and counts of tasks.
+
+    `active` tasks run, `reserved` tasks were fetched from the broker, and `in_flight` tasks are being sent by the
+    worker's dispatcher.
+    """
     holds = {"active": len(worker_state.active_requests), "reserved": len(worker_state.reserved_requests)}
     embedded = getattr(w, "wheel_dispatcher", None)
     if embedded is not None and embedded.dispatcher is not None:

@@ -4,11 +4,11 @@ Each line is the JSON list of one failed attempt, oldest first:
 
     [1,1767225600000,"web-3:41","builtins.ValueError","no such account",4000,"rule 2 (throttled) of payments@3"]
 
-number, time, process, class and text of the error, chosen delay, and what chose it; see `FailedAttempt`. The newest
-`MOST` attempts are kept, fewer if they need more than `MAX_ATTEMPTS_BYTES`. If older ones were dropped, the first line
-is their number.
+The list has the number, time, process, class and text of the error, chosen delay, and what chose it; see
+`FailedAttempt`. The newest `MOST` attempts are kept, fewer if they need more than `MAX_ATTEMPTS_BYTES`. If older
+attempts were dropped, the first line says how many.
 
-The intake of the retry service adds the lines. The lines decide nothing, and no signature covers them: every client
+The intake of the retry service adds the lines. No decision depends on them, and no signature covers them: every client
 that can write to the group's topics can forge them. Reading never raises; a line that is not in this form is left out.
 All functions are pure.
 """
@@ -60,11 +60,11 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempts:
-    """The failed attempts of a message that are known.
+    """What a message's header says about its failed attempts.
 
     Args:
-        attempts: the newest ones, oldest first. Defaults to none.
-        dropped: how many older ones were dropped. Defaults to 0.
+        attempts: the newest attempts, oldest first. Defaults to none.
+        dropped: how many older attempts were dropped. Defaults to 0.
     """
 
     attempts: tuple[FailedAttempt, ...] = ()
@@ -72,11 +72,11 @@ class FailedAttempts:
 
 
 def with_failed_attempt(lines: str | None, attempt: FailedAttempt) -> str:
-    """The lines of a message with one more attempt at the end. The oldest ones are dropped if they are too many.
+    """Append an attempt to the lines of a message. The oldest attempts are dropped if a bound is exceeded.
 
     Args:
-        lines: the lines so far, within their bound; None if there are none.
-        attempt: its texts may be of any length and may contain passwords.
+        lines: the lines so far, within their bounds; None if there are none.
+        attempt: the attempt to append. Its texts may be of any length and may contain passwords.
     """
     return with_line(
         lines,
@@ -93,7 +93,7 @@ def with_failed_attempt(lines: str | None, attempt: FailedAttempt) -> str:
 
 
 def with_line(lines: str | None, line: str) -> str:
-    """As `with_failed_attempt`, for an attempt that `line_of` has written."""
+    """As `with_failed_attempt`, for an attempt that `line_of` has already written as a line."""
     if not lines:
         return line
     kept = lines.split("\n")
@@ -111,7 +111,7 @@ def with_line(lines: str | None, line: str) -> str:
 
 
 def read_failed_attempts(lines: str | None) -> FailedAttempts:
-    """The attempts that the lines of a message tell of; none if the message has no lines."""
+    """Read the lines of a message. If it has none (None or ""), the result has no attempts."""
     rows = lines.split("\n") if lines else []
     dropped = _count(rows[0]) if rows else None
     attempts = [found for row in rows if (found := _read(row)) is not None]
@@ -125,16 +125,16 @@ def _count(row: str) -> int | None:
 def line_of(
     number: int, at_ms: int, process: str, error_class: str, text: str, delay_ms: int | None, chosen_by: str
 ) -> str:
-    """The line of an attempt, see `FailedAttempt`. The four texts are those that `quoted` returns."""
+    """The line of an attempt, see `FailedAttempt`. Each of the four texts must be a result of `quoted`."""
     delay = "null" if delay_ms is None else delay_ms
     return f"[{number},{at_ms},{process},{error_class},{text},{delay},{chosen_by}]"
 
 
 @lru_cache(maxsize=1024)
 def quoted(text: str | None, max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """A text as JSON: without passwords, on one line, and cut. None is null.
+    """A text as JSON: passwords are hidden, control characters become spaces, and it is cut. None becomes "null".
 
-    JSON needs at most two bytes for a byte of the text, because the text has no control characters.
+    The cut text has at most `max_bytes` bytes. It has no control characters, so JSON needs at most two bytes for each.
     """
     if text is None:
         return "null"

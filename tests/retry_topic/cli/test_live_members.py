@@ -44,7 +44,7 @@ def nothing(message: Message) -> None:
 
 
 def test_a_consumer_and_a_service_announce_what_they_are() -> None:
-    """Both are listed while they run, with their topics and counts, and not listed any more after they stop."""
+    """A consumer and a service are listed with their topics and counts while they run, and not after they stop."""
     with connect("memory:", create_topics=True) as connection:
         live = Members(connection.store).live
         with Consumer(connection, ["orders", "returns"], nothing, group="billing"), RetryService(connection, "billing"):
@@ -60,12 +60,12 @@ def test_a_consumer_and_a_service_announce_what_they_are() -> None:
 
 
 def test_a_service_announces_itself_no_more_often_than_its_dispatcher_sweeps() -> None:
-    """So an idle dispatcher stays as quiet as it promises: one more command in the time of a sweep."""
+    """By default, an idle service sends at most one announcement between two sweeps of its dispatcher."""
     assert ServiceConfig().announce_ms >= DispatcherConfig().sweep_ms
 
 
 def test_one_setting_switches_it_off() -> None:
-    """With `announce_ms=0` a consumer or a service makes no call for it."""
+    """With `announce_ms=0` a consumer or a service does not announce itself. A negative value is refused."""
     with connect("memory:", create_topics=True) as connection:
         with (
             Consumer(connection, "orders", nothing, group="billing", config=ConsumerConfig(announce_ms=0)),

@@ -35,7 +35,7 @@ def deep(levels: int) -> None:
 
 
 def test_it_has_the_lines_of_code_and_no_values() -> None:
-    """Each call has file, line, function and source line. The cause has one line. No variable's value is there."""
+    """Each call has file, line, function and source line. The cause has one line. No value of a variable is shown."""
     text = of(lambda: charge(2))
     lines = text.split("\n")
     assert lines[0] == "Traceback (most recent call last):"
@@ -48,7 +48,7 @@ def test_it_has_the_lines_of_code_and_no_values() -> None:
 
 
 def test_deep_recursion_shows_the_innermost_calls() -> None:
-    """Of 200 calls the last twenty are shown, and the others are counted."""
+    """Of 203 calls the innermost twenty are shown, and the others are counted."""
     lines = of(lambda: deep(200)).split("\n")
     assert sum(line.startswith("  File") for line in lines) == MOST_FRAMES
     assert lines[1] == f"  [{203 - MOST_FRAMES} outer calls left out]"
@@ -56,7 +56,7 @@ def test_deep_recursion_shows_the_innermost_calls() -> None:
 
 
 def test_long_texts_leave_room_for_calls() -> None:
-    """A text of a million characters is cut, and outer calls are left out until the rest fits."""
+    """An exception's text of a million characters is cut, and outer calls are left out until the traceback fits."""
 
     def fails() -> None:
         try:
@@ -70,7 +70,10 @@ def test_long_texts_leave_room_for_calls() -> None:
 
 
 def test_frames_of_this_package_and_of_threads_are_left_out() -> None:
-    """A handler on a pool of threads fails: only its own frames are shown. With no other frames, all are shown."""
+    """A function fails on a pool of threads: no frame of the pool is shown.
+
+    If all frames are of this package, they are shown.
+    """
     with ThreadPoolExecutor(1) as pool:
         text = of(lambda: pool.submit(charge, 1).result())
     assert "concurrent" not in text
@@ -113,7 +116,7 @@ def test_a_group_shows_its_first_members() -> None:
 
 
 def test_a_hostile_exception_stops_nothing() -> None:
-    """Exceptions whose class redefines or breaks everything have a text or none, and nothing is raised."""
+    """Exceptions whose classes redefine attributes so that these raise: `traceback_text` returns a text or None."""
 
     class Broken(Exception):
         __cause__ = __context__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
@@ -137,7 +140,7 @@ def test_a_hostile_exception_stops_nothing() -> None:
 
 
 def test_a_password_in_a_long_line_of_code_is_hidden() -> None:
-    """A source line is cut after its passwords are hidden, so that no cut shows a part of one."""
+    """Passwords in a source line are hidden before the line is cut, so no part of a password is shown."""
     line = f'raise ValueError("redis://u:{"s" * 300}@bank/0")'
     linecache.cache["long.py"] = (len(line), None, [line], "long.py")
     code = compile(line, "long.py", "exec")

@@ -41,7 +41,7 @@ def test_attempts_are_read_as_they_were_written() -> None:
 
 
 def test_the_newest_attempts_stay_and_the_dropped_ones_are_counted() -> None:
-    """After 40 attempts the last ones are kept, and the first line is the number of the others."""
+    """Of 40 attempts the last ones are kept, and the number of the dropped ones is known."""
     known = read_failed_attempts(lines_of(40, replace(FIRST, text="x", error_class="E")))
     assert [one.number for one in known.attempts] == list(range(40 - MOST + 1, 41))
     assert known.dropped == 40 - MOST
@@ -59,7 +59,7 @@ def test_long_texts_leave_room_for_fewer_attempts() -> None:
 
 
 def test_texts_are_one_line_without_passwords() -> None:
-    """Control characters become spaces, and the password of a URL is hidden, also if the text is cut behind it."""
+    """Control characters become spaces, and the password of a URL is hidden, also in a text that is cut."""
     text = f"cannot\n\x1b[2Jreach redis://u:hunter2@host/0 {'x' * 500}"
     (found,) = read_failed_attempts(with_failed_attempt(None, replace(FIRST, text=text))).attempts
     assert found.text is not None
@@ -72,7 +72,7 @@ def test_texts_are_one_line_without_passwords() -> None:
     st.text(max_size=300) | st.lists(st.sampled_from([lines_of(2), "[" * 900, "17", "[1,2]", "{}", ""])).map("\n".join)
 )
 def test_any_lines_can_be_read_and_continued(lines: str) -> None:
-    """Malformed lines are left out. The next attempt is added behind them, within the bounds."""
+    """Reading leaves malformed lines out. The next attempt is appended within the bounds, and can be read."""
     known = read_failed_attempts(lines)
     assert len(known.attempts) <= MOST
     continued = with_failed_attempt(lines, FIRST)
@@ -95,7 +95,7 @@ def test_values_of_other_types_are_left_out() -> None:
 
 
 def test_a_message_loses_its_traceback_first() -> None:
-    """`lighter` removes the traceback, then the failed attempts, and then nothing more."""
+    """The first call of `lighter` removes the traceback, the second the failed attempts. The third returns None."""
     headers = (("retry-id", b"a"), ("retry-failed-attempts", b"[]"), ("retry-traceback", b"T"), ("b", b"2"))
     message = Message("t", b"v", b"k", headers)
     first = lighter(message)

@@ -1,4 +1,4 @@
-"""Why a message failed: its failed attempts and the last traceback, in the store, as a dead letter, and on its way."""
+"""A message keeps its failed attempts and its last traceback: in the store, as a dead letter, and when it is sent."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_dead_letter_tells_about_all_its_attempts(
 
 
 def test_the_handler_gets_the_attempts_and_no_traceback(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The store keeps the traceback of a waiting message. The message comes back without it."""
+    """The store keeps the traceback of a waiting message. The message is delivered again without its traceback."""
     handle = handler(pay, None)
     bench.serve(policy(base_ms=300))
     bench.consume(handle)
@@ -111,7 +111,10 @@ def test_tracebacks_can_be_switched_off(memory: Bench, handler: Handlers, policy
 
 
 def test_an_attempt_that_raised_nothing_has_no_traceback(memory: Bench, handler: Handlers, policy: Policy) -> None:
-    """The traceback is that of the last failed attempt. A verdict replaces an older traceback by none."""
+    """The first attempt raises, and the second returns `DeadLetter`: the letter has no traceback.
+
+    A traceback is always that of the last failed attempt.
+    """
     memory.serve(policy())
     memory.consume(handler(pay, DeadLetter("wrong account")))
     memory.publish(b"m")
@@ -150,9 +153,9 @@ def test_a_replayed_letter_keeps_its_attempts(memory: Bench, handler: Handlers, 
 def test_a_body_that_is_too_large_loses_them(
     memory: Bench, handler: Handlers, policy: Policy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message whose body is above the limit waits without its traceback, and then also without its failed attempts.
+    """A message whose body is above the limit waits without its traceback. It does not become a dead letter.
 
-    It does not become a dead letter.
+    If the body is then still above the limit, the message also loses its failed attempts.
     """
     memory.serve(policy(base_ms=60_000))
     memory.consume(handler(pay))
@@ -184,7 +187,7 @@ class Small(MemoryBroker):
 
 
 def test_a_release_that_is_too_large_goes_without_the_attempts() -> None:
-    """The broker refuses a due message with its failed attempts: it is sent without them, and does not become dead."""
+    """The broker refuses a due message as too large: it is sent without its failed attempts, and is no dead letter."""
     broker = Small()
     broker.create_topic("t")
     broker.limit = 100
@@ -199,7 +202,10 @@ def test_a_release_that_is_too_large_goes_without_the_attempts() -> None:
 
 
 def test_a_broker_that_goes_away_meanwhile_gets_nothing_twice() -> None:
-    """One message is sent, the other one refused. The broker is away when the second is sent again: only it waits."""
+    """The broker takes one message and refuses another as too large. It is away when the second is sent again.
+
+    The first message is done. Only the second message fails, and may be sent again.
+    """
 
     class Leaving(Small):
         def publish_fields(self, entries: Any) -> Any:
@@ -215,7 +221,7 @@ def test_a_broker_that_goes_away_meanwhile_gets_nothing_twice() -> None:
 
 
 def test_forged_headers_stop_nothing(memory: Bench, handler: Handlers, policy: Policy) -> None:
-    """A stranger's record with damaged headers about failures is handled as any other, and read without an error."""
+    """Another program writes a retry record with damaged headers about failures: it waits, and reading it works."""
     memory.serve(policy(base_ms=60_000))
     Consumer(memory.connection, "orders", handler(None), group="billing")  # only its topics
     bad = (

@@ -148,7 +148,7 @@ class AttemptCountsInMemory:
         self._at_most = max(UNSEEN, 2 * len(self.counts))
 
     def raise_to(self, key: bytes, attempts: int, expiry_ms: int) -> int:
-        """Raise a count. Returns the greatest number that any caller has given since the count was new."""
+        """Raise the count of a key. Returns the count: the greatest number given since the last expiry of the count."""
         known = max(self.attempts(key), attempts if attempts == ENDED else min(attempts, ENDED - 1))
         self.counts[key] = max(-(-expiry_ms // 1000), self.counts.get(key, (0, 0))[0]), known
         if len(self.counts) > self._at_most:  # the number has doubled since the last search

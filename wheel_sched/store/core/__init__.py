@@ -1,1 +1,1 @@
-"""The core of the delay store: what every user needs. It imports none of the rooms of other capabilities."""
+"""The core of the delay store: what every user needs. It does not import the folders of the other capabilities."""

@@ -13,11 +13,12 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch, p
 
 @dataclass(slots=True)
 class Alteration:
-    """One change of one item, for `Change`. The `verb` is a letter, and `argument` depends on it (see change.lua).
+    """One change of one item, for `Change`. The letter `verb` says which change, see change.lua.
 
-    r reschedule (due time), p replace and P replace or create (due time), i replace also in flight (due time), m give
-    an item in flight another id (the id), c cancel, h hold (reason), u release (due time), q requeue (due time), x
-    delete. `version`: change the item only if it has this version. `item`: the new record.
+    The verbs, with the meaning of `argument` in brackets: r reschedule (due time), p replace (due time), P replace or
+    create (due time), i replace, also in flight (due time), m give an item in flight another id (the id), c cancel,
+    h hold (reason), u release (due time), q requeue (due time), x delete. `version`: change the item only if it has
+    this version. `item`: the new record.
     """
 
     id: str

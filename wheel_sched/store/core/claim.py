@@ -33,8 +33,8 @@ class Claimed:
 class Claim:
     """The items of one shard that a call claimed together.
 
-    Later calls name the claim by its `number`; for an item that has left the claim they get STALE. 0: nothing was
-    claimed.
+    Later calls name the claim by its `number` (0: nothing was claimed). A call about an item that has left the claim
+    gets the outcome STALE.
     """
 
     shard: int
@@ -101,7 +101,8 @@ def check_lease(lease_ms: int) -> None:
 class ClaimDue(Operation[Claim]):
     """Recover items whose lease ran out (they wait again or die), then claim due items under a lease.
 
-    With `lease_ms` None the claim has no lease end: only settling or the owner of the shard (`Resolve`) ends it.
+    With `lease_ms` None the claim has no lease end. It ends when its items are settled, or when the owner of the shard
+    ends it (`Resolve`).
     The number of the claim is greater than `above`.
     """
 

@@ -153,7 +153,7 @@ def _is_plain_ref(ref: str) -> bool:
 
 
 def _is(value: object, kind: type) -> bool:
-    """`isinstance`, hidden from the type checker, which finds the test needless: callers may run without a checker."""
+    """`isinstance`, hidden from the type checker, which would call the test needless. Callers may pass wrong types."""
     return isinstance(value, kind)
 
 

@@ -33,7 +33,7 @@ def check_level(level: str, replicas: int, *, server: bool = True) -> None:
 
 @contextlib.contextmanager
 def opening() -> Iterator[None]:
-    """Use it in a `with` statement around the opening of a namespace. It replaces an error with `in_doubt` set.
+    """A context manager for the opening of a namespace. It clears `in_doubt` of a `StoreUnavailable` from inside.
 
     Raises:
         StoreUnavailable: the store was not opened. No message was sent yet, so `in_doubt` is not set.

@@ -1,4 +1,4 @@
-"""Listing: pages of a state over all shards, in order of score.
+"""Listing: pages of the items in a state, over all shards, in order of score.
 
 The module has the operation on one shard, and the plan over all shards.
 

@@ -12,7 +12,10 @@ from wheel_sched.store.core.shard import MemoryShard, plain
 
 @dataclass(slots=True)
 class Pause(Operation[tuple[int, int]]):
-    """Pause or resume a topic in one shard, a page of items a call. Returns (moved, next `start`; -1 = finished)."""
+    """Pause or resume a topic in one shard, a page of items a call.
+
+    Returns (number of moved items, `start` of the next call). The next `start` is -1 when all pages are finished.
+    """
 
     script = "pause"
     writes = True

@@ -89,7 +89,7 @@ class Plans:
     def batched(
         self, things: Sequence[T], route: Callable[[T], str], make: Callable[[list[T], str], Operation[Any]], token: str
     ) -> tuple[list[Call[Any]], list[list[int]]]:
-        """Make calls of at most MAX_BATCH things each. Returns the calls, and for each the indices of its things."""
+        """Make calls of at most MAX_BATCH things each. Returns the calls, and the indices of each call's things."""
         places: dict[int, list[int]] = {}
         if self.shards == 1:
             places[0] = list(range(len(things)))
@@ -156,7 +156,7 @@ class Plans:
     # The namespace.
 
     def open(self, clock: str) -> Plan[list[int]]:
-        """Create every absent shard, and refuse one with other settings (`NamespaceMismatch`). Returns all epochs."""
+        """Create absent shards, refuse shards with other settings (`NamespaceMismatch`). Returns each shard's epoch."""
         # shard 0 first: to open all at once with a wrong number of shards would create shards
         first = yield [Call(0, Open(self.shards, clock))]
         self._check_opened(0, first[0], clock)
@@ -196,11 +196,11 @@ class Plans:
         return (yield self.everywhere(lambda: Look(ahead_ms, limit)))
 
     def sweep(self, *, dead_cap: int = 0, dead_age_ms: int = 0, lapse_cap: int = 0) -> Plan[list[Swept]]:
-        """End expired leases, remove dead letters above the caps (0 = none), clean up; one bounded step per shard."""
+        """End expired leases, remove dead letters above the caps (0 = no cap), clean up; one bounded step per shard."""
         return (yield self.everywhere(lambda: Sweep(dead_cap, dead_age_ms, lapse_cap)))
 
     def report_jump(self, shard: int, epoch: int, step_ms: int) -> Plan[int]:
-        """Record a step of the clock. Only the first report of an `epoch` counts. Returns the epoch after the call."""
+        """Record a step of the server's clock; only the first report in an `epoch` counts. Returns the epoch now."""
         return self.one(shard, ReportJump(epoch, step_ms))
 
     # From schedule to settle.
@@ -229,7 +229,7 @@ class Plans:
     ) -> Plan[Claim]:
         """Claim up to `limit` items that are due at min(store's now, `until_ms`), under a lease.
 
-        First the store recovers items whose lease ran out: they wait again, or die after `lapse_cap` times (0 = never).
+        First the store recovers items whose lease ran out: they wait again, or die the `lapse_cap`-th time (0 = never).
         A repeat with the same `token` gives the same batch.
         """
         return self.one(shard, ClaimDue(limit, lease_ms, until_ms, epoch, lapse_cap, token or new_token()))

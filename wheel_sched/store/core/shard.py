@@ -21,7 +21,7 @@ from wheel_sched.store.core.turns import Turns
 CLAMP_MS = 5_000  # a step back of up to this much counts as jitter and is ignored
 ANSWER_TTL_US = 60_000_000  # how long the first answer of a call is kept for repeats of the call
 ANSWERS_AT_MOST = (
-    100_000  # no reply gets lost in one process, so many calls need not keep the answers of a whole minute
+    100_000  # in one process no reply is lost, so the oldest answers may be dropped before their minute has ended
 )
 
 R = TypeVar("R")
@@ -70,7 +70,7 @@ class MemoryItem:
 
 
 class RoomState(Protocol):
-    """The state of a room in one shard of a store in memory. Its constructor adds the hooks of the room."""
+    """The state of a room (the code of one capability) in a shard in memory. Its constructor adds the room's hooks."""
 
     def __init__(self, shard: MemoryShard) -> None: ...
 
@@ -166,7 +166,7 @@ class MemoryShard:
         self.last_jump_ms = step_ms
 
     def forget_earlier(self) -> None:
-        """Let `end` write no marker for items put back so far: the caller gets their earliest due time anyway."""
+        """Let `end` write no marker for items that this call has put back: the answer has the earliest due time."""
         self._earlier_ms = None
 
     def end(self) -> bool:
@@ -224,7 +224,7 @@ class MemoryShard:
                     del self.refs[ref]
 
     def sequence(self) -> Iterator[int]:
-        """An endless iterator of one version, for all records of a call. Its first use raises the sequence number."""
+        """Yield the same version for ever, for all records of a call. The first use raises the sequence number."""
         self.seq += 1
         seq = self.seq
         while True:

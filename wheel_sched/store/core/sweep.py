@@ -26,7 +26,8 @@ class Swept:
 class Sweep(Operation[Swept]):
     """End expired leases, remove the oldest dead letters above `dead_cap` and those older than `dead_age_ms`.
 
-    Then call the hooks that rooms have added. One call does a bounded amount of work. A cap of 0 = unlimited.
+    Then call the hooks that other capabilities have added. One call does a bounded amount of work. A limit of 0 removes
+    no dead letters.
     """
 
     script = "sweep"

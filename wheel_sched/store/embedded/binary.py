@@ -57,7 +57,11 @@ def _platform_name() -> str:
 
 
 def python() -> str:
-    """The path of a Python interpreter. In programs that embed Python (uWSGI), `sys.executable` is not one."""
+    """The path of a Python interpreter. In programs that embed Python (uWSGI), `sys.executable` is not one.
+
+    Raises:
+        EmbeddedServerError: no interpreter was found.
+    """
     candidates = [Path(sys.executable or os.devnull), *(Path(sys.exec_prefix, "bin", n) for n in ("python3", "python"))]
     for candidate in candidates:
         if candidate.name.startswith(("python", "pypy")) and os.access(candidate, os.X_OK):

@@ -1,9 +1,9 @@
-"""The data folder: its files, its two locks, and the record of the server that lives in it.
+"""The data folder: its files, its two locks, and the record of the server that runs over it.
 
 - `EmbeddedServer.open` holds `open.lock`: of several processes that open at once, one starts the server and the others
   find it.
-- The server itself locks `server.pid` as long as it lives (see `supervisor`). "Locked" means "a server lives here", so
-  no process has to trust a pid.
+- The server itself locks `server.pid` as long as it runs (see `supervisor`). "Locked" means "a server runs over this
+  folder", so no process has to trust a pid.
 
 An explicit LOCK_UN releases a lock. To close the file is not enough: a child that another thread forks at this moment
 inherits the descriptor, and would keep the lock. flock is local: don't put the folder on a network file system.
@@ -34,7 +34,7 @@ ALTERNATIVES = "Use a server of your own (redis://...) or the memory store inste
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """The lines of `server.pid` below the pid, one value per line (as in PostgreSQL's postmaster.pid)."""
+    """The content of `server.pid`, one value per line (as in PostgreSQL's postmaster.pid). `port` None: no TCP port."""
 
     pid: int
     socket_path: Path
@@ -103,7 +103,7 @@ class DataFolder:
             os.close(fd)
 
     def occupied(self) -> bool:
-        """Whether a server lives here. Call it only inside `opening`: it locks `server.pid` for an instant."""
+        """Whether a server runs over the folder. Call this only in `opening`: it locks `server.pid` for an instant."""
         fd = os.open(self.pid_path, os.O_RDWR)
         try:
             if not _try_lock(fd):
@@ -114,11 +114,11 @@ class DataFolder:
             os.close(fd)
 
     def record(self) -> ServerRecord | None:
-        """The record of the server that lives here, None when it is not written yet. Valid only while `occupied`."""
+        """The record of the server over this folder; None when it is not written yet. Valid only while `occupied`."""
         return ServerRecord.parse(self.pid_path.read_text(encoding="utf-8", errors="surrogateescape"))
 
     def clear_record(self) -> None:
-        """Remove the record of a server that was killed with its supervisor. Call it only when no server lives here."""
+        """Remove the record of a server that was killed with its supervisor. Call it only when the server has ended."""
         self.pid_path.write_text("")
 
     def make_socket_path(self) -> Path:

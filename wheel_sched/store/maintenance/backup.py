@@ -70,7 +70,7 @@ def write_backup(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> BackupFile:
-    """Write the whole namespace to `path`. Only the owner can read the file. It appears there when it is complete.
+    """Write the whole namespace to `path`. The file appears there only when it is complete. Only its owner can read it.
 
     Args:
         store: the open store of the namespace.

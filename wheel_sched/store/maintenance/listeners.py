@@ -1,4 +1,4 @@
-"""Find the dispatchers of a namespace. They register nowhere, so the search wakes them and counts those that react.
+"""Find the dispatchers of a namespace. Not all announce themselves, so the search wakes them and counts the woken ones.
 
 A dispatcher blocks on the markers of its shards, on its own connection. A write to these markers ends exactly these
 reads. No dispatcher acts on the due time in this write, because it is in the year 9999.

@@ -224,7 +224,7 @@ class _Run:
             self._progress("lifted", self._moved)
 
     def _ensure_same(self, source: int, target: int, items: Sequence[Found]) -> None:
-        """Raise `ReshardRefused` if an id has other content in the target.
+        """Raise `ReshardRefused` if the item of an id has other content in the shard `target`.
 
         Equal content is no error: an interrupted run has put the item there.
         """

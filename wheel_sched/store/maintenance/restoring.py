@@ -1,6 +1,6 @@
 """Restore a backup after a check of its footer.
 
-Invariants: a file with a wrong footer is never restored. Items come back exactly as `backup` wrote them. An interrupted
+Invariants: a file with a wrong footer is never restored. Items are put back as `backup` wrote them. An interrupted
 restore can be resumed, because existing ids are not changed. Counters of earlier events start from 0. Cost: two reads
 of the file, and steps of at most 500 items or 8 MiB. The calls block.
 """

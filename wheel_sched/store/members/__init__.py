@@ -41,8 +41,8 @@ class Member:
     """What a process says about itself. Texts are cut to 250 characters, `topics` and `holds` to 100 entries.
 
     Args:
-        kind: what it is, such as "consumer", "retry-service", "celery-worker" or "scheduler".
-        name: its consumer group, node name or similar.
+        kind: the kind of the process, such as "consumer", "retry-service", "celery-worker" or "scheduler".
+        name: its name, such as a consumer group or a node name. Several members may have the same name.
         topics: the topics, queues or jobstores that it reads. Defaults to ().
         takes_in: the retry topics whose records it takes into the store. Defaults to (): none.
         retries_to: the retry topic to which it writes failed messages. Defaults to "": none.
@@ -152,12 +152,12 @@ class LiveMember:
 def announce_member(plans: Plans, member: Member, lease_ms: int, *, age_ms: int = 0) -> Plan[int]:
     """Announce a member, or announce it again with what it says now. Returns when its lease ends (epoch ms).
 
-    A repeat is safe. It replaces what the member said before.
+    A repeat is safe. Each announcement replaces the one before.
 
     Args:
         member: the member.
         lease_ms: how long it counts as live, from 1 ms to a day.
-        age_ms: how long it runs already. Defaults to 0. The store uses it when it does not know the member yet.
+        age_ms: how long ago the member started. Defaults to 0. The store uses it only if it does not know the member.
 
     Raises:
         Rejected: the id or the lease is malformed; nothing was stored.
@@ -217,7 +217,7 @@ class AsyncMembers(AsyncCapability):
 
 
 class MembersInMemory:
-    """The members of one shard of a store in memory: for each id the end of its lease, its start, its last call."""
+    """The members of one shard of a store in memory."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard

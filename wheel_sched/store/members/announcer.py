@@ -17,9 +17,9 @@ from wheel_sched.store.members import MAX_LEASE_MS, Member, Members
 logger = logger_of("wheel_sched.members")
 
 CONSUMER_EVERY_MS = 5_000
-"""How often a member announces itself if it asks a server every few seconds anyway."""
+"""How often (ms) a member announces itself if it calls a server every few seconds anyway."""
 DISPATCHER_EVERY_MS = 60_000
-"""How often a member with a dispatcher announces itself: as often as an idle dispatcher sweeps."""
+"""How often (ms) a member with a dispatcher announces itself: as often as an idle dispatcher sweeps."""
 
 _AGAIN_S = 5.0  # after a failure; sooner if the member announces itself more often
 _SLACK_MS = 5_000  # a late announcement does not end the lease
@@ -27,15 +27,15 @@ _LEAVE_S = 2.0  # how long `stop` waits
 
 
 def lease_for(every_ms: int) -> int:
-    """The lease of a member that announces itself every `every_ms`: it survives one announcement that fails."""
+    """The lease (ms) of a member that announces itself every `every_ms`. One failed announcement does not end it."""
     return min(2 * every_ms + _SLACK_MS, MAX_LEASE_MS)
 
 
 class MemberAnnouncer:
     """Announces a member until `stop`. The member leaves the list when the announcer stops, or when its lease ends.
 
-    Nothing waits for it, and no error reaches its caller: the first of several errors in a row is logged, and the
-    announcer tries again. Call `start` and `stop` from any thread, once each.
+    Announcing raises no error in the caller: the first of several errors in a row is logged, and the announcer tries
+    again. Call `start` and `stop` from any thread, once each.
 
     Args:
         store: returns the open delay store. It may raise while the store is away.
@@ -116,7 +116,10 @@ class MemberAnnouncer:
 
 
 def every_problem(name: str, value: object) -> str | None:
-    """What is wrong with a setting that says how often a member announces itself (ms); None if nothing is."""
+    """The error text if `value` is no valid period (ms) between announcements; None if it is valid.
+
+    `name` is the name of the setting in the error text.
+    """
     if type(value) is int and 0 <= value <= MAX_LEASE_MS // 2:
         return None
     return f"expected {name} to be 0 (never) or a whole number up to {MAX_LEASE_MS // 2}, got: {value!r}"

@@ -66,7 +66,7 @@ def lock_of(scope: str, key: bytes) -> str:
 
 
 def ref_of(lock: str) -> str:
-    """The ref that items of an ordered message carry."""
+    """The ref that the items of an ordered message have. It names the lock of the message's key."""
     return f"lock:{lock}"
 
 
@@ -111,7 +111,7 @@ class OrderedKeys(Capability):
         return self._paged(owner.scope, rows, lambda part: ParkItems(owner, cap, part))
 
     def look(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
-        """Whether each (lock, id base) is a head; see `LookAtHeads`."""
+        """Whether the message of each (lock, id base) is the head of its key; see `LookAtHeads`."""
         return self._by_scope(rows, LookAtHeads)
 
     def succeeded(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
@@ -129,7 +129,7 @@ class OrderedKeys(Capability):
     def closed(self, scope: str | None = None) -> Iterator[ClosedKey]:
         """The closed keys of a scope (None: of all scopes), in no particular order.
 
-        A key that changes during the listing may come twice.
+        A key that changes during the listing may be listed twice.
         """
         for shard in range(self.plans.shards) if scope is None else [shard_of(scope, self.plans.shards)]:
             cursor = "0"

@@ -138,7 +138,7 @@ class OrderingInMemory:
 
 @dataclass(slots=True)
 class OwnScope(Operation[ScopeOwnership]):
-    """Acquire or extend a scope; a lease of 0 releases it."""
+    """Acquire a scope or extend its lease; a lease of 0 releases the scope."""
 
     script = "key_lock"
     writes = False

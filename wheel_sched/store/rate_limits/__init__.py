@@ -46,9 +46,10 @@ class Limits:
 
 
 class Admitted(NamedTuple):
-    """For a destination: `granted` items may be released now, the others from `first_us` on, `step_us` apart.
+    """The answer for a destination: `granted` items may be released now; each further item must wait.
 
-    `first_us` is a time in microseconds since 1970. `why` says what the others wait for; "-": no item has to wait.
+    The first further item may be released at `first_us` (microseconds since 1970), the next ones `step_us` apart. `why`
+    says what they wait for; "-": no item has to wait.
     """
 
     granted: int
@@ -67,7 +68,7 @@ class Flow(NamedTuple):
 
 
 def admit_items(plans: Plans, topic: str, limits: Limits, wanted: Sequence[tuple[str, int]]) -> Plan[list[Admitted]]:
-    """Ask how many items of each (destination, count) may be released now, and when the others may."""
+    """Ask how many items of each (destination, count) may be released now, and when the remaining items may be."""
     return plans.one(shard_of(topic, plans.shards), Admit(topic, limits, wanted))
 
 
@@ -264,7 +265,7 @@ class Admit(Operation[list[Admitted]]):
         return Admitted(granted, first_us, interval_us, why if refused else "-")
 
     def _pass_circuit(self, shard: MemoryShard, destination: str, wanted: int) -> tuple[int, int, WhyNot]:
-        """How many items pass the circuit, the due time of the others in ms, and why the others have to wait."""
+        """How many items pass the circuit, the due time (ms) of the items that do not pass, and why these must wait."""
         limits = self.limits
         if not limits.trip_ppm:
             return wanted, 0, "-"

@@ -73,7 +73,7 @@ class Durability:
         return self.level in ("fsync", "replicated")
 
     def keeps(self, asked: Durability) -> bool:
-        """Whether this level includes the level `asked`. A disk does not replace a replica, nor a replica a disk."""
+        """Whether this level includes the level `asked`. Neither of `fsync` and `replicated` includes the other."""
         if asked.confirms:
             enough = self.replicas >= asked.replicas or asked.level != "replicated"
             return self.level == asked.level and enough

@@ -77,7 +77,7 @@ class EmbeddedBackend(RedisBackend):
             return True
 
     def _move_to(self, path: str) -> None:
-        """Use another socket path. The client stays the same object, because others use it too."""
+        """Use another socket path. The client stays the same object, because other objects refer to it."""
         pool: Any = self.client.connection_pool  # type: ignore[union-attr]  # never a cluster's
         pool.connection_kwargs["path"] = path
         pool.reset()
@@ -88,7 +88,7 @@ class EmbeddedBackend(RedisBackend):
 
 
 def _is_gone(reply: Any) -> bool:
-    """Whether the connection was lost or refused. A slow or loading server is not gone."""
+    """Whether a reply is an error that shows a lost or refused connection. A slow or loading server is not gone."""
     return isinstance(reply, redis.ConnectionError | OSError) and not isinstance(
         reply, redis.AuthenticationError | redis.BusyLoadingError | redis.TimeoutError | TimeoutError
     )

@@ -147,7 +147,7 @@ def lost(error: Exception) -> bool:
 
 
 def unsent(error: Exception) -> bool:
-    """Whether there was no connection to send anything on."""
+    """Whether the client had no connection to the server, so that it sent nothing."""
     if isinstance(error, redis.exceptions.RedisClusterException):  # no node, no slot
         return True
     return isinstance(error, (redis.ConnectionError, redis.TimeoutError)) and (
@@ -161,7 +161,7 @@ def moved(reply: Any) -> bool:
 
 
 def no_function(error: Exception) -> bool:
-    """Whether the server lacks our function library, as after a failover or a flush, or because it is new."""
+    """Whether the server lacks our function library, as after a failover or a flush, or on a new server."""
     return isinstance(error, redis.ResponseError) and "Function not found" in str(error)
 
 

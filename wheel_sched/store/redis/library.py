@@ -1,8 +1,8 @@
 """The scripts: one function library whose name contains the hash of its text, and the same scripts for EVALSHA.
 
-The scripts are the `*.lua` files of the rooms (see `wheel_sched.store.rooms`). The files `prelude*.lua` are the code
-that scripts share. Two releases with different scripts can use one server and one namespace at the same time: neither
-overwrites the functions of the other.
+The scripts are the `*.lua` files of the rooms, the folders of the store's capabilities (see `wheel_sched.store.rooms`).
+The files `prelude*.lua` are the code that scripts share. Two releases with different scripts can use one server and one
+namespace at the same time: neither overwrites the functions of the other.
 
 The first line of a script may be `#!lua flags=...`, as in Redis: `no-writes` for readers; `allow-oom` for scripts that
 also work on a full server, so that it can be emptied. A script without this line stores new data.

@@ -55,7 +55,7 @@ def close_writer_epoch(plans: Plans, fence: Fence) -> Plan[None]:
 
 
 class WriterFences(Capability):
-    """Stores the items of a writer's epoch once each, and closes epochs. A store refuses items of a closed epoch."""
+    """Stores the items of a writer's epoch once each, and closes epochs. In a closed epoch it stores nothing."""
 
     schedule = blocking(schedule_fenced)
     close_epoch = blocking(close_writer_epoch)

@@ -32,7 +32,7 @@ class MemberCases:
     """Tests of the members: announcing, leaving, the end of leases, and what is stored."""
 
     def test_a_member_is_listed_as_it_announced_itself(self, bench: Bench) -> None:
-        """Each field comes back. `since` is when the process started, `seen` when it announced itself last."""
+        """`live` returns each field of a member, its start (`since_ms`) and its last announcement (`seen_ms`)."""
         assert bench.members.live() == []
         began_ms = bench.now_ms
         assert bench.members.announce(CONSUMER, LEASE_MS, age_ms=400) == began_ms + LEASE_MS
@@ -55,7 +55,7 @@ class MemberCases:
         assert [found.member for found in bench.members.live()] == [SERVICE]
 
     def test_a_member_that_leaves_is_gone_at_once(self, bench: Bench) -> None:
-        """`leave` tells whether the member was there, so a repeat changes nothing. It can announce itself again."""
+        """`leave` returns whether the member was there. A member that announces itself again counts as new."""
         bench.members.announce(CONSUMER, LEASE_MS)
         assert [bench.members.leave("one"), bench.members.leave("one")] == [True, False]
         assert bench.members.live() == []
@@ -65,7 +65,7 @@ class MemberCases:
 
     @pytest.mark.parametrize("how", ["announcement", "sweep"])
     def test_dead_members_are_forgotten(self, bench: Bench, how: str) -> None:
-        """The next announcement of anybody, or the next sweep, removes them: a member that comes back is a new one."""
+        """Dead members are removed by the next announcement of any member or the next sweep, and then count as new."""
         bench.members.announce(CONSUMER, LEASE_MS)
         bench.clock.advance(LEASE_MS)
         if how == "sweep":
@@ -80,7 +80,7 @@ class MemberCases:
         assert found.since_ms == bench.now_ms
 
     def test_many_members_are_listed_page_by_page(self, bench: Bench) -> None:
-        """Half of the members have one lease end in common, so that a page ends between equal ones."""
+        """All 1,100 members are listed. Half of the leases end at the same time, and a page ends among these."""
         for number in range(1_100):
             bench.members.announce(Member("consumer", "g", id=f"m{number:04}"), LEASE_MS + max(0, number - 550))
         assert {found.member.id for found in bench.members.live()} == {f"m{number:04}" for number in range(1_100)}
@@ -94,7 +94,7 @@ class MemberCases:
         assert [len(page) for page in pages] == [20 if shard == SHARD else 0 for shard in range(3)]
 
     def test_names_may_be_hostile_and_long(self, bench: Bench) -> None:
-        """Any text comes back, cut to a bound, so that no member can fill the store."""
+        """Any text can be stored and read again. It is cut to 250 characters, so that no member can fill the store."""
         name = 'a\n:"\x1b[31m\ud800\u202e' + "x" * 10_000
         bench.members.announce(
             Member(name, name, topics=(name,) * 1_000, holds={name: 1}, host=name, id="h\x1b"), LEASE_MS
@@ -107,7 +107,7 @@ class MemberCases:
 
     @pytest.mark.parametrize("lease_ms", [0, -1, 86_400_001, 1.5])
     def test_a_lease_has_bounds(self, bench: Bench, lease_ms: int) -> None:
-        """A lease without an end would keep a dead member for ever. Nothing is stored."""
+        """A lease that is no whole number of ms from 1 to a day is refused, and nothing is stored."""
         with pytest.raises(Rejected, match="lease_ms"):
             bench.members.announce(CONSUMER, lease_ms)
         assert bench.members.live() == []

@@ -24,8 +24,8 @@ def announcer_of(
         connection: the connection of the jobstore. The announcer uses it while it is open, and never opens it.
         scheduler: the scheduler; None: nothing is announced, because nobody runs the jobs.
         alias: the alias of the jobstore.
-        in_flight: what the process holds; its length is announced.
-        every_s: how often, in seconds. 0: never.
+        in_flight: the jobs that the jobstore has claimed and not settled; their number is announced.
+        every_s: how often the scheduler is announced, in seconds. 0: never.
     """
     member = this_process("scheduler", alias, topics=(alias,))
 

@@ -30,8 +30,10 @@ def until(found: Callable[[], list[LiveMember]], condition: Callable[[list[LiveM
 
 @pytest.mark.parametrize("kind", [WheelBackgroundScheduler, BackgroundScheduler])
 def test_a_scheduler_is_listed_while_it_runs(shared: DelayStore, kind: type) -> None:
-    """Its entry has the alias of the jobstore and its claims. It leaves the list at the shutdown. A scheduler that is
-    paused releases nothing."""
+    """A running scheduler is listed with the alias of its jobstore and the number of its claimed jobs.
+
+    While it is paused, its entry says that it releases nothing. The shutdown removes it from the list.
+    """
     live = Members(shared).live
     scheduler = kind(jobstores={"jobs": RedisWheelJobStore(store=shared, allow=[__name__], announce_s=0.02)})
     scheduler.start()
@@ -48,7 +50,7 @@ def test_a_scheduler_is_listed_while_it_runs(shared: DelayStore, kind: type) -> 
 
 
 def test_one_setting_switches_it_off(shared: DelayStore) -> None:
-    """With `announce_s=0` no thread is started and no call is made."""
+    """With `announce_s=0` a running scheduler announces nothing."""
     jobstore = RedisWheelJobStore(store=shared, allow=[__name__], announce_s=0)
     scheduler = BackgroundScheduler(jobstores={"default": jobstore})
     scheduler.start()
@@ -58,7 +60,7 @@ def test_one_setting_switches_it_off(shared: DelayStore) -> None:
 
 
 def test_a_jobstore_without_a_scheduler_is_no_member(shared: DelayStore) -> None:
-    """Programs that only add or list jobs start a jobstore without a scheduler. They run nothing."""
+    """A program that only adds or lists jobs starts a jobstore without a scheduler, and is not listed."""
     jobstore = RedisWheelJobStore(store=shared, allow=[__name__], announce_s=0.02)
     jobstore.start(None, "default")
     time.sleep(0.1)  # longer than an announcement would take
@@ -68,6 +70,6 @@ def test_a_jobstore_without_a_scheduler_is_no_member(shared: DelayStore) -> None
 
 @pytest.mark.parametrize("announce_s", [-1, 86_400, "often"])
 def test_a_wrong_period_is_refused(announce_s: float) -> None:
-    """The error names the setting."""
+    """A period that is negative, a day long or no number is refused. The error names the setting."""
     with pytest.raises(ConfigError, match="announce_s"):
         RedisWheelJobStore("redis://127.0.0.1:1", announce_s=announce_s)

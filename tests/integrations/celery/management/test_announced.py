@@ -28,7 +28,7 @@ def until(found: Callable[[], list[LiveMember]], count: int) -> list[LiveMember]
 
 
 def test_a_worker_is_listed_while_it_runs(app: Celery) -> None:
-    """Its entry has its node name, its queues and what it holds. It leaves the list when it stops."""
+    """A running worker is listed with its node name, its queues and its counts of tasks, until it stops."""
     live = Members(app.wheel.store).live
     worker: Any = SimpleNamespace(app=app, hostname="w1@here", wheel_dispatcher=None)
     step = AnnounceStep(worker)
@@ -51,7 +51,7 @@ def test_a_worker_is_listed_while_it_runs(app: Celery) -> None:
 
 
 def test_a_worker_that_dispatches_nothing_says_so(other_app: Callable[..., Celery], redis_url: str, name: str) -> None:
-    """`doctor` must not take it for the dispatcher of overdue tasks."""
+    """A worker with `dispatch=False` announces that it releases nothing, so `doctor` expects no releases from it."""
     app = other_app(redis_url, name, dispatch=False)
     worker: Any = SimpleNamespace(app=app, hostname="w1@here")
     step = AnnounceStep(worker)
@@ -67,7 +67,7 @@ def test_a_worker_that_dispatches_nothing_says_so(other_app: Callable[..., Celer
 def test_one_setting_switches_it_off(
     other_app: Callable[..., Celery], redis_url: str, name: str, settings: dict[str, Any]
 ) -> None:
-    """The step is then no part of the worker."""
+    """With `announce` 0, in seconds or as a duration, a worker does not include the step that announces."""
     app = other_app(redis_url, name, **settings)
     worker: Any = SimpleNamespace(app=app)
     assert not AnnounceStep(worker).include_if(worker)
@@ -75,7 +75,7 @@ def test_one_setting_switches_it_off(
 
 
 def test_without_a_store_there_is_nothing_to_announce_in() -> None:
-    """With `url=None` the integration is only a better timer."""
+    """With `url=None` the integration has no store, so a worker does not include the step that announces."""
     app = Celery("bare", broker="memory://", set_as_current=False)
     install(app, None, None)
     worker: Any = SimpleNamespace(app=app)
@@ -85,7 +85,7 @@ def test_without_a_store_there_is_nothing_to_announce_in() -> None:
 
 @pytest.mark.parametrize("announce", ["often", -1, 86_400])
 def test_a_wrong_period_is_refused(other_app: Callable[..., Celery], redis_url: str, name: str, announce: Any) -> None:
-    """The error names the setting."""
+    """A period that is negative, a day long or no duration is refused. The error names the setting."""
     app = other_app(redis_url, name, announce=announce)
     with pytest.raises(ConfigError, match="announce"):
         _ = app.wheel.settings
