@@ -218,11 +218,11 @@ class LogReader(Protocol):
         ...
 
     def rewind(self, source: str, position: int | None) -> None:
-        """Read a source again from `position`; None: from where this member began to read it."""
+        """Read the partition `source` again from `position`; None: from where this member began to read it."""
         ...
 
     def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
-        """The next records of one partition. Waits up to `timeout_ms`; None if there was none."""
+        """The next records of one partition; None if none came. Waits up to `timeout_ms` for them."""
         ...
 
     def done(self, part: LogBatch) -> None:
@@ -304,7 +304,7 @@ class OriginalsBroker(Protocol):
     """A log broker that can read single records again. Messages that are stored without their payloads need this."""
 
     def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
-        """The payload of each reference, or why it cannot be read. If the failure is not transient, do not repeat."""
+        """The payload of each reference, or why it cannot be read. Repeat the call only for transient failures."""
         ...
 
 

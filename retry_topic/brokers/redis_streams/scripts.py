@@ -79,9 +79,9 @@ def beat(client: redis.Redis, stream: str, group: str, consumer: str, idle_ms: i
 def publish_once(
     connections: Connections, stream: str, mark: str, create_topics: bool, window_ms: int, fields: Sequence[bytes]
 ) -> bytes:
-    """Append an entry, and keep its id in the key `mark` for `window_ms`. Does nothing if `mark` has an earlier entry.
+    """Append an entry, and keep its id in the key `mark` for `window_ms`. If `mark` names an earlier entry, do nothing.
 
-    Returns `done`, `unknown` (there is no such stream) or an error's text.
+    Returns `done` (also if nothing was done), `unknown` (there is no such stream) or an error's text.
     """
     args = ["" if create_topics else "NOMKSTREAM", window_ms, *fields]
     answer: bytes = _write(connections, "publish_once", [stream, mark], args)
