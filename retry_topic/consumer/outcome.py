@@ -9,7 +9,7 @@
 |---|---|
 | returns None or `Ack` | is acknowledged |
 | returns `Retry`, or raises | becomes a record in the group's retry topic; the policy decides when it comes back |
-| returns `DeadLetter` | becomes such a record too, with the verdict "dead" |
+| returns `DeadLetter` | becomes a record in the retry topic as well, with the verdict "dead" |
 | is not called: the message has killed too many consumers, or has expired | as with `DeadLetter` |
 
 The handler needs no exception to ask for a retry. Each failed attempt is one line in the log. Apart from logging,

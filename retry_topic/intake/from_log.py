@@ -120,7 +120,8 @@ class IntakeFromLog(Transport):
         return self._end_in_flight(until_available)[0]
 
     def positions(self, sources: Sequence[str]) -> list[int | None]:
-        """The positions up to which the store has taken in these sources; None if it has nothing of the source."""
+        """The positions up to which the store has taken in these sources; None for a source that the store does not
+        know."""
         return self._intake.positions(sources)
 
     def look_back(self, reader: LogReader, until_available: UntilAvailable) -> None:

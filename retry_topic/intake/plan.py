@@ -346,7 +346,7 @@ def make_way(one: Decided, found: Found | None, rules: Rules) -> bool:
 def give_another_id(one: Decided, rules: Rules) -> None:
     """Give the record an id made of its place in the retry topic. If that is its id already, give it a random id.
 
-    The id of its place can be another message's, because a forger can compute it.
+    The id made of the place can be another message's, because a forger can compute it.
     """
     own_id = one.record.own_id
     if one.state.id == own_id:

@@ -228,7 +228,8 @@ class Templates:
 
     @property
     def seen(self) -> int:
-        """How many lists of header names and kinds of records the intake remembers having seen: one sum of both."""
+        """The number of lists of header names plus the number of kinds of records that the intake remembers to have
+        seen."""
         return len(self._seen)
 
     def prepare(self, delivery: Delivery, now_ms: int) -> Prepared | None:
@@ -307,7 +308,7 @@ def _pieces(
 
 
 def _failed_attempts(known: _Names, values: Sequence[bytes], template: Template, decision: RetryDecision) -> bytes:
-    """The header about the failed attempts, with the one that was decided."""
+    """The value of the header about the failed attempts, with a line for the attempt that failed now."""
     line = line_of(
         template.attempt,
         decision.why.now_ms if known.failed_at is None else int(values[known.failed_at]),

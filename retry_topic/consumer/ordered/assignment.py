@@ -132,7 +132,7 @@ class PartitionAssignment:
         self._holding = self._thread(lambda: self._hold(epoch), "hold", self._over)
 
     def begin_when_free(self) -> None:
-        """Begin in a thread, as soon as this reader could acquire the scope. Deliveries that come earlier wait."""
+        """Begin in a thread, as soon as this reader has acquired the scope. Deliveries that come earlier wait."""
 
         def wait_and_hold() -> None:
             epoch = self._own()
@@ -178,7 +178,8 @@ class PartitionAssignment:
         return empty
 
     def leave(self) -> None:
-        """Give up the scope, so that another reader can own it now. If that fails, it is free when the lease ends."""
+        """Give up the scope, so that another reader can own it now. If the call fails, the scope is free when the lease
+        ends."""
         self._over.set()
         with contextlib.suppress(StoreError):
             self._locks.release(self._scope, self._holder)

@@ -70,7 +70,7 @@ class KeyQueues(SettlerThread):
             the lease.
         topic_id: the permanent id of the topic, for the ids of its messages. Defaults to the topic's name.
         topics: the group's own topics. Defaults to those named after it.
-        failure_log: gets each message that cannot be parked. Defaults to one without a hook.
+        failure_log: gets each message that cannot be parked. Defaults to a log that calls no `on_failure` hook.
     """
 
     def __init__(

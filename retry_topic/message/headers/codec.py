@@ -1,4 +1,4 @@
-"""Retry headers <-> `RetryState`, and the changes to a message's headers on its way.
+"""Converts retry headers to a `RetryState` and back, and changes the headers of messages that are sent or stored.
 
 Invariants: `read(write(h, state)) == state` for every state within its bounds. `read` never raises, whatever the bytes.
 `write` keeps all other headers, in order, writes each of ours at most once, and keeps ours within `MAX_TOTAL_BYTES`, so

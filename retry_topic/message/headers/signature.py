@@ -1,9 +1,9 @@
 """Signatures: an optional HMAC-SHA256 over all headers that decide about a message, so that only holders of the secret
 can write them.
 
-It covers the id, the group, the topic, partition and offset of the first failure, the attempt, the time of the first
-failure, the replays, the ordering key, the publishing time, and payload and key. So a signature fits one attempt of one
-message in one group, and nothing else: not another payload, not another topic whose policy may allow more.
+A signature covers the id, the group, the topic, partition and offset of the first failure, the attempt, the time of the
+first failure, the replays, the ordering key, the publishing time, and payload and key. So a signature fits one attempt
+of one message in one group, and nothing else: not another payload, not another topic whose policy may allow more.
 
 Without a secret, every client that can write to the topic can restart a count. With a secret, a record whose signature
 is absent or wrong is `unsigned`, and its headers decide nothing. Its id is made of payload and key (`content_id`). The
