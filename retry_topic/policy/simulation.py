@@ -1,7 +1,8 @@
 """Simulates a policy: many messages fail again and again with the same error, on a virtual clock.
 
 Handlers take no time here, so elapsed time is waiting time only. Cost: attempts x samples decisions (a few microseconds
-each); nothing sleeps. Pure: the caller gives the random generator, and the same seed gives the same numbers.
+each); nothing sleeps. The functions are pure: the caller gives the random generator, and the same seed gives the same
+numbers.
 """
 
 from __future__ import annotations
