@@ -52,7 +52,8 @@ class UntakenRetries:
 
     @property
     def fix(self) -> str:
-        """Advice for the user: start the service. If one should run, look at its log first."""
+        """Advice for the user: start the service. If a live service should read the topic, look at that service's log
+        first."""
         start = start_service(self.group, self.topic)
         return f"see the log of {self.announced}; if it has died, {start}" if self.announced else start
 

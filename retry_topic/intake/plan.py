@@ -358,5 +358,6 @@ def give_another_id(one: Decided, rules: Rules) -> None:
 
 
 def records_of(entries: Sequence[IntakeRecord | Decided | Prepared]) -> list[Work]:
-    """The records of the entries, to decide them again. Known failures stay known."""
+    """The records of the entries, to decide them again. Entries whose failure is already known are returned
+    unchanged."""
     return [one if isinstance(one, IntakeRecord) or one.duplicate else one.record for one in entries]

@@ -150,7 +150,7 @@ def decode_body(body: bytes) -> Message:
 
 
 def _stored_fields(message: Message) -> list[bytes]:
-    """The pieces of a body: as `to_fields`, with the traceback as the note at the end."""
+    """The fields and values of a body: those of `to_fields`, but with the traceback as the note at the end."""
     traceback = message.header(TRACEBACK)
     if traceback is None:
         return to_fields(message)

@@ -50,7 +50,7 @@ class Reference:
 
 
 def digest_of(value: bytes) -> str:
-    """128 bits of BLAKE2b, in hex."""
+    """The hash of a payload: 128 bits of BLAKE2b, in hex."""
     return blake2b(value, digest_size=16).hexdigest()
 
 

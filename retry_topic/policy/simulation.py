@@ -23,7 +23,7 @@ MAX_DECISIONS = 10_000_000  # about a minute; more is a typing error
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Four points of a distribution, in ms. Nearest rank: each point is a value that occurred."""
+    """Four points of a distribution, in ms. Each point is a value that occurred (nearest rank)."""
 
     min_ms: int
     p50_ms: int

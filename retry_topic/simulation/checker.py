@@ -115,7 +115,7 @@ def _letters(run: RetryWorld) -> dict[int, list[str]]:
 
 
 def _number_in(item_id: str) -> int:
-    """The message number in an item's id. The id begins with m<number>; otherwise the result is -1."""
+    """The message number in an item's id m<number>...; -1 for other ids."""
     found = re.match(r"m(\d+)", item_id)
     return int(found[1]) if found else -1
 

@@ -114,7 +114,8 @@ class KafkaLog:
         return f"<KafkaLog {self._topic} partitions={sorted(self._parts)}>"
 
     def expected(self) -> dict[str, int]:
-        """For each partition with a known position: the position of its next batch, by source."""
+        """The position of each partition's next batch, if it is known, by source (the store's name of the
+        partition)."""
         return {part.source: part.expected for part in self._parts.values() if part.expected is not None}
 
     def rewind(self, source: str, position: int | None) -> None:

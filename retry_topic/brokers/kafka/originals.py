@@ -37,7 +37,7 @@ Original = bytes | PublishFailure
 
 
 class Originals:
-    """Reads single records again. Any thread may call; one call runs at a time.
+    """Reads single records by topic, partition and offset. Any thread may call; one call runs at a time.
 
     Args:
         settings: librdkafka's settings of the broker.

@@ -145,7 +145,7 @@ class Placing:
         if known is None:
             return self._look(topic, self._topology.partitions(topic))
         if time.monotonic() - known.looked_s > _AGAIN_S:
-            known.looked_s = time.monotonic()  # once
+            known.looked_s = time.monotonic()  # before the thread starts, so that only one thread looks
             threading.Thread(target=self._look_again, args=(topic,), name="kafka-placing", daemon=True).start()
         return known
 

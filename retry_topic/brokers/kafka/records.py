@@ -21,7 +21,7 @@ _known: set[str] = set()  # names that need no decoding; the same names occur in
 
 
 def to_record(message: Message) -> tuple[bytes | None, list[tuple[str, bytes]]]:
-    """The value and the headers with which Kafka stores a message."""
+    """The value (None for a tombstone) and the headers with which Kafka stores a message."""
     headers = [(_escape(name), content) for name, content in message.headers]
     if not message.value and any(name == TOMBSTONE for name, _ in headers):
         return None, [pair for pair in headers if pair[0] != TOMBSTONE]

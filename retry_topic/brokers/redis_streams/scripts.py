@@ -89,7 +89,8 @@ def publish_once(
 
 
 def forward(connections: Connections, group: str, create_topics: bool, moves: Sequence[Move]) -> list[bytes]:
-    """Publish and settle each move. Returns for each: `done`, `unknown` (no such stream) or an error's text."""
+    """Publish the entry and settle the delivery of each move. Returns for each move: `done`, `unknown` (no such stream)
+    or an error's text."""
     index: dict[str, int] = {}
     args: list[str | bytes | int] = [group, "" if create_topics else "NOMKSTREAM"]
     for source, entry_id, target, fields in moves:

@@ -3,8 +3,8 @@
 When a message fails, `KeyQueues` closes its key in the store, and only then settles the message or continues with the
 key. The messages behind it, and all later ones of the key, are parked in the store until the retry has succeeded or is
 given up. When the reader becomes the owner of the partition's keys, it reads from the store which keys are closed. From
-then on `KeyQueues` knows them, because only the owner can close a key. So a message of an open key needs no call to the
-store.
+then on `KeyQueues` knows the closed keys, because only the owner can close a key. So a message of an open key needs no
+call to the store.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class KeyQueues(SettlerThread):
     def _rows(
         self, queue: KeyQueue, waiting: Iterable[tuple[Delivery, RetryState]], *, bodies: bool = True
     ) -> tuple[list[tuple[str, str, bool, Item]], Rejected | None]:
-        """The rows that park these messages, up to the first one that cannot be parked; and why it cannot, or None.
+        """The rows for a call of `park`, up to the first message that cannot be parked; and why it cannot, or None.
 
         `bodies`: False leaves the items' bodies empty.
         """

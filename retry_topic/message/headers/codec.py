@@ -50,7 +50,7 @@ _Reading = Callable[[bytes], tuple[Any, str | None]]
 
 
 def _reading(field: Field) -> tuple[_Reading, _Reading]:
-    """Two decoders of a field: for short values, with a cache if many messages have the same value; for long values."""
+    """Two decoders of a field: for short and for long values. The first has a cache if many messages share a value."""
     plain = partial(decode, field)
     return (lru_cache(maxsize=1024)(plain) if field.shared else plain), plain
 

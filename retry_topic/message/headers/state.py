@@ -151,7 +151,7 @@ class RetryState:
 
     @property
     def id_base(self) -> str:
-        """The message id base, with which the store's ids of all attempts begin. Each replay has a new one."""
+        """The message id base, with which the store's ids of all attempts begin. Each replay has a new base."""
         return f"{self.known_as}r{self.replays}" if self.replays else self.known_as
 
     @property
