@@ -208,7 +208,7 @@ PositionsOf = Callable[[Sequence[str]], Sequence[int | None]]
 
 
 class LogReader(Protocol):
-    """A group member that stores no positions. The code that uses it stores them, together with the records' results.
+    """A group member that stores no positions. Its caller stores them, together with the records' results.
 
     Only one thread may use it.
     """
@@ -398,7 +398,7 @@ def joining(topics: Sequence[str], group: str, idle_ms: int) -> tuple[str, ...]:
     """Check the arguments of `Broker.consumer`. Returns the topics in the order given, without repetitions.
 
     Raises:
-        ConfigError: with all problems of the arguments.
+        ConfigError: lists all problems of the arguments.
     """
     problems = []
     names = () if isinstance(topics, str | bytes) else tuple(dict.fromkeys(topics))

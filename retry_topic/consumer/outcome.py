@@ -55,7 +55,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Deliver the message again. This counts as an attempt, and the policy's caps hold.
+    """Deliver the message again. The present attempt counts as failed, and the policy's caps hold.
 
     Args:
         after: the delay in seconds or as a timedelta, at most the policy's `retry_after_max`. Defaults to None: the

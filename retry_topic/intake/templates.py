@@ -139,8 +139,8 @@ class Prepared:
 class _Names:
     """The header names of some records, and what the values under each name are for.
 
-    Records with equal values of the shared names use one template. The other values, such as id and times, are
-    different in each record, so the template has gaps for them.
+    Records use one template if they have the same values under the names that decide, such as topic and attempt. The
+    other values, such as id and times, are different in each record, so the template has gaps for them.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:

@@ -98,7 +98,7 @@ class OwnedShards:
         """Handle a failed call.
 
         If the epoch was stale, the next call asks the store who owns the shard. If the store did not answer, it may
-        have lost writes. So before the next claim from each owned shard, its open claims are checked again.
+        have lost writes. So before the next claim from each owned shard, the shard's open claims are checked again.
         """
         self._claiming.pop(call.operation.token, None)
         if isinstance(error, StaleEpoch):

@@ -1,4 +1,4 @@
-"""Messages as Kafka records and back, byte for byte.
+"""Converts messages to Kafka records and back, byte for byte.
 
 Kafka has null values; messages have none. A record without a value (a tombstone) is read as an empty value with the
 header `kafka-tombstone`. When it is produced, it becomes a tombstone again. Header names are C strings in librdkafka.

@@ -1,4 +1,4 @@
-"""RedisStreamsBroker: topics as Redis or Valkey streams. `consumer` reads, `publisher` writes.
+"""RedisStreamsBroker: topics as Redis or Valkey streams. The module `consumer` reads, and `publisher` writes.
 
 Retention: XACK alone settles a delivery. Deleting the entry (XDEL), or a length limit at XADD, would take the entry
 from groups that have not read it. With `maxlen` the consumers trim a topic to about that length. They drop the oldest

@@ -5,8 +5,8 @@ module treats that topic as one partition.
 
 The assignment holds the deliveries that were read and are not settled, and renews them at the broker. Under a lease in
 the store, it owns the *scope*: the name under which the store keeps the locks of the partition's keys. The next owner
-of the scope gets a greater epoch. Then the store refuses all later calls of this owner. So the order does not depend on
-how soon a reader notices that it has lost the partition.
+of the scope gets a greater epoch. Then the store refuses all later calls of the former owner. So the order does not
+depend on how soon a reader notices that it has lost the partition.
 
 A key is *closed* while a failed message of it waits for its retry: later messages of the key are parked. When the
 reader owns the scope, it reads from the store which keys are closed. Deliveries that come earlier wait until then.

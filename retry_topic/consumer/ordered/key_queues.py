@@ -236,9 +236,9 @@ class KeyQueues(SettlerThread):
     def _park_answers(self, queue: KeyQueue) -> Iterator[Outcome]:
         """Ask the store to park the messages of a queue. Yields the store's answer for each message, in order.
 
-        When the cap is reached, only the end of the head makes room. The head can be further back in this queue: the
-        broker can deliver it again, behind messages that have ended. So this method then asks about the remaining
-        messages as well, with a cap of 0. The store parks none of them, but says which one is the head.
+        When the cap is reached, no further message is parked before the head has ended. The head can be further back in
+        this queue: the broker can deliver it again, behind messages that have ended. So this method then asks about the
+        remaining messages as well, with a cap of 0. The store parks none of them, but says which one is the head.
         """
         waiting = list(queue.waiting)
         rows, problem = self._rows(queue, waiting[:_PARKED_AT_ONCE])

@@ -70,7 +70,7 @@ class IntakeReport:
         records: records that were read.
         waiting: of the records, messages that now wait for their next attempt.
         dead: of the records, messages that became dead letters.
-        repeated: of the records, failures that the store already had from another record.
+        repeated: of the records, failures that the store already knew.
         partitions: the progress of each partition.
     """
 
