@@ -174,7 +174,8 @@ class Connection:
     def prepare_topic(self, topic: str) -> None:
         """Check the topic of a message that the store sends later. If publishing may create topics, create it now.
 
-        The server's script that sends the message would create the stream, but would not add it to the list of topics.
+        The server's script that sends the message would create the stream, but would not add the topic to the list of
+        topics.
         """
         self.check_topic(topic)
         if topic in self._topics:

@@ -1,4 +1,4 @@
-"""The retry service of a consumer group: the intake on one side, a dispatcher on the other.
+"""The retry service of a consumer group: an intake that stores failed messages, and a dispatcher that sends them again.
 
     group.retry ─► intake ─► delay store ─► dispatcher ─► group.redelivery (or the origin)
                         └──► dead letters and group.dead
@@ -220,9 +220,9 @@ class RetryService:
         )
 
     def _warn_of_timeouts(self) -> None:
-        """Warn unless the transaction timeout is longer than the lease, and the lease longer than the delivery timeout.
+        """Warn if the timeouts are not in this order: transaction timeout > lease > delivery timeout.
 
-        The service starts in any case. With other timeouts, too, no message is delivered twice, because one transaction
+        The service starts in any case. Even in another order, no message is delivered twice, because one transaction
         holds the messages of a claim and the claim's number. But another process may take a claim back while this
         process sends it. Then its messages are sent later.
         """

@@ -115,7 +115,7 @@ class MessageCases(_Cases):
         assert receive(self.member(broker, topic), 1)[0].message.value == value
 
     def test_an_unknown_topic_fails_alone(self, broker: Broker) -> None:
-        """One message of a batch is for an absent topic: it alone fails, permanently. The others are published."""
+        """One message of a batch is for an absent topic. It alone fails, permanently; all others are published."""
         topic, absent = fresh_topic(broker), absent_topic()
         answers = broker.publish([Message(topic, b"a"), Message(absent, b"b"), Message(topic, b"c")])
         assert [answer is None for answer in answers] == [True, False, True]
@@ -127,7 +127,7 @@ class MessageCases(_Cases):
         assert absent not in broker.topics()
 
     def test_what_is_published_once_may_be_repeated(self, broker: Broker) -> None:
-        """With an `OnceBroker`, a topic gets one record per id and window. A refused message does not use up its id."""
+        """An `OnceBroker` publishes a repeated id once per topic and time window. A refused message does not count."""
         if not isinstance(broker, OnceBroker):
             return
         one, other = fresh_topic(broker), fresh_topic(broker)
@@ -321,7 +321,7 @@ class GroupCases(_Cases):
         assert len(reader.poll(2, 100)) <= (0 if self.exact_forward else 1)
 
     def test_a_failed_forward_leaves_its_delivery_unsettled(self, broker: Broker) -> None:
-        """A member forwards two deliveries, one to an absent topic. Only this one stays unsettled and comes back."""
+        """A delivery that is forwarded to an absent topic comes back. Another one of the same call is published."""
         source, target = fresh_topic(broker), fresh_topic(broker)
         consumer, reader = self.member(broker, source), self.member(broker, target)
         publish(broker, Message(source, b"to nowhere"), Message(source, b"fine"))

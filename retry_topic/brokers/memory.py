@@ -6,9 +6,9 @@ and a poll does not scan all records in flight.
 
 Cost: about 0.3 us per published message (one append; a batch takes the lock once). A poll costs time in proportion to
 its deliveries and to the expired leases.
-Threads: any thread may call any method. One lock guards the broker; of the user's functions, only the clocks run under
-it. Time: `monotonic_ms` decides when an unsettled delivery is handed out again, and may be a virtual clock. But `poll`
-waits in real time, because a virtual clock would not wake it.
+Threads: any thread may call any method. One lock guards the broker. Of the user's functions, the broker calls only the
+clocks while it holds the lock. Time: `monotonic_ms` decides when an unsettled delivery is handed out again, and may be
+a virtual clock. But `poll` waits in real time, because a virtual clock would not wake it.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ PositionsOf = Callable[[Sequence[str]], Sequence[int | None]]
 
 
 class LogReader(Protocol):
-    """A group member that stores no positions. The code that uses it stores them, together with the records' results.
+    """A group member that stores no positions. Its caller stores them, together with the records' results.
 
     Only one thread may use it.
     """
@@ -218,11 +218,11 @@ class LogReader(Protocol):
         ...
 
     def rewind(self, source: str, position: int | None) -> None:
-        """Read a source again from `position`; None: from where this member began to read it."""
+        """Read the partition `source` again from `position`; None: from where this member began to read it."""
         ...
 
     def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
-        """The next records of one partition. Waits up to `timeout_ms`; None if there was none."""
+        """The next records of one partition; None if none came. Waits up to `timeout_ms` for them."""
         ...
 
     def done(self, part: LogBatch) -> None:
@@ -304,7 +304,7 @@ class OriginalsBroker(Protocol):
     """A log broker that can read single records again. Messages that are stored without their payloads need this."""
 
     def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
-        """The payload of each reference, or why it cannot be read. If the failure is not transient, do not repeat."""
+        """The payload of each reference, or why it cannot be read. Repeat the call only for transient failures."""
         ...
 
 
@@ -398,7 +398,7 @@ def joining(topics: Sequence[str], group: str, idle_ms: int) -> tuple[str, ...]:
     """Check the arguments of `Broker.consumer`. Returns the topics in the order given, without repetitions.
 
     Raises:
-        ConfigError: with all problems of the arguments.
+        ConfigError: lists all problems of the arguments.
     """
     problems = []
     names = () if isinstance(topics, str | bytes) else tuple(dict.fromkeys(topics))

@@ -237,9 +237,10 @@ def delete(request: ChangeRequest) -> int:
 def alter(
     connection: Connection, members: Sequence[SelectedMessage], alteration: Callable[[SelectedMessage, int], Alteration]
 ) -> list[Outcome]:
-    """Change each member as `alteration(member, place)` says, where `place` is its index in `members`.
+    """Change each message in `members` as `alteration(member, place)` says; `place` is the message's index in
+    `members`.
 
-    Returns one outcome for each member, in another order than that of the members.
+    Returns one outcome for each message, but not in the order of `members`.
     """
     by_route: dict[str | None, list[Alteration]] = {}
     for place, member in enumerate(members):

@@ -69,7 +69,7 @@ def retries(target: ExaminedTarget, loaded: Loaded) -> Finding:
 
 
 def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
-    """Retries that no service reads, for `stats`.
+    """The part of `wheel-sched stats` about retries that no service reads.
 
     An error of the broker is only printed as a note, so that `stats` can still show its other parts.
     """

@@ -1,4 +1,5 @@
-"""Options for groups whose topics are not named after the group. A missing option gets the setting of the same name."""
+"""Options for groups whose topics are not named after the group. A setting of the same name replaces a missing
+option."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def opened_connection(settings: RetrySettings, *, create: bool = False) -> Itera
 
     with contextlib.ExitStack() as stack:
         broker: Broker | None = None
-        if settings.kafka is not None:  # before anything is created: its settings can be wrong
+        if settings.kafka is not None:  # before anything is created: Kafka's settings can be wrong
             broker = stack.enter_context(contextlib.closing(kafka_broker(settings)))
         store = stack.enter_context(opened(settings, create=create))
         if broker is None:

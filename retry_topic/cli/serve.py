@@ -146,7 +146,7 @@ def serve(
         announce_ms=announce * 1000,
     )
     if settings.kafka is not None:
-        kafka_broker(settings).close()  # before a server is started: its settings can be wrong
+        kafka_broker(settings).close()  # before a server is started: Kafka's settings can be wrong
     with contextlib.ExitStack() as running:
         server = _embedded(settings)
         if server is not None:

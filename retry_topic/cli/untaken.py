@@ -1,10 +1,10 @@
 """Finds failed messages that no retry service reads: they are in a retry topic, and the store does not know them.
 
 `stats`, `list` and `doctor` report them for topics that are Redis streams. For topics on Kafka these commands point to
-`wheel-sched kafka lag`, which shows how far the intake of each group is. On both, `stats` and `doctor` also report
-groups whose live consumers have no live service. A topic counts as a retry topic when its name
-ends with `.retry`, or when its oldest record was written by a consumer for a retry service. The cost is a few small
-commands for each topic. Nothing is changed.
+`wheel-sched kafka lag`, which shows how far the intake of each group is. For both kinds of topics, `stats` and `doctor`
+also report groups whose live consumers have no live service. A topic counts as a retry topic when its name ends with
+`.retry`, or when its oldest record was written by a consumer for a retry service. The cost is a few small commands for
+each topic. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class UntakenRetries:
 
     @property
     def fix(self) -> str:
-        """Advice for the user: start the service. If one should run, look at its log first."""
+        """Advice for the user: start the service. If a live service should read the topic, look at that service's log
+        first."""
         start = start_service(self.group, self.topic)
         return f"see the log of {self.announced}; if it has died, {start}" if self.announced else start
 
@@ -75,11 +76,12 @@ class UntakenRetries:
 
 
 def start_service(group: str, topic: str) -> str:
-    """Advice to start the service of a group, with the names of all the group's topics. Only one is known here.
+    """Advice to start the service of a group. If the topics have other names than the default, the advice gives the
+    name of the retry topic, and tells the user to add the names of the other two topics.
 
     Args:
         group: the group; "" when it is unknown.
-        topic: its retry topic.
+        topic: the group's retry topic.
     """
     if topic == f"{group}{_SUFFIX}":
         return f"start `wheel-sched serve {quote(group)}`"
@@ -103,7 +105,7 @@ def service_for(topics: Sequence[str], members: Sequence[LiveMember]) -> str:
 class UnservedGroup:
     """A group whose live consumers write failed messages to a retry topic that no live service takes in.
 
-    It may be served all the same: by a service that does not announce itself, or by Spark's intake.
+    Something else may take the messages in: a service that does not announce itself, or Spark's intake.
     """
 
     group: str
@@ -121,7 +123,7 @@ class UnservedGroup:
 
 
 def unserved_groups(members: Sequence[LiveMember]) -> list[UnservedGroup]:
-    """Find the groups that have live consumers and no live service. It asks nothing: it compares the members."""
+    """Find the groups that have live consumers and no live service. Compares the members, and sends no request."""
     taken = {topic for one in members for topic in one.member.takes_in}
     wanted = {(one.member.name, one.member.retries_to) for one in members if one.member.retries_to}
     return [UnservedGroup(group, topic) for group, topic in sorted(wanted) if topic not in taken]

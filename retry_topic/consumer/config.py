@@ -103,8 +103,8 @@ class ConsumerStats:
     """Counters since the start. Any thread may read them.
 
     `acknowledged`, `retried` and `dead` count deliveries that are settled at the broker; `poison` and `expired` are
-    reasons for `dead`. `parked` counts messages that were parked behind their key's head. `in_flight` is the number of
-    deliveries that are being handled or settled now.
+    reasons for `dead`. `parked` counts messages that were parked behind the failed message of their key. `in_flight` is
+    the number of deliveries that are being handled or settled now.
     """
 
     delivered: int = 0

@@ -327,7 +327,8 @@ class Consumer:
         """Hand suspects (messages over which consumers died) to the handlers one by one, to find the cause of a crash.
 
         The wait for each one is at most `idle_ms`: a message that hangs must not stop the others. A crash can also
-        count against a message that did not cause it. The order is random, so that this is not always the same message.
+        count against a message that did not cause it. The order is random, so that such a crash does not always count
+        against the same message.
         """
         random.shuffle(suspects)
         while suspects:

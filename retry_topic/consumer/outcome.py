@@ -9,7 +9,7 @@
 |---|---|
 | returns None or `Ack` | is acknowledged |
 | returns `Retry`, or raises | becomes a record in the group's retry topic; the policy decides when it comes back |
-| returns `DeadLetter` | becomes such a record too, with the verdict "dead" |
+| returns `DeadLetter` | becomes a record in the retry topic as well, with the verdict "dead" |
 | is not called: the message has killed too many consumers, or has expired | as with `DeadLetter` |
 
 The handler needs no exception to ask for a retry. Each failed attempt is one line in the log. Apart from logging,
@@ -55,7 +55,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Deliver the message again. This counts as an attempt, and the policy's caps hold.
+    """Deliver the message again. The present attempt counts as failed, and the policy's caps hold.
 
     Args:
         after: the delay in seconds or as a timedelta, at most the policy's `retry_after_max`. Defaults to None: the

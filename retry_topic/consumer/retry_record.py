@@ -85,7 +85,7 @@ def failed_message(
         message: as delivered.
         state: the message's state before this failure, see `retry_state`.
         failure: the failure of this attempt.
-        print_: the error's fingerprint. Defaults to one without a traceback.
+        print_: the error's fingerprint. Defaults to one made of the error's class and message.
         secrets: the first one signs. Defaults to none.
         started_ms: epoch ms at which the handler was called. Defaults to None: no header.
         topics: the group's own topics. Defaults to those named after it.

@@ -1,9 +1,9 @@
 """Settling: acknowledges deliveries or forwards them to the retry topic, and renews unsettled ones at the broker.
 
 Invariant: a delivery is in flight from the moment it was read until the broker has confirmed that it is settled. While
-it is in flight, `beat` is called for it whenever a third of `idle_ms` has passed since the last time; a
-`HeartbeatMonitor` knows when. If the broker refuses an outcome, the delivery stays in flight, and the outcome is tried
-again with a growing delay. The consumer never forgets a message; it stops reading new ones instead.
+it is in flight, `beat` is called for it whenever a third of `idle_ms` has passed since the last call. A
+`HeartbeatMonitor` measures this time. If the broker refuses an outcome, the delivery stays in flight, and the outcome
+is tried again with a growing delay. The consumer never forgets a message; it stops reading new ones instead.
 
 Threads: handlers put outcomes; one thread settles and renews; another thread reads from the same broker consumer.
 """

@@ -30,14 +30,15 @@ def check_secrets(letters: Iterable[RetryState], secrets: Sequence[bytes]) -> No
 class LetterToMessage:
     """Converts a group's dead letters to messages that start their attempts anew, each under a new id.
 
-    Under the old id the store could take the message for the one that died.
+    Under the old id, the store could take the new message for the dead one.
 
     Args:
         group: the consumer group.
         own: the group's topics, by purpose.
         to: the topic that receives the messages. If it is the group's redelivery topic, the headers name the topic of
-            the first failure, as before. If it is another topic, they name `to` itself. With another name in them, a
-            consumer of `to` would ignore the headers, as copies that a handler made from a message of that topic.
+            the first failure, as before. If it is another topic, they name `to` itself. If they named a topic
+            other than `to`, a consumer of `to` would ignore the headers: it would take them for copies that a handler
+            made from a message of the named topic.
         dead_id: id of the dead topic. Together with the letter's position it makes the new id, so a repeated
             conversion gives the same id.
         secrets: the first one signs. Defaults to none: then a signed letter is refused.

@@ -14,7 +14,7 @@ class Group:
 
     Args:
         topic: the topic on which they first failed.
-        fingerprint: the fingerprint of the error; without one, the first word of the reason.
+        fingerprint: the fingerprint of the error; without one, the part of the reason before its first colon.
         count: the number of letters.
         first_ms: when the first letter died.
         last_ms: when the last letter died.

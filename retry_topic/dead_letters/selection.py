@@ -46,7 +46,7 @@ class DeadLetterInfo:
 
     @property
     def traceback(self) -> str | None:
-        """The traceback of the last failed attempt: foreign text of several lines, to escape before it is shown.
+        """The traceback of the last failed attempt. It is foreign text of several lines: escape it before you show it.
 
         None if the handler raised nothing, or the consumer keeps no tracebacks.
         """

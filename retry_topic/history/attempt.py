@@ -27,7 +27,7 @@ class Attempt(NamedTuple):
         topic: the topic on which the message first failed.
         attempt: the number of the delivery, from 1.
         due_ms: when the delivery was due. None for the first delivery, which was not scheduled. None also if
-            `started_ms` is not the start of the handler, so that nobody computes a wrong lateness from the two.
+            `started_ms` is not the start of the handler, so that nobody computes a wrong lateness from the two times.
         started_ms: when its handler started. If the consumer does not report the start: when the delivery failed, or
             when the intake took the failure in.
         outcome: "ok", "failed" or "dead" (failed and given up).

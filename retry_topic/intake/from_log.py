@@ -11,13 +11,13 @@ The script compares the counts and raises them. It refuses the whole batch when 
 attempts or has one of the ids. Then the intake asks the store and plans the batch again. No item of a batch is ever
 stored after the batch's position.
 
-Messages of ordering keys belong in the shard of their key. If that is not the shard with the position of the batch's
-source, they are stored in the key's shard first, with a position of the same source in that shard. If the process then
-crashes and the batch is read again, the key's shard already has the records before that position.
+A message with an ordering key belongs in the shard of its key. If another shard has the position of the batch's source,
+the message is stored first, in the shard of its key, and that shard gets a position of the source too. If the process
+then crashes and the batch is read again, the key's shard already has the records before its position.
 
-One batch ahead: the intake reads and plans the next batch while the store works on one (`offer`, `finish`). It sends
-the next batch after the store has stored this one. So at most one batch is in flight, and no batch is sent after one
-that the store refused.
+The intake works one batch ahead: it reads and plans the next batch while the store works on the present one (`offer`,
+`finish`). It sends the next batch after the store has stored the present one. So at most one batch is in flight, and no
+batch is sent after one that the store refused.
 """
 
 from __future__ import annotations
@@ -120,11 +120,13 @@ class IntakeFromLog(Transport):
         return self._end_in_flight(until_available)[0]
 
     def positions(self, sources: Sequence[str]) -> list[int | None]:
-        """The positions up to which the store has taken in these sources; None if it has nothing of the source."""
+        """The positions up to which the store has taken in these sources; None for a source that the store does not
+        know."""
         return self._intake.positions(sources)
 
     def look_back(self, reader: LogReader, until_available: UntilAvailable) -> None:
-        """Compare the store's positions with the reader's, because the server may be another one that has lost writes.
+        """Compare the store's positions with the reader's, because a server that has lost writes may have replaced the
+        former one.
 
         The reader's position of a source is where its next batch must begin (`LogReader.expected`). If the two differ,
         the reader reads again from the store's position. The store would also find the loss with the next batch, but
@@ -252,7 +254,8 @@ class IntakeFromLog(Transport):
         return stored
 
     def _store_elsewhere(self, batch: _Batch, until_available: UntilAvailable) -> bool:
-        """Take messages of ordering keys out of the batch and store them in their keys' shards. False if none."""
+        """Take messages of ordering keys out of the batch and store them in their keys' shards. Returns whether there
+        were any."""
         shards = self._store.shards
         here = shard_of(batch.part.source, shards)
         away: dict[int, list[IntakeRecord | Decided]] = {}

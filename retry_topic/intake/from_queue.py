@@ -93,8 +93,8 @@ class IntakeFromQueue(Transport):
             dead = self._with_other_ids(dead, until_available)
 
     def _with_other_ids(self, refused: Sequence[Decided], until_available: UntilAvailable) -> list[Decided]:
-        """Those of the refused records whose id belongs to another stored message, with new ids. The store already has
-        the other refused records."""
+        """Give new ids to the refused records whose id belongs to another stored message, and return these records. The
+        store already has the other refused records."""
         if not refused:
             return []
         members = [one.member for one in refused]

@@ -346,7 +346,7 @@ def make_way(one: Decided, found: Found | None, rules: Rules) -> bool:
 def give_another_id(one: Decided, rules: Rules) -> None:
     """Give the record an id made of its place in the retry topic. If that is its id already, give it a random id.
 
-    The id of its place can be another message's, because a forger can compute it.
+    The id made of the place can be another message's, because a forger can compute it.
     """
     own_id = one.record.own_id
     if one.state.id == own_id:
@@ -358,5 +358,6 @@ def give_another_id(one: Decided, rules: Rules) -> None:
 
 
 def records_of(entries: Sequence[IntakeRecord | Decided | Prepared]) -> list[Work]:
-    """The records of the entries, to decide them again. Known failures stay known."""
+    """The records of the entries, to decide them again. Entries whose failure is already known are returned
+    unchanged."""
     return [one if isinstance(one, IntakeRecord) or one.duplicate else one.record for one in entries]

@@ -259,10 +259,10 @@ class Rules:
         redelivery_topic: the topic for due messages.
         from_log: whether the records come from a log. Then the store takes in each batch with its position, and
             compares the counts of the headers.
-        origins: the topics to which due messages may return. Defaults to None: all go to `redelivery_topic`.
-        spring: whether Spring Kafka's headers are written as well. Defaults to False.
-        secrets: any of them verifies signatures; the first one signs. Defaults to none: headers are not signed.
-        reference_above: a payload of more bytes stays in the retry topic. Defaults to 0: none does.
+        origins: the topics to which due messages may return. None: all go to `redelivery_topic`.
+        spring: whether Spring Kafka's headers are written as well.
+        secrets: any of them verifies signatures; the first one signs. Without secrets, headers are not signed.
+        reference_above: a payload of more bytes than this stays in the retry topic. 0: the store holds all payloads.
         rng: the source of randomness for delays.
     """
 
@@ -298,7 +298,7 @@ class Rules:
         return record
 
     def policy_of(self, one: Decided) -> RetryPolicy:
-        """The policy of the topic. An unsigned record gets at most the least cap of all policies."""
+        """The policy of the record's topic. An unsigned record gets at most the lowest cap by count of all policies."""
         policy = self.policies.for_topic(one.record.topic)
         if one.state.unsigned and one.state.attempt >= (least := self.policies.least_attempts):
             return replace(policy, max_attempts=least, rules=())
@@ -350,7 +350,7 @@ class Rules:
 
 
 def _failed_attempts(one: Decided) -> str | None:
-    """The lines about the message's failed attempts, with the one that was decided."""
+    """The lines about the message's failed attempts, with a line for the attempt of `one`."""
     state, decision = one.state, one.decision
     if decision is None:
         return state.failed_attempts

@@ -139,8 +139,8 @@ class Prepared:
 class _Names:
     """The header names of some records, and what the values under each name are for.
 
-    Records with equal values of the shared names use one template. The other values, such as id and times, are
-    different in each record, so the template has gaps for them.
+    Records use one template if they have the same values under the names that decide, such as topic and attempt. The
+    other values, such as id and times, are different in each record, so the template has gaps for them.
     """
 
     def __init__(self, names: tuple[str, ...]) -> None:
@@ -228,7 +228,8 @@ class Templates:
 
     @property
     def seen(self) -> int:
-        """How many lists of header names and kinds of records the intake remembers having seen: one sum of both."""
+        """The number of lists of header names plus the number of kinds of records that the intake remembers to have
+        seen."""
         return len(self._seen)
 
     def prepare(self, delivery: Delivery, now_ms: int) -> Prepared | None:
@@ -307,7 +308,7 @@ def _pieces(
 
 
 def _failed_attempts(known: _Names, values: Sequence[bytes], template: Template, decision: RetryDecision) -> bytes:
-    """The header about the failed attempts, with the one that was decided."""
+    """The value of the header about the failed attempts, with a line for the attempt that failed now."""
     line = line_of(
         template.attempt,
         decision.why.now_ms if known.failed_at is None else int(values[known.failed_at]),

@@ -40,7 +40,8 @@ class Reading:
         group: the owner of the topic.
         batch: the number of failed messages taken in at a time.
         idle_ms: after this time another service takes over the records that a dead service had read.
-        reconnects: how often the store has reconnected so far. After each reconnect, the store's positions are checked.
+        reconnects: returns how often the store has reconnected so far. After each reconnect, the store's positions are
+            checked.
     """
 
     topic: str

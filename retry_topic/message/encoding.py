@@ -11,9 +11,9 @@ lost.
 
 A name that begins with `store-note:` is written as `h:name`, too.
 
-It is a list and not a mapping, because headers keep their order and a name may occur twice. Entries of other producers
-can be read as well. An entry without `value` has an empty payload. A second `value` or `key` becomes a header of that
-name. A field name that is not UTF-8 is kept in surrogate escapes.
+The encoding is a list and not a mapping, because headers keep their order and a name may occur twice. Entries of other
+producers can be read as well. An entry without `value` has an empty payload. A second `value` or `key` becomes a header
+of that name. A field name that is not UTF-8 is kept in surrogate escapes.
 
 **Body**: the same fields and values in push form, with the topic as their target. The store's server itself can push
 such a body to a stream. For every other broker a publisher decodes the body and publishes the message.
@@ -150,7 +150,7 @@ def decode_body(body: bytes) -> Message:
 
 
 def _stored_fields(message: Message) -> list[bytes]:
-    """The pieces of a body: as `to_fields`, with the traceback as the note at the end."""
+    """The fields and values of a body: those of `to_fields`, but with the traceback as the note at the end."""
     traceback = message.header(TRACEBACK)
     if traceback is None:
         return to_fields(message)

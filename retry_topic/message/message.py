@@ -50,7 +50,7 @@ class Reference:
 
 
 def digest_of(value: bytes) -> str:
-    """128 bits of BLAKE2b, in hex."""
+    """The hash of a payload: 128 bits of BLAKE2b, in hex."""
     return blake2b(value, digest_size=16).hexdigest()
 
 
@@ -68,8 +68,8 @@ class Message:
             messages in the delay store have one. Defaults to None.
         partition: the partition it goes to. Defaults to None: the key decides. The key also decides when the topic
             has no such partition, or the broker has no partitions.
-        timestamp_ms: the time of the record in epoch ms. Defaults to None: the time of publishing. A topic that refuses
-            such an old time, or a broker that sets the times itself, also uses the time of publishing.
+        timestamp_ms: the time of the record in epoch ms. Defaults to None: the time of publishing. If the topic refuses
+            the time as too old, or the broker sets the times itself, the record also gets the time of publishing.
     """
 
     topic: str

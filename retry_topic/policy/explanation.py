@@ -38,7 +38,7 @@ def explain(decision: Decision) -> str:
 
 
 def chosen_by(decision: Decision) -> str:
-    """What chose the delay of a decision, or why it is dead: a few words for a list of attempts.
+    """What chose the delay of a decision, or why the message is dead: a few words for a list of attempts.
 
     Example: `rule 2 (throttled) of payments@3`.
     """

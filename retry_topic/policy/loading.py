@@ -157,7 +157,7 @@ class _Table:
         return parse_percent(self.data[key]) or self.wrong(key, 'a share from "1%" to "100%"')
 
     def listed(self, key: str, types: tuple[type, ...], wanted: str) -> tuple[Any, ...] | None:
-        """A value or a list of values, as a tuple."""
+        """The value or the list of values of `key`, as a tuple. None if a type is wrong; then a problem is added."""
         value = self.data[key]
         values = value if isinstance(value, list) else [value]
         if all(isinstance(one, types) and not isinstance(one, bool) for one in values):

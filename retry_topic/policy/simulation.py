@@ -1,7 +1,8 @@
 """Simulates a policy: many messages fail again and again with the same error, on a virtual clock.
 
 Handlers take no time here, so elapsed time is waiting time only. Cost: attempts x samples decisions (a few microseconds
-each); nothing sleeps. Pure: the caller gives the random generator, and the same seed gives the same numbers.
+each); nothing sleeps. The functions are pure: the caller gives the random generator, and the same seed gives the same
+numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_DECISIONS = 10_000_000  # about a minute; more is a typing error
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Four points of a distribution, in ms. Nearest rank: each point is a value that occurred."""
+    """Four points of a distribution, in ms. Each point is a value that occurred (nearest rank)."""
 
     min_ms: int
     p50_ms: int

@@ -1,4 +1,4 @@
-"""The way of a due message from the store to its broker: publishers, limits, and the shards that this process owns.
+"""Sends due messages from the store to the broker: publishers, limits, and the shards that this process owns.
 
     broker_publisher         sends due messages to any broker
     transactions             claims only in shards that this process owns, and sends each claim in one transaction

@@ -69,7 +69,8 @@ class BrokerPublisher:
         """The answer for an item that the server could not push.
 
         An item with an unreadable body is held for an operator. An item for an unknown topic becomes dead. When the
-        target's server refuses (out of memory, a missing permission), the message is not the cause: it is tried again.
+        target's server refuses (out of memory, a missing permission), the message is not the cause, so it is tried
+        again.
         """
         if reason.startswith("quarantine"):
             return Held(item.id, reason)

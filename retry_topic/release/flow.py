@@ -79,7 +79,7 @@ def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: I
 
 
 class FlowPublisher:
-    """A dispatcher's publisher that passes messages within the limits to another publisher. The others wait longer.
+    """A dispatcher's publisher that passes messages within the limits to another publisher. Other messages wait longer.
 
     Args:
         publisher: sends the messages.

@@ -5,9 +5,9 @@ works on the shard; an idle owner lets it lapse. A new owner raises the shard's 
 broker, and reads the number of the last claim that was sent. Only then it ends the open claims: effectively-once
 delivery depends on this order.
 
-A claim belongs to the ownership in which it was made (`OwnedShard`). After a shard was lost and acquired again, by this
-or another process, the new owner takes it over, even if it is the former owner. Open claims of the earlier ownership
-are no longer sent. During a take-over no claim of the shard is sent.
+A claim belongs to the ownership in which it was made (`OwnedShard`). When a shard was lost and is acquired again, the
+new owner takes it over, even if the same process owned it before. Open claims of the earlier ownership are no longer
+sent. During a take-over no claim of the shard is sent.
 
 Threads: the dispatcher's main thread acquires shards. A take-over runs in a separate thread, because the broker may be
 slow. The publisher's threads send, at most one for each shard.
@@ -54,7 +54,7 @@ class ShardOwner:
 
     Args:
         store: the delay store.
-        sender: sends their claims to the broker.
+        sender: sends the claims of these shards to the broker.
         lease_ms: the time after which another process may acquire a dead process's shard.
         lapse_cap: see `DispatcherConfig`.
     """

@@ -78,7 +78,8 @@ class OwnedShards:
             self._ownership.prepare(window.shard)
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
-        """The call that claims, if this process has taken the shard over; else the call that `look` returns."""
+        """The call that claims due items, if this process has taken the shard over; else the call that `look`
+        returns."""
         owned = self._ownership.acquire(shard)
         if owned is None:
             return Call(shard, Look(0, 0))
@@ -97,7 +98,7 @@ class OwnedShards:
         """Handle a failed call.
 
         If the epoch was stale, the next call asks the store who owns the shard. If the store did not answer, it may
-        have lost writes. So before the next claim from each owned shard, its open claims are checked again.
+        have lost writes. So before the next claim from each owned shard, the shard's open claims are checked again.
         """
         self._claiming.pop(call.operation.token, None)
         if isinstance(error, StaleEpoch):
@@ -120,7 +121,8 @@ class OwnedShards:
         return again_ms if lease_head_ms is not None or due_head_ms is None else max(due_head_ms, again_ms)
 
     def extend(self, batch: Batch) -> bool:
-        """Extend the ownership of the batch's shard. Returns False if it has ended for this claim, or on an error."""
+        """Extend the ownership of the batch's shard. Returns False if the claim is of an earlier ownership, or on an
+        error."""
         try:
             return self._ownership.extend(batch.claim.shard, batch.claim.number)
         except WheelSchedError as error:

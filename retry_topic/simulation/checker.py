@@ -115,7 +115,7 @@ def _letters(run: RetryWorld) -> dict[int, list[str]]:
 
 
 def _number_in(item_id: str) -> int:
-    """The message number in an item's id. The id begins with m<number>; otherwise the result is -1."""
+    """The message number in an item's id m<number>...; -1 for other ids."""
     found = re.match(r"m(\d+)", item_id)
     return int(found[1]) if found else -1
 
@@ -151,8 +151,8 @@ def _apart_ms(run: RetryWorld) -> int:
     """How far the times of two shards may differ, in ms.
 
     A shard's time never goes back when the server's clock steps back by up to 5 s. A shard that was called just before
-    the step keeps that time until the clock has caught up. A shard that was last called long before the step has the
-    clock's new time. So the two differ by up to the step.
+    the step keeps the time of that call until the clock has caught up. A shard that was last called long before the
+    step has the clock's new time. So the two differ by up to the step.
     """
     if run.world.scenario.options["shards"] == 1:
         return 0
@@ -318,7 +318,7 @@ def _released_once(run: RetryWorld) -> list[str]:
 
 
 def _leaks(run: RetryWorld, undone: set[int]) -> list[str]:
-    """Check that at the end the store has no items but dead letters, and that every record is settled."""
+    """Check that at the end the store has only dead letters, and that every record is settled."""
     found = []
     items = (item for item in run.store.contents.items() if not (run.ordered and _number_in(item.id) in undone))
     left = Counter((item.shard, item.state) for item in items if item.state != "dead")

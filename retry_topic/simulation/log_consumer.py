@@ -314,7 +314,7 @@ class RemoteLogConsumer(GroupMember):
     def rejoin(self, life: int | None = None) -> None:
         """Leave the group; the next poll joins it again.
 
-        `life`: the number of a life (a stay in the group). If it has ended, do nothing. Defaults to the present life.
+        `life`: the number of a life (a stay in the group). After its end, do nothing. Defaults to the present life.
         """
         if life is None or life == self._tracker.life:
             self._tracker.begin()

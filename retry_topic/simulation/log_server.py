@@ -52,7 +52,8 @@ class Committed:
 
     Args:
         number: the number of the partition's assignment.
-        sequence: rises with each request of a member. The server ignores a request that arrives after a later one.
+        sequence: a number that rises with each request of a member. The server ignores a request that arrives after a
+            later one.
         offset: the offset.
         text: the metadata text.
     """

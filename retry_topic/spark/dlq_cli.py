@@ -127,9 +127,9 @@ def _check_replay(archive: str | None, topic: str | None, selected: bool, limite
 
 @contextlib.contextmanager
 def _letters(session: Session, master: str | None, archive: str | None, topic: str | None) -> Iterator[Any]:
-    """Yield a pair: the dead letters of the store, an archive or a topic, and the store's address or None.
+    """Yield a pair: dead letters, and the place of the store that holds them.
 
-    The second value is None for letters of an archive or a topic.
+    The letters come from the store, an archive or a topic. The place is None for letters of an archive or a topic.
     """
     from retry_topic.spark.jobs import dead_letters, topic_letters
     from retry_topic.spark.jobs.history import load_table

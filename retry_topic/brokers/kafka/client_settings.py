@@ -1,8 +1,8 @@
-"""Checks a user's librdkafka settings: this package sets some of them itself, some mean the same as an argument of
-`KafkaBroker`, and librdkafka checks the others.
+"""Checks a user's librdkafka settings. Some settings only this package may set, and some mean the same as an argument
+of `KafkaBroker`. librdkafka checks all others.
 
-librdkafka tries the settings on clients without a broker, so no connection is opened. `KafkaBroker` reports a mistyped
-name or an impossible value when it is made, not when it first needs the client. Cost: below a millisecond.
+For its check, librdkafka makes clients that have no broker address, so no connection is opened. `KafkaBroker` reports a
+mistyped name or an impossible value when it is made, not when it first needs the client. Cost: below a millisecond.
 """
 
 from __future__ import annotations
@@ -97,12 +97,13 @@ def milliseconds(argument: str, value: Any, default: int, problems: list[str]) -
 def refusals(
     settings: Mapping[str, Any], producer: Callable[[], Mapping[str, Any]], member: Callable[[], Mapping[str, Any]]
 ) -> list[str]:
-    """What librdkafka refuses: single settings, or a client with all of these settings.
+    """Why librdkafka refuses these settings: a text for each refused setting, or one text for a client with all of
+    them. Empty if librdkafka accepts the settings.
 
     Args:
         settings: the user's settings.
         producer: makes the settings of a producer with transactions; called when librdkafka accepts `settings`.
-        member: makes the settings of a group member; called in the same case.
+        member: makes the settings of a group member; called when librdkafka accepts the producer too.
     """
     refusal = _refusal(_admin.AdminClient, settings)
     if refusal is not None:

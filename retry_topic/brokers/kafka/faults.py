@@ -19,7 +19,7 @@ from wheel_sched.errors import BrokerError, BrokerUnavailable
 
 T = TypeVar("T")
 
-_GRACE_S = 2.0  # after the own timeout of a call with a deadline
+_GRACE_S = 2.0  # how much longer than a call's own timeout its caller waits
 # permanent: the cause is the message, its topic or a missing permission
 _PERMANENT = frozenset(
     {

@@ -1,15 +1,16 @@
-"""KafkaLog: a group member that reads whole partitions in order. The delay store keeps its positions.
+"""KafkaLog: a group member that reads whole partitions in order. The delay store keeps the positions.
 
-`poll` hands out batches of one partition. The store says where to begin in a partition. Only when the store has no
-position, the member begins at the group's committed offset. Otherwise the committed offsets only show the group's
-progress to Kafka's tools. A member that has lost a partition may still hold a batch of it. The store refuses that
-batch, because it has a later position by then. So each record is stored once, whoever may commit offsets in Kafka.
+`poll` hands out batches of one partition. The store says where to begin in a partition. If the store has no position
+for a partition, the member begins at the group's committed offset. Apart from that, the committed offsets only show the
+group's progress to Kafka's tools. A member that has lost a partition may still hold a batch of it. The store refuses
+that batch, because the store has a later position by then. So each record is stored once, whoever may commit offsets in
+Kafka.
 
 A topic may be deleted and recreated while a member reads it. The partitions of the new topic are new sources, read from
 their beginning. The client does not report when it starts to read the new log. So this class reads the topic's id when
 partitions are assigned, and again after records were read. It hands out the records if the id is still the same. One
-request confirms all records that were read before it, and reading continues meanwhile. Offsets are committed with the
-id, so that offsets of a deleted topic are not used for its successor.
+request for the id confirms all records that were read before the request, and reading continues meanwhile. Offsets are
+committed with the id, so that offsets of a deleted topic are not used for its successor.
 """
 
 from __future__ import annotations
@@ -113,11 +114,12 @@ class KafkaLog:
         return f"<KafkaLog {self._topic} partitions={sorted(self._parts)}>"
 
     def expected(self) -> dict[str, int]:
-        """For each partition with a known position: the position of its next batch, by source."""
+        """The position of each partition's next batch, if it is known, by source (the store's name of the
+        partition)."""
         return {part.source: part.expected for part in self._parts.values() if part.expected is not None}
 
     def rewind(self, source: str, position: int | None) -> None:
-        """Read a source again from `position`; None: from where this member began to read it.
+        """Read the partition `source` again from `position`; None: from where this member began to read it.
 
         Raises:
             BrokerUnavailable: the partition could not be read from that position. Nothing was changed.
@@ -135,11 +137,11 @@ class KafkaLog:
         part.expected = position
 
     def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
-        """The next records of one partition. Waits up to `timeout_ms`; None if there was none.
+        """The next records of one partition; None if none came. Waits up to `timeout_ms` for them.
 
         Raises:
             BrokerUnavailable: the cluster does not answer.
-            BrokerError: the cluster refuses this client: the text names the missing permission.
+            BrokerError: the cluster refuses this client. If a permission is missing, the text names it.
         """
         part = self._fullest()
         if part is None or len(part.buffer) < limit or sum(len(one.buffer) for one in self._parts.values()) < _LOW:

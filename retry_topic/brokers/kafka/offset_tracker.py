@@ -150,7 +150,7 @@ class OffsetTracker:
     the partition and ends when the member loses it. A delivery's handle has the number of its assignment. After the
     assignment's end the delivery is no longer valid.
 
-    Threads: no lock of its own; the member's lock guards it.
+    Threads: it has no lock of its own; the member's lock guards it.
 
     Args:
         idle_ms: a record without a `beat` for this time is handed out again.

@@ -1,8 +1,8 @@
-"""Reads single records again. A message that is stored by reference has its payload in such a record.
+"""Reads single records a second time: those that hold the payloads of messages that are stored by reference.
 
-The client joins no group and commits nothing; the first call makes it. Records of one partition are read in the order
-of their offsets. If the next record is far away, the client seeks to it. Any thread may call a method; one call runs
-at a time.
+The client joins no group and commits nothing. The first call of `fetch` makes the client. Records of one partition are
+read in the order of their offsets. If the next record is far away, the client seeks to it. Any thread may call a
+method; one call runs at a time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Original = bytes | PublishFailure
 
 
 class Originals:
-    """Reads single records again. Any thread may call; one call runs at a time.
+    """Reads single records by topic, partition and offset. Any thread may call; one call runs at a time.
 
     Args:
         settings: librdkafka's settings of the broker.

@@ -104,7 +104,7 @@ class PollLoop:
     def rejoin(self, life: int | None = None) -> None:
         """Forget all partitions and join the group again. Any thread may call it.
 
-        `life`: the number of a life (a stay in the group). If it has ended, do nothing. Defaults to the present life.
+        `life`: the number of a life (a stay in the group). After its end, do nothing. Defaults to the present life.
         """
         with self.changed:
             if life is None or life == self.tracker.life:

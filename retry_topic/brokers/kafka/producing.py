@@ -108,11 +108,12 @@ class _TopicLimits:
 class Placing:
     """Gives a message a partition and a timestamp that its topic accepts.
 
-    If the topic lacks the message's partition, the key decides. A timestamp is kept while its age is less than half of
-    the topic's limit. The limit is the least of `retention.ms` (if the topic deletes) and the topic's bounds for
-    timestamps. An older timestamp is replaced by the time of sending: retention uses the records' timestamps, so Kafka
-    would delete an old record before a consumer reads it, and a bound would refuse it. Half of the limit leaves time
-    for reading. If this client may not read the topic's settings, no timestamp is kept, and a warning says so.
+    If the topic lacks the message's partition, the key decides the partition. A timestamp is kept while its age is less
+    than half of the topic's limit. The limit is the least of `retention.ms` (if the topic deletes) and the topic's
+    bounds for timestamps. An older timestamp, or one in the future, is replaced by the time of sending. Otherwise Kafka
+    would delete an old record before a consumer reads it, because retention uses the records' timestamps, or would
+    refuse the record because of a bound. The other half of the limit is the time that consumers have for reading. If
+    this client may not read the topic's settings, no timestamp is kept, and a warning says so.
 
     A topic's settings are read at its first message, and then once a minute in another thread.
 
@@ -144,7 +145,7 @@ class Placing:
         if known is None:
             return self._look(topic, self._topology.partitions(topic))
         if time.monotonic() - known.looked_s > _AGAIN_S:
-            known.looked_s = time.monotonic()  # once
+            known.looked_s = time.monotonic()  # before the thread starts, so that only one thread looks
             threading.Thread(target=self._look_again, args=(topic,), name="kafka-placing", daemon=True).start()
         return known
 

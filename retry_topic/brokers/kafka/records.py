@@ -1,4 +1,4 @@
-"""Messages as Kafka records and back, byte for byte.
+"""Converts messages to Kafka records and back, byte for byte.
 
 Kafka has null values; messages have none. A record without a value (a tombstone) is read as an empty value with the
 header `kafka-tombstone`. When it is produced, it becomes a tombstone again. Header names are C strings in librdkafka.
@@ -21,7 +21,7 @@ _known: set[str] = set()  # names that need no decoding; the same names occur in
 
 
 def to_record(message: Message) -> tuple[bytes | None, list[tuple[str, bytes]]]:
-    """The value and the headers with which Kafka stores a message."""
+    """The value (None for a tombstone) and the headers with which Kafka stores a message."""
     headers = [(_escape(name), content) for name, content in message.headers]
     if not message.value and any(name == TOMBSTONE for name, _ in headers):
         return None, [pair for pair in headers if pair[0] != TOMBSTONE]

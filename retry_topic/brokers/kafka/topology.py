@@ -303,8 +303,9 @@ class TopicIds:
     Offsets are committed with the id in their metadata, after the offset tracker's text. So offsets of a deleted topic
     are never used for its successor, however late they are committed.
 
-    The request runs at the same time as the commit, which is needed anyway. Topics without ids (clusters before Kafka
-    2.8) are identified by their names. Call everything except `ask` and `same` under the member's lock.
+    The request for the ids runs at the same time as the commit of offsets, so it costs little time. Topics without ids
+    (clusters before Kafka 2.8) are identified by their names. Call everything except `ask` and `same` under the
+    member's lock.
 
     Args:
         topology: reads ids.

@@ -288,7 +288,8 @@ class KafkaSender:
     Each shard has two transactional producers, which take turns. Their ids contain the namespace and the shard, so a
     new pair fences the previous pair. The transaction commits the claim's number as an offset, together with the
     messages or not at all. This offset belongs to a topic that stays empty, to the partition with the shard's number,
-    and to a group that nobody joins. So a new owner of the shard reads there which of the open claims were sent.
+    and to a group that nobody joins. So a new owner of the shard learns from this offset which of the open claims were
+    sent.
 
     The committed offset of a group without members expires (`offsets.retention.minutes`, 7 days). So the owner commits
     it again each day. For one shard, only one thread at a time may call the methods.

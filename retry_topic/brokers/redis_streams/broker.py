@@ -1,4 +1,4 @@
-"""RedisStreamsBroker: topics as Redis or Valkey streams. `consumer` reads, `publisher` writes.
+"""RedisStreamsBroker: topics as Redis or Valkey streams. The module `consumer` reads, and `publisher` writes.
 
 Retention: XACK alone settles a delivery. Deleting the entry (XDEL), or a length limit at XADD, would take the entry
 from groups that have not read it. With `maxlen` the consumers trim a topic to about that length. They drop the oldest
@@ -42,7 +42,7 @@ class RedisStreamsBroker:
         client_or_url: a `redis.Redis` (one made by Sentinel too), a `RedisCluster`, or a URL. The broker copies a
             client's address, credentials and TLS settings. It opens its own connections and never closes the client.
         prefix: the key of a topic is `prefix` + its name. With `{tag}:` all topics are on one slot of a Cluster. Then
-            `forward` is atomic there, and a consumer waits without polling. Defaults to "".
+            `forward` is atomic, and a consumer of several topics waits without polling. Defaults to "".
         create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
         maxlen: about how many records of a topic stay after every group has settled them (0 for none). Unsettled
             records always stay. Defaults to None (all stay).

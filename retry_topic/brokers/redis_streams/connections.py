@@ -3,8 +3,8 @@
 redis-py repeats a command up to 10 times by default. An XADD whose reply was lost is then executed twice. redis-py also
 turns entries into dicts, which loses repeated header names. So every client here is a copy of the caller's client with
 its address, credentials, TLS and Sentinel, but without repeats and with raw replies in bytes. A blocking read has its
-own connection, whose socket timeout is longer than the block. In a Cluster there is one client per node. A call follows
-a redirection once. After a lost connection the next call asks for the topology again.
+own connection, whose socket timeout is longer than the time that the read may block. In a Cluster there is one client
+per node. A call follows a redirection once. After a lost connection the next call asks for the topology again.
 
 Every acknowledged write goes through `write`, which waits as long as the durability level requires. All other commands
 (reads, renewals of deliveries, trimming) do not wait: if one is lost, a message is delivered again at worst.
@@ -98,7 +98,7 @@ class Connections:
 
         Args:
             key: any key of the call.
-            call: called with the client. It may be called twice, the second time after a redirection.
+            call: called with the client. It may be called twice: after a redirection, or as `repeat` says.
             repeat: the call is idempotent, so do it once more when its reply was lost. Defaults to False.
 
         Raises:

@@ -177,7 +177,7 @@ class RedisStreamsConsumer:
 
     def _take_spare(self, limit: int) -> list[Delivery]:
         spare, self._spare = self._spare[:limit], self._spare[limit:]
-        own: set[Handle] = set()  # other members may have taken the rest over meanwhile
+        own: set[Handle] = set()  # other members may have taken some of these over meanwhile
         for stream, ids in by_stream(spare).items():
             own |= {(stream, entry_id) for entry_id in self._still_own(stream, ids)}
         return [delivery for delivery in spare if delivery.handle in own]

@@ -79,9 +79,9 @@ def beat(client: redis.Redis, stream: str, group: str, consumer: str, idle_ms: i
 def publish_once(
     connections: Connections, stream: str, mark: str, create_topics: bool, window_ms: int, fields: Sequence[bytes]
 ) -> bytes:
-    """Append an entry, and keep its id in the key `mark` for `window_ms`. Does nothing if `mark` has an earlier entry.
+    """Append an entry, and keep its id in the key `mark` for `window_ms`. If `mark` names an earlier entry, do nothing.
 
-    Returns `done`, `unknown` (there is no such stream) or an error's text.
+    Returns `done` (also if nothing was done), `unknown` (there is no such stream) or an error's text.
     """
     args = ["" if create_topics else "NOMKSTREAM", window_ms, *fields]
     answer: bytes = _write(connections, "publish_once", [stream, mark], args)
@@ -89,7 +89,8 @@ def publish_once(
 
 
 def forward(connections: Connections, group: str, create_topics: bool, moves: Sequence[Move]) -> list[bytes]:
-    """Publish and settle each move. Returns for each: `done`, `unknown` (no such stream) or an error's text."""
+    """Publish the entry and settle the delivery of each move. Returns for each move: `done`, `unknown` (no such stream)
+    or an error's text."""
     index: dict[str, int] = {}
     args: list[str | bytes | int] = [group, "" if create_topics else "NOMKSTREAM"]
     for source, entry_id, target, fields in moves:

@@ -10,6 +10,6 @@ store until the head has succeeded or is given up. Then they come back one by on
 | `assigned_partitions` | for brokers that assign partitions: the member that has a partition reads it |
 | `assignment` | one assignment of a partition to a reader: the lease, the deliveries in flight, their settler |
 | `key_queues` | one queue per key; decides which message is handled, parked or settled |
-| `key_heads` | the same for messages that come back on the redelivery topic |
+| `key_heads` | handles messages that come back on the redelivery topic, one per key at a time |
 | `settler_thread` | the thread in which `key_queues` and `key_heads` decide; their base class |
 """

@@ -5,8 +5,8 @@ module treats that topic as one partition.
 
 The assignment holds the deliveries that were read and are not settled, and renews them at the broker. Under a lease in
 the store, it owns the *scope*: the name under which the store keeps the locks of the partition's keys. The next owner
-of the scope gets a greater epoch. Then the store refuses all later calls of this owner. So the order does not depend on
-how soon a reader notices that it has lost the partition.
+of the scope gets a greater epoch. Then the store refuses all later calls of the former owner. So the order does not
+depend on how soon a reader notices that it has lost the partition.
 
 A key is *closed* while a failed message of it waits for its retry: later messages of the key are parked. When the
 reader owns the scope, it reads from the store which keys are closed. Deliveries that come earlier wait until then.
@@ -132,7 +132,7 @@ class PartitionAssignment:
         self._holding = self._thread(lambda: self._hold(epoch), "hold", self._over)
 
     def begin_when_free(self) -> None:
-        """Begin in a thread, as soon as this reader could acquire the scope. Deliveries that come earlier wait."""
+        """Begin in a thread, as soon as this reader has acquired the scope. Deliveries that come earlier wait."""
 
         def wait_and_hold() -> None:
             epoch = self._own()
@@ -178,7 +178,8 @@ class PartitionAssignment:
         return empty
 
     def leave(self) -> None:
-        """Give up the scope, so that another reader can own it now. If that fails, it is free when the lease ends."""
+        """Give up the scope, so that another reader can own it now. If the call fails, the scope is free when the lease
+        ends."""
         self._over.set()
         with contextlib.suppress(StoreError):
             self._locks.release(self._scope, self._holder)

@@ -1,6 +1,6 @@
 """KeyHeads: the messages of ordered keys that come back on the redelivery topic, one per key at a time.
 
-Before such a message is handled, the store says which of three kinds it is:
+Before a message is handled, the store says which of three kinds it is:
 
 - the head of its key. After its success, the next parked message follows
 - a second copy of a message that has succeeded. It is settled and not handled

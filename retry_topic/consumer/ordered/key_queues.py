@@ -3,8 +3,8 @@
 When a message fails, `KeyQueues` closes its key in the store, and only then settles the message or continues with the
 key. The messages behind it, and all later ones of the key, are parked in the store until the retry has succeeded or is
 given up. When the reader becomes the owner of the partition's keys, it reads from the store which keys are closed. From
-then on `KeyQueues` knows them, because only the owner can close a key. So a message of an open key needs no call to the
-store.
+then on `KeyQueues` knows the closed keys, because only the owner can close a key. So a message of an open key needs no
+call to the store.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class KeyQueues(SettlerThread):
             the lease.
         topic_id: the permanent id of the topic, for the ids of its messages. Defaults to the topic's name.
         topics: the group's own topics. Defaults to those named after it.
-        failure_log: gets each message that cannot be parked. Defaults to one without a hook.
+        failure_log: gets each message that cannot be parked. Defaults to a log that calls no `on_failure` hook.
     """
 
     def __init__(
@@ -236,9 +236,9 @@ class KeyQueues(SettlerThread):
     def _park_answers(self, queue: KeyQueue) -> Iterator[Outcome]:
         """Ask the store to park the messages of a queue. Yields the store's answer for each message, in order.
 
-        When the cap is reached, only the end of the head makes room. The head can be further back in this queue: the
-        broker can deliver it again, behind messages that have ended. So this method then asks about the remaining
-        messages as well, with a cap of 0. The store parks none of them, but says which one is the head.
+        When the cap is reached, no further message is parked before the head has ended. The head can be further back in
+        this queue: the broker can deliver it again, behind messages that have ended. So this method then asks about the
+        remaining messages as well, with a cap of 0. The store parks none of them, but says which one is the head.
         """
         waiting = list(queue.waiting)
         rows, problem = self._rows(queue, waiting[:_PARKED_AT_ONCE])
@@ -255,7 +255,7 @@ class KeyQueues(SettlerThread):
     def _rows(
         self, queue: KeyQueue, waiting: Iterable[tuple[Delivery, RetryState]], *, bodies: bool = True
     ) -> tuple[list[tuple[str, str, bool, Item]], Rejected | None]:
-        """The rows that park these messages, up to the first one that cannot be parked; and why it cannot, or None.
+        """The rows for a call of `park`, up to the first message that cannot be parked; and why it cannot, or None.
 
         `bodies`: False leaves the items' bodies empty.
         """

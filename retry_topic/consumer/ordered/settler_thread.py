@@ -27,7 +27,7 @@ Succeeded = tuple[str, str, HandlerOutcome]  # key lock, id base, and the outcom
 
 
 class SettlerThread:
-    """The thread, and the reports (deliveries and outcomes) that it has not read yet.
+    """A thread that decides about deliveries, and the reports (deliveries and outcomes) that it has not read yet.
 
     Args:
         locks: the key locks in the store.

@@ -1,4 +1,4 @@
-"""Retry headers: what a message carries from one attempt to the next. Bounded, and never trusted.
+"""Retry headers: what a message carries from one attempt to the next. They are bounded, and never trusted.
 
 `state` holds the typed form and the table of headers. `codec` reads and writes them. `failed_attempts` is the form of
 the header that tells about all failed attempts. `foreign` reads and writes the headers of other systems. `signature`

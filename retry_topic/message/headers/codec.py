@@ -1,4 +1,4 @@
-"""Retry headers <-> `RetryState`, and the changes to a message's headers on its way.
+"""Converts retry headers to a `RetryState` and back, and changes the headers of messages that are sent or stored.
 
 Invariants: `read(write(h, state)) == state` for every state within its bounds. `read` never raises, whatever the bytes.
 `write` keeps all other headers, in order, writes each of ours at most once, and keeps ours within `MAX_TOTAL_BYTES`, so
@@ -50,7 +50,7 @@ _Reading = Callable[[bytes], tuple[Any, str | None]]
 
 
 def _reading(field: Field) -> tuple[_Reading, _Reading]:
-    """Two decoders of a field: for short values, with a cache if many messages have the same value; for long values."""
+    """Two decoders of a field: for short and for long values. The first has a cache if many messages share a value."""
     plain = partial(decode, field)
     return (lru_cache(maxsize=1024)(plain) if field.shared else plain), plain
 

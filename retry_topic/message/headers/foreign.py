@@ -80,7 +80,8 @@ class _Reader:
                 self._set(field, header, *decode(FIELDS[field], self.last[header]))
 
     def binary(self, field: str, *headers: str, add: int = 0) -> None:
-        """Set `field` from the first of `headers` that is present, plus `add`. It holds big-endian two's complement."""
+        """Set `field` from the first of `headers` that is present, plus `add`. The header holds big-endian two's
+        complement."""
         for header in headers:
             data = self.last.get(header)
             if data is None or field in self.values:

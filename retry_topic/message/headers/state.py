@@ -4,9 +4,9 @@ The same message of the same group always gets the same id, so a second copy of 
 bits: among a thousand million messages, two share an id with a probability of about 10**-11.
 
 In headers, numbers are decimal ASCII, times are epoch milliseconds, durations are milliseconds, and text is UTF-8. The
-parents of an error class are joined by commas. Bounds are bytes of the value. A *label* (an id, a topic, a group) that
-is too long is left out, because half of it would name something else. *Prose* (an error's text) that is too long is
-cut. *Lines* that are too long lose their first lines.
+parents of an error class are joined by commas. A bound is a number of bytes of the value. A *label* (an id, a topic, a
+group) that is too long is left out, because half of it would name something else. *Prose* (an error's text) that is too
+long is cut. *Lines* that are too long lose their first lines.
 
 Reading accepts any bytes and never raises: `decode` returns a value or None, and the fault of the bytes or None.
 """
@@ -151,7 +151,7 @@ class RetryState:
 
     @property
     def id_base(self) -> str:
-        """The message id base, with which the store's ids of all attempts begin. Each replay has a new one."""
+        """The message id base, with which the store's ids of all attempts begin. Each replay has a new base."""
         return f"{self.known_as}r{self.replays}" if self.replays else self.known_as
 
     @property
@@ -202,7 +202,7 @@ class Field:
         max_bytes: the most bytes that the value may have.
         pattern: the form of the label. Defaults to None: any form.
         shared: whether many messages have the same value, so that its decoding is cached.
-        extra: whether the header may be left out of a message that is too large, and has its bound beside
+        extra: whether the header may be left out of a message that is too large. Such a header does not count for
             `MAX_TOTAL_BYTES`.
     """
 
@@ -255,7 +255,8 @@ TRACEBACK = FIELDS["traceback"].header
 
 
 def decode(field: Field, data: bytes) -> tuple[Any, str | None]:
-    """The value that the bytes encode, and their fault in words. Each is None if there is none."""
+    """The value that the bytes encode (None: they encode none), and the fault of the bytes in words (None: they have
+    none)."""
     if field.kind == "integer":
         if data.isdigit() and len(data) < 19 and field.low <= (value := int(data)) <= field.high:
             return value, None  # the usual case

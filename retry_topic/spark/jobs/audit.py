@@ -29,9 +29,10 @@ class FlawedItem:
 
     Args:
         flaw: what is wrong. `no record`: an index has the id, but the item has no record. `no place`: no index has the
-            id of the record. `unreadable record`. `wrong shard`: the id belongs to another shard. `two places`: two
-            indexes of one shard have the id. `two shards`: two shards have the id. `expired lease`: the lease ended
-            longer ago than the grace time. `overdue`: the due time passed longer ago than the grace time.
+            id of the record. `unreadable record`: the record cannot be decoded. `wrong shard`: the id belongs to
+            another shard. `two places`: two indexes of one shard have the id. `two shards`: two shards have the id.
+            `expired lease`: the lease ended longer ago than the grace time. `overdue`: the due time passed longer ago
+            than the grace time.
         id: the item's id.
         shard: the shard that holds the item.
         state: the state whose index has the id; "" when no index has it.

@@ -1,8 +1,9 @@
 """backfill: schedules the rows of any DataFrame, millions of them. Each row is stored once, however often the job runs.
 
 The job checks all rows before it writes one: columns and types; missing, too long or repeated ids; missing or
-impossible due times; and the server's memory. Bad rows stop the job. If a folder for rejects is given, the job writes
-the bad rows there and stores the other rows. But of rows with the same id it stores one, and writes the others nowhere.
+impossible due times; and the server's memory. Without a folder for rejects, bad rows stop the job. With such a folder,
+the job writes the bad rows there and stores the other rows. Of rows with the same id it stores one, and writes the
+others nowhere.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """dlq over Kafka: groups, selects and replays the dead letters of a dead topic, like those of a store.
 
 A dead topic is a log: nobody can take a letter out of it. So the transaction that sends a letter also writes the
-letter's id to `<dead topic>.replayed`. Either both records are committed or none. A run skips the letters that this
-topic names. So a second run of a selection does nothing, a run of a larger selection sends the rest, and a run after a
-failure sends what the failed run did not, even if Spark partitions the letters differently.
+letter's id to `<dead topic>.replayed`. Either both records are committed or none. A run skips the letters whose ids are
+in `<dead topic>.replayed`. So a second run of a selection does nothing, a run of a larger selection sends the rest, and
+a run after a failure sends what the failed run did not, even if Spark partitions the letters differently.
 """
 
 from __future__ import annotations

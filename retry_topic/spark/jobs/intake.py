@@ -70,7 +70,7 @@ class IntakeReport:
         records: records that were read.
         waiting: of the records, messages that now wait for their next attempt.
         dead: of the records, messages that became dead letters.
-        repeated: of the records, failures that the store already had from another record.
+        repeated: of the records, failures that the store already knew.
         partitions: the progress of each partition.
     """
 
@@ -121,7 +121,7 @@ def intake(
     Args:
         spark, place: the session and the store.
         kafka: `host:port,host:port`, or librdkafka settings with `bootstrap.servers`.
-        group: the consumer group whose retry topic is read. Give the settings that its services have.
+        group: the consumer group whose retry topic is read. Use the same settings below as the group's services.
         policies: the retry policies of these services. Defaults to the default policy.
         redelivery, origins, headers, secrets, history, reference_above, group_topics: see `ServiceConfig`.
         connector: what reads the topic. "auto" (default): "jvm" if the session has the connector's jars and `kafka` is

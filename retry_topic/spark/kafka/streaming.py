@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads topics as a stream. One instance, in a process of the driver, plans the batches; copies read in tasks."""
+    """Reads topics as a stream. One instance, in a process of the driver, plans the batches. Its copies read the
+    records in the tasks."""
 
     def __init__(self, options: KafkaReadOptions, schema: StructType) -> None:
         self._options = options

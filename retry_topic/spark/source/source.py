@@ -99,7 +99,7 @@ class WheelSchedSource(DataSource):
 
 
 def _check_memory(store: DelayStore, writing: StoreWriteOptions) -> None:
-    """Raise `Rejected` if the rows, as the options give their size, need more memory than the server has left.
+    """Raise `Rejected` if the rows need more memory than the server has left. The options give the size of the rows.
 
     Call it before tasks run.
     """
