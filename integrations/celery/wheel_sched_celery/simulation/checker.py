@@ -49,7 +49,8 @@ def _lost(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
 def _early(run: CeleryWorld) -> list[str]:
     """Check that no run of a task's function begins before the task's ETA, by the store's clock.
 
-    A worker that could not reach the store uses its own clock, as Celery does. That clock may also run a little faster.
+    A worker that could not reach the store uses its own clock, as Celery does. So the check allows for the error of
+    that clock, and for 1 ms by which it may run faster.
     """
     unreached = any(fault.target == "store" or call.startswith("store") for fault, call in run.world.struck)
     back_ms = 2 * run.store.steps_back_ms + (max(0, run.options["ahead_ms"]) + 1 if unreached else 0)
@@ -147,9 +148,9 @@ def _duplicates(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]
 def _revoked(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
     """Check that no task runs after it was revoked, and that no task runs whose send was refused.
 
-    A send is refused if the error of its call proves that the task was not sent. If faults have struck, the check of
-    revoked tasks covers only held tasks, and only if every fault struck after the revoke and none was a fault of a call
-    or a rewind. If no fault has struck, no revoked task may stay in the store either.
+    A send is refused if the error of its call proves that the task was not sent. Without faults, the check covers all
+    revoked tasks, and no revoked task may stay in the store. With faults, the check covers only held tasks, and skips
+    them if a fault struck before the revoke, or was a fault of a call or a rewind.
     """
     found = [
         f"refused: task {number} was refused, and ran"
