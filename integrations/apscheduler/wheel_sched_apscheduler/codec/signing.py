@@ -112,8 +112,7 @@ def secret_for(target: Any) -> Secret | None:
 
 
 def kept_secret(folder: Path) -> bytes:
-    """The secret of a data folder. Makes it if there is none. Processes that make it at the same time get the same
-    secret.
+    """The secret of a data folder. Makes it if there is none; processes that do so at the same time get the same one.
 
     Raises:
         ConfigError: the secret cannot be read or written, or has less than 16 bytes.

@@ -257,7 +257,7 @@ class _JobJudge:
         )
 
     def _wrote_late(self, before: list[JobRun], run: JobRun) -> bool:
-        """Whether a process that ran this occurrence before has stood still for longer than its lease.
+        """Whether a process that ran this occurrence before was paused for longer than its lease.
 
         When such a process continues, it may still store its run as an item of its own, a split item, although another
         process has claimed the occurrence. Whoever claims the split item runs the occurrence once more: see the traps
@@ -368,7 +368,7 @@ class _JobJudge:
         )
 
     def _was_written_late(self, run: JobRun) -> bool:
-        """Whether a process that stood still stored this run too late to be counted by others, see `_wrote_late`."""
+        """Whether a process that was paused stored this run too late for others to count it, see `_wrote_late`."""
         before = [one for one in self._runs if one.run_ms == run.run_ms and one.began_ns < run.began_ns]
         return self._wrote_late(before, run)
 

@@ -89,9 +89,9 @@ def _outlasts_visibility(run: CeleryWorld) -> bool:
 def _allows(fault: Fault, call: str, *, outlasts_visibility: bool) -> int:
     """How many repeated runs a fault excuses. 0: the product must prevent every repeat.
 
-    Most repeats have one of three causes: a worker dies or stands still while it has messages; a reply of the broker or
+    Most repeats have one of three causes: a worker dies or is paused while it has messages; a reply of the broker or
     its connection is lost; a server loses writes. These excuse no repeat: the store's reply to another call than
-    `schedule` is lost; a call reaches the store twice; a worker stops in order; the store is away for a moment.
+    `schedule` is lost; a call reaches the store twice; a worker is shut down; the store is away for a moment.
     """
     long = fault.amount >= LEASE_MS // 2
     by_producer = fault.target == "producer"
