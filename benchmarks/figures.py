@@ -49,7 +49,7 @@ class Figure:
         return _number(result, self.baseline) if self.baseline else None
 
     def spread(self, result: Result) -> Mapping[str, float] | None:
-        """The least, middle and greatest value over the rounds (`min`, `median`, `max`); None if it has one value."""
+        """The least, median and greatest value over the rounds (`min`, `median`, `max`); None if it has one value."""
         found: Mapping[str, float] | None = result.get("spread", {}).get(self.key)
         return found
 

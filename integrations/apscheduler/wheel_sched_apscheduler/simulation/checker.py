@@ -383,7 +383,7 @@ class _JobJudge:
 
 
 class JobKind:
-    """The world of APScheduler jobs, as a kind of world for the simulator."""
+    """Draws and runs worlds of APScheduler jobs. Implements the simulator's `Kind`."""
 
     name = "apscheduler"
     packages = ("wheel_sched", "wheel_sched_apscheduler", "apscheduler")

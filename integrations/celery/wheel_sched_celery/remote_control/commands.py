@@ -4,7 +4,7 @@
 `inspect wheel_stats` is a new command.
 
 The other commands replace Celery's commands of the same names. Each first runs Celery's command unchanged. For an app
-without the integration it does nothing more.
+without the integration they do nothing more.
 
 Threads: the worker's main thread runs the commands, and waits at most a second for the store (see `store_thread`).
 Another thread revokes held tasks, because results, chords and the store may take long. It revokes none while the store

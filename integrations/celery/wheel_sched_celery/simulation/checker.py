@@ -183,7 +183,7 @@ def _leaks(run: CeleryWorld) -> list[str]:
 
 
 class CeleryKind:
-    """The world of Celery tasks, as a kind of world for the simulator."""
+    """Draws and runs worlds of Celery tasks. Implements the simulator's `Kind`."""
 
     name = "celery"
     # the modules of kombu and Celery on the path of a task that read a clock or sleep
