@@ -85,7 +85,7 @@ def store_ahead(store: DelayStore, count: int) -> int:
 
 
 def wait_for(done: Callable[[], bool]) -> None:
-    """Wait until `done` returns true. This may be noticed late: the figures use the times that the receiver noted."""
+    """Wait until `done` returns true. It may return late: the figures use the times that the receiver noted."""
     give_up = time.monotonic() + _GIVE_UP_S
     while not done():
         assert time.monotonic() < give_up, "the burst did not arrive"

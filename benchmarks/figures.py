@@ -49,7 +49,7 @@ class Figure:
         return _number(result, self.baseline) if self.baseline else None
 
     def spread(self, result: Result) -> Mapping[str, float] | None:
-        """The least, middle and greatest value over the rounds (`min`, `median`, `max`); None if it has one value."""
+        """The least, median and greatest value over the rounds (`min`, `median`, `max`); None if it has one value."""
         found: Mapping[str, float] | None = result.get("spread", {}).get(self.key)
         return found
 
@@ -59,7 +59,7 @@ class Figure:
         return text_of(result["measured"][key]) if key else ""
 
     def measured_with(self, result: Result) -> str:
-        """The key in `measured` of the result: that of the figure, or the parts with which it begins. "" if absent."""
+        """The key under which `measured` of the result has the figure: its key, or a part of the key. "" if absent."""
         key = self.key
         while key and key not in result.get("measured", {}):
             key = key.rpartition(".")[0]

@@ -1,7 +1,7 @@
 """Whether a machine is fit to measure: it must wake a sleeping thread in time and run equal work in equal time.
 
 A shared machine can lose its processors to others for a while. Ratios within one run suffer less from that than
-absolute figures, but a run during which the machine stood still proves nothing. So the command measures the machine
+absolute figures, but a run during which no processor was free proves nothing. So the command measures the machine
 before and after a benchmark. If it was unfit at one of the two times, the gates are neither passed nor failed.
 """
 

@@ -29,7 +29,7 @@ def ratios(ours: Sequence[float], baseline: Sequence[float]) -> list[float]:
 
 
 def over_rounds(values: Sequence[float], digits: int = 3) -> dict[str, float]:
-    """The least, the middle and the greatest of the values that the rounds gave."""
+    """The least, the median and the greatest of the values that the rounds gave."""
     return {
         "min": round(min(values), digits),
         "median": round(median(values), digits),

@@ -1,8 +1,8 @@
 """Escapes foreign text for a terminal or a log. The text then stays on one line and cannot control the terminal.
 
 These characters are escaped: control characters (also those of ANSI and C1), line and paragraph separators, direction
-marks, zero-width and other format characters, lone surrogates, and unassigned characters. All functions are pure except
-`logger_of`.
+marks, zero-width and other format characters, lone surrogates, private-use and unassigned characters. All functions are
+pure except `logger_of`.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ async def count_async() -> None:
 
 
 def expect(calls: int) -> None:
-    """Start to count anew, until `calls` calls were made."""
+    """Set the count back to 0. `wait_counted` then waits until `calls` calls were made."""
     global _counter, _target
     _counter, _target = itertools.count(1), calls
     _reached.clear()

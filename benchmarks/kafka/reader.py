@@ -1,6 +1,6 @@
-"""A reader of committed records that measures when they arrive. It runs in a process of its own.
+"""A reader of committed records that measures when they arrive.
 
-So it shares no lock with the measured process.
+The reader runs in a process of its own, so it shares no lock with the measured process.
 """
 
 from __future__ import annotations

@@ -161,9 +161,9 @@ def run(sizes: Sizes) -> dict[str, Any]:
 def _spread(
     found: dict[tuple[str, str], list[int]], costs: dict[str, tuple[list[float], list[float]]], lowest: int
 ) -> dict[str, dict[str, float]]:
-    """The least, middle and greatest ratio over rounds: new to old for both cases, and new to bare for the worse case.
+    """The least, median and greatest ratio over rounds: new to old for both cases, and new to bare for the worse case.
 
-    If the old design misses the lowest rate, it counts as sustaining it, so the ratio is a lower bound.
+    If the old design misses the lowest rate, that rate counts as sustained, so the ratio is a lower bound.
     """
     over_old = {
         f"new_vs_old_{case}": ratios(found["new", case], [max(best, lowest) for best in found["old", case]])

@@ -1,9 +1,9 @@
 """The load on a purgatory, as in Kafka's TestPurgatoryPerformance.
 
-Requests arrive at exponential intervals, in whole milliseconds; the fraction is added to the next interval, as in the
-original. A request is complete after a log-normal latency, which two percentiles describe. If the latency is not below
-the timeout, the request expires. (Kafka's later rewrite in Java uses the timeout as the latency, so there no request
-completes early.)
+Requests arrive at exponential intervals, in whole milliseconds; the fraction that is cut off is added to the next
+interval, as in the original. A request is complete after a log-normal latency, which two percentiles describe. If the
+latency is not below the timeout, the request expires. (Kafka's later rewrite in Java uses the timeout as the latency,
+so there no request completes early.)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CASES: Final = {"low": Latency(60, 20), "high": Latency(400, 200)}  # the name s
 
 
 def intervals_ms(rate: int, seed: int) -> array[int]:
-    """Draw intervals in whole ms between arrivals at `rate` a second. A fraction is added to the next interval."""
+    """Draw intervals in whole ms between arrivals at `rate` a second. A cut-off fraction is added to the next one."""
     rng = random.Random(seed)
     carried = 0.0
     intervals = array("q")

@@ -71,7 +71,7 @@ def draw(folder: Path) -> list[Path]:
 
 
 def _medians(points: Points) -> list[dict[str, Any]]:
-    """The median of each design, case and rate."""
+    """One row for each design, case and rate, with the medians over its runs."""
     keys = sorted({(point["design"], point["case"], point["rate"]) for point in points})
     rows = []
     for key in keys:

@@ -29,7 +29,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 def verdict(problems: Callable[[], list[str]]) -> Page:
-    """Make the page of a probe. It answers 200 and "ok", or 503 and what `problems` returns, one problem per line."""
+    """Make the page of a probe. It answers 200 and "ok" if `problems` returns none, else 503 and a line per problem."""
 
     def page() -> PageReply:
         found = problems()

@@ -78,8 +78,8 @@ class MetricsCollector(Collector):
         dispatchers: dispatchers or services by name; the name becomes the label `dispatcher`.
         store: queried once per scrape, with three commands per shard. When it does not answer within two seconds,
             `wheel_sched_store_up` is 0. Defaults to None: no metrics of a store.
-        purgatories: purgatories by name; the name becomes the label `purgatory`. The attribute `purgatory` of a
-            dispatcher is one. Defaults to none.
+        purgatories: purgatories by name, such as a dispatcher's attribute `purgatory`; the name becomes the label
+            `purgatory`. Defaults to none.
 
     Thread rules: any thread may call `collect`.
     """

@@ -32,7 +32,7 @@ class TimedQuery(Generic[T]):
         """Call the function, or join the call that is running, and wait for the result.
 
         Raises:
-            TimeoutError: after `within_s` seconds there is no result; the call goes on.
+            TimeoutError: after `within_s` seconds there is no result; the call continues.
             BaseException: the error of the function.
         """
         with self._lock:

@@ -10,8 +10,8 @@ it is completed already.
 
 Locks. `try_complete` runs under the operation's lock, so two threads never try one operation at the same time. The
 second thread waits: if it gave up instead, a completion could be missed. `on_complete` and `on_expiration` run after
-the lock was released, unlike Kafka's. So locks that they take cannot deadlock with this one. The remaining rule is in
-the docstring of `wheel_sched.purgatory`.
+the lock was released, unlike Kafka's. So the locks that they take cannot deadlock with the operation's lock. The
+remaining rule is in the docstring of `wheel_sched.purgatory`.
 
 Threads: any thread may call any method. Cost: an operation makes one object, its lock.
 """

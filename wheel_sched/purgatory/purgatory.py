@@ -1,7 +1,7 @@
 """The purgatory: operations wait under keys, each until it can be completed, or until it expires.
 
-This is Kafka's `DelayedOperationPurgatory`. A thread that changes what the operations of a key wait for then calls
-`check_and_complete(key)`. So the purgatory neither polls nor purges.
+This is Kafka's `DelayedOperationPurgatory`. After a thread has changed what the operations of a key wait for, it
+calls `check_and_complete(key)`. So the purgatory neither polls nor purges.
 
 `try_complete_else_watch` tries an operation, watches it under all its keys, tries it again and only then starts its
 timer, all under the operation's lock. The second try makes this safe: it sees each change that came before the

@@ -13,7 +13,7 @@ prevent a loss. A removes the list, starts a new epoch, and puts the list back i
 new epoch after it has entered, it checks under the lock that the list still belongs to the key. A thread that finds no
 list looks again under the lock, where no other thread is in the middle of a change.
 
-No shard's lock is held while an operation is tried or completed, and no thread holds two of them.
+No shard's lock is held while an operation is tried or completed, and no thread holds the locks of two shards.
 """
 
 from __future__ import annotations

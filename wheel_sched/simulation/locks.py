@@ -14,7 +14,7 @@ from wheel_sched.simulation.scheduler import Task, running
 
 
 def timeout_ns_of(timeout_s: float | None) -> int | None:
-    """Convert a timeout by the clock of the calling process to virtual time, in ns. None: no timeout.
+    """Convert a timeout, in seconds of the calling process's clock, to ns of virtual time. None: no timeout.
 
     The function adds a microsecond, so that rounding makes no wait too short. If the clock drifts by 1 %, a wait can
     still be too short by 0.01 % of its timeout, because the conversion is linear.

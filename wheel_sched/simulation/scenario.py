@@ -90,7 +90,7 @@ class HandIn:
         delay: how long it waits before the first attempt, in ms; 0: at once.
         fails: how many attempts fail before one succeeds.
         lasts: how long an attempt takes, in ms.
-        kind: "plain", or a kind that is hard to handle, such as malformed; each world has its own.
+        kind: "plain", or a kind that is hard to handle, such as "malformed"; each world has kinds of its own.
         key: the ordering key; "" = none.
     """
 

@@ -216,7 +216,7 @@ class Scheduler:
         return self.current
 
     def pause(self) -> None:
-        """Let other tasks that can run do so before the calling task goes on."""
+        """Let other tasks that can run do so before the calling task continues."""
         task = self.current
         if task is not None:
             self._ready.append(task)

@@ -3,8 +3,8 @@
 The packages are wheel-sched and its integrations, with Celery or APScheduler. They import `threading`, `time`,
 `datetime`, `queue`, `random`, `os`, `uuid`, `secrets` and `concurrent.futures` as any program does. While the
 simulation is installed, these names in their modules mean the simulated versions. This applies to module globals, to
-attributes and base classes of classes, and to default arguments of functions. No line of these packages asks whether
-it is simulated.
+attributes and base classes of classes, and to default arguments of functions. No code of these packages checks
+whether it is simulated.
 
 Modules of other packages do not change. An object that exists before the installation keeps its real threads and
 clocks. So make all objects of a history while the simulation is installed.

@@ -137,7 +137,7 @@ class Host:
         world.scheduler.spawn(process, "main", main)
 
     def start_another(self, for_ms: int) -> None:
-        """Start one more process with the same work. It ends in order after `for_ms`, and does not start again."""
+        """Start one more process with the same work. It is shut down after `for_ms`, and does not start again."""
         world = self._world
         other = world.add_host(f"{self.name}+{len(world.hosts)}", self._start)
         other.boot()

@@ -177,8 +177,8 @@ class VirtualClock:
         """Jump to the earliest deadline if all waiters have waited for the threshold.
 
         The caller is a waiter that holds its condition. It must not acquire the condition of another waiter, because
-        two locks without an order can deadlock. So the other waiters notice the jump by
-        themselves: each calls this method once per threshold.
+        two locks without an order can deadlock. So the other waiters notice the jump by themselves: each
+        calls this method once per threshold.
         """
         with self._lock:
             if self._threshold is None or time.monotonic() - self._busy_at < self._threshold:

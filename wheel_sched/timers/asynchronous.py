@@ -5,8 +5,8 @@
         timer.every(1000, refresh)  # a coroutine function is awaited
 
 The timer keeps one `call_later` of the loop, set for the earliest deadline. Time comes from a clock of integer
-nanoseconds, not from `loop.time()`: uvloop's time stands still while a callback runs, and asyncio's is not exact beyond
-2**24 seconds. On a `wheel_sched.testing.virtual_loop.VirtualEventLoop` the timer reads the loop's virtual clock.
+nanoseconds, not from `loop.time()`: uvloop's time does not move while a callback runs, and asyncio's is not exact
+beyond 2**24 seconds. On a `wheel_sched.testing.virtual_loop.VirtualEventLoop` the timer reads the loop's virtual clock.
 
 Threads: only the loop's thread may call a timer. Other threads use `loop.call_soon_threadsafe(timer.schedule, ...)`.
 """

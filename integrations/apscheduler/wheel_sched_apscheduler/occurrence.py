@@ -247,7 +247,7 @@ class ClaimedJob(Job):
         self.grace_s, self.claimed_at = grace_s, None
 
     def oldest_in_grace(self) -> datetime | None:
-        """Executors drop the run times before this moment, because they came too late. None: they drop none."""
+        """The moment before which executors drop run times as too late. None: executors drop no run time."""
         if self.grace_s is None:
             return None
         oldest = (self.claimed_at or datetime.now(UTC)) - timedelta(seconds=self.grace_s)

@@ -12,7 +12,7 @@ division, for a cron trigger by a search backwards from now in steps that double
 later run times, until one is after now. That is the next run time of the job.
 
 A pass hands out at most `RUN_TIMES_AT_MOST` run times of a job. If a job without `coalesce` has missed more, one run at
-the last missed run time stands for all the others. An interval of a microsecond has 10^12 run times in ten days, too
+the last missed run time replaces all the others. An interval of a microsecond has 10^12 run times in ten days, too
 many for any memory.
 
 *Asking a trigger.* APScheduler's AndTrigger asks its parts for a run time again and again until all give the same one.

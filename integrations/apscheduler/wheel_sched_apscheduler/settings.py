@@ -1,7 +1,7 @@
 """Settings of jobstores and schedulers. An ini file or the environment gives them as text, so text is accepted too.
 
-Each function adds what is wrong to the list `problems`, and always returns a value that the caller can go on with. So
-the caller can raise one error that names all problems.
+Each function adds what is wrong to the list `problems`, and always returns a value with which the caller can continue.
+So the caller can raise one error that names all problems.
 """
 
 from __future__ import annotations

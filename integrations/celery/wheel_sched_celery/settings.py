@@ -27,7 +27,7 @@ _MAY_BE_ZERO = ("lead", "announce")
 
 
 class _Unset:
-    """Stands for a missing value, because None is a value."""
+    """Marks a setting that was not given. None cannot mark it, because None is a value."""
 
     def __repr__(self) -> str:
         return "UNSET"
@@ -53,14 +53,14 @@ class WheelSettings:
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         on_outage: what a producer does while the store is away: "stock" sends as Celery alone would, "refuse" raises
             `HoldRefused`. A worker always does what Celery alone would. Defaults to "stock".
-        lead: how long before its due time a task goes to its queue. A worker fetches it and keeps it in its timer for
-            the rest of the time. If the worker is killed then, the broker delivers the task again.
-            Defaults to half of the horizon, at most 1 s and a quarter of the broker's visibility timeout: a task that
-            a worker holds longer than that timeout runs twice.
+        lead: how long before its due time a task goes to its queue. A worker fetches it and keeps it in its timer
+            until it is due. If the worker is killed then, the broker delivers the task again. Defaults to half of the
+            horizon, but at most 1 s and at most a quarter of the broker's visibility timeout: a task that a worker
+            holds longer than that timeout runs twice.
         dispatch: whether workers of this app release held tasks. Defaults to True.
         takeover: whether workers move ETA messages from the broker into the store. Defaults to True.
-        timeout: how long one call on the store may take, in producers and workers. No worker's loop waits for it.
-            Defaults to 5 s.
+        timeout: how long one call on the store may take, in producers and workers. A worker's event loop does not wait
+            for it. Defaults to 5 s.
         drain_timeout: how long a stopping worker waits for its dispatcher's publishes. Defaults to 10 s.
         announce: how often a worker announces itself in the store, for `wheel-sched ps`; 0 = never. Defaults to 1 min.
     """

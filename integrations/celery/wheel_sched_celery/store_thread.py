@@ -59,7 +59,7 @@ class StoreThread:
                 self._thread.start()
 
     def ask(self, question: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-        """Run `question` in the thread, and wait at most `patience_s`. Returns what it returns, or raises its error.
+        """Run `question` in the thread, and wait at most `patience_s`. Returns its result, or raises its error.
 
         Raises:
             StoreUnavailable: there is no answer in time, or the thread is stuck (then this does not wait). A question
@@ -88,7 +88,7 @@ class StoreThread:
             ) from error
 
     def finish(self, patience_s: float) -> int:
-        """Wait at most `patience_s` until all jobs are done. Drop those that have not begun, and return their number.
+        """Wait up to `patience_s` for all jobs. Then drop the jobs that have not begun, and return their number.
 
         A job that runs longer ends with the process.
         """

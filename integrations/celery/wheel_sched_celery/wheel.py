@@ -145,7 +145,7 @@ class Wheel:
         """Do what `call` does, for a caller that must not block: the store's thread calls, the caller waits briefly.
 
         Raises:
-            StoreError: the store did not answer, or not in time.
+            StoreError: the store gave no answer in time.
         """
         return self.thread.ask(lambda: self.call(function))
 

@@ -35,7 +35,7 @@ class ChangingCases:
         assert [found.score_ms for found in bench.everything("due")] == [then, then]
 
     def test_cancel_removes_waiting_and_held_items(self, bench: Bench) -> None:
-        """Cancelled waiting and held items leave. An item in flight is only marked: CANCELLED, also the second time."""
+        """A cancel removes waiting and held items. It marks an item in flight (CANCELLED), also the second time."""
         ids = self._one_of_each(bench)
         assert bench.store.cancel(ids) == [DONE, Outcome.CANCELLED, DONE, WRONG_STATE, ABSENT]
         assert bench.states(*ids) == [None, "leased", None, "dead", None]
@@ -92,7 +92,7 @@ class ChangingCases:
         assert (bench.one("a").state, bench.one("a").reason) == ("held", "parked")
 
     def test_replace_can_create_an_item(self, bench: Bench) -> None:
-        """With `create`, `replace` stores an absent item, with or without a due time, but never under a dead id."""
+        """With `create`, `replace` stores an absent item, with or without a due time. A dead item's id is refused."""
         assert bench.store.replace(Item("a", bench.now_ms, b"1", "t", ("r",)), create=True) == DONE
         assert bench.store.replace(Item("b", None, b"2"), create=True) == DONE
         assert bench.store.replace(Item("c", None, b"3"), create=True, keep_due=True) == DONE
@@ -113,7 +113,7 @@ class ChangingCases:
         assert bench.store.replace(Item("b", None, b""), if_version=1) == ABSENT
 
     def test_a_claim_has_the_versions_of_its_items(self, bench: Bench) -> None:
-        """A claimed item has the version of its record. After a new record, the next claim has a greater version."""
+        """A claimed item has the version of its record. When a new record is written, the version is greater."""
         bench.put("a")
         version = bench.one("a").version
         claim = bench.claim()
@@ -246,7 +246,7 @@ class ChangingCases:
         assert bench.states("a", "b") == ["due", "due"]
 
     def test_an_item_under_another_id_comes_back_when_its_lease_ends(self, bench: Bench) -> None:
-        """When its lease ends, an item that got another id waits under the new id. A cancelled item leaves."""
+        """When its lease ends, an item that got another id waits under the new id. A cancelled one leaves the store."""
         bench.put("a", "b")
         due_ms = bench.now_ms
         bench.claim()

@@ -69,7 +69,7 @@ class LogIntakeCases:
     def test_a_log_batch_whose_counts_are_behind_stores_nothing(
         self, bench: Bench, behind: tuple[str, int, int | None]
     ) -> None:
-        """If one stored count is not below the new one, or not the expected one, the batch stores nothing."""
+        """If a stored count is at least the new one, or is not the expected one, the batch stores nothing."""
         until_ms = bench.now_ms + 60_000
         bench.attempt_counts.raise_to([("a:0", 3, until_ms), ("e", ENDED, until_ms)])
         items = [Item("x", bench.now_ms, b"")]
@@ -129,7 +129,7 @@ class LogIntakeCases:
             bench.log_intake.begin_accept(Position("s", 3, 4), [Item("", None, b"")])
 
     def test_attempt_counts_of_a_log_batch_lie_in_their_own_shards(self, wide: Bench) -> None:
-        """A log batch compares and raises attempt counts in other shards than that of its items."""
+        """A log batch also compares and raises attempt counts that are in other shards than its items."""
         until_ms = wide.now_ms + 60_000
         counts = [(f"{n}:0", 1, until_ms) for n in range(8)]
         items = [Item("a", wide.now_ms, b"", route="s")]

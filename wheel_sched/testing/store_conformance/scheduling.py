@@ -170,7 +170,7 @@ class SchedulingCases:
     def test_an_earlier_head_raises_the_marker(self, bench: Bench) -> None:
         """A new item that is due before all others writes the marker that wakes dispatchers, with its due time.
 
-        An item that is due later, or has no due time, does not.
+        An item that is due later, or has no due time, does not write it.
         """
         backend = bench.store.backend
         start = bench.store.windows(0)[0].mark

@@ -155,7 +155,7 @@ def repoint(session: Session, old: str, new: str, dry_run: bool, yes: bool, as_j
 
 
 def confirm_several(question: str, count: int, yes: bool) -> None:
-    """Ask before more than one job is changed. `{}` in the question stands for their number.
+    """Ask before more than one job is changed. The number of jobs replaces `{}` in the question.
 
     Raises:
         UsageError: `yes` is false, and there is no terminal on which to ask.

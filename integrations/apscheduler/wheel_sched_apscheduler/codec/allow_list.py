@@ -41,7 +41,7 @@ class Forbidden(StoreError):
 
 
 class NotRegistered(Forbidden, LookupError):
-    """This process has not registered the function. Another process may have, and this process may do so later."""
+    """This process has not registered the function, that is, added a job of it. It or another process may do so."""
 
 
 class Allowed:
@@ -157,7 +157,7 @@ class Allowed:
         Raises:
             Forbidden: the list does not allow the reference (then nothing was imported), or the reference names an
                 object that its module does not define.
-            NotRegistered: there is no list, the job is not signed, and this process has not registered the function.
+            NotRegistered: `allow` is None, the job is not signed, and this process has not registered the function.
             NotHere: there is no such module or function in this process.
         """
         func = self._found.get(ref)

@@ -2,8 +2,8 @@
 
 The secret comes from the jobstore's setting `secret`, or from the environment, `WHEEL_SCHED_APS_SECRET`. For a store in
 a folder (`embedded:FOLDER`), this module makes a secret at the first use and keeps it beside the data, in a file that
-only its owner can read. Whoever can write to a store behind a URL can also read everything in it. So for such a store
-the user must give a secret.
+only its owner can read. Whoever can write to a store behind a URL can also read everything in it, so no secret can be
+kept there: the user must give one.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def secret_for(target: Any) -> Secret | None:
 
 
 def kept_secret(folder: Path) -> bytes:
-    """The secret of a data folder. Makes one if there is none. If several processes do so, they all get the same one.
+    """The secret of a data folder. Makes it if there is none; processes that do so at the same time get the same one.
 
     Raises:
         ConfigError: the secret cannot be read or written, or has less than 16 bytes.

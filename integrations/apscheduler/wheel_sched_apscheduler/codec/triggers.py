@@ -50,7 +50,7 @@ MONTHS_AT_MOST = 12 * 1000  # beyond the end of the calendar CalendarIntervalTri
 
 
 def is_built_in(trigger: Any) -> bool:
-    """Whether the trigger's class is one of APScheduler's. Such a trigger does not change when it is asked."""
+    """Whether the trigger's class is one of APScheduler's. Such a trigger does not change when it gives a run time."""
     return type(trigger) in _BUILT_IN
 
 

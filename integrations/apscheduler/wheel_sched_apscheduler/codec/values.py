@@ -133,7 +133,7 @@ class Values:
 
 
 def _dump_scalar(value: Any) -> dict[str, Any] | None:
-    """The value with its tag; None when its type has none. A subclass has none: it would be read as its base class."""
+    """The value with its tag; None if its type has no tag. A subclass gets None: it would be read as its base class."""
     kind = type(value)
     if kind is datetime:
         if value.tzinfo is None:

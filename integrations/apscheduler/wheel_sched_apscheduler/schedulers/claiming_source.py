@@ -140,7 +140,7 @@ class ClaimingJobSource:
         return batch
 
     def put_back(self, submissions: list[Submission]) -> list[Submission]:
-        """Put all submissions back, because the scheduler was paused or ends. Returns an empty list: none must run."""
+        """Put all submissions back, because the scheduler is paused or ends. Returns an empty list: no job must run."""
         for submission in submissions:
             submission.end(())
         return []

@@ -90,7 +90,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
     def shutdown(self, wait: bool = True) -> None:
         """Cancel running coroutines, as stock APScheduler does, and end executors and job stores.
 
-        Await `drain_async` first to let coroutines end. This returns at once: a new thread ends executors and job
+        Await `drain_async` first to let coroutines end. The method returns at once: a new thread ends executors and job
         stores, and the interpreter does not exit before that thread has ended.
 
         Args:
@@ -145,7 +145,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
 class EventLoopAdapter(ExecutorAdapter):
     """Submits jobs to an `AsyncIOExecutor`: coroutines as tasks, other functions to the loop's default executor.
 
-    A coroutine that a shutdown cancels is reported as failed only when its jobstore does not hand it out again.
+    If a shutdown cancels a coroutine whose jobstore hands it out again, the coroutine is not reported as failed.
     """
 
     def __init__(self, executor: AsyncIOExecutor, reports: Reports) -> None:

@@ -143,7 +143,7 @@ class ExecutorAdapter:
         self._reports.finished()
 
     def _dropped(self, submission: Submission) -> None:
-        """Report a job that did not start or was interrupted: no error if a shutdown lets its jobstore repeat it."""
+        """Report a job that did not start or was interrupted. At a shutdown, no error if its jobstore repeats it."""
         if submission.comes_again and self._reports.closing:
             self._succeeded(submission, [])
         else:

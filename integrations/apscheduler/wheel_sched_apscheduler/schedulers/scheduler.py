@@ -332,8 +332,8 @@ class WheelScheduler(BaseScheduler):
     def shutdown(self, wait: bool = True) -> None:
         """End the loop, then the executors, then the jobstores.
 
-        This holds no lock while it waits for running jobs. So the running jobs may use the scheduler as before, and
-        jobs that they add are stored. If a job calls this with `wait`, the call returns at once and another thread
+        The method holds no lock while it waits for running jobs. So the running jobs may use the scheduler as before,
+        and jobs that they add are stored. If a job calls this with `wait`, the call returns at once and another thread
         continues, because a job cannot wait for itself.
 
         Args:

@@ -2,7 +2,7 @@
 
 `run` replaces APScheduler's `run_job`, which looks up its logger under a lock that all workers share, and makes two log
 calls for each job. The look-up and the log calls are a third of the cost of a short job. `run` makes the same events
-and log lines as `run_job`, and clears tracebacks as it does. `run` does not check the misfire grace, because the job
+and log lines as `run_job`, and also clears tracebacks. `run` does not check the misfire grace, because the job
 source has checked it. Coroutines run in APScheduler's own `run_coroutine_job`.
 """
 

@@ -105,7 +105,7 @@ class _JobJudge:
     # -- lost
 
     def _lost(self) -> list[str]:
-        """Check that each owed run time has run to its end, unless the job's settings or a fault explain why not."""
+        """Check that each run time that must run has run to its end, unless the settings or a fault explain why not."""
         found = []
         for period in self._periods:
             for at in period.owed_times():
@@ -169,7 +169,7 @@ class _JobJudge:
         return died <= self._troubles.claimed_by(free) + CLAIMED_MS
 
     def _full_until(self, at: int, claimed_by: int) -> int | None:
-        """From when a run can begin, if `max_instances` other runs were under way at its claim; None if not so many."""
+        """When a run can begin, if `max_instances` other runs were under way at its claim; None if fewer were."""
         others = [(self._claimed_ms(run), self._counts_until(run)) for run in self._runs if run.run_ms != at]
         for one in self._handed_out:
             if one.covers(at) and one.at_ms <= claimed_by:
@@ -247,7 +247,7 @@ class _JobJudge:
         """How many calls have scheduled this run time again, although it had run.
 
         A resume schedules the run times after the present time by its caller's clock. A scheduler whose clock is ahead
-        may have run some of them already. So may any scheduler until the call takes effect.
+        may have run some of them already. Until the call takes effect, any other scheduler may have run some too.
         """
         return sum(
             period.began_ms < at <= max(period.began_ms + self._troubles.ahead_ms, period.answered_ms)
@@ -257,7 +257,7 @@ class _JobJudge:
         )
 
     def _wrote_late(self, before: list[JobRun], run: JobRun) -> bool:
-        """Whether a process that ran this occurrence before has stood still for longer than its lease.
+        """Whether a process that ran this occurrence before was paused for longer than its lease.
 
         When such a process continues, it may still store its run as an item of its own, a split item, although another
         process has claimed the occurrence. Whoever claims the split item runs the occurrence once more: see the traps
@@ -308,7 +308,7 @@ class _JobJudge:
     # -- changes
 
     def _changed(self) -> list[str]:
-        """Check that no removed, paused or moved run time runs after the producer got the answer to that change."""
+        """Check that no run time runs after the producer got the answer to a call that removed, paused or moved it."""
         found = []
         ahead_ms = self._troubles.ahead_ms
         seen: set[int] = set()
@@ -368,7 +368,7 @@ class _JobJudge:
         )
 
     def _was_written_late(self, run: JobRun) -> bool:
-        """Whether a process that stood still stored this run too late to be counted by others, see `_wrote_late`."""
+        """Whether a process that was paused stored this run too late for others to count it, see `_wrote_late`."""
         before = [one for one in self._runs if one.run_ms == run.run_ms and one.began_ns < run.began_ns]
         return self._wrote_late(before, run)
 
@@ -383,7 +383,7 @@ class _JobJudge:
 
 
 class JobKind:
-    """The world of APScheduler jobs, as a kind of world for the simulator."""
+    """Draws and runs worlds of APScheduler jobs. Implements the simulator's `Kind`."""
 
     name = "apscheduler"
     packages = ("wheel_sched", "wheel_sched_apscheduler", "apscheduler")

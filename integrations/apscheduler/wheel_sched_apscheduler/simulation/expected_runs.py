@@ -1,8 +1,8 @@
 """Computes from the answers that the producer got which runs of a job must take place, and which must not.
 
 A call that adds, reschedules or resumes a job opens a *period*: from then on the job runs at the times of its trigger.
-The next call that opens a period closes this one, and so does a pause or a removal. A call without an answer may have
-taken effect at any time after its beginning, or not at all.
+The next call that opens a period closes the one before, and so does a pause or a removal. A call without an answer may
+have taken effect at any time after its beginning, or not at all.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Period:
 
     Args:
         times: the run times of the trigger, in order.
-        possible_from: no run time before this one may run.
-        owed_from: each run time from this one on must run, if the period is `owed`.
+        possible_from: no run time before this moment may run.
+        owed_from: each run time from this moment on must run, if the period is `owed`.
         owed: whether the producer got the answer that the job has these times.
-        open_until: a run time at or after this need not run, because a call that closes the period has begun.
-        closed_at: no run time after this may run, because the producer has the answer of the closing call.
+        open_until: a run time at or after this moment need not run, because a call that closes the period has begun.
+        closed_at: no run time after this moment may run, because the producer has the answer of the closing call.
         closed_by: the action of the closing call.
         may_close: False if the call that opened the period may take effect again after the period was closed.
         began_ms: when the call that opens the period began.

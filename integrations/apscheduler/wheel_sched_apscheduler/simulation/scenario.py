@@ -31,7 +31,7 @@ class JobStep(HandIn):
         trigger: for "add" and "reschedule": "date", "interval" or "cron".
         every: ms between two run times; for a cron trigger a multiple of 1,000.
         times: the largest number of run times.
-        grace_s: the misfire grace time in seconds; 0 stands for None.
+        grace_s: the misfire grace time in seconds; 0 means None.
         coalesce: whether missed run times become one.
         instances: how many instances may run at a time.
     """

@@ -71,7 +71,7 @@ class Troubles:
         return None if died is None or died > min(after, default=FOREVER_MS) else died
 
     def is_stopped(self, process: str) -> bool:
-        """Whether the process was stopped in order."""
+        """Whether the process was shut down, and not killed."""
         host = process.partition(".")[0]
         since = self._births_ms.get(process, FOREVER_MS)
         until = min(
@@ -123,7 +123,7 @@ class Troubles:
         return fault.amount if fault.kind in ("pause", "late-reply", "late-request") else 150
 
     def stood_still(self, process: str, since: int, until: int) -> bool:
-        """Whether a process stood still between two times for so long that its leases may end."""
+        """Whether a process was paused between two times for so long that its leases may end."""
         host = process.partition(".")[0]
         return any(
             fault.kind == "pause" and fault.target == host and fault.amount >= LEASE_LOST_MS and since <= at <= until

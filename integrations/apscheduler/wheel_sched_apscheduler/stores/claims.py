@@ -123,7 +123,7 @@ class InFlightClaims:
             del self.in_flight[item_id]
 
     def continue_under(self, item_id: str, due_ms: int, claim_number: int, version: int) -> bool:
-        """Continue a known run under a new claim, after its old lease has ended. Returns whether there is one.
+        """If a run is known, continue it under a new claim, after its old lease has ended. Returns whether it is known.
 
         A run is known if it is in flight in this process, or if it has ended here and was not settled in time.
 

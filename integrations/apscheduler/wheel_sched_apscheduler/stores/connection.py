@@ -88,7 +88,7 @@ class StoreConnection:
         return time.time_ns() // 1_000_000 + self._server_ahead_ms
 
     def both_clocks_ms(self) -> int:
-        """The earlier of this machine's time and the server's, in ms since 1970. Jobs are due by this time."""
+        """The earlier of this machine's time and the server's, in ms since 1970. It decides which jobs are due."""
         return time.time_ns() // 1_000_000 + min(self._server_ahead_ms, 0)
 
     def note_server_time(self, server_ms: int, local_ms: int) -> None:
@@ -245,7 +245,7 @@ class OccurrenceSettler:
     def stop(self, *, until: Callable[[], bool], runs: Callable[[], bool], then: Callable[[], None]) -> None:
         """Let the settler end and then call `then`.
 
-        It ends when all reports are sent, and when also `until()` is true or no job runs.
+        The settler ends when all reports are sent and, in addition, `until()` is true or no job runs.
 
         If `runs()` says that a job still runs, this method returns at once. Otherwise it waits for the settler, for
         at most `PATIENCE_S` seconds. If the store does not answer for so long while no job runs, the settler ends

@@ -11,8 +11,9 @@ allow-list, and as pickle only if you ask for it. `scheduler_pass` explains how 
 Cost. A pass makes one round trip for all its jobs: it settles ended occurrences and claims due ones. An idle scheduler
 claims once in `max_sleep_s`. A blocking read on the server learns of jobs that other processes have made due earlier.
 
-Threads. Any thread may call any method. From `start` to `shutdown` the jobstore runs three threads. Errors of the store
-never reach a scheduler's loop: if the store does not answer, a pass gets no jobs and the time of the next try.
+Threads. Any thread may call any method. From `start` to `shutdown` the jobstore runs up to three threads: a settler, a
+listener, an announcer. Errors of the store never reach a scheduler's loop: if the store does not answer, a pass gets no
+jobs and the time of the next try.
 """
 
 from __future__ import annotations

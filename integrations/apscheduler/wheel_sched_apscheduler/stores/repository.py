@@ -281,7 +281,7 @@ class JobRepository:
         return False
 
     def _move_to_split_item(self, found: Found) -> Alteration:
-        """The change that moves a run in flight into an item of its own. There the run's process finds it: `claims`."""
+        """The change that moves a run in flight into an item of its own. The run's process finds it there."""
         run_times: list[datetime] = []
         if not _is_cancelled(found):  # a cancelled run never comes again
             job = self._codec.decode(found.id, found.body, resolve=False).job

@@ -111,7 +111,7 @@ class ClaimingStore(Protocol):
 
 
 class SchedulerPassStore(ClaimingStore, BaseJobStore):
-    """The common part of both jobstores: the pass of a stock scheduler, and its events about occurrences."""
+    """The common part of both jobstores: the pass of a stock scheduler, and the events by which it reports runs."""
 
     def __init__(self) -> None:
         super().__init__()

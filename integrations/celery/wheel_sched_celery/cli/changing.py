@@ -35,7 +35,8 @@ class _Action:
         question: asked before the change; `{}` becomes the number of tasks.
         done: names the change in the output after the change.
         change: the function that changes the tasks.
-        removes: whether to ask also about a single task, if the user has not named it by its id.
+        removes: whether the change removes tasks. If so, ask also about a single task that the user has not named by
+            its id.
     """
 
     verb: str

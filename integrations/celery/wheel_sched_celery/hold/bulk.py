@@ -94,9 +94,10 @@ def apply_many(
     Raises:
         TypeError: arguments do not fit the task; the calls of earlier batches of 500 were sent.
         ValueError: a call has no `eta`, and neither `countdown` nor `eta` is given.
-        HoldRefused: the store is away and `on_outage` is "refuse". The text says how many calls were sent before, and
-            whether a batch may be stored. `TaskCall`s with a task_id and an eta of their own may be sent again.
-        OperationalError: the store and the broker are away; tasks that were not held were not sent.
+        HoldRefused: the store is away and `on_outage` is "refuse". The text says how many tasks were sent before, and
+            whether the store may have tasks of the batch that failed. `TaskCall`s with a task_id and an eta of their
+            own may be sent again.
+        OperationalError: the store and the broker are away; tasks that the store does not hold were not sent.
     """
     app = task._get_app()
     wheel = wheel_of(app)

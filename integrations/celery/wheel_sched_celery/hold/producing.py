@@ -49,7 +49,7 @@ class HoldingProducer:
         return getattr(self._producer, name)
 
     def publish(self, body: Any, **options: Any) -> Any:
-        """Hold the task, or publish it as the real producer does."""
+        """Hold the task if it is due later than the horizon. Otherwise, or if it cannot be held, publish it."""
         if self._held:  # then this is the task-sent event, which Celery buffers if it cannot be sent
             return self._producer.publish(body, **options)
         eta_ms = eta_of(body, options.get("headers"), lambda: self._wheel.app.timezone)
@@ -200,7 +200,7 @@ def record(producer: Any, body: Any, options: dict[str, Any], eta_ms: int) -> He
 
 
 class _Recorders(threading.local):
-    """This thread's recorders (see `_recorder_of`), one for each producer: to make one takes as long as to record."""
+    """This thread's recorders (see `_recorder_of`), one for each producer: making one takes as long as a record."""
 
     def __init__(self) -> None:
         self.known: weakref.WeakKeyDictionary[Any, tuple[list[Any], Any, RecordingChannel]]

@@ -6,8 +6,8 @@
     tasks.cancel(tasks.get(task_id))
 
 It needs the store only: workers and broker may be down. It does not change a task in flight; `Changed.left` names such
-tasks. If somebody else has changed a task since it was read, the call does not change the task either, so that two
-administrators do not undo each other's work.
+tasks. It also does not change a task that somebody else has changed since the task was read, so that two administrators
+do not undo each other's work.
 
 Threads: any thread may call any method, and threads may share one instance.
 """
@@ -156,9 +156,9 @@ class HeldTasks:
     def revoke(self, tasks: Iterable[WaitingTask], announcer: Announcer) -> Changed:
         """Do what `cancel` does, with the announcer of the caller.
 
-        This first moves a waiting task to the state "held", so that only one caller announces the revoke. It removes
-        the task last. If anything fails in between, the task never runs and is still listed. A second `cancel` then
-        announces the revoke.
+        The method first moves a waiting task to the state "held", so that only one caller announces the revoke. It
+        removes the task last. If anything fails in between, the task never runs and is still listed. A second `cancel`
+        then announces the revoke.
         """
         changed = Changed()
         remaining = iter(tasks)

@@ -24,7 +24,7 @@ _MS = timedelta(milliseconds=1)
 def _plain_ms(text: str) -> int | None:
     """The time, in ms since 1970, of a text with a UTC offset, as Celery writes it; None for any other text.
 
-    This is ten times faster than kombu.
+    This function is ten times faster than kombu's parser.
     """
     try:
         instant = datetime.fromisoformat(text)

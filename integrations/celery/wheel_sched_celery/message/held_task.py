@@ -263,7 +263,7 @@ def _counting(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Write a value that JSON does not know. A datetime becomes whole seconds, because a broker returns only these."""
+    """Turn a value that JSON does not know into one that it knows. A datetime loses its fraction, as in a broker."""
     if isinstance(value, datetime):
         return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
     if isinstance(value, bytes | bytearray | memoryview):

@@ -197,7 +197,7 @@ class RedisQueue:
 
 
 def values_of(entities: Iterable[Any]) -> tuple[dict[str, Any], ...]:
-    """Queues and exchanges as plain values. Leaves out those that belong to one connection."""
+    """Queues and exchanges as plain values. Leaves out queues that are exclusive, or not to be declared."""
     return tuple(value for value in map(_value, entities) if value is not None)
 
 

@@ -3,8 +3,8 @@
 `revoke`, `terminate`, `revoke_by_stamped_headers`, `inspect scheduled` and `inspect query_task` include held tasks.
 `inspect wheel_stats` is a new command.
 
-Each other command replaces Celery's command of the same name, and first runs Celery's command unchanged. For an app
-without the integration it does nothing more.
+The other commands replace Celery's commands of the same names. Each first runs Celery's command unchanged. For an app
+without the integration they do nothing more.
 
 Threads: the worker's main thread runs the commands, and waits at most a second for the store (see `store_thread`).
 Another thread revokes held tasks, because results, chords and the store may take long. It revokes none while the store

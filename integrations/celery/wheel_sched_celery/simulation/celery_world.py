@@ -384,7 +384,7 @@ class CeleryWorld:
         world.note(who, call.outcome)
 
     def _retry(self, app: Any, request: dict[str, Any], call: BodyCall) -> None:
-        """Repeat the call that sends the retry until it succeeds.
+        """Repeat the call that sends the retry until the call succeeds.
 
         If it never succeeds, the worker does not acknowledge the message, so the broker delivers it again.
         """

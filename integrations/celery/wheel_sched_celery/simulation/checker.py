@@ -49,7 +49,8 @@ def _lost(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
 def _early(run: CeleryWorld) -> list[str]:
     """Check that no run of a task's function begins before the task's ETA, by the store's clock.
 
-    A worker that could not reach the store uses its own clock, as Celery does. That clock may also run a little faster.
+    A worker that could not reach the store uses its own clock, as Celery does. So the check allows for the error of
+    that clock, and for 1 ms by which it may run faster.
     """
     unreached = any(fault.target == "store" or call.startswith("store") for fault, call in run.world.struck)
     back_ms = 2 * run.store.steps_back_ms + (max(0, run.options["ahead_ms"]) + 1 if unreached else 0)
@@ -88,9 +89,9 @@ def _outlasts_visibility(run: CeleryWorld) -> bool:
 def _allows(fault: Fault, call: str, *, outlasts_visibility: bool) -> int:
     """How many repeated runs a fault excuses. 0: the product must prevent every repeat.
 
-    Most repeats have one of three causes: a worker dies or stands still while it has messages; a reply of the broker or
+    Most repeats have one of three causes: a worker dies or is paused while it has messages; a reply of the broker or
     its connection is lost; a server loses writes. These excuse no repeat: the store's reply to another call than
-    `schedule` is lost; a call reaches the store twice; a worker stops in order; the store is away for a moment.
+    `schedule` is lost; a call reaches the store twice; a worker is shut down; the store is away for a moment.
     """
     long = fault.amount >= LEASE_MS // 2
     by_producer = fault.target == "producer"
@@ -147,9 +148,9 @@ def _duplicates(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]
 def _revoked(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
     """Check that no task runs after it was revoked, and that no task runs whose send was refused.
 
-    A send is refused if the error of its call proves that the task was not sent. If faults have struck, the check of
-    revoked tasks covers only held tasks, and only if every fault struck after the revoke and none was a fault of a call
-    or a rewind. If no fault has struck, no revoked task may stay in the store either.
+    A send is refused if the error of its call proves that the task was not sent. Without faults, the check covers all
+    revoked tasks, and no revoked task may stay in the store. With faults, the check covers only held tasks, and skips
+    them if a fault struck before the revoke, or was a fault of a call or a rewind.
     """
     found = [
         f"refused: task {number} was refused, and ran"
@@ -182,7 +183,7 @@ def _leaks(run: CeleryWorld) -> list[str]:
 
 
 class CeleryKind:
-    """The world of Celery tasks, as a kind of world for the simulator."""
+    """Draws and runs worlds of Celery tasks. Implements the simulator's `Kind`."""
 
     name = "celery"
     # the modules of kombu and Celery on the path of a task that read a clock or sleep

@@ -41,7 +41,7 @@ DRIFT: Final = 1e-4  # a clock runs at most this much faster than another
 
 
 class TakenItems:
-    """Stores messages that reach a worker through the broker, an item for each, and removes such items again.
+    """Stores messages that reach a worker through the broker, an item for each, and can remove these items again.
 
     Args:
         wheel: the integration of the app, whose store is used.
@@ -164,7 +164,7 @@ class Withdrawals:
     def withdraw(self) -> None:
         """Try to remove all pending items from the store. If the store does not answer, they stay pending.
 
-        If the store does not know an item, the next call tries again: a late call may store the item in between.
+        If the store does not know an item, the next `withdraw` tries again, because a late `take` may store the item.
         """
         item_ids = list(self._looks)
         for at in range(0, len(item_ids), _BATCH):

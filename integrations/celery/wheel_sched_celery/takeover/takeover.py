@@ -14,8 +14,8 @@ time that this module uses never goes back, even if the store's clock does.
 
 The consumer's loop never waits for the store: the store's thread decides while the message stays unacknowledged. If
 that takes too long, the loop hands the message to stock Celery, where it waits in the worker's timer. The store may
-have stored it nevertheless. The store's thread then withdraws the item later (see `store_calls`). If the store does not
-answer before the task is due, the task may run twice.
+nevertheless have stored the message. Then the store's thread withdraws the item later (see `store_calls`). If the store
+does not answer before the task is due, the task may run twice.
 
     strategy ─► flush ─► [store's thread: _decide] ─► _look: acknowledge, or hand to stock Celery
 

@@ -73,7 +73,7 @@ class CollectorStep(bootsteps.StartStopStep):
     which live as long as the worker, and each full collection stops the worker for some 50 ms. This step excludes them
     from collections: when the worker is built, before the pool forks, and again before the worker consumes. A full
     collection then looks only at objects that tasks have made. Pool processes also keep more memory pages in common
-    with their parent. This uses `gc.freeze`, which Python has for servers that fork.
+    with their parent. The step uses `gc.freeze`, which Python has for servers that fork.
     """
 
     requires = ("celery.worker.components:Pool",)

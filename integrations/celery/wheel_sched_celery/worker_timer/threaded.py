@@ -6,7 +6,7 @@ differs from stock Celery in two ways:
 - It waits on a condition, so a new entry that is due earlier runs on time. Stock Celery sleeps up to
   `worker_timer_precision`, and so runs such an entry late.
 - In the green pools one greenlet waits for all entries; stock Celery keeps a greenlet for each entry. Each due entry
-  still runs in its own greenlet: a full pool blocks the caller that hands it a task, and other entries send heartbeats.
+  still runs in its own greenlet: a full pool blocks the entry that hands it a task, and must not block heartbeats.
 
 Threads: any thread may call any method. Callbacks run in the timer's thread, or in greenlets.
 """
@@ -30,7 +30,7 @@ class ThreadedWheelTimer(timer2.Timer):
     Args:
         spawn: for green pools; starts a function with one argument in a greenlet. Defaults to None: entries run in
             the timer's own thread, one after the other.
-        options: those of `celery.utils.timer2.Timer`.
+        options: further arguments of `celery.utils.timer2.Timer`.
     """
 
     Schedule = WheelTimer
