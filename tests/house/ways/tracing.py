@@ -82,7 +82,7 @@ def main(way: Callable[[Tracer, Path], list[str]]) -> None:
 def public(name: str) -> Any:
     """Import an object from the measured tree, a checkout of any version.
 
-    Versions have the object in different modules. `NAMES` lists these, and the first that exists is used.
+    The object's module differs between versions. `NAMES` lists the modules, and the first that exists is used.
     """
     failures = []
     for place in NAMES[name]:

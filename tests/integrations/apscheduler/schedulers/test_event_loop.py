@@ -90,7 +90,8 @@ def test_it_is_what_it_replaces() -> None:
 
 
 def test_coroutines_run_on_the_loop_and_functions_off_it() -> None:
-    """As in stock, coroutines run on the loop, and functions in threads. Listeners get every event on the loop."""
+    """As in stock APScheduler, coroutines run on the loop, and functions in threads. Listeners get every event on the
+    loop."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def coroutine() -> str:
@@ -293,8 +294,8 @@ def test_a_pool_of_threads_beside_the_loop() -> None:
 
 
 def test_a_closed_loop_is_not_running() -> None:
-    """If `asyncio.run` ends without a shutdown, `running` is False; in stock it is True. A later `shutdown` still
-    works."""
+    """If `asyncio.run` ends without a shutdown, `running` is False; in stock APScheduler it is True. A later `shutdown`
+    still works."""
 
     async def main() -> WheelAsyncIOScheduler:
         scheduler = WheelAsyncIOScheduler(timezone=UTC)

@@ -32,7 +32,7 @@ def new_job(make_job: Any) -> Any:
 
 
 def name_elsewhere(store: Any) -> None:
-    """Change the stored job: it names a function that only some processes have."""
+    """Change the stored job, so that it names a function that only some processes have."""
     found = store.store.get(["j"])[0]
     ref = f"{send.__module__}:send"
     body = found.body.replace(ref.encode(), MOVED.encode())

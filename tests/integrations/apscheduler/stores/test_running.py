@@ -1,4 +1,4 @@
-"""Stock schedulers of every kind run jobs of both jobstores. Some jobs change jobs while they run."""
+"""Stock schedulers of every kind run jobs of both jobstores. A running job may change itself or other jobs."""
 
 from __future__ import annotations
 
@@ -221,7 +221,8 @@ def test_an_executor_inside_the_pass_may_do_the_same(opened: Any, started: Start
 
 @pytest.mark.slow
 def test_a_last_run_that_finds_no_room_is_not_lost(opened: Any, started: Started) -> None:
-    """Stock deletes a one-shot job when `max_instances` runs of its id are in flight. Here the job runs later."""
+    """Stock APScheduler deletes a one-shot job when `max_instances` runs of its id are in flight. Here the job runs
+    later."""
     scheduler = started(opened())
     events: list[Any] = []
     scheduler.add_listener(events.append, EVENT_JOB_MAX_INSTANCES)
