@@ -1,4 +1,5 @@
-"""How a publisher's answers are settled, in virtual time: released, dead, held, waiting again, in doubt."""
+"""A publisher's answer decides whether an item is done, dead, held, due again or in doubt. The tests run in virtual
+time."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def test_a_lasting_failure_is_a_dead_letter_with_its_reason(world: World) -> Non
 
 
 def test_a_publisher_may_hold_bury_and_repeat(world: World) -> None:
-    """A publisher may answer that an item is held, dead or due again later. The dispatcher settles the item so."""
+    """A publisher may answer that an item is held, dead or due again later. The dispatcher settles the item
+    accordingly."""
     answers: dict[str, Answer] = {
         "h": Held("h", "quota used up"),
         "d": Dead("d", "expired"),

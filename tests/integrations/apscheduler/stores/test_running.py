@@ -1,4 +1,4 @@
-"""Stock schedulers of every kind run jobs of both jobstores. A running job may change itself or other jobs."""
+"""Stock schedulers of every kind run jobs of both jobstores. A running job may change jobs."""
 
 from __future__ import annotations
 
