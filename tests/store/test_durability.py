@@ -81,7 +81,8 @@ def test_fsync_loses_nothing_acknowledged() -> None:
 
 
 def test_everysec_loses_at_most_two_seconds() -> None:
-    """With `everysec`, a killed server has all items that were acknowledged more than 2 s before."""
+    """With `everysec`, a killed server still has, after a restart, all items that it acknowledged more than 2 s before
+    the kill."""
     with temporary_server() as server:
         ledger = work_until_killed(server, "everysec", 3.0)
         killed_s = max(ledger.acknowledged_s.values())

@@ -481,7 +481,7 @@ def test_memory_keeps_to_the_model(share: int) -> None:
 
 @pytest.mark.parametrize("share", [12, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_imitation_keeps_to_the_model(shared_fake: redis.Redis, namespace: str, share: int) -> None:
-    """Random histories of the scripts give the model's answers, on the imitation that the unit tests use."""
+    """Random histories of the scripts on fakeredis give the model's answers."""
     numbers = itertools.count()
     _run(lambda: RedisBackend(shared_fake, Dialect(f"{namespace}-{next(numbers)}")), share)
 
