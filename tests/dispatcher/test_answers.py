@@ -171,7 +171,7 @@ def test_an_item_that_kills_its_dispatchers_is_poison(world: World) -> None:
     published."""
     world.put("poison")
     for _ in range(3):
-        world.store.claim(10, lease_ms=1_000, lapse_cap=3)  # as a dispatcher that the item kills
+        world.store.claim(10, lease_ms=1_000, lapse_cap=3)  # as if the item killed each dispatcher that claims it
         world.clock.advance(1_000)
     world.put("healthy")
     world.dispatcher(lapse_cap=3)

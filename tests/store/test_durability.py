@@ -52,7 +52,7 @@ def work_until_killed(server: TemporaryServer, durability: str, after_s: float) 
                 claim = store.claim(BATCH // 2)
                 ledger.settled |= {
                     item.id for item in claim.items
-                }  # asked: it may be executed though the reply is lost
+                }  # noted before the call, which may be executed although the reply is lost
                 store.settle(claim, [Done(item.id) for item in claim.items])
     killer.join()
     return ledger

@@ -188,7 +188,7 @@ def _comparable(call: Call[Any], answer: Any) -> Any:
     if isinstance(answer, Exception):
         return type(answer)
     if isinstance(answer, Window):
-        return replace(answer, mark=b"")  # its id is the server's own
+        return replace(answer, mark=b"")  # the id of a marker, which each server makes itself
     if isinstance(call.operation, Find):
         return sorted(answer)
     if isinstance(call.operation, Open):

@@ -111,7 +111,7 @@ def wait_for(event: threading.Event, what: str) -> None:
     """
     if not event.wait(PATIENCE_S):
         raise TimeoutError(f"waited {PATIENCE_S:g} s in vain until {what}")
-    time.sleep(SETTLE_S)  # other threads do what follows, and no public function reports its end
+    time.sleep(SETTLE_S)  # other threads go on after the event, and no public function reports their end
 
 
 def unavailable(reason: object) -> None:

@@ -42,7 +42,7 @@ class Heard:
         self.events.append(event)
         try:
             asyncio.get_running_loop()
-        except RuntimeError:  # in a thread of a pool, as stock: the loop must be woken
+        except RuntimeError:  # in a thread of a pool, as in stock APScheduler: the loop must be woken
             self.elsewhere += 1
             self._loop.call_soon_threadsafe(self._changed.set)
         else:
@@ -206,7 +206,7 @@ def test_a_loop_that_stands_still_holds_up_no_other_executor() -> None:
             scheduler.add_job(coroutine, "date", run_date=soon(-2), id=f"c{number}")
         scheduler.add_job(ran.set, "date", run_date=soon(-1), executor="threads", id="t")
         scheduler.resume()
-        assert ran.wait(PATIENCE_S)  # the loop stands here
+        assert ran.wait(PATIENCE_S)  # this blocks the loop
         await heard.wait(EVENT_JOB_EXECUTED, 301)
 
     in_loop(test, paused=True, executors={"threads": ThreadPoolExecutor(1)})

@@ -137,7 +137,7 @@ def test_the_last_run_of_a_job_with_too_many_instances_comes_again(
     scheduler = start(executors={"default": ThreadPoolExecutor(2)})
     witness = witness_of(scheduler)
     instances = scheduler._executors["default"]._instances
-    instances["one"] = 1  # as if one of it were running
+    instances["one"] = 1  # as if a run of the job were going on
     scheduler.add_job("time:time", "date", run_date=past(), id="one")
     witness.wait(EVENT_JOB_MAX_INSTANCES)
     del instances["one"]

@@ -241,7 +241,7 @@ def test_an_interrupted_loop_is_not_running() -> None:
     scheduler = WheelBlockingScheduler(timezone=UTC)
 
     def interrupt() -> None:
-        for _ in range(8):  # it may be awake again by then
+        for _ in range(8):  # the loop may be awake again when the interrupt comes
             while scheduler._alarm._until < time.time():
                 time.sleep(0.001)  # until the loop sleeps: APScheduler swallows an interrupt inside of a listener
             os.kill(os.getpid(), signal.SIGINT)

@@ -114,7 +114,7 @@ def test_a_head_that_is_due_and_never_given_makes_no_busy_loop(make: Make, witne
     scheduler.add_job(lambda: None, "date", run_date=past(), id="stuck")
     scheduler.resume()
     scheduler.add_job(lambda: None, "date", run_date=datetime.now(UTC) + timedelta(seconds=0.3), jobstore="default")
-    waited = scheduler._left.wait(0.3)  # three tenths of a second in which stock makes thousands of passes
+    waited = scheduler._left.wait(0.3)  # in this time stock APScheduler makes thousands of passes
     assert not waited
     assert len(passes) < 50
     store.get_due_jobs = original

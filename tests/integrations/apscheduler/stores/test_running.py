@@ -596,7 +596,7 @@ def test_a_job_whose_holder_died_is_not_too_late(open_real: Any, started: Starte
     gone._scheduler, gone._alias = scheduler, "default"
     gone.add_job(scheduler_job("a", datetime.now(UTC), misfire_grace_time=1, func=note, args=("a",)))
     store = open_real(misfire="claim")
-    assert len(gone.get_due_jobs(datetime.now(UTC))) == 1  # then its process does nothing more
+    assert len(gone.get_due_jobs(datetime.now(UTC))) == 1  # as if the claimer died after this
     started(store)
     wait_until(lambda: len(ran) == 1, "it had run")
     assert ran[0][1].redelivered

@@ -77,7 +77,7 @@ class Callme:
 
 
 callme = Callme()
-environ = os.environ  # a module has many things that are not its own
+environ = os.environ  # an object of another module, found in this one
 
 
 @pytest.fixture(autouse=True)

@@ -241,7 +241,7 @@ def test_an_app_may_refuse_instead(
     monkeypatch.setattr(installed.wheel, "_begin", _raising(error))
     with pytest.raises(HoldRefused, match=r": in doubt, " if in_doubt else r": not sent: ") as refused:
         installed.send(countdown=60)
-    again = copy(refused.value)  # as pickle does it, by which Celery hands errors of tasks on
+    again = copy(refused.value)  # copied as by pickle, with which Celery passes errors of tasks on
     assert (refused.value.in_doubt, again.in_doubt, str(again)) == (in_doubt, in_doubt, str(refused.value))
     assert str(error) in str(again)
     assert installed.published() == []

@@ -348,7 +348,7 @@ def test_what_the_store_has_sent_is_never_taken_over_again(
     scene.pass_on(message)
     installed.store.settle(claim, [Done(item.id) for item in claim.items])
     assert (scene.acked, scene.left_to_stock, installed.held()) == ([], [task_id], [])
-    scene.pass_on(message)  # and not when the item is gone
+    scene.pass_on(message)  # also when the item is gone
     assert (scene.acked, scene.left_to_stock, installed.held()) == ([], [task_id] * 2, [])
 
 
@@ -475,7 +475,7 @@ def test_an_answer_that_comes_after_the_message_was_given_up_is_undone(
     scene.thread.hangs = True
     scene.receive("far", 60)
     scene.consumer.turn()
-    scene.takeover._clock.now_us()  # it answered just now
+    scene.takeover._clock.now_us()  # so that the store seems to have answered just now
     monkeypatch.setattr(installed.store, "schedule", slow)
     scene.thread.go_on()
     scene.consumer.turn()
