@@ -104,13 +104,13 @@ def test_the_pictures_are_made_from_the_figures(tmp_path: Path) -> None:
 
 
 def numbers(text: str) -> list[str]:
-    """The numbers with a unit or a sign of a ratio behind them, or with a separator of thousands."""
+    """The numbers in a text that a unit or the ratio sign "x" follows, or that have a thousands separator."""
     unit = r"(?:\u00a0| )(?:x|ns|µs|ms|s|bytes|MB)\b"
     return re.findall(rf"(?<![\d.,])(\d[\d,.]*(?={unit})|\d{{1,3}}(?:,\d{{3}})+)(?![\d])", text)
 
 
 def test_every_number_of_the_text_is_a_measured_one() -> None:
-    """Each number with a unit that the sentences of a capability say is also on the page of all figures."""
+    """Each number with a unit in the sentences about a capability is also on the page of all figures."""
     text = READERS.read_text("utf-8").partition("## Timers")[2]
     sentences = re.sub(r"<!-- figures.*?<!-- end of figures[^>]*>", "", text, flags=re.DOTALL)
     said = numbers(sentences)
@@ -145,7 +145,8 @@ def test_every_value_of_ours_that_is_worse_is_a_loss_of_the_text() -> None:
 
 
 def test_the_values_of_apschedulers_picture_are_the_measured_ones() -> None:
-    """The file beside the picture has the values of the page, and its drains have the ratios of the page."""
+    """The JSON file beside the picture has the values of the page. The times in it that are not on the page have the
+    page's ratios."""
     kept: dict[str, Any] = json.loads((readers.PICTURES / "apscheduler.json").read_text("utf-8"))
     figures = readers.Figures(PAGE.read_text("utf-8"))
     for key, pair in kept.items():
@@ -161,7 +162,8 @@ def test_the_values_of_apschedulers_picture_are_the_measured_ones() -> None:
 
 
 def test_the_purgatorys_picture_shows_the_rates_of_the_page() -> None:
-    """The figure of the page is a rate of which a design achieves 98 %. One of several searches may find more."""
+    """The page's rate for a design is one of the picture's rates of which the design achieved at least 98 %. It need
+    not be the greatest of them, because only one of several searches may have found that."""
     points = json.loads((readers.PICTURES / "purgatory.json").read_text("utf-8"))
     figures = readers.Figures(PAGE.read_text("utf-8"))
     for design in ("new", "old"):

@@ -28,7 +28,7 @@ URLS = [
 ]
 
 
-TAILS = [  # the secret, or a part of it, is in the place of another component of the URL
+TAILS = [  # a part of the secret is where another component of the URL belongs
     "redis://h:1/0?password=hun#ter2",
     "redis://h:1/0?password=hun;ter2",
     "redis://h:1/0?password=hun&ter2",

@@ -1,4 +1,4 @@
-"""Backup and restore: complete or not at all, in memory and on a real server."""
+"""A backup or restore is complete or changes nothing, for a store in memory and on a real server."""
 
 from __future__ import annotations
 

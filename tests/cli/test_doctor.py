@@ -298,7 +298,8 @@ def test_memory_that_runs_out_is_seen(info: dict[str, Any], level: str) -> None:
 
 
 def test_dead_letters_near_the_cap_are_seen(cli: Any, opened: Any, bury: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`doctor` warns when dead letters are nearly as many as the cap, because above it the store removes the oldest."""
+    """`doctor` warns when dead letters are nearly as many as the cap, because above the cap the store removes the
+    oldest dead letters."""
     monkeypatch.setattr(doctor_namespace, "DEAD_CAP", 5)
     for number in range(4):
         bury(f"d{number}")

@@ -161,8 +161,8 @@ def test_two_extensions_are_listed_each_under_its_title() -> None:
 
 @pytest.mark.parametrize("group", ["pytest11", "console_scripts", "nobody's"])
 def test_the_quick_look_finds_what_importlib_finds(group: str) -> None:
-    """`entry_points` finds all entry points that importlib finds. Only this project's own may be missing: a test
-    without guests hides them."""
+    """`entry_points` finds all entry points that importlib finds. Only this project's own may be missing, because the
+    module in `core_alone` hides them."""
     expected = {(entry.name, entry.value) for entry in importlib.metadata.entry_points(group=group)}
     found = {(entry.name, entry.value) for entry in entry_points(group)}
     assert found <= expected

@@ -96,7 +96,7 @@ def test_a_memory_store_is_refused_with_the_reason(cli_at: Any) -> None:
 def test_a_mistyped_folder_or_namespace_is_an_error_and_creates_nothing(
     args: tuple[str, ...], cli_at: Any, tmp_path: Any
 ) -> None:
-    """If the data folder does not exist, a command that stores no new messages fails and does not create it."""
+    """If the data folder does not exist, a command that stores no new messages fails and does not create the folder."""
     done = cli_at("embedded:nowhere")(*args, code=1)
     assert "there is no data folder nowhere: nothing was changed" in done.stderr
     assert list(tmp_path.iterdir()) == []

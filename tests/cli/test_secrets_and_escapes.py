@@ -61,9 +61,9 @@ def test_no_part_of_a_secret_is_shown(url: str) -> None:
     ],
 )
 def test_parameters_that_look_harmless_are_shown(url: str) -> None:
-    """A Redis URL shows parameters with numbers, "none" or the path of a certificate file.
+    """`redacted` shows the parameters of a Redis URL whose value is a number, "none" or the path of a certificate file.
 
-    An embedded or https URL shows its fragment.
+    It also shows the fragment of an embedded or https URL.
     """
     assert redacted(url) == redacted_text(url) == url
 

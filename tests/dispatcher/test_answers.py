@@ -1,4 +1,5 @@
-"""How a publisher's answers are settled, in virtual time: released, dead, held, waiting again, in doubt."""
+"""A publisher's answer decides whether an item is done, dead, held, due again or in doubt. The tests run in virtual
+time."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def test_a_lasting_failure_is_a_dead_letter_with_its_reason(world: World) -> Non
 
 
 def test_a_publisher_may_hold_bury_and_repeat(world: World) -> None:
-    """A publisher may answer that an item is held, dead or due again later. The dispatcher settles the item so."""
+    """A publisher may answer that an item is held, dead or due again later. The dispatcher settles the item
+    accordingly."""
     answers: dict[str, Answer] = {
         "h": Held("h", "quota used up"),
         "d": Dead("d", "expired"),
@@ -169,7 +171,7 @@ def test_an_item_that_kills_its_dispatchers_is_poison(world: World) -> None:
     published."""
     world.put("poison")
     for _ in range(3):
-        world.store.claim(10, lease_ms=1_000, lapse_cap=3)  # as a dispatcher that the item kills
+        world.store.claim(10, lease_ms=1_000, lapse_cap=3)  # as if the item killed each dispatcher that claims it
         world.clock.advance(1_000)
     world.put("healthy")
     world.dispatcher(lapse_cap=3)

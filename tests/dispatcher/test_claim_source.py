@@ -110,8 +110,8 @@ def test_a_shard_that_may_not_be_claimed_from_is_looked_at_when_the_source_says(
 
 
 def test_a_batch_with_an_unknown_result_is_forgotten_and_its_claim_stays_open(world: World) -> None:
-    """If the claim source does not know how a batch ended, its items count as stale, and the dispatcher reads the
-    shard again."""
+    """If the claim source does not know how a batch ended, the batch's items count as stale, and the dispatcher reads
+    the shard again."""
     dispatcher, gate = gated(world)
     gate.unknown = True
     dispatcher.start()

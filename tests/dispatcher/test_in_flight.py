@@ -134,8 +134,8 @@ def test_batches_and_drains_go_through_the_purgatory(
 
 
 class Unsure(SharedLeases):
-    """A claim source that records lease extensions. If a batch begins with the item "unknown", it does not know how
-    the batch ended."""
+    """A claim source that records lease extensions. If a batch begins with the item "unknown", the source does not know
+    how the batch ended."""
 
     def __init__(self, store: DelayStore, config: DispatcherConfig) -> None:
         super().__init__(store, config)

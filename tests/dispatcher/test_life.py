@@ -106,7 +106,7 @@ def test_ten_threads_start_and_stop_fifty_dispatchers_each(threads: Threads) -> 
         assert gone(threads), threads()
         with Dispatcher(store, publisher):
             while store.counts().sizes["body"]:
-                time.sleep(0.001)  # the last one empties the store
+                time.sleep(0.001)  # until this last dispatcher has emptied the store
         assert gone(threads), threads()
     assert len(publisher.counts) == THREADS * ROUNDS * 3
     assert set(publisher.counts.values()) == {1}
@@ -184,7 +184,7 @@ def test_stop_waits_for_the_batch_being_published(threads: Threads) -> None:
         dispatcher = Dispatcher(store, publisher)
         dispatcher.start()
         while store.counts().sizes["leased"] == 0:
-            time.sleep(0.001)  # until it is claimed
+            time.sleep(0.001)  # until the item is claimed
         dispatcher.stop()
         assert store.counts().happened("completed") == 1
         assert dispatcher.stats.published == 1
@@ -279,5 +279,5 @@ def test_all_workers_publish_at_once(workers: int) -> None:
         store.schedule([Item(f"m{n}", 0, b"") for n in range(workers * 3)])
         with Dispatcher(store, publisher, config=DispatcherConfig(batch=1, workers=workers)):
             while store.counts().sizes["body"]:
-                time.sleep(0.001)  # until all are out
+                time.sleep(0.001)  # until all items are published and settled
     assert set(publisher.counts.values()) == {1}

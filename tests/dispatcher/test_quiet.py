@@ -147,7 +147,7 @@ def test_items_of_the_last_claim_are_not_claimed_again(world: World) -> None:
     for n in range(20):
         world.put(f"m{n}", in_ms=n + 1)
     for n in range(1, 21):
-        world.advance(1)  # the next one is due, and the only worker is at the one before
+        world.advance(1)  # the next item is due while the only worker publishes the item before it
         if n > 1:
             go.release()
         world.until(lambda: len(world.receiver.batches) == n, "the next one")  # noqa: B023  # done at once
@@ -169,7 +169,7 @@ def test_a_pause_wakes_no_dispatcher_and_a_resume_does(world: World) -> None:
         world.advance(100)
     world.received(1)
     assert world.receiver.ids == ["other"]
-    assert dispatcher.stats.wake_ups - wake_ups <= 2  # one that was armed before the pause
+    assert dispatcher.stats.wake_ups - wake_ups <= 2  # one wake-up was planned before the pause
     world.handle().resume("paused")
     world.received(52)
 

@@ -178,7 +178,7 @@ def test_after_a_lost_lease_the_answers_are_stale(world: World, gate: Gate) -> N
     world.put("m0", "m1")
     slow = world.dispatcher(lease_ms=LEASE_MS)
     gate.wait_for_one()
-    world.clock._now_ns += 2 * LEASE_MS * 1_000_000  # as when its process was stopped: no thread wakes
+    world.clock._now_ns += 2 * LEASE_MS * 1_000_000  # as if its process had been stopped: no thread wakes
     claim = world.handle().claim(10)
     assert [item.id for item in claim.items] == ["m0", "m1"]
     gate.opened.set()

@@ -109,7 +109,7 @@ def test_a_crashed_dispatchers_items_come_when_its_lease_ends(world: World) -> N
     """If a dispatcher crashes with an item under lease, another one releases the item in the millisecond in which
     the lease ends."""
     world.put("m")
-    world.store.claim(10, lease_ms=7_000)  # as a dispatcher that crashes after the claim
+    world.store.claim(10, lease_ms=7_000)  # as if a dispatcher crashed after the claim
     dispatcher = world.dispatcher()
     world.advance(6_999)
     assert world.receiver.received == []

@@ -25,7 +25,7 @@ def test_each_test_gets_an_empty_server(redis_client: redis.Redis, turn: int) ->
 
 @pytest.mark.parametrize("turn", [1, 2])
 def test_each_test_gets_a_fresh_imitation_with_lua(fake_redis: redis.Redis, turn: int) -> None:
-    """The imitation of a server runs scripts and functions, and has no data of an earlier test."""
+    """The client of fakeredis runs scripts and functions, and has no data of an earlier test."""
     assert fake_redis.dbsize() == 0
     fake_redis.function_load(LIBRARY)
     assert fake_redis.fcall("f", 0) == 1

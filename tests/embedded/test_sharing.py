@@ -89,7 +89,7 @@ def test_who_shares_a_server_takes_it_over(folder: Path, run_owner: RunOwner, wa
     with EmbeddedServer.open(folder) as first, EmbeddedServer.open(folder) as second:
         with redis.Redis.from_url(first.url) as client:
             client.set("k", "v")
-        assert not first.take_over()  # it lives
+        assert not first.take_over()  # the owner lives
         owner.kill()
         wait_until(lambda: not first.alive)
         assert (first.take_over(), second.take_over(), second.take_over()) == (True, True, False)
@@ -98,7 +98,7 @@ def test_who_shares_a_server_takes_it_over(folder: Path, run_owner: RunOwner, wa
         with redis.Redis.from_url(second.url) as client:
             assert client.get("k") == b"v"
             assert client.config_get("appendfsync")["appendfsync"] == "always"
-    assert not first.take_over()  # it was closed
+    assert not first.take_over()  # `first` was closed
 
 
 def test_a_weaker_server_than_asked_for_is_refused(folder: Path) -> None:

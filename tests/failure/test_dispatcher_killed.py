@@ -112,7 +112,7 @@ def test_a_process_stopped_for_longer_than_its_lease_changes_nothing_afterwards(
     zombie = victim(stage, "before_settle", signal.SIGSTOP)
     survivor.wait_ready()
     zombie.wait_ready()
-    survivor.send(signal.SIGSTOP)  # so that the victim gets its batch
+    survivor.send(signal.SIGSTOP)  # so that the zombie, not the survivor, claims the batch
     ids = stage.schedule(MESSAGES, in_ms=100)
     assert zombie.wait_reached().split()[0] == "before_settle"
     survivor.send(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Counts the modules of the product whose code one message, job, task or timer runs, by tracing real runs.
+"""Traces real runs, and counts the modules of the product whose functions one message, job, task or timer needs.
 
 A way is a small program in `ways/`. It runs in a process of its own, with the measured tree first on the path.
 The way first starts servers, connections and services. Counting begins just before the message, job, task or timer is

@@ -162,7 +162,9 @@ def _contracts(root: Path) -> tuple[Layers, ...]:
 
 
 def _contracts_of(root: Path) -> Iterable[Layers]:
-    """The layers that each `layers` contract of import-linter in pyproject.toml lists, for each container of it."""
+    """Yield the layers that import-linter's `layers` contracts in pyproject.toml list.
+    A contract with several containers (packages whose submodules are the layers) yields once for each.
+    """
     path = root / "pyproject.toml"
     linter = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("importlinter", {}) if path.exists() else {}
     for contract in linter.get("contracts", []):

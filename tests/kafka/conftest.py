@@ -366,7 +366,7 @@ class Crew:
     def grows(self, parts: Iterable[int], feed: Callable[[], None]) -> bool:
         """Whether these partitions of the retry topic get records soon after `feed`."""
         topic = retry_topic_of(self.name)
-        before, until_s = self.ends(topic), time.monotonic() + 1.5  # half a session: who is stopped stays a member
+        before, until_s = self.ends(topic), time.monotonic() + 1.5  # half a session: a stopped process stays a member
         feed()
         while time.monotonic() < until_s:
             ends = self.ends(topic)

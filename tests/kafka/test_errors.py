@@ -176,7 +176,7 @@ def test_failed_messages_come_back_over_a_login(
             assert not any(connection.broker.publish([Message(f"{name}-orders", b"one")]))
             assert done.wait(PATIENCE_S)
     assert seen == [b"one"] * 3
-    monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 8.0)  # it is tried again all that time
+    monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 8.0)  # the client tries to log in for this time
     stranger = KafkaBroker(kafka.as_guest("wrong"))
     with pytest.raises(BrokerError, match="Authentication failed"):
         stranger.topics()

@@ -115,7 +115,7 @@ def test_the_commands(broker: KafkaBroker, kafka: TemporaryKafka, name: str, tmp
     assert wheel_sched("replay", name, "--yes") == [{"replayed": 1, "guarded": 0}]
     assert wheel_sched("replay", name, "--yes")[0]["replayed"] == 0
     behind = sum(int(str(row["lag"])) for row in wheel_sched("lag", name) if row["group"] == name)
-    assert behind >= 1  # the letter, and the marker of its transaction
+    assert behind >= 1  # the letter is one offset, and the marker of its transaction can be another
     consumer = broker.consumer([redelivery_topic_of(name)], f"{name}-looker")
     (delivery,) = receive(consumer, 1)
     state = read(delivery.message.headers)

@@ -1,4 +1,5 @@
-"""Limits of messages that are published in transactions. A message that a limit delays loses no attempt.
+"""The limits of a policy hold for messages that are published in transactions. A message that a limit delays loses no
+attempt.
 
 In these tests retries wait for an hour, and one call makes all of them due. So all messages are to be released at the
 same time, also on a slow machine, and each message that a limit holds back is known.

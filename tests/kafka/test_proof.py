@@ -42,7 +42,8 @@ class Course(NamedTuple):
 
 
 def fails(number: int, attempt: int) -> bool:
-    """Whether the handler fails: three of ten, always the same ones, as in processes/consumer.py."""
+    """Whether the handler fails at an attempt: three of ten attempts fail, always the same ones, as in
+    processes/consumer.py."""
     return zlib.crc32(b"%d:%d" % (number, attempt)) % 10 < 3
 
 

@@ -26,8 +26,9 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 def test_failed_messages_come_back_and_die_over_tls(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Until
 ) -> None:
-    """Consumers, intake, transactions and dead letters log in with SCRAM. One message returns and succeeds, the other
-    is dead after its last attempt. A client with another certificate authority gets an error that explains it."""
+    """The clients of consumers, intake, transactions and dead letters log in with SCRAM. One message returns and
+    succeeds, the other is dead after its last attempt. A client with another certificate authority gets an error that
+    explains it."""
     with temporary_kafka(tls=True) as kafka:
         live_and_die(KafkaBroker(kafka.over_tls()), name, until)
         monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 8.0)

@@ -1,4 +1,4 @@
-"""Tests of the installed package instead of the tree: build, install into an empty environment, use it elsewhere.
+"""Builds the wheel, installs it into an empty environment and uses it there, outside this repository.
 
 The build makes the sdist first and the wheel from the sdist, so a file that the sdist lacks is missing in the wheel.
 The environment has the wheel and nothing else (`--no-index`), so a module that can be imported there needs only the
@@ -76,7 +76,8 @@ def test_the_core_imports_with_no_third_party_package_installed(built: Built, in
 def test_an_integration_is_found_and_names_its_framework_when_that_is_absent(
     installed: Installed, name: str, framework: str
 ) -> None:
-    """Without its framework, an integration can be imported or names the missing framework or extra."""
+    """If its framework is not installed, `import` of an integration succeeds, or its error names the missing framework
+    or extra."""
     done = installed.python(f"import {name}")
     assert done.returncode == 0 or (f"No module named '{framework}" in done.stderr or f"[{framework}]" in done.stderr)
 

@@ -175,8 +175,8 @@ def test_doctor_names_the_extra_that_the_store_needs(with_extras: Make) -> None:
     ],
 )
 def test_connect_names_the_extra_it_needs(with_extras: Make, extras: str, url: str, needed: str) -> None:
-    """`connect` raises an error that names the extra which the address needs, even if only the server's program is
-    missing."""
+    """`connect` raises an error that names the extra which the address needs. It does so too if the Redis client is
+    installed and only the embedded server's program is missing."""
     made = with_extras(extras)
     done = made.python(f"from retry_topic import connect\nconnect({url!r})")
     assert f"wheel-sched[{needed}]" in done.stderr.splitlines()[-1]

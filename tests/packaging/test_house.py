@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# How many of each the product may have. Lower a limit with each step of the rebuilding; never raise one.
+# How many of each the product may have. Lower a limit when its figure has fallen; never raise one.
 AT_MOST = {"import_circles": 0, "names_with_two_meanings": 0, "upward_imports": 0, "files_over_400": 5}
 
 LAYERS = """

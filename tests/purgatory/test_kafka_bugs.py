@@ -38,8 +38,7 @@ class Gate(DelayedOperation):
 
 
 def test_kafka_2253_lists_and_operations_do_not_lock_each_other_out(run_all: Any) -> None:
-    """KAFKA-2253: one thread completed under a watcher list's lock, another watched under an operation's lock:
-    deadlock.
+    """KAFKA-2253: a thread that completed an operation and a thread that watched one waited for each other's locks.
 
     Here several threads complete operations. Each completion watches and checks other operations under the same keys.
     """

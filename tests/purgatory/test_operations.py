@@ -155,7 +155,7 @@ def test_who_is_expected_may_change(world: Any) -> None:
     world.purgatory.try_complete_else_watch(operation, ["group"])
     assert operation.expect("b")
     operation.arrive("a")
-    assert operation.expect("a")  # is there already
+    assert operation.expect("a")  # "a" has already arrived
     assert world.purgatory.check_and_complete("group") == 0
     assert operation.dismiss("b")
     assert world.purgatory.check_and_complete("group") == 1

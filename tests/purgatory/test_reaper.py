@@ -1,4 +1,4 @@
-"""The reaper: it calls no callback early, sleeps without work, and its thread ends."""
+"""The reaper calls no callback early, sleeps while no callback is due, and ends its thread when it is closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How late expirations were, counted by several threads without a lock."""
+"""`Lateness` counts how late operations expired, and `Tally` counts events. Several threads may count without a
+lock."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def test_the_sum_is_exact_up_to_ten_seconds_and_to_the_second_above() -> None:
 
 
 def test_threads_that_count_at_once_lose_nothing(run_all: Any) -> None:
-    """No count is lost, even when two threads count the first value of a kind at once."""
+    """No count is lost, even when two threads count the same new value at once."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     lateness = Lateness()

@@ -170,7 +170,7 @@ def quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def memory(quick_poll: None) -> Iterator[Bench]:
-    """Store and broker in this process."""
+    """A bench with store and broker in this process."""
     bench = Bench(connect("memory:"))
     yield bench
     bench.close()
@@ -178,7 +178,7 @@ def memory(quick_poll: None) -> Iterator[Bench]:
 
 @pytest.fixture
 def server(quick_poll: None, redis_url: str) -> Iterator[Bench]:
-    """Store and broker on a real server."""
+    """A bench with store and broker on a real server."""
     bench = Bench(connect(redis_url), redis_url)
     yield bench
     bench.close()

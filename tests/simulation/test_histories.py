@@ -20,7 +20,8 @@ pytestmark = pytest.mark.slow
 
 KINDS = {"retry": RetryKind(), "retry-log": RetryLogKind(), "apscheduler": JobKind(), "celery": CeleryKind()}
 KINDS |= {"retry-ordered": RetryOrderedKind(), "retry-log-ordered": RetryLogOrderedKind()}
-# the retry worlds keep scenarios instead of seeds: see `test_safeguards`
+# Seeds whose histories once showed faults of the product; the comments name the faults. The worlds `retry` and
+# `retry-log` have no seeds here: `test_safeguards` keeps their scenarios.
 KEPT = {
     # a worker whose clock ran 0.1 ms a second faster than the store's began tasks too early
     "celery": (1, 71),
@@ -47,13 +48,14 @@ KEPT = {
     ),
 }
 
+# Seeds in whose histories the checker once saw a fault although an injected fault excused it; the comments say what.
 MISJUDGED = {
     # the server lost a claim whose holder then stored the run beside its job, and died: the run came once from the job,
     # and once from beside it; a run time that had come too late when its job was added, by the clock of a scheduler;
     # a resume, while a scheduler whose clock was ahead had claimed later run times and not yet begun; a claim that lost
     # its lease to a step of the clock, two claims before the repeat; a run that found no room, by a clock ahead
-    # or beside a run that was lost before it began, or began late; a
-    # claim that arrived late (715075); a reschedule that took effect two seconds after it counted (721318)
+    # or beside a run that was lost before it began, or began late; a claim that arrived late (715075); a reschedule
+    # that took effect two seconds after it counted (721318)
     "apscheduler": (702953, 703615, 704356, 708258, 711419, 706422, 706590, 707313, 709992, 715075, 721318),
 }
 

@@ -73,7 +73,7 @@ def first_seed(kind: Kind, fault: str) -> int:
 
 @pytest.fixture(params=["memory", "fakeredis"])
 def contents(request: pytest.FixtureRequest) -> Iterator[StoreContents]:
-    """The contents of a store with two shards, in memory and on an imitation of a server."""
+    """The contents of a store with two shards, in memory and on fakeredis."""
     found: StoreContents = MemoryContents(2) if request.param == "memory" else ScriptContents("fakeredis", 2)
     yield found
     found.empty()

@@ -1,4 +1,4 @@
-"""The simulated modules are put into a package and taken out again."""
+"""`substituted` replaces a package's threads and clocks by simulated ones, and restores the real ones afterwards."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-import xml.etree.ElementTree as ET  # of a page made here
+import xml.etree.ElementTree as ET  # parses only a page that the test has made
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path

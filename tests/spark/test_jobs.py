@@ -67,7 +67,8 @@ def test_a_backfill_is_finished_by_running_it_again(spark: SparkSession, store: 
 def test_a_spread_moves_each_due_by_its_own_and_the_same_amount(
     spark: SparkSession, store: DelayStore, place: StorePlace
 ) -> None:
-    """`spread_ms` delays each due time by a part of this time that depends on the id, so every run delays it equally.
+    """`spread_ms` delays each due time by less than that time. The delay depends only on the id, so every run gives the
+    same.
 
     With `rate` instead, on average that many messages per second become due.
     """

@@ -262,7 +262,8 @@ def test_a_write_waits_for_the_durability_it_names(
 ) -> None:
     """Durability `fsync` is an error if the server replies before it syncs to disk.
 
-    On another server every write waits for the confirmation, which the test sees as calls of CONFIG GET.
+    On a server that syncs before it replies, every write waits for the confirmation, which the test sees as calls of
+    CONFIG GET.
     """
 
     def asked() -> int:

@@ -29,7 +29,7 @@ def without(model: type[Model[Any]], safeguard: str) -> Found[Any]:
     """The shortest way to break the promise of `safeguard` if the safeguard is off, with as few faults as possible.
 
     Raises:
-        LookupError: three faults do not break it.
+        LookupError: three faults do not break that promise.
     """
     promise = model.safeguards[safeguard]
     for faults in (1, 2, 3):

@@ -106,8 +106,8 @@ class OwnedClaims(Model[State]):
             yield "BrokerForgets", (), s._replace(last=UNKNOWN, used=used)
 
     def _drop(self, s: State, p: int) -> State:
-        """The state after the process `p` has lost the shard. It drops the claims of this ownership that it has not
-        sent."""
+        """The state after the process `p` has lost the shard. The process drops the claims of this ownership that it
+        has not sent."""
         kept = tuple(n if out else 0 for n, out in zip(s.held[p], s.out[p], strict=True))
         return s._replace(
             stage=changed(s.stage, p, "out"),

@@ -1,4 +1,4 @@
-"""What the simulator's histories did in the store is allowed by the models of the protocol."""
+"""The models of the protocol allow everything that the simulator's histories do in the store."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def namespace() -> str:
 
 @pytest.fixture(scope="session")
 def shared_fake() -> Iterator[redis.Redis]:
-    """One imitation of Redis for all conformance tests: loading the function library takes longer than a test."""
+    """One fakeredis client for all conformance tests, because loading the function library takes longer than a test."""
     with fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="valkey")) as client:
         yield client
 

@@ -52,7 +52,7 @@ def work_until_killed(server: TemporaryServer, durability: str, after_s: float) 
                 claim = store.claim(BATCH // 2)
                 ledger.settled |= {
                     item.id for item in claim.items
-                }  # asked: it may be executed though the reply is lost
+                }  # noted before the call, which may be executed although the reply is lost
                 store.settle(claim, [Done(item.id) for item in claim.items])
     killer.join()
     return ledger
@@ -81,7 +81,8 @@ def test_fsync_loses_nothing_acknowledged() -> None:
 
 
 def test_everysec_loses_at_most_two_seconds() -> None:
-    """With `everysec`, a killed server has all items that were acknowledged more than 2 s before."""
+    """With `everysec`, a killed server still has, after a restart, all items that it acknowledged more than 2 s before
+    the kill."""
     with temporary_server() as server:
         ledger = work_until_killed(server, "everysec", 3.0)
         killed_s = max(ledger.acknowledged_s.values())

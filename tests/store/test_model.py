@@ -188,7 +188,7 @@ def _comparable(call: Call[Any], answer: Any) -> Any:
     if isinstance(answer, Exception):
         return type(answer)
     if isinstance(answer, Window):
-        return replace(answer, mark=b"")  # its id is the server's own
+        return replace(answer, mark=b"")  # the id of a marker, which each server makes itself
     if isinstance(call.operation, Find):
         return sorted(answer)
     if isinstance(call.operation, Open):
@@ -481,7 +481,7 @@ def test_memory_keeps_to_the_model(share: int) -> None:
 
 @pytest.mark.parametrize("share", [12, pytest.param(4, marks=pytest.mark.slow)])
 def test_the_imitation_keeps_to_the_model(shared_fake: redis.Redis, namespace: str, share: int) -> None:
-    """Random histories of the scripts give the model's answers, on the imitation that the unit tests use."""
+    """Random histories of the scripts on fakeredis give the model's answers."""
     numbers = itertools.count()
     _run(lambda: RedisBackend(shared_fake, Dialect(f"{namespace}-{next(numbers)}")), share)
 

@@ -195,7 +195,7 @@ def served(request: pytest.FixtureRequest) -> Callable[[], DelayStore]:
 @settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(history=steps)
 def test_the_script_follows_the_model(served: Callable[[], DelayStore], history: list[tuple[str, int, int]]) -> None:
-    """The store's scripts, on the imitation of a server, behave as the model."""
+    """The store's scripts, on fakeredis, behave as the model."""
     run(served(), history)
 
 

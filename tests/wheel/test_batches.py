@@ -90,8 +90,8 @@ def test_when_all_that_was_left_is_postponed_the_rest_of_time_goes_on(make_wheel
 
 
 def test_a_deadline_between_the_batches_keeps_its_place_in_time(core: Core) -> None:
-    """While due entries remain, the wheel's clock is at the last handed-out entry's tick. An entry that is added
-    then is in the order of its deadline."""
+    """While due entries remain, the wheel's clock is at the last handed-out entry's tick. An entry that is added then
+    is handed out in the order of deadlines."""
     wheel = core()
     for deadline_ms in (150, 160, 170):
         wheel.schedule(deadline_ms, deadline_ms)

@@ -144,7 +144,7 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
         target = max(self.clock, self.now_ms // self.tick_ms)
         due = sorted((item for item in self.waiting if item.tick <= target), key=lambda item: (item.tick, item.order))
         by_entry = {item.entry: item for item in due}
-        got = [by_entry[entry] for entry in handed_out]  # a KeyError here: early, twice, or cancelled
+        got = [by_entry[entry] for entry in handed_out]  # a KeyError: handed out early, twice, or although cancelled
         assert len(set(handed_out)) == len(handed_out)
         assert [item.tick for item in got] == [item.tick for item in due][:limit]
         for tick in {item.tick for item in got}:

@@ -82,7 +82,7 @@ def main(way: Callable[[Tracer, Path], list[str]]) -> None:
 def public(name: str) -> Any:
     """Import an object from the measured tree, a checkout of any version.
 
-    Versions have the object in different modules. `NAMES` lists these, and the first that exists is used.
+    The object's module differs between versions. `NAMES` lists the modules, and the first that exists is used.
     """
     failures = []
     for place in NAMES[name]:
@@ -111,7 +111,7 @@ def wait_for(event: threading.Event, what: str) -> None:
     """
     if not event.wait(PATIENCE_S):
         raise TimeoutError(f"waited {PATIENCE_S:g} s in vain until {what}")
-    time.sleep(SETTLE_S)  # other threads do what follows, and no public function reports its end
+    time.sleep(SETTLE_S)  # other threads go on after the event, and no public function reports their end
 
 
 def unavailable(reason: object) -> None:

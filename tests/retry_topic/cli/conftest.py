@@ -78,7 +78,8 @@ def cli_at() -> type[Cli]:
 
 @pytest.fixture
 def wait_for(connection: Connection) -> Callable[..., None]:
-    """Store a failed message that waits. The arguments are its id, `due_ms` and those of `failed`."""
+    """Return a function that stores a failed, waiting message. Its arguments are the id, `due_ms` and those of
+    `failed`."""
 
     def wait(item_id: str, due_ms: int, **kwargs: Any) -> None:
         message = failed(2, due_ms=due_ms, **kwargs)
@@ -89,7 +90,8 @@ def wait_for(connection: Connection) -> Callable[..., None]:
 
 @pytest.fixture
 def bury(connection: Connection) -> Callable[..., None]:
-    """Store a dead letter. The arguments are its id and those of `failed`."""
+    """Return a function that stores a dead letter. Its arguments are the id, the time of death in ms, and those of
+    `failed`."""
 
     def put(item_id: str, died_ms: int | None = None, **kwargs: Any) -> None:
         message = failed(8, root=item_id, **kwargs)
@@ -106,7 +108,7 @@ def wheel_sched(tmp_path: Path) -> Program:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start `wheel-sched` as a process. It is killed at the end of the test."""
+    """Return a function that starts `wheel-sched` as a process. Each process is killed at the end of the test."""
     running: list[subprocess.Popen[bytes]] = []
 
     def start(*args: str) -> subprocess.Popen[bytes]:

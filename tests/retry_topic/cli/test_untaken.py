@@ -122,7 +122,8 @@ def test_a_live_service_that_reads_nothing_is_named(cli: Any, connection: Connec
 def test_live_consumers_without_a_live_service_are_found(
     cli: Any, connection: Connection, options: tuple[str, ...]
 ) -> None:
-    """`doctor` warns before a message has failed, and with Kafka too: it compares what the members say."""
+    """A consumer announces itself in the store, and no service does. `doctor` warns of this before any message has
+    failed, and on Kafka too, because it reads only the announcements."""
     connection.broker.create_topic("orders")
     with Consumer(connection, "orders", fails, group="billing"):
         until_s = time.monotonic() + 30

@@ -72,7 +72,8 @@ class Bench:
         self.intake = IntakeFromLog(connection, "g", policies, history=100, rng=random.Random(1))
 
     def take(self, *states: RetryState, expected: int | None = None) -> list[Taken]:
-        """Take in a batch of records with these headers. The reader takes `expected` for the stored position."""
+        """Take in a batch of records with these headers. The batch begins at `expected`, which the reader takes for the
+        stored position. None means the beginning."""
         start = expected or 0
         records = [
             Message("g.retry", b"v", None, write((), state), Source("g.retry", 0, str(start + n), 1))

@@ -1,5 +1,5 @@
-"""The plan of the intake, which has its decisions about a batch and its questions to the store. The intakes from queue
-and log decide the same."""
+"""The intake's plan contains its decisions about a batch and its questions to the store. The intakes from queue and log
+decide the same."""
 
 from __future__ import annotations
 

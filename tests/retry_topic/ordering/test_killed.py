@@ -126,8 +126,8 @@ def judge(seen: list[bytes]) -> dict[bytes, list[int]]:
 def test_order_is_kept_per_key_through_kills_and_stops_and_nothing_is_lost(
     fleet: Fleet, redis_client: redis.Redis
 ) -> None:
-    """At random, consumers and service are killed, or suspended for longer than their leases. All messages are handled,
-    and those of one key in order."""
+    """At random, a consumer or the service is killed, or a consumer is suspended for longer than its leases. All
+    messages are handled, and those of one key in order."""
     rng = random.Random()
     broker = connect(fleet.url)
     seen_client = redis_py.Redis.from_url(fleet.url)

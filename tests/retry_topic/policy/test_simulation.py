@@ -100,5 +100,5 @@ def test_the_plot_has_a_bar_per_attempt_and_the_deaths() -> None:
 
 
 def test_a_plot_of_zero_delays_is_still_a_plot() -> None:
-    """If all delays are 0, the plot has no division by zero."""
+    """If all delays are 0, the plot is made without a division by zero."""
     assert "0s" in plot(simulate(RetryPolicy(delay=Fixed(0)), samples=2))

@@ -592,7 +592,8 @@ def test_a_shard_in_which_something_waits_is_taken_over_before_that_is_due(clust
 
 
 def test_an_empty_shard_is_left_to_others(cluster: Cluster) -> None:
-    """A process does not acquire an empty shard, so another process can acquire it without waiting for a lease."""
+    """A process does not acquire an empty shard, so another process can acquire it without waiting for a lease to
+    end."""
     with open_store("memory:") as store:
         process = Process(store, Sender(cluster))
         process.look()

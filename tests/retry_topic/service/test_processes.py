@@ -241,7 +241,8 @@ def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
 def test_a_killed_dispatcher_loses_nothing_and_the_script_doubles_nothing(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """Services are killed while they send due messages. With one script, each message comes back exactly once."""
+    """Services are killed while they send due messages. One script on the server sends and settles, so each message
+    comes back exactly once."""
     server.connection.broker.create_topic(dead_topic_of("billing"))
     handle = handler()
     consumer = server.consume(handle, concurrency=16)

@@ -28,7 +28,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "internals" / "simulator-safeguards.
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found about a safeguard: the history that broke a promise when it was switched off, if any.
+    """What was found about a safeguard: the history that broke a promise when the safeguard was switched off, if any.
 
     Args:
         name: the safeguard.
@@ -105,7 +105,7 @@ def find(
     Args:
         safeguard: is switched off.
         seeds: how many seeds are tried, from 0 on.
-        seen: a seed that is tried before; it showed the safeguard in the past. Defaults to None: no such seed.
+        seen: a seed to try first, because its history once showed the safeguard. Defaults to None: no such seed.
         smaller: whether to shrink the history's scenario. Defaults to False.
     """
     kind = kinds()[safeguard.world]

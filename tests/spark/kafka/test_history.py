@@ -84,7 +84,7 @@ def test_a_topic_shows_what_a_file_and_the_log_show(
     again = json.dumps(rows[0]._asdict()).encode()
     drifted = json.dumps(rows[0]._asdict() | {"id": "x", "attempt": "two"}).encode()
     broker.publish([Message(name, again), Message(name, b"no row"), Message(name, b""), Message(name, drifted)])
-    assert choose(spark, (("bootstrap.servers", kafka.bootstrap),), "auto") == "jvm"  # its jars are there
+    assert choose(spark, (("bootstrap.servers", kafka.bootstrap),), "auto") == "jvm"  # the connector's jars are there
     ways: list[Connector] = ["python", "jvm"]
     for way in ways:
         history = topic_history(spark, kafka.bootstrap, name, connector=way)

@@ -208,7 +208,7 @@ def test_a_job_that_failed_is_finished_by_a_second_run(
     before = committed(name)
     assert set(before.values()) <= {1}
     assert all(value.startswith("a") for value in before)
-    if before:  # else the job was given up before its sound task came to its end
+    if before:  # otherwise the job was given up before its task without a fault had ended
         with pytest.raises(PySparkException) as caught:
             run(parts(19, f"{name}-no"))
         assert "rows" in str(caught.value) or "no topic" in str(caught.value)

@@ -42,7 +42,7 @@ class Heard:
         self.events.append(event)
         try:
             asyncio.get_running_loop()
-        except RuntimeError:  # in a thread of a pool, as stock: the loop must be woken
+        except RuntimeError:  # in a thread of a pool, as in stock APScheduler: the loop must be woken
             self.elsewhere += 1
             self._loop.call_soon_threadsafe(self._changed.set)
         else:
@@ -90,7 +90,8 @@ def test_it_is_what_it_replaces() -> None:
 
 
 def test_coroutines_run_on_the_loop_and_functions_off_it() -> None:
-    """As in stock, coroutines run on the loop, and functions in threads. Listeners get every event on the loop."""
+    """As in stock APScheduler, coroutines run on the loop, and functions in threads. Listeners get every event on the
+    loop."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def coroutine() -> str:
@@ -205,7 +206,7 @@ def test_a_loop_that_stands_still_holds_up_no_other_executor() -> None:
             scheduler.add_job(coroutine, "date", run_date=soon(-2), id=f"c{number}")
         scheduler.add_job(ran.set, "date", run_date=soon(-1), executor="threads", id="t")
         scheduler.resume()
-        assert ran.wait(PATIENCE_S)  # the loop stands here
+        assert ran.wait(PATIENCE_S)  # this blocks the loop
         await heard.wait(EVENT_JOB_EXECUTED, 301)
 
     in_loop(test, paused=True, executors={"threads": ThreadPoolExecutor(1)})
@@ -293,8 +294,8 @@ def test_a_pool_of_threads_beside_the_loop() -> None:
 
 
 def test_a_closed_loop_is_not_running() -> None:
-    """If `asyncio.run` ends without a shutdown, `running` is False; in stock it is True. A later `shutdown` still
-    works."""
+    """If `asyncio.run` ends without a shutdown, `running` is False; in stock APScheduler it is True. A later `shutdown`
+    still works."""
 
     async def main() -> WheelAsyncIOScheduler:
         scheduler = WheelAsyncIOScheduler(timezone=UTC)

@@ -76,8 +76,8 @@ def test_a_job_that_adds_itself_again_is_not_the_one_that_is_removed(make: Make,
 def test_runs_that_are_refused_are_not_missed_besides(
     make: Make, witness_of: Make, executor: Any, all_late: bool
 ) -> None:
-    """A run that is refused and also too late is not reported as missed. Stock does the same: it checks `max_instances`
-    first."""
+    """A run that is refused and also too late is not reported as missed. Stock APScheduler does the same: it checks
+    `max_instances` first."""
     scheduler = make(executors={"default": executor()}, paused=True)
     witness = witness_of(scheduler, ENDS | EVENT_JOB_MAX_INSTANCES)
     scheduler._executors["default"]._instances["slow"] = 1  # as if it ran

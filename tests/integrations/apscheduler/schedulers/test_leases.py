@@ -131,13 +131,13 @@ def test_what_was_claimed_when_a_pause_came_is_put_back(start: Make, witness_of:
 def test_the_last_run_of_a_job_with_too_many_instances_comes_again(
     start: Make, witness_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The executor refuses the only run of a one-shot job. Stock removes the job without a run. Here an event reports
-    the refusal, and the job runs when the executor accepts it."""
+    """The executor refuses the only run of a one-shot job. Stock APScheduler removes the job without a run. Here an
+    event reports the refusal, and the job runs when the executor accepts it."""
     monkeypatch.setattr("wheel_sched_apscheduler.schedulers.claiming_source.RETRY_REFUSED_MS", 20)
     scheduler = start(executors={"default": ThreadPoolExecutor(2)})
     witness = witness_of(scheduler)
     instances = scheduler._executors["default"]._instances
-    instances["one"] = 1  # as if one of it were running
+    instances["one"] = 1  # as if a run of the job were going on
     scheduler.add_job("time:time", "date", run_date=past(), id="one")
     witness.wait(EVENT_JOB_MAX_INSTANCES)
     del instances["one"]
@@ -243,7 +243,8 @@ def test_a_coroutine_cut_short_by_the_end_comes_again(open_store: Callable[..., 
 
 @pytest.mark.parametrize("executor", [ThreadPoolExecutor(1), DebugExecutor()], ids=["threads", "unknown"])
 def test_a_job_knows_its_occurrence(witness_of: Make, executor: Any) -> None:
-    """A job reads its stable id and a token, in a pool and in an executor that only has `submit_job`."""
+    """A job reads the stable id of its occurrence (one run of the job) and a fencing token. It can do so in a thread
+    pool, and in an executor that only has `submit_job`."""
     scheduler = WheelBackgroundScheduler(
         timezone=UTC, jobstores={"default": WheelJobStore()}, executors={"default": executor}
     )

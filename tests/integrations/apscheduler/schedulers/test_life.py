@@ -1,4 +1,5 @@
-"""Start, pause, drain and shutdown: no deadlock, `running` is correct, no thread remains."""
+"""Starting, pausing, draining and shutting down a scheduler cause no deadlock. `running` is correct, and no thread
+remains."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def test_they_are_what_they_replace() -> None:
 
 
 def test_configuration_is_read_as_in_stock() -> None:
-    """Keys have the prefix `apscheduler.`, and values may be text. Stores and executors are named by their plugin."""
+    """A scheduler reads a configuration whose keys have the prefix `apscheduler.` and whose values are text. A jobstore
+    or an executor is named by its plugin alias."""
     scheduler = WheelBackgroundScheduler(
         {
             "apscheduler.jobstores.default": {"type": "memory"},
@@ -59,7 +61,8 @@ def test_configuration_is_read_as_in_stock() -> None:
 
 
 def test_jobs_added_before_the_start_run_after_it(witness_of: Make) -> None:
-    """The scheduler keeps a job that is added before its start, and runs it after the start, as in stock."""
+    """The scheduler keeps a job that is added before its start, and runs it after the start, as in stock
+    APScheduler."""
     scheduler = WheelBackgroundScheduler(timezone=UTC)
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: None, "date", run_date=soon(0), id="early")
@@ -99,8 +102,8 @@ def test_nothing_begins_while_paused(make: Make, witness_of: Make) -> None:
 
 
 def test_shutdown_waits_for_jobs_that_use_the_scheduler(make: Make, witness_of: Make) -> None:
-    """A running job calls the scheduler while `shutdown` waits for the job. Both end. In stock they deadlock, because
-    `shutdown` holds the scheduler's locks while it waits."""
+    """A running job calls the scheduler while `shutdown` waits for the job. Both end. In stock APScheduler they
+    deadlock, because `shutdown` holds the scheduler's locks while it waits."""
     scheduler = make()
     witness = witness_of(scheduler)
     gate, begun = threading.Event(), threading.Event()
@@ -129,7 +132,8 @@ def test_shutdown_waits_for_jobs_that_use_the_scheduler(make: Make, witness_of: 
 
 
 def test_shutdown_runs_what_was_handed_over(make: Make, witness_of: Make) -> None:
-    """With `wait=True`, `shutdown` also waits for submitted jobs that have not begun. They run, as in stock."""
+    """With `wait=True`, `shutdown` also waits for submitted jobs that have not begun. These jobs still run, as in stock
+    APScheduler."""
     scheduler = make(paused=True, executors={"default": ThreadPoolExecutor(1)})
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -170,8 +174,8 @@ def test_a_job_may_shut_the_scheduler_down(make: Make, witness_of: Make, wait: b
 
 
 def test_a_listener_may_shut_the_scheduler_down(make: Make, witness_of: Make) -> None:
-    """The listener runs in the scheduler's own thread, so `shutdown` cannot wait for that thread. It still
-    completes."""
+    """A listener calls `shutdown` in the scheduler's own thread, so `shutdown` cannot wait for that thread. The
+    shutdown still completes."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_listener(lambda _: scheduler.shutdown(), EVENT_JOB_SUBMITTED)
@@ -197,7 +201,8 @@ def test_draining_waits_for_what_runs_and_begins_nothing(make: Make, witness_of:
 
 
 def test_draining_from_inside_a_job_is_refused(make: Make, witness_of: Make) -> None:
-    """The drain would wait for the job that calls it. The error says so, and the scheduler keeps running."""
+    """A job calls `drain`, which would wait for that job. So `drain` raises an error, and the scheduler keeps
+    running."""
     scheduler = make()
     witness = witness_of(scheduler)
     errors: list[BaseException] = []
@@ -231,11 +236,12 @@ def test_a_blocking_scheduler_returns_when_a_job_ends_it(witness_of: Make) -> No
 
 
 def test_an_interrupted_loop_is_not_running() -> None:
-    """After Ctrl-C `running` is False, in stock True. `shutdown` still ends executors and stores."""
+    """After Ctrl-C `running` is False; in stock APScheduler it stays True. `shutdown` still ends executors and
+    stores."""
     scheduler = WheelBlockingScheduler(timezone=UTC)
 
     def interrupt() -> None:
-        for _ in range(8):  # it may be awake again by then
+        for _ in range(8):  # the loop may be awake again when the interrupt comes
             while scheduler._alarm._until < time.time():
                 time.sleep(0.001)  # until the loop sleeps: APScheduler swallows an interrupt inside of a listener
             os.kill(os.getpid(), signal.SIGINT)

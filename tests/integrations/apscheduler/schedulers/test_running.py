@@ -59,8 +59,8 @@ def test_an_interval_keeps_its_beat(make: Make, witness_of: Make) -> None:
 
 
 def test_events_come_in_causal_order(make: Make, witness_of: Make) -> None:
-    """The events of a job arrive in the order added, submitted, executed. Stock can send "submitted" after the end of a
-    fast job."""
+    """The events of a job arrive in the order added, submitted, executed. Stock APScheduler can send "submitted" after
+    the end of a fast job."""
     scheduler = make()
     witness = witness_of(scheduler, EVENT_JOB_ADDED | EVENT_JOB_SUBMITTED | EVENT_JOB_EXECUTED)
     for number in range(50):
@@ -72,7 +72,7 @@ def test_events_come_in_causal_order(make: Make, witness_of: Make) -> None:
 
 
 def test_an_exception_of_a_job_is_an_event(make: Make, witness_of: Make) -> None:
-    """The event has the exception, its traceback and the run time, as in stock."""
+    """A job raises. The event has the exception, its traceback and the run time, as in stock APScheduler."""
     scheduler = make()
     witness = witness_of(scheduler)
     due = soon()
@@ -88,7 +88,7 @@ def test_an_exception_of_a_job_is_an_event(make: Make, witness_of: Make) -> None
 
 
 def test_the_return_value_is_in_the_event(make: Make, witness_of: Make) -> None:
-    """The event has the return value in `retval`, as in stock."""
+    """The event has the return value in `retval`, as in stock APScheduler."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: 42, "date", run_date=soon())
@@ -170,8 +170,8 @@ def test_slow_jobs_after_a_row_of_quick_ones_hold_up_nobody(make: Make, witness_
 
 
 def test_nothing_is_dropped_for_being_late_by_default(make: Make, witness_of: Make) -> None:
-    """Jobs that are an hour late run. Stock drops a job that is more than a second late, because that is its default
-    grace time."""
+    """Jobs that are an hour late run. Stock APScheduler drops a job that is more than a second late, because that is
+    its default grace time."""
     scheduler = make()
     witness = witness_of(scheduler)
     for number in range(10):
@@ -224,7 +224,7 @@ def test_a_coalesced_backlog_is_one_run(make: Make, witness_of: Make) -> None:
 
 
 def test_a_backlog_that_does_not_coalesce_runs_each_time(make: Make, witness_of: Make) -> None:
-    """One submission has every missed run time, earliest first, as in stock."""
+    """One submission has every missed run time, earliest first, as in stock APScheduler."""
     scheduler = make(paused=True)
     witness = witness_of(scheduler)
     start = datetime.now(UTC) - timedelta(seconds=35)
@@ -236,8 +236,8 @@ def test_a_backlog_that_does_not_coalesce_runs_each_time(make: Make, witness_of:
 
 
 def test_an_unknown_executor_loses_no_job(make: Make, witness_of: Make) -> None:
-    """A due job names an executor that does not exist. Stock deletes the job. Here it runs when the executor exists and
-    the job is resumed."""
+    """A due job names an executor that does not exist. Stock APScheduler deletes the job. Here it runs when the
+    executor exists and the job is resumed."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: None, "date", run_date=past(), id="orphan", executor="gpu")
@@ -285,8 +285,8 @@ def test_a_pool_of_processes_works_and_its_breaking_is_reported(make: Make, witn
 
 @pytest.mark.slow  # worker processes are spawned
 def test_arguments_that_cannot_reach_a_process_are_reported(make: Make, witness_of: Make) -> None:
-    """A job in a process pool has an argument that cannot be pickled. An event reports the error. Stock only logs it
-    and removes the job."""
+    """A job in a process pool has an argument that cannot be pickled. An event reports the error. Stock APScheduler
+    only logs the error and removes the job."""
     scheduler = make(executors={"default": ProcessPoolExecutor(1)})
     witness = witness_of(scheduler)
     scheduler.add_job("builtins:repr", "date", args=[threading.Lock()], run_date=soon(), id="locked")
@@ -364,8 +364,8 @@ def test_pausing_a_job_and_resuming_it(make: Make, witness_of: Make) -> None:
 
 
 def test_ids_that_clash_and_ids_that_are_unknown(make: Make, witness_of: Make) -> None:
-    """Adding a job with an existing id, or using an unknown id, raises the same error as in stock. The existing job
-    does not change."""
+    """Adding a job with an existing id, or using an unknown id, raises the same error as in stock APScheduler. The
+    existing job does not change."""
     scheduler = make()
     scheduler.add_job(lambda: None, "interval", hours=1, id="one", name="first")
     with pytest.raises(ConflictingIdError):
@@ -381,8 +381,8 @@ def test_ids_that_clash_and_ids_that_are_unknown(make: Make, witness_of: Make) -
 
 @pytest.mark.parametrize("executor", [ThreadPoolExecutor, DebugExecutor])
 def test_many_executions_leave_no_trace_in_the_executor(make: Make, witness_of: Make, executor: Any) -> None:
-    """The executor keeps no count for a job that does not run. Stock keeps a count of zero for each job of a debug
-    executor."""
+    """The executor keeps no count for a job that does not run. Stock APScheduler keeps a count of zero for each job of
+    a debug executor."""
     scheduler = make(paused=True, executors={"default": executor()})
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
     for _ in range(500):

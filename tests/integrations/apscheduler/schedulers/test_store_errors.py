@@ -51,8 +51,8 @@ METHODS = ["get_due_jobs", "update_job", "remove_job", "get_next_run_time"]
 def test_the_loop_outlives_any_call_that_fails(
     make: Make, witness_of: Make, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of the store's methods raises three times. The scheduler's loop continues and runs all jobs. Stock catches
-    errors of `get_due_jobs` only; after other errors its thread ends, and `running` stays True."""
+    """One of the store's methods raises three times. The scheduler's loop continues and runs all jobs. Stock
+    APScheduler catches errors of `get_due_jobs` only; after other errors its thread ends, and `running` stays True."""
     store = FailingStore(method, 3)
     scheduler = make(paused=True, jobstores={"default": store}, jobstore_retry_interval=0.01)
     witness = witness_of(scheduler)
@@ -84,8 +84,8 @@ def test_a_store_that_is_away_for_good_stops_no_other(make: Make, witness_of: Ma
 
 
 def test_a_job_that_somebody_removed_from_the_store_does_not_run(make: Make, witness_of: Make) -> None:
-    """Another scheduler has removed a due job from the store. Stock's scheduler thread ends with a lookup error. Ours
-    skips the job."""
+    """Another scheduler has removed a due job from the store. A stock scheduler's thread then ends with a lookup error.
+    Our scheduler skips the job."""
     store = FailingStore("remove_job", 1, JobLookupError)
     scheduler = make(paused=True, jobstores={"default": store})
     witness = witness_of(scheduler)
@@ -99,8 +99,8 @@ def test_a_job_that_somebody_removed_from_the_store_does_not_run(make: Make, wit
 
 
 def test_a_head_that_is_due_and_never_given_makes_no_busy_loop(make: Make, witness_of: Make) -> None:
-    """The store reports a due job and never returns it, as stock's Redis store does for dates before 1970. The
-    scheduler makes only a few passes."""
+    """The store reports a due job and never returns it, as APScheduler's own Redis store does for dates before 1970.
+    The scheduler makes only a few passes."""
     store = MemoryJobStore()
     scheduler = make(paused=True, jobstores={"default": store})
     witness = witness_of(scheduler)
@@ -114,7 +114,7 @@ def test_a_head_that_is_due_and_never_given_makes_no_busy_loop(make: Make, witne
     scheduler.add_job(lambda: None, "date", run_date=past(), id="stuck")
     scheduler.resume()
     scheduler.add_job(lambda: None, "date", run_date=datetime.now(UTC) + timedelta(seconds=0.3), jobstore="default")
-    waited = scheduler._left.wait(0.3)  # three tenths of a second in which stock makes thousands of passes
+    waited = scheduler._left.wait(0.3)  # in this time stock APScheduler makes thousands of passes
     assert not waited
     assert len(passes) < 50
     store.get_due_jobs = original

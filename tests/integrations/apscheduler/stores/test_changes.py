@@ -169,8 +169,8 @@ def test_queries_change_running_jobs_without_waiting(open_fake: Any, recurring: 
 
 
 def test_the_id_of_a_running_one_shot_is_free(pair: Any, make_job: Any) -> None:
-    """A new job can take the id of a running one-shot job, and runs beside it, as in stock. The end of the old run does
-    not remove the new job."""
+    """A new job can take the id of a running one-shot job, and runs beside it, as in stock APScheduler. The end of the
+    old run does not remove the new job."""
     runner, changer = pair
     runner.add_job(make_job(NOW, id="j", args=["old"], max_instances=2))
     (old,) = claim(runner)

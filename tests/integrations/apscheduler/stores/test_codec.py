@@ -200,7 +200,8 @@ def test_pickle_is_read_where_both_sides_asked_for_it(make_job: Any) -> None:
     ["os:system", "subprocess:run", "builtins:eval", "posix:system", "apscheduler.util:ref_to_obj", "pip:main"],
 )
 def test_the_standard_library_may_not_be_named(make_job: Any, ref: str) -> None:
-    """The codec refuses a standard library function when a job is read, and when a job gets another function."""
+    """The codec refuses functions of the standard library, of APScheduler and of pip, both when it reads a job and when
+    it gives a job another function."""
     job = make_job(OLD)
     raw = JobCodec().encode(job).replace(job.func_ref.encode(), ref.encode())
     with pytest.raises(Forbidden, match="nothing was imported"):
@@ -262,7 +263,8 @@ def test_a_function_that_moved_is_found_by_its_alias(make_job: Any) -> None:
 
 
 def test_a_changed_or_moved_body_has_no_valid_signature(make_job: Any) -> None:
-    """One changed bit, another id, no signature or another secret: each is refused."""
+    """The codec refuses a record that has a changed bit, the id of another job, no signature, or a signature with
+    another secret."""
     codec = JobCodec(secret=SECRET)
     job = make_job(OLD, id="a")
     raw = codec.encode(job)
@@ -355,7 +357,8 @@ def test_text_that_forges_a_line_of_a_log_is_no_name(make_job: Any, field: str, 
 
 @pytest.mark.parametrize("text", ["zwölf Uhr", "日本語", "👩\u200d🔧 repairs", 'a "quoted" 100 % name'])
 def test_names_in_any_language_stay(make_job: Any, text: str) -> None:
-    """A joiner inside an emoji cannot forge a log line, so it is allowed."""
+    """Names in any language are stored and read back. A zero-width joiner inside an emoji is allowed, because it cannot
+    forge a log line."""
     codec = JobCodec()
     job = make_job(OLD, id=text, name=text, executor=text)
     back = codec.decode(text, codec.encode(job)).job

@@ -37,7 +37,7 @@ FAR = datetime(2040, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def aps(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Runs the command line in this process."""
+    """Runs a `wheel-sched aps` command in this process, and checks its exit code."""
     monkeypatch.chdir(tmp_path)
     for name in ("STORE", "NAMESPACE", "SHARDS", "DURABILITY", "CONFIG", "APS_SECRET"):
         monkeypatch.delenv(f"WHEEL_SCHED_{name}", raising=False)
@@ -85,7 +85,8 @@ def rename(store: Any, job_id: str, ref: str) -> None:
 
 
 def test_jobs_are_listed_and_shown(aps: Any, store: Any, make_job: Any) -> None:
-    """The output is a table or JSON. It has all jobs, or only the jobs in a state or with a tag."""
+    """`list` prints all jobs, or only the jobs in a state or with a tag. `show` prints one job. Both print text or
+    JSON."""
     hourly = IntervalTrigger(hours=1, start_date=FAR, timezone="UTC")
     store.add_jobs([make_job(FAR, id="hourly", trigger=hourly, args=(5,))], metadata={"m": 1}, tags=["t"])
     store.add_job(make_job(None, id="paused"))
@@ -108,7 +109,8 @@ def test_jobs_are_listed_and_shown(aps: Any, store: Any, make_job: Any) -> None:
 
 
 def test_an_absent_namespace_is_told_with_what_makes_a_job_store(aps: Any) -> None:
-    """The error says what creates a jobstore. `wheel-sched publish` creates none, so the error does not name it."""
+    """A command on an absent namespace fails. The error says what creates a jobstore, and does not name `wheel-sched
+    publish`, which creates none."""
     error_text = aps("list", code=1).stderr
     assert "or create it with a scheduler with this job store, or run `wheel-sched aps migrate`" in error_text
     assert "wheel-sched publish" not in error_text
@@ -230,7 +232,8 @@ def stock_jobs(stock: Any, make_job: Any) -> None:
 def test_jobs_of_a_stock_store_come_over_and_go_back(
     aps: Any, trusting_store: Any, make_job: Any, kind: str, redis_url: str, tmp_path: Path
 ) -> None:
-    """The test makes a dry run, copies the jobs, copies them again without effect, and copies them back."""
+    """`migrate` copies the jobs of a stock jobstore: as a dry run, then really, then again without effect. `export`
+    copies the jobs to a stock jobstore."""
     url, back_url = f"sqlite:///{tmp_path}/jobs.sqlite", f"sqlite:///{tmp_path}/back.sqlite"
     stock: Any = SQLAlchemyJobStore(url)
     if kind == "redis":

@@ -1,4 +1,4 @@
-"""The contract of an APScheduler jobstore, method by method, as stock stores keep it."""
+"""The contract of an APScheduler jobstore, method by method, as APScheduler's own jobstores keep it."""
 
 from __future__ import annotations
 

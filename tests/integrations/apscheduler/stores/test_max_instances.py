@@ -28,7 +28,7 @@ def run(store: Any, number: int) -> Occurrence | None:
     occurrence.run_at(run_times)
     occurrence.plan(following)
     store.mark_submitted([occurrence])
-    if occurrence.job.max_instances <= 0:  # the test of every executor in which none is running
+    if occurrence.job.max_instances <= 0:  # every executor then finds no free instance
         if following is None:
             store.release([occurrence], 1_000)
         else:
@@ -92,8 +92,8 @@ def test_as_many_run_as_may(open_fake: Any, every_minute: Any, delivery: str) ->
 
 
 def test_a_lost_run_at_most_once_counts_until_its_lease_ends(open_fake: Any, every_minute: Any) -> None:
-    """The store keeps a mark for the run, and the run's process extends the mark's lease. If the lease ends, the mark
-    is removed, and the run is not repeated."""
+    """With `at_most_once`, the store keeps a mark (an item that stands for the run), and the run's process extends the
+    mark's lease. If the lease ends, the mark is removed, and the run is not repeated."""
     a, b = (open_fake(delivery="at_most_once", lease_s=10) for _ in range(2))
     a.add_job(every_minute())
     assert run(a, 0) is not None
@@ -141,8 +141,8 @@ def test_two_runs_that_were_put_back_do_not_wait_for_each_other(open_fake: Any, 
 
 
 def test_each_process_counts_for_itself_when_told_to(open_fake: Any, every_minute: Any) -> None:
-    """With `max_instances_scope="process"`, as in stock, runs in other processes do not count. Other values are
-    refused."""
+    """With `max_instances_scope="process"`, as in stock APScheduler, runs in other processes do not count. Other values
+    are refused."""
     a, b = (open_fake(max_instances_scope="process") for _ in range(2))
     a.add_job(every_minute())
     assert run(a, 0) is not None

@@ -73,8 +73,8 @@ def test_within_the_bound_every_run_time_is_handed_over(few: int, caplog: pytest
 @pytest.mark.parametrize("kind", ["interval", "no jitter", "or", "cron", "jitter"])
 @pytest.mark.usefixtures("few")
 def test_the_shortest_interval_after_any_time_ends(kind: str, since: datetime, coalesce: bool) -> None:
-    """An interval of a microsecond misses 10^12 run times and more. The search ends, also with a jitter, even of zero,
-    for which there is no quick search."""
+    """A trigger with an interval of a microsecond has missed 10^12 run times or more. The search for them ends. It ends
+    also for a trigger with jitter, even zero, for which there is no quick search."""
     triggers: dict[str, Any] = {
         "interval": every(US, since),
         "no jitter": every(US, since, jitter=0),

@@ -1,4 +1,4 @@
-"""The parts of the shared jobstore, each alone: repository, claims, refusals, connection."""
+"""Tests each part of the shared jobstore alone: repository, claims, refusals, connection."""
 
 from __future__ import annotations
 

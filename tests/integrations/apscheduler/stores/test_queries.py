@@ -198,7 +198,7 @@ def test_history_holds_the_last_ends_in_any_order(shared_store: Any, make_job: A
     store.get_next_run_time()
     store.finish(jobs[2].occurrence, Finish.ERROR, "ValueError('x')")
     store.finish(jobs[0].occurrence, Finish.MISSED)
-    store.tracker.history.closing = True  # otherwise the ends of the last second wait for more
+    store.tracker.history.closing = True  # otherwise ends of the last second are kept, to be written with later ones
     store.tracker.flush()
     records = {record.job_id: record for record in store.history()}
     assert {job_id: record.outcome for job_id, record in records.items()} == {

@@ -32,7 +32,7 @@ def new_job(make_job: Any) -> Any:
 
 
 def name_elsewhere(store: Any) -> None:
-    """Change the stored job: it names a function that only some processes have."""
+    """Change the stored job, so that it names a function that only some processes have."""
     found = store.store.get(["j"])[0]
     ref = f"{send.__module__}:send"
     body = found.body.replace(ref.encode(), MOVED.encode())
@@ -117,7 +117,7 @@ def test_an_idle_process_reads_a_job_that_was_replaced_at_once(open_fake: Any, m
     until_s = time.monotonic() + 2
     while idle.get_entry("j").state != "scheduled":
         assert time.monotonic() < until_s, "it was not told"
-        time.sleep(0.002)  # the same
+        time.sleep(0.002)  # the settler thread makes it true, without a signal
 
 
 def test_an_executor_that_only_others_have(open_fake: Any, make_job: Any) -> None:
@@ -215,7 +215,7 @@ def test_who_has_refused_something_comes_later_than_the_others(open_fake: Any, n
     first, later = new.claim_batch(before).wake_at, old.claim_batch(before).wake_at
     assert later - first >= timedelta(milliseconds=190)
     old.tracker.refusals.clock = lambda: time.monotonic() + 61  # as if a minute had passed
-    assert old.claim_batch(before).wake_at - first >= timedelta(milliseconds=190)  # it is that very job
+    assert old.claim_batch(before).wake_at - first >= timedelta(milliseconds=190)  # the only job is the refused one
     Producer(old, timezone="UTC").add_job(send, "date", run_date=NOW, id="other")
     assert old.claim_batch(before).wake_at < first
 

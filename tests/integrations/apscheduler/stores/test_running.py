@@ -1,4 +1,4 @@
-"""Stock schedulers of every kind run jobs of both jobstores. Some jobs change jobs while they run."""
+"""Stock schedulers of every kind run jobs of both jobstores. A running job may change jobs."""
 
 from __future__ import annotations
 
@@ -221,7 +221,8 @@ def test_an_executor_inside_the_pass_may_do_the_same(opened: Any, started: Start
 
 @pytest.mark.slow
 def test_a_last_run_that_finds_no_room_is_not_lost(opened: Any, started: Started) -> None:
-    """Stock deletes a one-shot job when `max_instances` runs of its id are in flight. Here the job runs later."""
+    """Stock APScheduler deletes a one-shot job when `max_instances` runs of its id are in flight. Here the job runs
+    later."""
     scheduler = started(opened())
     events: list[Any] = []
     scheduler.add_listener(events.append, EVENT_JOB_MAX_INSTANCES)
@@ -595,7 +596,7 @@ def test_a_job_whose_holder_died_is_not_too_late(open_real: Any, started: Starte
     gone._scheduler, gone._alias = scheduler, "default"
     gone.add_job(scheduler_job("a", datetime.now(UTC), misfire_grace_time=1, func=note, args=("a",)))
     store = open_real(misfire="claim")
-    assert len(gone.get_due_jobs(datetime.now(UTC))) == 1  # then its process does nothing more
+    assert len(gone.get_due_jobs(datetime.now(UTC))) == 1  # as if the claimer died after this
     started(store)
     wait_until(lambda: len(ran) == 1, "it had run")
     assert ran[0][1].redelivered

@@ -50,7 +50,7 @@ def test_every_setting_of_a_shared_store_may_be_text() -> None:
 
 
 def test_they_come_so_from_a_configuration() -> None:
-    """A configuration of APScheduler passes settings as text."""
+    """Stores and schedulers accept settings as text from an APScheduler configuration."""
     given = {"type": "wheel-redis", "url": "redis://localhost", **TEXTS}
     scheduler = BackgroundScheduler({f"apscheduler.jobstores.default.{name}": text for name, text in given.items()})
     assert scheduler._jobstores["default"].settings.lease_ms == 5000

@@ -77,7 +77,7 @@ class Callme:
 
 
 callme = Callme()
-environ = os.environ  # a module has many things that are not its own
+environ = os.environ  # an object of another module, found in this one
 
 
 @pytest.fixture(autouse=True)
@@ -332,7 +332,8 @@ def test_a_signed_occurrence_is_left_to_others_too(make_job: Any) -> None:
 
 
 def test_the_standard_librarys_tests_are_not_an_application(planted: Any) -> None:
-    """Python's list of the standard library omits the package `test`, which can run any script. It is refused too."""
+    """Python's list of the standard library omits the package `test`, which can run any script. The codec refuses
+    functions of `test` too."""
     before = set(sys.modules)
     signed = JobCodec(secret=SECRET)
     for ref in ("test.support.script_helper:run_python_until_end", "test:x"):

@@ -99,7 +99,7 @@ def test_a_zone_that_nobody_could_read_is_refused_when_the_job_is_added(
 ) -> None:
     """A job is refused when it is added, if its zone has no name under which another process finds a zone with its
     offsets."""
-    monkeypatch.setenv("TZ", "America/New_York")  # of other offsets than what is asked for
+    monkeypatch.setenv("TZ", "America/New_York")  # has other offsets than the zone of the test
     monkeypatch.setattr(values, "LOCAL_FILES", (tmp_path / "nothing",))
     with database_file("Europe/Berlin").open("rb") as data:
         named = ZoneInfo.from_file(data, key="Asia/Tokyo")

@@ -194,8 +194,8 @@ def test_a_mistake_in_a_later_batch_leaves_those_before_it_stored(app: Celery) -
 def test_a_store_that_goes_away_between_batches_loses_none(
     on_outage: str, when: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first batch is stored. With "stock", the other tasks are sent to the broker. With "refuse", the error says
-    how many tasks were sent."""
+    """The first batch is stored. With `on_outage="stock"`, the other tasks are sent to the broker. With "refuse", the
+    error says how many tasks were sent."""
     app = make_app(redis_url, on_outage=on_outage)
     queue = app.conf.task_default_queue = f"between-{on_outage}-{when}"
     wheel, batches = app.wheel, itertools.count(1)

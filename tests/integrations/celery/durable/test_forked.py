@@ -1,4 +1,5 @@
-"""Processes that a worker forks while the dispatcher's threads run: embedded beat, and children of the pool."""
+"""Processes that a worker forks (embedded beat and children of the pool) must not copy an import lock that a thread of
+the dispatcher holds."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def test_embedded_beat_is_forked_before_the_dispatcher_starts() -> None:
 
 
 def test_embedded_beat_holds_its_tasks(stage: Stage, tmp_path: Path) -> None:
-    """`worker -B` forks beat, which sends ETA tasks. No import lock that the fork has copied blocks it for ever."""
+    """`worker -B` forks beat, which sends ETA tasks. Beat does not wait for ever for an import lock that was copied at
+    the fork."""
     entry = {"task": "note", "schedule": 0.5, "args": ["beat"], "options": {"countdown": 600}}
     settings = {"beat_schedule": {"entry": entry}, "beat_max_loop_interval": 0.2}
     worker = stage.worker("-B", "-s", str(tmp_path / "beat"), pool="prefork", SETTINGS=json.dumps(settings))

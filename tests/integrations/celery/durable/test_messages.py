@@ -69,7 +69,7 @@ def test_held_and_published_it_is_what_stock_sends(stage: Stage, protocol: int, 
     if protocol == 2:
         assert ServerPush(stage.store).push().refused == []
     else:
-        stage.worker("-Q", "elsewhere").wait_ready()  # its dispatcher makes the list's form of it
+        stage.worker("-Q", "elsewhere").wait_ready()  # this worker's dispatcher publishes the task
         # neither waiting nor in flight: what is claimed is published after that, and only then settled
         stage.wait_until(lambda: stage.store.counts().sizes["body"] == 0, "it was published")
     ours = raw(stage, "celery", priority)

@@ -30,7 +30,7 @@ def test_with_the_store_away_tasks_go_the_stock_way(stages: Stages) -> None:
     stage.app.send_task("note", ("meanwhile",), countdown=3)
     stage.stock.send_task("note", ("foreign",), countdown=3)
     stage.app.send_task("again", ("again", 3, 1))
-    failing = stage.app.send_task("auto", ("auto",))  # autoretry_for, and max_retries reached meanwhile
+    failing = stage.app.send_task("auto", ("auto",))  # `autoretry_for`; reaches max_retries in the outage
     alone = ["again", "again", "auto", "auto", "foreign", "meanwhile"]
     runs = stage.wait_runs(len(alone))
     assert sorted(run.name for run in runs) == alone

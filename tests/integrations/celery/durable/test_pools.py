@@ -111,7 +111,8 @@ def _state(result: Any) -> str:
 
 
 def every_task_ran_once_and_none_early(life: Life) -> None:
-    """The tasks come from our producer and from a stock one, and are due beyond the horizon or within it."""
+    """The tasks come from a producer with the integration and from one with stock Celery, and are due beyond the
+    horizon or within it."""
     names = [run.name for run in life.runs]
     for name in [*HELD, *FOREIGN, "at once", "soon"]:
         assert names.count(name) == 1, name

@@ -75,7 +75,8 @@ def bodies(stage: Stage, queue: str) -> list[bytes]:
 
 @pytest.mark.parametrize("pool", ["prefork", "solo"])
 def test_held_and_foreign_tasks_run_once_and_none_early(stage: Stage, pool: str) -> None:
-    """Tasks of our producer and retries are held at once. Workers take over the tasks of a stock producer."""
+    """Tasks of a producer with the integration, and retries, are held at once. Workers take over the tasks of a
+    producer with stock Celery."""
     stage.worker(pool=pool).wait_ready()
     ours, theirs = [f"ours {i}" for i in range(50)], [f"theirs {i}" for i in range(50)]
     for i in range(50):

@@ -136,7 +136,7 @@ def _rows(stage: Stage) -> dict[str, int]:
 
 def test_a_visibility_timeout_finds_nothing_of_a_held_task_to_repeat(stage: Stage) -> None:
     """The message of a held task is acknowledged, so the broker does not deliver it again after the visibility timeout.
-    Stock would run the task after each timeout."""
+    Stock Celery would run the task once more after each timeout."""
     for worker in [stage.worker(), stage.worker()]:
         worker.wait_ready()
     names = [f"task {i}" for i in range(20)]

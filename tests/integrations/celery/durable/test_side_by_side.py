@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(150)]
 
 @pytest.mark.parametrize("workers", [("installed",), ("installed", "stock"), ("stock",)], ids="+".join)
 def test_every_pairing_runs_each_task_once(stage: Stage, workers: tuple[str, ...]) -> None:
-    """Some producers and workers are stock. With stock workers only, held tasks wait for the first installed worker."""
+    """Some producers and workers run stock Celery. If all workers do, held tasks wait for the first worker with the
+    integration."""
     for kind in workers:
         stage.worker(installed=kind == "installed").wait_ready()
     ours, theirs = [f"ours {i}" for i in range(30)], [f"theirs {i}" for i in range(30)]
@@ -107,8 +108,8 @@ def test_a_drain_leaves_everything_to_stock_workers(stage: Stage) -> None:
 
 @pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
 def test_a_drain_beside_installed_workers_loses_nothing(stages: Stages, apart: bool) -> None:
-    """Drained tasks are due in ten minutes. Installed workers do not take them over again: the tasks wait in the
-    workers' memory."""
+    """Drained tasks are due in ten minutes. Workers with the integration do not take them over again: the tasks wait in
+    the workers' memory."""
     stage = stages.stage(store_url=stages.server().tcp_url if apart else None)
     stage.worker().wait_ready()
     ids = {stage.app.send_task("note", countdown=600).id for _ in range(60)}

@@ -25,7 +25,8 @@ POOLS = ["prefork", "gevent"]
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_what_waits_survives_and_runs_once(stages: Stages, pool: str) -> None:
-    """Tasks of our producer and a stock one: none is lost, early or doubled, and no worker's prefetch count grows."""
+    """No task of a producer with the integration or with stock Celery is lost, early or doubled, and no worker's
+    prefetch count grows."""
     broker, results = stages.server(fsync="always"), stages.server()
     stage = stages.stage(server=results, broker_url=broker.tcp_url, store_url=broker.tcp_url)
     doomed, other = stage.worker(pool=pool), stage.worker(pool=pool)

@@ -1,4 +1,5 @@
-"""Which tasks a producer holds and which it sends the stock way; and invalid input."""
+"""Which tasks a producer holds, and which it sends to the broker as stock Celery does (the stock way). Also invalid
+input."""
 
 from __future__ import annotations
 
@@ -240,7 +241,7 @@ def test_an_app_may_refuse_instead(
     monkeypatch.setattr(installed.wheel, "_begin", _raising(error))
     with pytest.raises(HoldRefused, match=r": in doubt, " if in_doubt else r": not sent: ") as refused:
         installed.send(countdown=60)
-    again = copy(refused.value)  # as pickle does it, by which Celery hands errors of tasks on
+    again = copy(refused.value)  # copied as by pickle, with which Celery passes errors of tasks on
     assert (refused.value.in_doubt, again.in_doubt, str(again)) == (in_doubt, in_doubt, str(refused.value))
     assert str(error) in str(again)
     assert installed.published() == []
@@ -255,8 +256,8 @@ def write(_number: int) -> None: ...
 def test_what_the_store_holds_unconfirmed_is_taken_out_before_it_is_sent(
     make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch, on_outage: str
 ) -> None:
-    """The store has the item, but no replica confirms it. With "stock" the item is removed and the message sent, so
-    that the task runs once. With "refuse" the item stays, and the error says so."""
+    """The store has the item, but no replica confirms it. With `on_outage="stock"` the item is removed and the message
+    sent, so that the task runs once. With "refuse" the item stays, and the error says so."""
     installed = make_installed(on_outage=on_outage)
     begin = installed.wheel._begin
 
@@ -357,7 +358,8 @@ def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.Monke
 def test_a_broker_that_hangs_is_asked_by_one_sender_and_then_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Only one sender asks at a time. There is a pause after each attempt. It doubles each time, up to a minute."""
+    """Only one sender at a time asks the broker whether it is also the store's server. There is a pause after each
+    attempt. It doubles each time, up to a minute."""
     app = Celery("hanging", broker="redis://127.0.0.1:1/0", set_as_current=False)
     now_s, asked = [1000.0], list[float]()
 

@@ -125,7 +125,7 @@ def test_durations_are_texts_seconds_or_timedeltas(value: Any, ms: int | None) -
 
 
 def test_settings_are_read_late_and_with_the_apps_own_prefix() -> None:
-    """Settings may be made after `install`, and have the prefix of the app's configuration."""
+    """Settings may be given after `install`, and with the prefix of the app's configuration."""
     app = Celery("late", set_as_current=False)
     wheel = install(app)
     app.config_from_object({"CELERY_BROKER_URL": "redis://h/1", "CELERY_WHEEL_HORIZON": "10s"}, namespace="CELERY")
@@ -133,7 +133,7 @@ def test_settings_are_read_late_and_with_the_apps_own_prefix() -> None:
 
 
 def test_install_refuses_what_would_go_past_it() -> None:
-    """`install` refuses a second call, a call after the first send, and unknown settings."""
+    """`install` refuses a second call, a call after the app has created its `amqp` object, and unknown settings."""
     app = Celery("twice", broker="memory://", set_as_current=False)
     with pytest.raises(ConfigError, match="unknown settings horizont"):
         install(app, None, horizont=1)

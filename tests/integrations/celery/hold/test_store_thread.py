@@ -23,8 +23,8 @@ def test_the_asker_gets_the_answer_or_the_error() -> None:
 
 
 def test_an_asker_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After its time limit `ask` raises. The error says whether the job has begun and may still be done, or was not
-    sent. While another job hangs, `ask` raises at once."""
+    """After its time limit `ask` raises an error, which says whether the job has begun and may still be done, or was
+    not sent. While another job hangs, `ask` raises the error at once."""
     thread, over, later, done = StoreThread(), threading.Event(), threading.Event(), list[int]()
     with pytest.raises(StoreUnavailable, match="may still be done"):
         thread.ask(over.wait, 0.01)

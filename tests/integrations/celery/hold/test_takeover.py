@@ -132,7 +132,8 @@ class Scene:
 def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(
     installed: InstalledApp, monkeypatch: Any
 ) -> None:
-    """The messages are acknowledged only afterwards, so that the broker keeps them until they are stored."""
+    """One call stores all messages of a turn of the event loop. They are acknowledged only then, so that the broker
+    keeps them until they are stored."""
     scene = Scene(installed)
     calls: list[int] = []
     schedule = installed.store.schedule
@@ -164,7 +165,7 @@ def test_a_workers_wrong_clock_moves_nothing(installed: InstalledApp, offset_us:
 def test_the_stores_clock_never_goes_back_for_a_worker(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the clock went back, a worker could take over messages that the dispatcher has just sent."""
+    """The estimate never decreases. If it did, a worker could take over messages that the dispatcher has just sent."""
     now_us = [1_000_000]
     clock = StoreClock(installed.wheel, lambda: now_us[0] * 1000)
     times = iter([5_000_000, 1_000])
@@ -222,7 +223,8 @@ def test_revoked_and_undecodable_ones_stay_with_stock(installed: InstalledApp) -
 
 
 def test_messages_that_wait_for_the_store_do_not_count_as_prefetched(installed: InstalledApp) -> None:
-    """If such messages counted, a worker whose store hangs would hold only them and fetch no due task."""
+    """If messages that wait for the store counted, a worker whose store hangs would hold only them and fetch no due
+    task."""
     scene = Scene(installed)
     for task_id in "abc":
         scene.receive(task_id, 60)
@@ -245,7 +247,8 @@ def test_with_the_store_away_they_stay_in_the_worker(installed: InstalledApp, mo
 
 
 def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(installed: InstalledApp) -> None:
-    """A copy that is due much later gets the held task's item id. If a copy is due soon, the worker reads the item."""
+    """The worker acknowledges the copy. A copy that is due much later gets the held task's item id, so it is not stored
+    again. If a copy is due soon, the worker reads the item."""
     first, second = Scene(installed), Scene(installed)
     eta = iso_of(installed.store.now_ms() + 60_000)
     first.receive("slow", 0, due=eta)
@@ -306,7 +309,8 @@ def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
 
 
 def test_a_copy_of_what_has_left_the_store_runs(installed: InstalledApp) -> None:
-    """The store may have sent this very message to a worker that has died since, so the worker must run it."""
+    """The store has no item for the copy. It may have sent this very message to a worker that has died since, so the
+    worker must run it."""
     scene = Scene(installed)
     scene.receive("sent", 1, again=True)
     scene.consumer.turn()
@@ -333,7 +337,8 @@ def test_a_copy_runs_when_the_store_cannot_be_asked(installed: InstalledApp, mon
 def test_what_the_store_has_sent_is_never_taken_over_again(
     make_installed: Callable[..., InstalledApp], protocol: int, again: bool
 ) -> None:
-    """The message arrives before it is due, while its item is in flight. An acknowledgement would lose the task."""
+    """The message arrives before it is due, while its item is in flight. The worker does not acknowledge it, because
+    that would lose the task."""
     installed = make_installed(conf={"task_protocol": protocol})
     task_id = installed.send(countdown=60).id
     claim = installed.claim()
@@ -343,7 +348,7 @@ def test_what_the_store_has_sent_is_never_taken_over_again(
     scene.pass_on(message)
     installed.store.settle(claim, [Done(item.id) for item in claim.items])
     assert (scene.acked, scene.left_to_stock, installed.held()) == ([], [task_id], [])
-    scene.pass_on(message)  # and not when the item is gone
+    scene.pass_on(message)  # also when the item is gone
     assert (scene.acked, scene.left_to_stock, installed.held()) == ([], [task_id] * 2, [])
 
 
@@ -362,7 +367,8 @@ def test_a_rescheduled_task_is_not_taken_over_either(installed: InstalledApp) ->
 def test_a_mark_that_was_copied_into_another_message_means_nothing(
     installed: InstalledApp, changed: dict[str, Any]
 ) -> None:
-    """Celery copies headers, and so our mark, into retries. A retry from a stock worker is taken over all the same."""
+    """Celery copies headers, and so our mark, into retries. A retry from a worker with stock Celery is taken over all
+    the same."""
     installed.send(countdown=60)
     (message,) = installed.dispatch(installed.claim())
     message.headers.update(changed)
@@ -392,7 +398,8 @@ def test_only_what_waits_in_the_store_is_acknowledged(installed: InstalledApp, s
 
 
 def test_the_loop_never_waits_for_a_store_that_hangs(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message stays unacknowledged. When it has waited long enough, it goes to the worker's timer, once."""
+    """While the store hangs, the message stays unacknowledged. When it has waited long enough, it goes to the worker's
+    timer, once."""
     scene = Scene(installed)
     scene.thread.hangs = True
     scene.receive("far", 60)
@@ -437,7 +444,8 @@ def let_it_look(scene: Scene) -> None:
 def test_an_item_stored_without_an_answer_is_withdrawn_when_the_store_is_back(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker's timer has the messages by then, so each task would run twice. An item that was confirmed stays."""
+    """When the store's answer is late, the messages go to the worker's timer. With the items, each task would run
+    twice, so the worker removes these items later. An item that was confirmed stays."""
     scene = Scene(installed)
     scene.receive("heard", 60)
     scene.consumer.turn()
@@ -467,7 +475,7 @@ def test_an_answer_that_comes_after_the_message_was_given_up_is_undone(
     scene.thread.hangs = True
     scene.receive("far", 60)
     scene.consumer.turn()
-    scene.takeover._clock.now_us()  # it answered just now
+    scene.takeover._clock.now_us()  # so that the store seems to have answered just now
     monkeypatch.setattr(installed.store, "schedule", slow)
     scene.thread.go_on()
     scene.consumer.turn()
@@ -480,7 +488,8 @@ def test_an_answer_that_comes_after_the_message_was_given_up_is_undone(
 def test_what_another_worker_has_acknowledged_a_copy_of_is_not_withdrawn(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other worker stored and acknowledged the copy, so only the item in the store is sure to run."""
+    """The other worker stored and acknowledged the copy, so only the store's item is sure to run the task, and it
+    stays."""
     first, second = Scene(installed), Scene(installed)
     eta = iso_of(installed.store.now_ms() + 60_000)
     with Slow(first, monkeypatch):
@@ -501,7 +510,8 @@ def test_what_another_worker_has_acknowledged_a_copy_of_is_not_withdrawn(
 def test_what_is_not_this_workers_any_more_is_not_withdrawn(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """If this worker has acknowledged a copy, or lost its connection, only the store's item can run the task."""
+    """If this worker has acknowledged a copy, or lost its connection, only the store's item can run the task, so it
+    stays."""
     scene = Scene(installed)
     eta = iso_of(installed.store.now_ms() + 60_000)
     with Slow(scene, monkeypatch):

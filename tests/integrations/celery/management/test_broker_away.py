@@ -28,7 +28,7 @@ NOWHERE = "redis://127.0.0.1:1/0"
 def app(redis_url: str) -> Iterator[Celery]:
     """An app that has not sent a task yet."""
     app = Celery("away", broker=NOWHERE, backend="cache+memory://", set_as_current=False)
-    app.conf.broker_transport_options = {"max_retries": 0}  # else Celery itself asks for seconds
+    app.conf.broker_transport_options = {"max_retries": 0}  # otherwise Celery itself tries again for seconds
     install(app, redis_url, namespace=f"away{next(_numbers)}")
     yield app
     app.wheel.close()

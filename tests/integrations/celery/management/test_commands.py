@@ -1,4 +1,4 @@
-"""`celery wheel`: every command on a real store without a worker, and one test through the real `celery` program."""
+"""`celery wheel`: every command on a real store without a worker. Some tests run the real `celery` program."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ def test_cancel_imports_what_a_worker_imports(
 def test_one_task_named_by_its_id_is_removed_without_a_question(
     run: Run, ids: dict[str, str], tasks: HeldTasks, app: Celery, command: str
 ) -> None:
-    """For several tasks with one id, or for a filter, the command asks first."""
+    """One task is removed at once if its id is given. For several tasks or a filter the command needs --yes here,
+    because nobody can answer its question."""
     run(command, ids["one"])
     assert [each.id for each in tasks.select()] == [ids["two"], ids["three"], ids["bill"]]
     assert "--yes" in run(command, "--task", "bill.*", code=2).stderr
@@ -108,7 +109,7 @@ def test_one_task_named_by_its_id_is_removed_without_a_question(
 
 
 def test_cancel_asks_where_somebody_can_answer(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """Without a terminal `cancel` needs --yes. A dry run changes nothing."""
+    """Without a terminal, `cancel` of several tasks needs --yes. A dry run changes nothing."""
     assert "--yes" in run("cancel", ids["one"], ids["two"], code=2).stderr
     assert "would cancel 3 tasks" in run("cancel", "--task", "mail.*", "--dry-run").stdout
     assert len(list(tasks.select())) == 4
@@ -161,7 +162,7 @@ def test_stats_counts_by_queue(run: Run, ids: dict[str, str], app: Celery) -> No
 
 
 def test_drain_sends_everything_with_its_eta(run: Run, ids: dict[str, str], tasks: HeldTasks, app: Celery) -> None:
-    """`drain` sends the same messages that stock producers would have sent, so stock workers can run them."""
+    """`drain` sends the messages that stock Celery would have sent, so workers with stock Celery can run the tasks."""
     assert "would send 4 tasks" in run("drain", "--dry-run").stdout
     result = run("drain", "--yes", "--json")
     assert rows(result) == [{"done": 4, "left": {}, "back": 0}]
@@ -202,8 +203,8 @@ def test_what_is_in_flight_is_named_and_the_exit_code_is_1(run: Run, ids: dict[s
 
 
 def test_doctor_names_stock_senders_and_says_that_nobody_is_up(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """`doctor` reads from the store which stock producers have sent tasks. It warns of them and of missing workers, and
-    exits with 0."""
+    """`doctor` reads from the store which producers with stock Celery have sent tasks. It warns of them and of missing
+    workers, and exits with 0."""
     (waiting,) = tasks.get(ids["bill"])
     task = waiting.task
     assert task is not None
@@ -261,7 +262,8 @@ def test_doctor_finds_due_tasks_that_nobody_sends(run: Run, ids: dict[str, str],
 
 
 def test_the_celery_program_offers_it(app: Celery, ids: dict[str, str], tmp_path: Path, redis_url: str) -> None:
-    """`celery -A proj wheel list` runs as a process, for one app with the integration and for one without it."""
+    """`celery -A proj wheel list` works as a process. For an app without the integration, a command says how to install
+    it."""
     module = (
         "from celery import Celery\nfrom wheel_sched_celery import install\n"
         f"app = Celery('proj', broker={app.conf.broker_url!r})\n"
@@ -293,8 +295,8 @@ def test_the_celery_program_offers_it(app: Celery, ids: dict[str, str], tmp_path
 
 
 def test_a_reader_that_is_gone_is_no_failure(app: Celery, ids: dict[str, str], tmp_path: Path, redis_url: str) -> None:
-    """If the program that reads its output has ended, as with `| true`, the command exits with 0. Celery itself would
-    fail."""
+    """If the program that reads a command's output has ended, as with `| true`, the command exits with 0. Celery itself
+    would fail."""
     module = (
         "from celery import Celery\nfrom wheel_sched_celery import install\n"
         f"app = Celery('proj', broker={app.conf.broker_url!r})\n"

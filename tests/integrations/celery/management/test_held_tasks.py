@@ -49,7 +49,7 @@ def test_tasks_are_listed_in_order_of_their_eta(tasks: HeldTasks, ids: dict[str,
 
 
 def test_each_condition_of_a_selection_narrows_it(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """The conditions are id, name, queue and time of ETA."""
+    """The conditions are id, name, queue, time of ETA, state and a limit."""
     now_ms = tasks.now_ms()
     assert selected(tasks, ids=(ids["two"],)) == [ids["two"]]
     assert selected(tasks, name="bill.*") == [ids["bill"]]
@@ -64,8 +64,8 @@ def test_each_condition_of_a_selection_narrows_it(tasks: HeldTasks, ids: dict[st
 
 
 def test_the_bounds_of_a_time_range_are_those_of_the_eta(tasks: HeldTasks, app: Celery) -> None:
-    """The time of release, which is earlier than the ETA by the lead, does not matter.
-    The first bound is included, the last is not.
+    """A time range selects by ETA. The time of release, which is earlier by the lead, does not matter. The first bound
+    is included, the last is not.
     """
     (waiting,) = [tasks.get(app.tasks["mail.send"].apply_async((1,), countdown=100).id)[0]]
     eta_ms = waiting.eta_ms
@@ -151,7 +151,7 @@ def test_a_task_in_flight_is_left_to_revoke(tasks: HeldTasks, ids: dict[str, str
 
 
 def test_thousands_are_changed_in_batches(tasks: HeldTasks, app: Celery) -> None:
-    """1,100 tasks are rescheduled and cancelled, which are more than one call can change."""
+    """1,100 tasks are rescheduled and cancelled, more than one call can change."""
     mail = app.tasks["mail.send"]
     with app.producer_or_acquire() as producer:
         for number in range(1100):

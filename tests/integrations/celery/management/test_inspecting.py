@@ -148,7 +148,8 @@ def answer_of(app: Celery, **more: Any) -> dict[str, Any]:
 
 
 def test_doctor_counts_as_installed_only_who_says_so(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stock workers answer with an error. These, silent workers and workers without a store do not count."""
+    """Workers with stock Celery answer with an error. These, silent workers and workers without a store do not
+    count."""
     stats = {
         "new@a": answer_of(app),
         "stock@b": {"error": "KeyError('wheel_stats')"},

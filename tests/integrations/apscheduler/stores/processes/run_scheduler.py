@@ -36,13 +36,14 @@ def say(what: str) -> None:
 
 
 def alive(scheduler: Any) -> bool:
-    """Whether the scheduler's thread lives. Stock's own `running` stays True when its thread has died."""
+    """Whether the scheduler's thread lives. A stock scheduler's own `running` stays True when its thread has died."""
     thread = getattr(scheduler, "_thread", None)
     return bool(scheduler.running if thread is None else thread.is_alive())
 
 
 def between_passes(scheduler: Any) -> None:
-    """Pause the scheduler, and wait for the end of its pass. In a pass, a shutdown makes stock's `remove_job` fail."""
+    """Pause the scheduler, and wait for the end of its pass. In a pass, a shutdown makes a stock scheduler's
+    `remove_job` fail."""
     scheduler.pause()
     with scheduler._jobstores_lock:
         pass
