@@ -101,7 +101,10 @@ class _Histories:
 
 
 def _children_s() -> float:
-    """The processor time, in seconds, of all child processes that have ended. Each batch of histories runs in one."""
+    """The processor time, in seconds, of all child processes that have ended.
+
+    Each batch of histories (runs of a simulated system) runs in a child process.
+    """
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

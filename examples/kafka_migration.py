@@ -22,7 +22,7 @@ shipped = threading.Semaphore(0)
 
 
 def ship(value: bytes) -> None:
-    """Ship one order; the first attempt of each order fails. This function is the same before and after."""
+    """Ship one order; the first attempt of each order fails. Both `before` and `after` call this function."""
     if value not in failed:
         failed.add(value)
         raise ConnectionError(f"the carrier does not answer for {value.decode()}")

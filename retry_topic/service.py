@@ -222,9 +222,10 @@ class RetryService:
     def _warn_of_timeouts(self) -> None:
         """Warn if the timeouts are not in this order: transaction timeout > lease > delivery timeout.
 
-        The service starts in any case. Even in another order, no message is delivered twice, because one transaction
-        holds the messages of a claim and the claim's number. But another process may take a claim back while this
-        process sends it. Then its messages are sent later.
+        The service starts in any case. Even in another order, no message is delivered twice: the transaction that sends
+        the messages of a claim also commits the number of the claim, so the broker shows which claims were sent. But
+        another process may take back a claim that this process is sending. The messages of this claim are then sent
+        later.
         """
         delivery_ms = getattr(self.connection.broker, "delivery_timeout_ms", None)
         transaction_ms = getattr(self.connection.broker, "transaction_timeout_ms", None)

@@ -66,7 +66,7 @@ class New:
 
 
 class BareRequest:
-    """The least that a request needs to complete once, on one thread at a time."""
+    """The request of `Bare`. It completes at most once, if only one thread at a time calls its methods."""
 
     __slots__ = ("_completes_at_ns", "_data", "completed", "entry", "lists", "on_complete")
 
@@ -124,7 +124,7 @@ class Bare:
 
 
 class OldRequest:
-    """An operation of the old design: a flag completes it once, and it stays in its lists."""
+    """The request of the old design. A flag ensures that it completes only once. It then stays in its lists."""
 
     __slots__ = ("_completes_at_ns", "_data", "_lock", "completed", "on_complete")
 

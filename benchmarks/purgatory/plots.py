@@ -1,4 +1,7 @@
-"""The two pictures of the original benchmark: achieved rate and processor time, by the rate that was asked for."""
+"""Draws our measurements as the two pictures that Kafka's own purgatory benchmark has.
+
+One picture shows the achieved rate, the other the processor time, both by the rate that was asked for.
+"""
 
 from __future__ import annotations
 

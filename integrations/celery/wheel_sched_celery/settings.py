@@ -38,7 +38,7 @@ UNSET: Final[Any] = _Unset()
 
 @dataclass(frozen=True, slots=True)
 class WheelSettings:
-    """How tasks are held and released. Durations are in whole milliseconds.
+    """How tasks are held (kept in the store) and released (sent to their queues). Durations are in whole milliseconds.
 
     Users may give durations as texts, seconds or timedeltas.
 
@@ -81,7 +81,7 @@ class WheelSettings:
 
     @property
     def holds(self) -> bool:
-        """Whether producers hold tasks."""
+        """Whether producers hold tasks, that is, store them instead of sending them to the broker at once."""
         return self.url is not None and self.horizon is not None
 
 

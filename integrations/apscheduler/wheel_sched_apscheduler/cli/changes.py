@@ -137,7 +137,7 @@ def release(session: Session, job_ids: tuple[str, ...], everything: bool, yes: b
 @json_option
 @pass_session
 def repoint(session: Session, old: str, new: str, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """In every job of the function OLD, name NEW (module:name) instead. Release such jobs from quarantine.
+    """Replace the function OLD by NEW (module:name) in every job. Release the changed jobs from quarantine.
 
     \b
     Examples:

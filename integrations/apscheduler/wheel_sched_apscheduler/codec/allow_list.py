@@ -100,7 +100,7 @@ class Allowed:
         return self._listed or self._signed or ref in _registered or ref.startswith("__main__:")
 
     def _storable(self, ref: str) -> bool:
-        """Whether a process with these settings may look this reference up, if it has registered the function."""
+        """Whether these settings allow the reference, at least in a process that has registered its function."""
         if ref in self._exact:
             return True
         module, colon, name = ref.partition(":")
@@ -111,10 +111,12 @@ class Allowed:
         return not _reserved(module)
 
     def check(self, ref: str) -> None:
-        """Check that a process with these settings may look a reference up, if it has registered the function.
+        """Check that these settings allow a reference, at least in a process that has registered its function.
+
+        A process registers a function when it adds a job of it.
 
         Raises:
-            Forbidden: no process with these settings may look it up. The text of the error says what to change.
+            Forbidden: these settings allow the reference in no process. The text of the error says what to change.
         """
         if not self._storable(ref):
             raise self._forbidden(ref)

@@ -140,7 +140,11 @@ class ClaimingJobSource:
         return batch
 
     def put_back(self, submissions: list[Submission]) -> list[Submission]:
-        """Put all submissions back, because the scheduler is paused or ends. Returns an empty list: no job must run."""
+        """Put all submissions back, because the scheduler is paused or ends.
+
+        Returns:
+            The submissions that must still run: none.
+        """
         for submission in submissions:
             submission.end(())
         return []
@@ -241,7 +245,10 @@ class InFlightLimits:
         return sum(len(load.occurrences) for load in self._loads.values())
 
     def room(self) -> tuple[int, float | None]:
-        """How many jobs may be claimed now. If none: in how many seconds to ask again; None = after a `leave`."""
+        """How many jobs may be claimed now, and in how many seconds to ask again if that number is 0.
+
+        If the number is 0 and the seconds are None, the caller asks again after a `leave` that returned True.
+        """
         answer = self._room()
         if not answer[0]:
             self._waiting = True

@@ -109,7 +109,11 @@ class StockJobSource:
         return batch
 
     def put_back(self, submissions: list[Submission]) -> list[Submission]:
-        """Return all submissions: they must run, because the jobstore already has the next run times of their jobs."""
+        """Put nothing back: the jobstore already has the next run times of these jobs.
+
+        Returns:
+            The submissions that must still run, which are all of them.
+        """
         return submissions
 
     def _advance(self, now: datetime, limit: int, batch: SubmissionBatch) -> int:

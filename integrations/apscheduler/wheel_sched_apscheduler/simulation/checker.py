@@ -368,7 +368,7 @@ class _JobJudge:
         )
 
     def _was_written_late(self, run: JobRun) -> bool:
-        """Whether a process that was paused stored this run too late for others to count it, see `_wrote_late`."""
+        """Whether `run` may come from a split item that a paused process stored too late, see `_wrote_late`."""
         before = [one for one in self._runs if one.run_ms == run.run_ms and one.began_ns < run.began_ns]
         return self._wrote_late(before, run)
 
@@ -383,7 +383,7 @@ class _JobJudge:
 
 
 class JobKind:
-    """Draws and runs worlds of APScheduler jobs. Implements the simulator's `Kind`."""
+    """Makes random scenarios with APScheduler jobs, and simulates them. Implements the simulator's `Kind`."""
 
     name = "apscheduler"
     packages = ("wheel_sched", "wheel_sched_apscheduler", "apscheduler")

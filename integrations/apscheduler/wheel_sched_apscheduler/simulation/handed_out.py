@@ -125,7 +125,10 @@ class JobServer(StoreServer):
             self.holds.append(Hold(item_id, process, at_ms, since_ms))
 
     def last_hold(self, handed_out: HandedOut, process: str) -> Hold | None:
-        """The last hold of `process` on the item of `handed_out` before this claim. None: there is none."""
+        """The last call before the claim `handed_out` that gave `process` the lease of the same item, or extended it.
+
+        None: there is none.
+        """
         return next(
             (
                 hold

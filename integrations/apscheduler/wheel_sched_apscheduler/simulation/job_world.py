@@ -68,8 +68,8 @@ class JobRun:
     """One call of a job's function. Times in ns are true time.
 
     `outcome`: "running" during the call, then "ok" or "failed"; if the process died, it stays "running". `run_ms`: the
-    run time, as true time. `wall_ms`: the latest time that the clock of the process had shown at the beginning of the
-    call, as true time.
+    run time. `wall_ms`: the time that the clock of the process showed when the call began. Both are in ms since the
+    history began.
     """
 
     number: int
@@ -168,7 +168,13 @@ class JobWorld:
         return shutdown
 
     def _producer(self) -> Callable[[], object]:
-        """Make the calls that have no answer yet. A new producer begins with the call during which the old one died."""
+        """Run a process of the producer: make all calls that have no answer yet, each at its time.
+
+        If an earlier process of the producer died during a call, this process begins with that call.
+
+        Returns:
+            The function that shuts the process down; it does nothing.
+        """
         left = [
             place
             for place in range(len(self.steps))

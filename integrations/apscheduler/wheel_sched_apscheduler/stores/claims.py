@@ -79,7 +79,7 @@ class InFlightClaims:
     """The occurrences that this process has claimed, and the commands that report their ends to the store.
 
     Args:
-        writer: writes settlements and split items.
+        writer: makes the settlements and the split items (runs that are stored in items of their own).
         lease_ms: the time after which a claim ends if it is not extended.
         lost: called with an occurrence that its executor never received or has lost. The store hands the occurrence
             out again.

@@ -86,8 +86,11 @@ _SINCE_AT_MOST_MS = 1 << 47  # the year 6429
 class Refusal:
     """How often a waiting job was given back by processes that cannot run it.
 
+    The refusals are counted in rounds. A new round begins when a process refuses the job that it has already refused
+    in the present round, or when the present round has `_REFUSERS_AT_MOST` refusals.
+
     Args:
-        rounds: number of rounds; the first refusal begins round 1.
+        rounds: the number of the present round; the first refusal begins round 1.
         since_ms: time of the first refusal, by the store's clock.
         refusers: random names of the processes that refused the job in this round.
         last: process and reason of the last refusal.
@@ -102,7 +105,7 @@ class Refusal:
         return f"{REFUSED}:{self.rounds}:{self.since_ms}:{','.join(self.refusers)}:{self.last}"
 
     def again(self, refuser: str, last: str) -> Refusal:
-        """The state after one more refusal. If `refuser` has refused the job in this round, a new round begins."""
+        """The state after one more refusal, by `refuser`. This refusal may begin a new round."""
         if refuser in self.refusers or len(self.refusers) >= _REFUSERS_AT_MOST:
             return Refusal(self.rounds + 1, self.since_ms, (refuser,), last)
         return Refusal(self.rounds, self.since_ms, (*self.refusers, refuser), last)
@@ -136,7 +139,7 @@ class RefusalPolicy:
 
     Args:
         connection: gives the store's time and the logger.
-        rounds: a job is quarantined only after this number of rounds.
+        rounds: a job is quarantined only when this round of refusals or a later one begins (see `Refusal`).
         after_ms: a job is quarantined only if its first refusal was at least this long ago.
         clock: seconds that never go back. Defaults to `time.monotonic`.
     """

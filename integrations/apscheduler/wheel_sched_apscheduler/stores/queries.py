@@ -332,7 +332,7 @@ class JobQueries:
         return released
 
     def repoint(self, old: str, new: str, *, dry_run: bool = False) -> list[str]:
-        """In every job of the function `old`, name `new` instead. Releases such jobs from quarantine.
+        """Replace the function `old` by `new` in every job. Releases the changed jobs from quarantine.
 
         Returns:
             The ids of the jobs that were changed; with `dry_run`, of those that would be changed.

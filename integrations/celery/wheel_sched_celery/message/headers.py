@@ -73,9 +73,9 @@ MARK: Final = "wheel-sched-sent"
 
 
 def marked(headers: Mapping[str, Any], task_id: str, retries: int) -> dict[str, Any]:
-    """The headers with the mark of a message that the store has sent.
+    """The headers, and one more: the mark, which says that the store has sent the message.
 
-    In protocol 1 the ETA is in the body, so the mark names only id and retries.
+    The mark names id, retries and ETA. In protocol 1 the ETA is in the body, so the mark names only id and retries.
     """
     if "task" in headers:
         return {**headers, MARK: _named(headers)}
@@ -83,7 +83,10 @@ def marked(headers: Mapping[str, Any], task_id: str, retries: int) -> dict[str, 
 
 
 def is_marked(headers: Mapping[str, Any] | None, body: Any) -> bool:
-    """Whether the store has sent this message: it has a mark that names it."""
+    """Whether the store has sent this message. Then the message has a mark, and the mark names the message itself.
+
+    A mark that Celery copied from another message, as it does for a retry, does not count.
+    """
     mark = (headers or {}).get(MARK)
     if mark is None or headers is None:
         return False

@@ -263,7 +263,7 @@ def _counting(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Turn a value that JSON does not know into one that it knows. A datetime loses its fraction, as in a broker."""
+    """Turn a value that JSON does not know into one that it knows. A datetime becomes whole seconds, as in AMQP."""
     if isinstance(value, datetime):
         return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
     if isinstance(value, bytes | bytearray | memoryview):

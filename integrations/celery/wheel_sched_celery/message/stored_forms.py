@@ -60,7 +60,7 @@ _of_queue, _of_exchange = attrgetter(*_QUEUE), attrgetter(*_EXCHANGE)  # made on
 
 
 def encode_neutral(task: HeldTask) -> bytes:
-    """Write a held task in the neutral form.
+    """Write a held task in the neutral form: `C1` and a JSON object with the arguments of the publish.
 
     Raises:
         TypeError, ValueError: a header or property has a value that no broker could carry.
@@ -80,7 +80,7 @@ def encode_neutral(task: HeldTask) -> bytes:
 
 
 def decode(body: bytes) -> HeldTask:
-    """Read a held task from the body of its item, which has push form or neutral form.
+    """Read a held task from the body of its item. The body has one of the two forms at the top of this module.
 
     Raises:
         Rejected: the body has neither form; nothing was changed.

@@ -149,8 +149,9 @@ def _revoked(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
     """Check that no task runs after it was revoked, and that no task runs whose send was refused.
 
     A send is refused if the error of its call proves that the task was not sent. Without faults, the check covers all
-    revoked tasks, and no revoked task may stay in the store. With faults, the check covers only held tasks, and skips
-    them if a fault struck before the revoke, or was a fault of a call or a rewind.
+    revoked tasks, and no revoked task may stay in the store. With faults, the check covers a revoked task only if the
+    task was held and each fault struck later than the revoke. It covers no revoked task if a fault struck a call (see
+    `CALL_FAULTS`), or if the store lost writes at a restart (a "rewind").
     """
     found = [
         f"refused: task {number} was refused, and ran"
@@ -183,7 +184,7 @@ def _leaks(run: CeleryWorld) -> list[str]:
 
 
 class CeleryKind:
-    """Draws and runs worlds of Celery tasks. Implements the simulator's `Kind`."""
+    """Makes random scenarios with Celery tasks, and simulates them. Implements the simulator's `Kind`."""
 
     name = "celery"
     # the modules of kombu and Celery on the path of a task that read a clock or sleep

@@ -78,7 +78,7 @@ class TakenItems:
     def waits(self, task: HeldTask) -> bool:
         """Whether the item of this message waits in the store, neither in flight nor dead.
 
-        If so, this process has now written its id into the item, so that no other process removes it.
+        If so, the item now has the id of this process, so that no other process removes the item.
 
         Raises:
             StoreError: the store is away, or was a moment ago.
@@ -94,7 +94,7 @@ class TakenItems:
         return outcome is Outcome.DONE
 
     def withdraw(self, item_ids: Sequence[str]) -> Collection[str]:
-        """Remove items whose messages this worker keeps. An item stays if another process has written its id into it.
+        """Remove items whose messages this worker keeps. An item stays if it has the id of another process.
 
         Returns:
             The ids that the store knew.

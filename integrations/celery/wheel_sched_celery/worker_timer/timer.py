@@ -277,7 +277,9 @@ def _floor_ms(seconds: float) -> int:
 
 
 def _deadline_ms(eta: float) -> int:
-    """The first whole millisecond that is not before `eta`; `_floor_ms` of the same float has reached it.
+    """The first whole millisecond that is not before `eta`. Corrects the rounding of the product of floats.
+
+    For a whole millisecond, this function and `_floor_ms` return the same number.
 
     NaN is due at once and infinity is never due, as in kombu's heap.
     """
