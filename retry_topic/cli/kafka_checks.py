@@ -163,7 +163,8 @@ def timeouts(broker: KafkaBroker, lease_ms: int) -> Finding:
 def retention(settings: Mapping[str, str]) -> Finding:
     """Check that the cluster keeps committed offsets for two days or more.
 
-    The number of a shard's last claim is a committed offset, and the shard's owner commits it again once a day.
+    For each shard, its owner commits the number of the last claim that was sent, as an offset of the topic of claims.
+    It commits the number again once a day, so that the cluster does not delete it.
     """
     minutes = int(settings.get("offsets.retention.minutes", 7 * _DAY_MINUTES))
     fact = f"offsets.retention.minutes={minutes}"

@@ -34,11 +34,11 @@ class LetterToMessage:
 
     Args:
         group: the consumer group.
-        own: the group's topics, by purpose.
-        to: the topic that receives the messages. If it is the group's redelivery topic, the headers name the topic of
-            the first failure, as before. If it is another topic, they name `to` itself. If they named a topic
-            other than `to`, a consumer of `to` would ignore the headers: it would take them for copies that a handler
-            made from a message of the named topic.
+        own: the names of the group's topics, by purpose: "retry", "redelivery", "dead".
+        to: the topic that receives the messages. If it is the group's redelivery topic, the header for the topic of the
+            first failure keeps its value. For any other topic, this header gets the value `to`. With another value a
+            consumer of `to` would ignore the retry headers, because a handler may have copied them from a message of
+            another topic.
         dead_id: id of the dead topic. Together with the letter's position it makes the new id, so a repeated
             conversion gives the same id.
         secrets: the first one signs. Defaults to none: then a signed letter is refused.

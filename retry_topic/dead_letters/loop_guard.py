@@ -25,7 +25,7 @@ def replay_counts(store: DelayStore, roots: Sequence[str]) -> list[int]:
 
     Args:
         store: the delay store.
-        roots: the root of each message.
+        roots: for each message the name under which the store counts its replays (`RetryState.known_as`).
 
     Raises:
         StoreError: the store does not answer.
@@ -38,7 +38,8 @@ def count_replays(store: DelayStore, replays: Sequence[tuple[str, int]], now_ms:
 
     Args:
         store: the delay store.
-        replays: the root and the new count of each message.
+        replays: for each message the name under which the store counts its replays (`RetryState.known_as`), and the new
+            count.
         now_ms: the store's time. The counts are kept for 90 days from then.
 
     Raises:

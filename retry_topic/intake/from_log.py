@@ -171,7 +171,7 @@ class IntakeFromLog(Transport):
         return self._report([*batch.elsewhere, *batch.plan.decided]), None
 
     def _note(self, batch: _Batch, until_available: UntilAvailable) -> None:
-        """Write the history rows of the stored messages, and count those whose due time was spread."""
+        """Write the history rows of the stored messages, and count those whose policy delays due times at random."""
         if self._history:
             rows = self._rows(batch.plan.fresh, batch.now_ms)
             until_available(lambda: self._log.append(rows, keep=self._history))

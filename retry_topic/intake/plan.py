@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def decided(self) -> list[Entry]:
-        """The decided entries. In a plan without questions, these are all entries."""
+        """The decided entries: all entries, unless the plan lacks answers of the store or the broker (`questions`)."""
         return [one for one in self.entries if not isinstance(one, IntakeRecord)]
 
 
@@ -261,7 +261,7 @@ def _count_again(one: Decided, count: int, taken_in: bool, known: Known, questio
 
 
 def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Questions) -> bool:
-    """Decide by policy and write the item. Returns False when a question is open."""
+    """Decide by policy and write the item. Returns False when the store or the broker must be asked first."""
     record = one.record
     origins = rules.origins if rules.returns_to_origin(one) else None
     if origins is not None and record.topic not in origins and record.topic not in known.origins:

@@ -298,7 +298,7 @@ class Rules:
         return record
 
     def policy_of(self, one: Decided) -> RetryPolicy:
-        """The policy of the record's topic. An unsigned record gets at most the lowest cap by count of all policies."""
+        """The policy of the record's topic. For an unsigned record, the lowest `max_attempts` of all policies holds."""
         policy = self.policies.for_topic(one.record.topic)
         if one.state.unsigned and one.state.attempt >= (least := self.policies.least_attempts):
             return replace(policy, max_attempts=least, rules=())

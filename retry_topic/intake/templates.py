@@ -84,9 +84,10 @@ class Template:
 
 @dataclass(slots=True)
 class Prepared:
-    """A record that a template has decided. It is no dead letter, has no ordering key, and its failure is new.
+    """A failed message for which a template has chosen the next due time and written the item.
 
-    It keeps few objects, because thousands of records can be in flight. `decided` converts it to a `Decided`.
+    It is no dead letter, has no ordering key, and its failure is new. It keeps few objects, because thousands of
+    records can be in flight. `decided` converts it to a `Decided`.
     """
 
     template: Template

@@ -189,10 +189,12 @@ class Transport:
     # -- ordering keys
 
     def _open_keys(self, heads: Iterable[tuple[str | None, str]], until_available: UntilAvailable) -> None:
-        """Open ordering keys whose heads are dead or have ended, so that the next messages follow.
+        """Open the ordering keys of heads that get no retry, so that the next messages of these keys are delivered.
 
-        A head that has failed needs no such call: its retry opens the key. But a second copy of a message that has
-        ended can fail and close the key. Then no retry follows, and without this call the key would stay closed.
+        A head is the message that keeps its key closed. When a head gets a retry, the retry opens the key. No retry
+        opens the key of a dead head, of a second copy whose message had ended, or of a head that got another id.
+
+        `heads`: for each head the lock of its ordering key, and the head's id base. Heads without a key are ignored.
         """
         rows = [(key_lock, head) for key_lock, head in heads if key_lock is not None]
         if rows:
@@ -201,7 +203,7 @@ class Transport:
     def _open_renamed(self, renamed: Sequence[Decided], until_available: UntilAvailable) -> None:
         """Log records that got another id, and open their ordering keys.
 
-        The store would keep such a key closed until a message with the record's former id has ended.
+        Without this call, such a key would stay closed until a message with the record's former id has ended.
         """
         for one in renamed:
             taken = f"{one.head}.{one.state.attempt}"

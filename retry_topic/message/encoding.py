@@ -150,7 +150,10 @@ def decode_body(body: bytes) -> Message:
 
 
 def _stored_fields(message: Message) -> list[bytes]:
-    """The fields and values of a body: those of `to_fields`, but with the traceback as the note at the end."""
+    """The fields and values of a body: those of `to_fields`, but the traceback comes last, as the body's note.
+
+    A note is a field that the store keeps with the item and does not send, see `split_note`.
+    """
     traceback = message.header(TRACEBACK)
     if traceback is None:
         return to_fields(message)

@@ -100,7 +100,7 @@ class PolicySet:
 
     @property
     def least_attempts(self) -> int:
-        """The lowest cap by count of all policies and rules."""
+        """The lowest `max_attempts` of all policies and rules."""
         policies = (self.default, *self.topics.values())
         caps = [policy.max_attempts for policy in policies]
         caps += [rule.max_attempts for policy in policies for rule in policy.rules]

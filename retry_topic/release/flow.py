@@ -63,9 +63,10 @@ def is_limited(policies: PolicySet) -> bool:
 
 
 def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: Iterable[tuple[str, object]]) -> None:
-    """Count how many of the pairs (topic, decision) got a spread due time. The command `stats` shows it. Logs errors.
+    """Count the retries whose due time was delayed at random (`RetryPolicy.spread_ms`). `stats` shows the count.
 
-    Cost: one call for each topic whose policy spreads; nothing without such a topic.
+    `stored` has the topic and the decision of each stored message. An error is only logged. Cost: one call for each
+    topic whose policy has `spread_ms`; nothing without such a topic.
     """
     if not any(policy.spread_ms for policy in (policies.default, *policies.topics.values())):
         return

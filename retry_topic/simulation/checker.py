@@ -73,7 +73,7 @@ def _allows(fault: Fault, call: str, in_hand: int, run: RetryWorld) -> int:
 
 
 def violations(run: RetryWorld) -> list[str]:
-    """The promises that a history broke, one text each. Each text begins with the name of the promise."""
+    """The promises that the product broke in this run, one text each. Each text begins with the promise's name."""
     found = [f"broken: {what}" for what in run.world.broken]
     calls: dict[int, list[HandlerCall]] = {}
     for attempt in run.attempts:
@@ -203,7 +203,7 @@ def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
 def _caps(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, int]) -> list[str]:
     """Check that no message has more attempts than its policy allows.
 
-    In a history without faults, also check that no message dies before its last attempt or dies twice.
+    In a run without faults, also check that no message dies before its last attempt or dies twice.
     """
     found = []
     for number, attempts in sorted(calls.items()):

@@ -31,7 +31,7 @@ def excused(run: RetryWorld) -> set[int]:
 def hostile_violations(
     run: RetryWorld, calls: Mapping[int, Sequence[HandlerCall]], letters: Mapping[int, Sequence[str]]
 ) -> list[str]:
-    """The promises about hostile messages that a history broke, one text each."""
+    """The promises about hostile messages that the product broke in this run, one text each."""
     found: list[str] = []
     quiet = not run.world.struck
     log = isinstance(run.broker, LogServer)

@@ -33,7 +33,7 @@ def order_violations(
     """Describes each message that a handler got before an earlier message of the same key had ended.
 
     Args:
-        run: the history.
+        run: the simulated run.
         calls: the calls of the handler, by the number of the message.
         dead: the reasons of the dead letters, by the number of the message.
         undone: the messages about which the server has lost a write. The server may have lost the locks of their keys

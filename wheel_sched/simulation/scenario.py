@@ -85,7 +85,7 @@ class HandIn:
     """A message, task or job that a producer hands in.
 
     Args:
-        number: its number in the history.
+        number: its number in the scenario.
         at: when the producer hands it in, in ms of virtual time from the start.
         delay: how long it waits before the first attempt, in ms; 0: at once.
         fails: how many attempts fail before one succeeds.
@@ -161,7 +161,7 @@ def draw_faults(
     """Draw faults of calls, of servers and of processes at random.
 
     Args:
-        rng: the history's random generator.
+        rng: the random generator of the scenario.
         count: how many faults.
         processes: the names of the processes that faults may hit.
         servers: for each server, the `SERVER_FAULTS` that may hit it.

@@ -40,7 +40,7 @@ def draw_swarm(
     """Draw faults at random. A burst is one fault for several calls in a row, so there may be more than `count` faults.
 
     Args:
-        rng: the history's random generator.
+        rng: the random generator of the scenario.
         count: how many faults or bursts.
         processes: the names of the processes that faults may hit. The part before the last "-" is the process's role.
         servers: for each server, the `SERVER_FAULTS` that may hit it.

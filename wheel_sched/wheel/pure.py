@@ -369,7 +369,7 @@ class TimingWheel(Generic[T]):
         self._far_start = math.inf
 
     def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
-        """Move run entries of ticks up to `last` to `due`, until `due` has `most`. Returns whether there was an entry.
+        """Move entries of `_run` up to the tick `last` to `due`, until `due` has `most`. Returns whether there was one.
 
         The call ends when it has moved a postponed entry to its new slot: the entry may be due before the next one."""
         run, tick_ms = self._run, self._tick_ms
@@ -397,10 +397,10 @@ class TimingWheel(Generic[T]):
         return True
 
     def _refill(self, target: int) -> bool:
-        """Empty the earliest slot above level 0 if it begins by `target`: its entries join the run or finer slots.
+        """Empty the earliest slot above level 0 if it begins by `target`: its entries join `_run` or finer slots.
 
         If it begins later, set `_far_start` to its first tick. From then on `advance` takes only earlier entries from
-        the run. Level 0 must be empty. Returns whether a slot was emptied or `_far_start` has another value.
+        `_run`. Level 0 must be empty. Returns whether a slot was emptied or `_far_start` has another value.
         """
         before = self._far_start
         for level in self._far:

@@ -1,4 +1,4 @@
-"""The states of an entry and the counters of a wheel, which both cores use."""
+"""The states of an entry and the counters of a wheel, for the wheel in Python and for the compiled wheel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class WheelCounters:
         pending: number of waiting entries.
         levels: number of waiting entries per level, lowest first; each entry counts at the level of its tick. The list
             ends with the last level that holds an entry, and has at least one number.
-        cascades: moves of an entry to a finer slot on its way to the lowest level. The number depends on the core.
+        cascades: moves of an entry to a finer slot on its way to the lowest level. The wheel in Python and the compiled
+            wheel may give different numbers.
         relocations: moves of entries that `touch` had postponed; an entry moves when the clock reaches its old slot, or
             when `next_expiry` searches that slot.
         productive_wakeups: `advance` calls that handed out an entry.

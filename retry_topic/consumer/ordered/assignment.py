@@ -64,7 +64,7 @@ class ReaderContext:
 
 
 def new_holder() -> str:
-    """A new name for an owner of scopes. No other process has the same name."""
+    """A new name for an owner of partitions in the store (`holder`). No other process has the same name."""
     return f"{socket.gethostname()[:60]}-{random_bytes.token_hex(8)}"
 
 
@@ -127,12 +127,20 @@ class PartitionAssignment:
         return f"<PartitionAssignment {self._context.topic} {self._scope} {state} in_flight={len(self.in_flight)}>"
 
     def begin(self, epoch: int, asked: float) -> None:
-        """Begin: the reader owns the scope in this epoch. `asked` (`time.monotonic`): when it asked for the lease."""
+        """Begin the assignment. The reader has already acquired the scope (the partition's key locks in the store).
+
+        Args:
+            epoch: the number of this ownership of the scope.
+            asked: when the reader asked for the lease, by `time.monotonic`.
+        """
         self._owned(epoch, asked)
         self._holding = self._thread(lambda: self._hold(epoch), "hold", self._over)
 
     def begin_when_free(self) -> None:
-        """Begin in a thread, as soon as this reader has acquired the scope. Deliveries that come earlier wait."""
+        """Begin the assignment in a thread, as soon as this reader owns the scope (the partition's key locks).
+
+        Deliveries that are added earlier wait.
+        """
 
         def wait_and_hold() -> None:
             epoch = self._own()
@@ -178,14 +186,19 @@ class PartitionAssignment:
         return empty
 
     def leave(self) -> None:
-        """Give up the scope, so that another reader can own it now. If the call fails, the scope is free when the lease
-        ends."""
+        """Give up the scope (the partition's key locks in the store), so that another reader can own it now.
+
+        If the call fails, the scope becomes free when the lease ends.
+        """
         self._over.set()
         with contextlib.suppress(StoreError):
             self._locks.release(self._scope, self._holder)
 
     def _own(self) -> int:
-        """Wait until this reader owns the scope. Returns the epoch, or 0 when the assignment is over."""
+        """Wait until this reader owns the scope (the partition's key locks in the store).
+
+        Returns the epoch, the number of this ownership; 0 when the assignment is over or lost.
+        """
         pause_s = 0.0
         while not self._over.wait(pause_s) and not self.lost.is_set():
             asked = time.monotonic()

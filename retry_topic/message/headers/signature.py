@@ -7,10 +7,10 @@ of one message in one group, and nothing else: not another payload, not another 
 
 Without a secret, every client that can write to the topic can restart a count. With a secret, a record whose signature
 is absent or wrong is `unsigned`, and its headers decide nothing. Its id is made of payload and key (`content_id`). The
-store counts its attempts, one for each record, up to the lowest cap by count of all policies. Two unsigned records with
-equal payload and key look the same, so they share a count. The group's consumers and services write retry headers on
-each record that they send to the group's retry and redelivery topics. So a record without retry headers in these topics
-comes from another client, and is unsigned too.
+store counts its attempts, one for each record, up to the lowest `max_attempts` of all policies. Two unsigned records
+with equal payload and key look the same, so they share a count. The group's consumers and services write retry headers
+on each record that they send to the group's retry and redelivery topics. So a record without retry headers in these
+topics comes from another client, and is unsigned too.
 
 A message that has never failed needs no signature. Every client that may write to its topic may give it an id, because
 an id is a name and not a count. The consumer signs the message at its first failure.

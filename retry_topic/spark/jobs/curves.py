@@ -73,10 +73,10 @@ def fit(intervals: Sequence[Interval]) -> Curve:
 
 
 class _Seen:
-    """Intervals as stretches of the grid. A stretch is the time between two neighbouring grid lines.
+    """The intervals in which messages recovered, as stretches of the grid `GRID_MS`, for the estimate of a curve.
 
-    Stretch n begins at line n. The last stretch means "later or never". A recovery after the horizon also counts as
-    "later or never".
+    A stretch is the time between two neighbouring grid lines; stretch n begins at line n. The last stretch means "later
+    or never". A recovery after the horizon (the latest attempt in the intervals) also counts as "later or never".
     """
 
     def __init__(self, intervals: Sequence[Interval]) -> None:

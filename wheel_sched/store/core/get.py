@@ -1,4 +1,4 @@
-"""Read items by id, and find ids by ref."""
+"""Read items by id, and find the ids of items by a ref, a name that `Item.refs` gives an item for this purpose."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def reason_of(item: MemoryItem) -> str:
 
 @dataclass(slots=True)
 class Find(Operation[list[str]]):
-    """Find the ids of items that have a ref, in no particular order."""
+    """Find the ids of items that have a ref (a name in `Item.refs`), in no particular order."""
 
     script = "find"
     reads = True

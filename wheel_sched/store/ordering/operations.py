@@ -93,7 +93,11 @@ class OrderingInMemory:
         return self.done.get(base, 0) > now_ms or (position_derived and self.given_up.get(base, 0) > now_ms)
 
     def rebuild(self, item: MemoryItem, score_ms: int) -> None:
-        """Park an item again that a restore has put back. If its key is open, close the key with an unknown head."""
+        """After a restore of a backup, put a parked item back into the queue of its ordering key.
+
+        If the key is not closed yet, close it. Nobody knows which failed message had closed it: the head is
+        `UNKNOWN_HEAD`. An item that was not parked stays as it is.
+        """
         if not item.reason.startswith(_PARKED):
             return
         lock = item.reason.removeprefix(_PARKED).decode()

@@ -47,7 +47,7 @@ class _Source(NamedTuple):
 
 @cache
 def _sources() -> tuple[str, dict[str, _Source]]:
-    """The preludes of all rooms as one text, and all scripts by name."""
+    """The Lua code that scripts share (the files `prelude*.lua`) as one text, and all scripts by name."""
     preludes, scripts = [], {}
     for room in ROOMS:
         folder = resources.files("wheel_sched.store") / room.folder
