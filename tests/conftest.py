@@ -131,7 +131,10 @@ def redis_url(real_server: TemporaryServer) -> str:
 
 @pytest.fixture
 def redis_client(redis_url: str) -> Iterator[redis.Redis]:
-    """A client of the emptied server that sends every command once. By default redis-py repeats a lost command."""
+    """A client of the session's server, which `redis_url` has emptied. The client sends each command only once.
+
+    By default, redis-py repeats a command whose reply was lost.
+    """
     with redis.Redis.from_url(redis_url, retry=Retry(NoBackoff(), 0)) as client:
         yield client
 

@@ -1,4 +1,7 @@
-"""The history of a benchmark's ratios: what a run adds to it, which ratios it calls worse, and what it refuses."""
+"""The history of a benchmark's ratios: what a run adds to it, which ratios it calls worse, and what it refuses.
+
+A run is unfit if the machine was too busy to measure; see `benchmarks.fitness`.
+"""
 
 from __future__ import annotations
 
@@ -218,7 +221,10 @@ def test_a_missed_gate_comes_before_a_loss(measured: dict[str, Any], tmp_path: P
 def test_an_unfit_run_is_recorded_as_unfit(
     measured: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An unfit run adds a line that says so, and exits with 3 however bad its ratios are."""
+    """The machine is too busy to measure. The run still adds a line to the history, which is marked as unfit.
+
+    With `--check`, the command exits with 3, however bad the ratios are.
+    """
     file = tmp_path / "history.jsonl"
     arguments = ["purgatory", "--json", "--check", "--history", str(file)]
     for _ in range(4):

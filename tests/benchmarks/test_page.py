@@ -162,8 +162,11 @@ def test_the_values_of_apschedulers_picture_are_the_measured_ones() -> None:
 
 
 def test_the_purgatorys_picture_shows_the_rates_of_the_page() -> None:
-    """The page's rate for a design is one of the picture's rates of which the design achieved at least 98 %. It need
-    not be the greatest of them, because only one of several searches may have found that."""
+    """For each design, the picture has the page's rate, and the design achieves at least 98 % of this rate.
+
+    The picture may also have a greater rate that the design achieves. The rate is searched several times, and the page
+    has the median of the rates found.
+    """
     points = json.loads((readers.PICTURES / "purgatory.json").read_text("utf-8"))
     figures = readers.Figures(PAGE.read_text("utf-8"))
     for design in ("new", "old"):

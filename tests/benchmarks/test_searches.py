@@ -1,4 +1,7 @@
-"""The search for the highest rate that a design of the purgatory sustains, and the ratios between the designs."""
+"""The search for the highest rate that a design of the purgatory sustains, and the ratios between the designs.
+
+`benchmarks.purgatory` lists the designs, and says when a design sustains a rate.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def bench(highest: dict[tuple[str, str], int], monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_search_climbs_from_its_first_rate_to_the_highest_sustained_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each design tries higher rates until it misses one twice. A sustained rate is tried once. Designs take turns."""
+    """Higher rates are tried until a design twice fails to sustain one. A sustained rate is tried once.
+
+    The designs take turns.
+    """
     bench_, asked = bench({("old", "low"): 10, ("new", "low"): 40}, monkeypatch)
     assert bench_.highest_rates({("old", "low"): 10, ("new", "low"): 20}) == {("old", "low"): 10, ("new", "low"): 40}
     assert asked == [("old", 10), ("new", 20), ("old", 20), ("old", 20), ("new", 40), ("new", 80), ("new", 80)]
@@ -57,7 +63,8 @@ def test_a_design_that_misses_the_lowest_rate_counts_as_sustaining_it() -> None:
 def test_every_gated_figure_of_the_purgatory_has_a_spread_and_a_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
     """The result has the spread over the rounds and the baseline of each gated figure.
 
-    A design that missed the lowest rate in the first search is not searched again.
+    If the first search finds that a design does not sustain the lowest rate of a case, later searches leave out this
+    design in this case.
     """
     _, asked = bench(
         {(design, case): 40 for design in ("new", "bare") for case in ("low", "high")}

@@ -1,4 +1,7 @@
-"""The ratios of the wheel benchmark are taken within a round, and come with their rounds and their baselines."""
+"""Each ratio of the wheel benchmark compares times of the same round.
+
+The result also has the spread of each ratio over the rounds, and its baseline.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def test_each_gated_ratio_has_its_rounds_and_its_baseline() -> None:
 
 @pytest.mark.parametrize("absent", ["wheel, compiled", "kombu"])
 def test_a_subject_that_was_not_measured_has_no_ratio(absent: str) -> None:
-    """The ratios of that subject are None and have no rounds, so they miss their gates. Other ratios are unchanged."""
+    """The ratios of that subject are None and have no spread, so they miss their gates. Other ratios are unchanged."""
     times = {name: values for name, values in TIMES.items() if name != absent}
     found = compare({(UNIFORM, count): (times, times) for count in (10_000, 100_000)}, {(UNIFORM, 10_000): times})
     assert found["compiled_vs_kombu_10k"] == {"add": None, "expire": None}

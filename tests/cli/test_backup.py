@@ -201,7 +201,10 @@ def test_an_empty_backup_replaces_none_with_items(filled: DelayStore, tmp_path: 
 
 
 def test_a_backup_that_is_nested_too_deeply_is_refused_in_words(filled: DelayStore, tmp_path: Path) -> None:
-    """A backup of JSON that is nested too deeply for Python raises `BadBackup`, and may be replaced by a new backup."""
+    """If the JSON in a backup file is nested too deeply for Python, `verify_backup` raises `BadBackup`.
+
+    A new backup may replace the file.
+    """
     path = tmp_path / "b"
     path.write_bytes(b"[" * 200_000)
     with pytest.raises(BadBackup, match="nested too deeply; nothing was restored"):

@@ -137,7 +137,10 @@ class World:
         self.until(lambda: all(dispatcher.stats.in_flight == 0 for dispatcher in self._dispatchers), "in flight")
 
     def deafen(self) -> None:
-        """From now on no listener receives a marker, as after a connection that died silently."""
+        """From now on no listener receives a marker, which is the store's entry that wakes dispatchers.
+
+        The listeners get no error either, as if their connections had died silently.
+        """
 
         def hear_nothing(waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
             with waiter._condition:

@@ -1,6 +1,6 @@
 """A publisher acknowledges the items of a batch singly, and the last acknowledgement ends the batch.
 
-No acknowledgement reads all answers of its batch.
+To find out whether it is the last, an acknowledgement does not search the answers of the whole batch.
 """
 
 from __future__ import annotations

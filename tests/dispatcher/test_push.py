@@ -148,8 +148,10 @@ def test_the_publisher_decides_about_refused_items(
 
 
 def test_a_refused_item_may_be_tried_again(bench: Bench, redis_client: redis.Redis) -> None:
-    """If the publisher answers `Failed` for a refused item, the server tries again after a backoff. When the stream
-    exists, the item arrives once."""
+    """The server refuses to push an item, because the target stream does not exist. The publisher answers `Failed`.
+
+    So the push is tried again after a backoff. Once the stream exists, the item arrives once.
+    """
     bench.publisher.answer = lambda item: Failed("not yet")
     dispatcher = bench.start()
     bench.store.schedule([bench.stream("m")])

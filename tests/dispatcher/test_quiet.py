@@ -30,7 +30,7 @@ Watch = Callable[["DelayStore"], "FailingCalls"]
 
 
 class Quick:
-    """Answers `Done` for every item."""
+    """A publisher that answers `Done` for every item before `publish` returns."""
 
     traits = PublisherTraits()
 

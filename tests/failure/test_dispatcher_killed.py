@@ -1,12 +1,12 @@
-"""Dispatcher processes are killed during a batch, stopped for longer than their lease, or ended in order.
+"""Dispatcher processes are killed during a batch, stopped for longer than their lease, or told to end.
 
-A point is a moment before, during or after a call for a batch; processes/dispatch.py lists the points. The simulator
-kills and stops processes at all these moments, and checks that no message is lost or doubled (docs/simulator.md). So
-most of these tests use one point only. The simulator neither claims batches ahead nor pushes, so the tests for these
-two features use all points.
+A point is a moment in the work on a batch, such as just before the batch is published. processes/dispatch.py lists the
+points. The simulator kills and stops processes at all these moments, and checks that no message is lost or doubled
+(docs/simulator.md). So most of these tests use one point only. The simulator neither claims batches ahead nor pushes,
+so the tests for these two features use more points.
 
-The killed process has one batch in flight at a time, so at most one batch can be doubled. Before it dies, it records
-that it has reached the point. A test whose point was not reached fails.
+The killed process publishes one batch at a time, so at most one batch can be doubled. Before it dies, it records that
+it has reached the point. A test whose point was not reached fails.
 """
 
 from __future__ import annotations

@@ -233,7 +233,10 @@ def lines(tree: Tree) -> dict[str, int]:
 
 
 def public_names(tree: Tree) -> dict[str, int]:
-    """The number of names in the packages' `__all__`, by top-level package, and the number of public classes."""
+    """The number of names in the `__all__` lists of each top-level package and its subpackages.
+
+    The entry `public_classes` has the number of public class names in all packages together.
+    """
     by_package = dict.fromkeys(PACKAGES, 0)
     for module in tree.modules.values():
         if module.is_package:

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 
 class OnKafka(GroupCases):
-    """The attributes and fixtures of the suite that both group protocols share."""
+    """The attributes and fixtures that the conformance suite needs, for both group protocols of Kafka."""
 
     idle_ms = 2_000
     keeps_place = True
@@ -44,7 +44,7 @@ class TestClassic(OnKafka, BrokerConformance):
 
 
 class TestKip848(OnKafka):
-    """The cases of groups with Kafka 4's group protocol (KIP-848)."""
+    """The suite's cases about groups, run with Kafka 4's group protocol (KIP-848)."""
 
     protocol = "consumer"
 

@@ -78,7 +78,10 @@ def until(until: Until) -> Until:
 
 
 class Group:
-    """A running service of a group over the test session's broker, and what it publishes."""
+    """The retry service of one group, over the test session's broker and the store of `pair`.
+
+    The methods write failed messages to the retry topic, and read what the service has stored and published.
+    """
 
     def __init__(
         self,

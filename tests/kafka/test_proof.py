@@ -139,14 +139,14 @@ class Proof:
     # -- what became of them
 
     def expected(self) -> set[tuple[int, int]]:
-        """The number and the attempt of each call of a handler that has to happen."""
+        """Each handler call that has to happen, as message number and attempt."""
         return {(number, attempt) for number in range(self.count) for attempt in range(1, last_of(number) + 1)}
 
     def dead(self) -> set[int]:
         return {number for number in range(self.count) if fails(number, last_of(number))}
 
     def events(self) -> list[tuple[int, str, int, int]]:
-        """When the handlers began and ended, in order of time: time in ns, "b" or "e", number, attempt."""
+        """When the handlers began and ended, in order of time: time in ns, "b" or "e", message number, attempt."""
         found = []
         for file in self.crew.folder.glob("*.handled"):
             for line in file.read_text().splitlines():

@@ -48,7 +48,7 @@ def reach(point: str, detail: object = "") -> None:
 
 
 class Watched:
-    """Replaces `store.begin`, so that `reach` is called before and after each call that is about a batch."""
+    """Wraps the method `begin` of `store`. It calls `reach` around each call that claims, settles or pushes a batch."""
 
     def __init__(self, store: DelayStore) -> None:
         self._claims = 0

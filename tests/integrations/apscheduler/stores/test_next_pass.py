@@ -24,8 +24,10 @@ def test_a_due_time_that_is_reported_during_a_pass_is_planned() -> None:
 
 
 def test_a_due_time_that_is_reported_between_passes_wakes_the_scheduler_once() -> None:
-    """The first report of a due time before the planned pass wakes the scheduler. Later due times and repeats do
-    not."""
+    """A reported due time that is earlier than the next planned pass wakes the scheduler, and becomes the new plan.
+
+    So neither a later due time nor the same one wakes the scheduler again.
+    """
     next_pass = NextPass()
     assert not next_pass.earlier(5)  # no pass was made: the first one comes anyway
     with next_pass:
@@ -35,7 +37,7 @@ def test_a_due_time_that_is_reported_between_passes_wakes_the_scheduler_once() -
 
 
 def test_a_pass_that_fails_plans_nothing() -> None:
-    """After a failed pass, the next report of a due time before the old plan wakes the scheduler."""
+    """A pass fails, so the old plan stays. A due time that is then reported, and is earlier, wakes the scheduler."""
     next_pass = NextPass()
     with next_pass:
         next_pass.plan(1_000)

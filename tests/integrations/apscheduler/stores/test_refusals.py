@@ -81,8 +81,8 @@ def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) ->
 def test_an_idle_process_tells_what_it_refuses_at_once(
     open_fake: Any, make_job: Any, new_job: Any, lacking: str
 ) -> None:
-    """The refusal is stored at once and not with the next heartbeat. Until it is stored, no other process can run the
-    job."""
+    """A process has claimed a job whose function or executor it lacks. An idle process gives the job back to the store
+    at once, not with its next heartbeat. Before that, no other process can run the job."""
     idle = open_fake()
     idle.start(None, "default")
     idle.add_job(new_job if lacking == "function" else make_job(NOW, id="j", executor="elsewhere"))

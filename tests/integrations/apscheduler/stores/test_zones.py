@@ -97,8 +97,10 @@ def test_a_local_zone_is_found_by_the_environment(tmp_path: Path, monkeypatch: p
 def test_a_zone_that_nobody_could_read_is_refused_when_the_job_is_added(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_job: Any
 ) -> None:
-    """A job is refused when it is added, if its zone has no name under which another process finds a zone with its
-    offsets."""
+    """If no name leads another process to a zone with the same offsets, encoding the job raises `NotSerializable`.
+
+    A name that leads to a zone with other offsets does not count.
+    """
     monkeypatch.setenv("TZ", "America/New_York")  # has other offsets than the zone of the test
     monkeypatch.setattr(values, "LOCAL_FILES", (tmp_path / "nothing",))
     with database_file("Europe/Berlin").open("rb") as data:

@@ -53,7 +53,8 @@ def _ran(stage: Stage) -> list[str]:
 
 
 def test_a_connection_that_died_meanwhile_costs_nothing(stages: Stages) -> None:
-    """The server has restarted since the last task. The next task is held as usual, also from another thread."""
+    """The store's server has restarted since the last task, so the connections to it are dead. The next task is held as
+    usual, also from another thread."""
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     app = stage.producer(on_outage="refuse")

@@ -1,5 +1,8 @@
 """Which tasks a producer holds, and which it sends to the broker as stock Celery does (the stock way). Also invalid
-input."""
+input.
+
+A task is held if it waits in the store until it is due.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +153,7 @@ def test_the_order_of_stamps_makes_no_other_task(installed: InstalledApp) -> Non
 
 
 def test_signals_are_sent_as_ever_and_what_they_change_is_held(installed: InstalledApp) -> None:
-    """A change by `before_task_publish` is held with the task. `after_task_publish` is sent after the hold."""
+    """What `before_task_publish` changes is stored with the task. After that, `after_task_publish` is sent."""
     seen: list[int] = []
 
     def before(headers: dict[str, Any], **_: Any) -> None:

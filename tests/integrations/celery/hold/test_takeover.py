@@ -1,4 +1,8 @@
-"""Which messages a takeover stores and which it leaves to stock Celery, by which clock and for which queue."""
+"""Which messages a takeover stores and which it leaves to stock Celery, by which clock and for which queue.
+
+In a takeover, a worker gets an ETA message from the broker, stores its task as an item, and acknowledges the message. A
+copy is a further message of the same task, such as one that the broker delivers again.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +88,10 @@ class Inline(StoreThread):
 
 
 class Scene:
-    """The takeover of one worker, with a clock that the test can set."""
+    """One worker that takes over messages, and what it acknowledges and leaves to stock Celery.
+
+    `clock_ahead_s` moves the worker's estimate of the store's time forward.
+    """
 
     def __init__(self, installed: InstalledApp, wall_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
         self.installed = installed
