@@ -1,7 +1,8 @@
 """The program `tests.house`, which measures the structure of the product, counts correctly, and its figures do not
 grow.
 
-The tests run `python -m tests.house` in a process of its own. To measure a small tree takes 0.3 s.
+A figure is one result of the program, such as the list of import circles or the number of lines of each package. The
+tests run `python -m tests.house` in a process of its own. To measure a small tree takes 0.3 s.
 """
 
 from __future__ import annotations
@@ -45,7 +46,12 @@ def measured(tree: Path, *options: str) -> dict[str, Any]:
 
 
 def structure(tmp_path: Path, **files: str) -> dict[str, Any]:
-    """Return the figures of a new tree with the given modules. `__` in a name separates the folder from the module."""
+    """Write a new tree and return its figures by name, such as "import_circles".
+
+    Args:
+        files: the source of each module. `__` in a name separates the folder from the module, and the module `init` is
+            `__init__.py`.
+    """
     write(tmp_path, **files)
     return measured(tmp_path, "--no-rooms")
 
@@ -61,7 +67,7 @@ def write(tmp_path: Path, **files: str) -> None:
 
 @pytest.fixture(scope="module")
 def today() -> dict[str, Any]:
-    """The figures of this repository."""
+    """The figures of this repository by name, such as "import_circles"."""
     return measured(ROOT, "--no-rooms")
 
 

@@ -44,7 +44,7 @@ def test_safe_try_complete_or_else(probe: Any, complete: bool) -> None:
 
 
 def test_safe_try_complete_or_else_sees_what_the_action_did(probe: Any) -> None:
-    """If the action of `safe_try_complete_or_else` makes the operation ready, the second try completes it."""
+    """If the action of `safe_try_complete_or_else` makes the operation ready, the try after the action completes it."""
     operation = probe(100_000)
     assert operation.safe_try_complete_or_else(lambda: setattr(operation, "ready", True))
     assert (operation.completions, operation.completion) == (1, Completion.SATISFIED)
@@ -131,7 +131,8 @@ def test_should_return_nothing_when_the_key_does_not_exist(world: Any) -> None:
 
 
 def test_what_was_cancelled_is_completed_by_force_alone(world: Any, probe: Any) -> None:
-    """Neither the timer nor a check of another key completes a cancelled operation. It cannot be watched again."""
+    """An operation waits under two keys and is cancelled by one of them. Only `force_complete` completes it: neither
+    its timer nor a check of its other key does. It cannot be watched again."""
     operation = probe(20)
     world.purgatory.try_complete_else_watch(operation, ["key", "other"])
     assert world.purgatory.cancel_for_key("key") == [operation]

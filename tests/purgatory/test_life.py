@@ -149,7 +149,7 @@ def test_what_a_try_raises_reaches_the_caller_who_watches(world: Any) -> None:
 
 
 def test_a_second_try_that_raises_leaves_no_trace(world: Any) -> None:
-    """If the second try raises, the operation is removed from its keys' lists."""
+    """`try_complete_else_watch` tries twice. If the second try raises, the operation leaves its keys' lists."""
 
     class SecondFails(Failing):
         tries = 0

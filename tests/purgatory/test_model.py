@@ -21,8 +21,8 @@ KEYS = ["a", "b", "c", "d", 7, ("t", 1)]
 
 
 class Operation(DelayedOperation):
-    """An operation that is complete when it is `ripe`. It counts its ends, and each end checks the key `chain`, if
-    given."""
+    """An operation that a try completes if it is `ripe`. It counts its completions and its expirations. When it is
+    completed, also by its timer, it checks the key `chain`, if given."""
 
     def __init__(self, timeout_ms: int, machine: Machine, chain: Any = None) -> None:
         super().__init__(timeout_ms)

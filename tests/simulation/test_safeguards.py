@@ -43,7 +43,7 @@ def median(numbers: Sequence[int]) -> int:
 
 @pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=lambda one: one.name)
 def test_each_safeguard_is_where_the_table_says(safeguard: Safeguard) -> None:
-    """The source of the function that the table names has the text that is changed to switch the safeguard off."""
+    """The source of the function that the safeguard names has the text that is changed to switch the safeguard off."""
     for where, old, _ in safeguard.changes:
         assert old in source_at(where)[2]
 
@@ -54,7 +54,8 @@ def test_each_safeguard_has_a_name_of_its_own() -> None:
 
 
 def test_the_page_shows_what_was_found() -> None:
-    """The page agrees with `found.json`: `python -m tests.simulation.find_safeguards` writes both."""
+    """The documentation page `simulator-safeguards.md` agrees with `found.json`. `python -m
+    tests.simulation.find_safeguards` writes both."""
     assert set(FOUND) <= {safeguard.name for safeguard in SHOWN}
     assert PAGE.read_text() == page(list(FOUND.values()), [one for one in SAFEGUARDS if one.hidden])
 
@@ -63,7 +64,8 @@ def test_the_page_shows_what_was_found() -> None:
 def test_each_safeguard_has_been_noticed() -> None:
     """For each safeguard that is not hidden, `found.json` names a history that breaks a promise without the safeguard.
 
-    The history is among the first `SEEDS` histories. A hidden safeguard is one that few histories or none can show.
+    The history is among the first `SEEDS` histories. If a hidden safeguard is switched off, few histories
+    or none break a promise.
     """
     assert set(FOUND) == {safeguard.name for safeguard in SHOWN}
     assert [finding.name for finding in FOUND.values() if finding.seeds is None or finding.seeds > SEEDS] == []

@@ -104,8 +104,8 @@ def test_the_contents_show_items_claims_and_markers(contents: StoreContents) -> 
 
 
 def test_a_first_answer_expires_by_virtual_time(contents: StoreContents) -> None:
-    """A repeat of a call with its token gets the first answer for a minute. Later it is a new call, so its id is a
-    duplicate."""
+    """`schedule` is called again with the same id and token. For a minute the answer is that of the first call, STORED.
+    After that the store no longer knows the token, so the answer is DUPLICATE."""
     answers = [contents.execute([schedule("a", 1, token="t")], NOW_US + s * 1_000_000)[0] for s in (0, 59, 61)]
     assert [answer.outcomes for answer in answers] == [[Outcome.STORED], [Outcome.STORED], [Outcome.DUPLICATE]]
 

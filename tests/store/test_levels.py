@@ -181,7 +181,8 @@ def test_an_unknown_level_is_refused(values: tuple[str, int]) -> None:
 
 
 def test_both_facades_refuse_a_server_without_config() -> None:
-    """Neither facade accepts `fsync` on a server that has no CONFIG, because the setting cannot be checked."""
+    """`open_store` and `open_async_store` refuse `fsync` on a server that has no command CONFIG, because the server's
+    setting cannot be checked."""
     with pytest.raises(StoreError, match="'fsync'"):
         open_store(fakeredis.FakeRedis(), durability="fsync")
     with pytest.raises(StoreError, match="'fsync'"):

@@ -1,7 +1,8 @@
 """Fixtures: a test of a timer runs on both facades and every core, and where possible on real and on virtual time.
 
-A facade hides whether the timer is a `SystemTimer` or an `AsyncTimer`. A test is written once, in synchronous steps,
-against a `Facade`. The fixture closes the facade's timers.
+A core is an implementation of the timing wheel: "pure" in Python, or "compiled". A facade hides whether the timer is a
+`SystemTimer` or an `AsyncTimer`. A test is written once, in synchronous steps, against a `Facade`. The fixture
+closes the facade's timers.
 """
 
 from __future__ import annotations
@@ -177,7 +178,7 @@ def loop_of(kind: str) -> asyncio.AbstractEventLoop:
 
 def made(kind: str) -> Iterator[Facade]:
     """Make a facade of a kind, such as "threads" or "asyncio-virtual". A kind such as "threads/pure" also selects
-    the core."""
+    the core of the wheel, "pure" or "compiled"."""
     kind, _, core = kind.partition("/")
     with pytest.MonkeyPatch.context() as patch:
         if core:
@@ -206,13 +207,13 @@ REAL_OTHERS = [pytest.param(f"{kind}/{core}", marks=pytest.mark.slow) for core i
 
 @pytest.fixture(params=VIRTUAL)
 def virtual(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """Each facade on virtual time, with every core. A test with this fixture can check exact times."""
+    """Each facade on virtual time, with every core of the wheel. A test with this fixture can check exact times."""
     yield from made(request.param)
 
 
 @pytest.fixture(params=[*VIRTUAL, *REAL, *REAL_OTHERS])
 def facade(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """Each facade on every kind of time and loop, with every core.
+    """Each facade on every kind of time and loop, with every core of the wheel.
 
     The test can check the order, and that no timer is early.
     """
@@ -221,17 +222,17 @@ def facade(request: pytest.FixtureRequest) -> Iterator[Facade]:
 
 @pytest.fixture(params=[kind for kind in [*VIRTUAL, *REAL, *REAL_OTHERS] if "threads" not in str(kind)])
 def loops(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """The asyncio facade on every kind of loop, with every core."""
+    """The asyncio facade on every kind of loop, with every core of the wheel."""
     yield from made(request.param)
 
 
 @pytest.fixture(params=sorted(CORES))
 def threads(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """The facade of reaper threads on virtual time, with every core."""
+    """The facade of reaper threads on virtual time, with every core of the wheel."""
     yield from made(f"threads-virtual/{request.param}")
 
 
 @pytest.fixture(params=sorted(CORES))
 def loop_facade(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """The asyncio facade on virtual time, with every core."""
+    """The asyncio facade on virtual time, with every core of the wheel."""
     yield from made(f"asyncio-virtual/{request.param}")

@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.fixture(params=sorted(CORES), autouse=True)
 def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Selects the core that the started processes use."""
+    """Selects the core of the wheel that the started processes use."""
     monkeypatch.setenv("WHEEL_SCHED_PURE", "1" if request.param == "pure" else "0")
 
 

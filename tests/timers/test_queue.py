@@ -1,4 +1,4 @@
-"""The deadline queue, with every core."""
+"""The deadline queue, with every core of the wheel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wheel_sched.wheel import CORES, EntryState
 
 @pytest.fixture(params=sorted(CORES), autouse=True)
 def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The core that each queue of the test uses."""
+    """The core of the wheel of each queue of the test: "pure" or "compiled"."""
     name: str = request.param
     monkeypatch.setattr(queue, "TimingWheel", CORES[name])
     return name

@@ -176,8 +176,8 @@ def test_a_lost_reply_of_a_message_with_an_id_is_repeated(redis_url: str, redis_
 def test_a_topic_recreated_does_not_know_what_the_one_before_held(
     redis_url: str, redis_client: redis.Redis, create: bool, others: int
 ) -> None:
-    """The entry was deleted with the stream, so the next call with the same id publishes it again. A call after that
-    publishes nothing."""
+    """A message was published with an id, and then its stream was deleted and created again. The next `publish_once`
+    with this id publishes the message again. A further call publishes nothing."""
     broker = RedisStreamsBroker(redis_url, create_topics=create)
     broker.create_topic("t")
     assert broker.publish_once(Message("t", b"m"), "id", 60_000) is None

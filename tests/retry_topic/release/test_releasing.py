@@ -138,7 +138,8 @@ def test_a_budget_without_first_attempts_lets_the_least_through(bench: Bench, po
 
 
 def test_spread_dues_are_told_by_topic(bench: Bench, policy: Policy) -> None:
-    """Each failure whose retry is spread is counted once for its topic. Topics without a spread are not counted."""
+    """The policy's spread adds a random delay to each retry. For a topic with a spread, the number `spread` counts each
+    failure that is retried. Failures of other topics are not counted."""
     policies = PolicySet(policy(), {"orders": policy(base_ms=10, spread_ms=20, max_attempts=3)})
     bench.serve(policies)
     bench.publish(*(b"%d" % number for number in range(10)))

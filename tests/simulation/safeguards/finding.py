@@ -68,7 +68,8 @@ def invariant_of(result: Result) -> str:
 
 
 def slices(kind: Kind, safeguard: Safeguard, seeds: int) -> Iterator[list[int]]:
-    """The seeds below `seeds` whose histories can show the safeguard, in lists of growing size."""
+    """Yield the seeds below `seeds` in lists of growing size, without the seeds whose histories have none of the faults
+    in `safeguard.needs`. If `needs` is empty, yield all seeds."""
     wanted, needs, size = list(range(seeds)), set(safeguard.needs), 20
     if needs:
         wanted = [seed for seed in wanted if needs & {fault.kind for fault in kind.draw(seed).faults}]
@@ -105,7 +106,8 @@ def find(
     Args:
         safeguard: is switched off.
         seeds: how many seeds are tried, from 0 on.
-        seen: a seed to try first, because its history once showed the safeguard. Defaults to None: no such seed.
+        seen: a seed to try first, because its history once broke a promise without the safeguard. Defaults to
+            None: no such seed.
         smaller: whether to shrink the history's scenario. Defaults to False.
     """
     kind = kinds()[safeguard.world]
@@ -155,7 +157,7 @@ def page(findings: Sequence[Finding], hidden: Sequence[Safeguard]) -> str:
 
     Args:
         findings: the safeguards whose histories were searched, with the results.
-        hidden: the safeguards that few histories or none can show.
+        hidden: the safeguards without which few histories or none break a promise.
     """
     shown = [finding for finding in findings if finding.seeds is not None]
     sizes = [finding.steps for finding in shown if finding.steps is not None]

@@ -1,7 +1,7 @@
 """What a safeguard is, and how a test switches it off.
 
 A change names a function and a text in its source. If the source no longer has this text, applying the change fails.
-Then the safeguard's entry in the table must be adapted to the moved code.
+Then the safeguard's entry in `SAFEGUARDS` must be adapted to the moved code.
 
 A history shows a safeguard if the history breaks a promise only when the safeguard is switched off.
 """
@@ -25,6 +25,8 @@ Change = tuple[str, str, str]  # where, old and new, as in `Safeguard`
 class Safeguard:
     """A safeguard and how to switch it off.
 
+    A history shows the safeguard if it breaks a promise only when the safeguard is switched off.
+
     Args:
         name: what is switched off, in plain words.
         where: the function, as "module:function" or "module:Class.method".
@@ -32,7 +34,8 @@ class Safeguard:
         new: the text that replaces it.
         world: the kind of world whose histories show it. Defaults to "retry".
         also: further changes, for a safeguard that is in several places. Defaults to none.
-        hidden: why no history shows it, such as another safeguard that covers it. Defaults to "": a history shows it.
+        hidden: why few histories or none show it; for example, another safeguard covers it. Defaults to "": one of the
+            histories that the tests run shows it.
         needs: kinds of faults; a history without any of them cannot show it, and is not run. Defaults to none: all run.
     """
 

@@ -1,7 +1,7 @@
 """The table of the product's safeguards. Each entry is a change of the source that switches one safeguard off.
 
 Each module of this folder except `table`, `switching` and `finding` lists the safeguards of one part of the product, in
-`SAFEGUARDS`. `finding` records which histories show a safeguard.
+`SAFEGUARDS`. `finding` records for each safeguard a history that breaks a promise without it.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ def test_a_topic_shows_what_a_file_and_the_log_show(
     redis_url: str,
     tmp_path: Path,
 ) -> None:
-    """The attempt history of a store is written to a topic, and both connectors read the same history from it.
+    """The attempt history of a store is written to a topic. Both connectors, "python" and "jvm", read the same history
+    from it.
 
     Repeated rows count once, and unreadable rows are counted. All reports of one read see the same rows, although the
     topic grows meanwhile.

@@ -1,4 +1,5 @@
-"""Intake from a retry topic of a real broker: by both connectors, in turn with services, and by killed drivers."""
+"""Intake from a retry topic of a real broker: by the connectors "python" and "jvm", in turn with services, and by
+killed drivers."""
 
 from __future__ import annotations
 
@@ -116,7 +117,8 @@ def test_both_connectors_give_the_same_store(
     name: str,
     opened: Callable[[str], tuple[DelayStore, StorePlace]],
 ) -> None:
-    """Both connectors store equal ids, states, payloads, headers and positions, with any size of batches."""
+    """The connectors "python" and "jvm" store equal ids, states, payloads, headers and positions, with any size of
+    batches."""
     topics(broker, name)
     broker.publish([failure(name, n) for n in range(700)])
     ways: list[tuple[Literal["jvm", "python"], int | None]] = [("python", None), ("python", 200), ("jvm", 300)]
