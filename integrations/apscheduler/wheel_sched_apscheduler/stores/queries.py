@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
+
+from apscheduler.jobstores.base import JobLookupError
 
 from wheel_sched.store import DelayStore, Found, Item, Outcome, State
 from wheel_sched.store.core.items import MAX_DUE_MS
@@ -334,26 +337,38 @@ class JobQueries:
     def repoint(self, old: str, new: str, *, dry_run: bool = False) -> list[str]:
         """Replace the function `old` by `new` in every job. Releases the changed jobs from quarantine.
 
+        A job is left as it is if another process removes it meanwhile, gives it another function, or has its last run.
+
         Returns:
             The ids of the jobs that were changed; with `dry_run`, of those that would be changed.
 
         Raises:
             Forbidden: `new` is outside of the allow-list. Nothing was changed.
+            StoreUnavailable: other processes change a job again and again. The jobs before it were changed and
+                released; a repeat changes the rest.
         """
         self.codec.allowed.check(new)
         ids = [entry.id for entry in self.entries() if entry.func == old]
         if dry_run:
             return ids
-        for job_id in ids:
-            self.repository.change(
-                job_id,
-                lambda found: Item(
-                    found.id, None, self.codec.rewritten(found.id, found.body, func=new), JOB, found.refs
-                ),
-                keep_due=True,
-            )
-        self.release_quarantined(ids)
-        return ids
+        changed = []
+        try:
+            for job_id in ids:
+                with suppress(JobLookupError, _OtherFunction):
+                    self.repository.change(job_id, lambda found: self._with_function(found, old, new), keep_due=True)
+                    changed.append(job_id)
+        finally:
+            self.release_quarantined(changed)
+        return changed
+
+    def _with_function(self, found: Found, old: str, new: str) -> Item:
+        if self.codec.head(found.id, found.body).func != old:
+            raise _OtherFunction
+        return Item(found.id, None, self.codec.rewritten(found.id, found.body, func=new), JOB, found.refs)
+
+
+class _OtherFunction(Exception):
+    """The job names another function by now."""
 
 
 def _is_quarantined(found: Found) -> bool:

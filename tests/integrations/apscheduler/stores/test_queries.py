@@ -112,6 +112,29 @@ def test_a_trigger_that_has_ended_is_removed_when_resumed(shared_store: Any, mak
     assert shared_store.get_entry("a") is None
 
 
+def test_a_function_is_replaced_only_where_it_still_is(
+    shared_store: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`repoint` lists four jobs. Then one is removed, and one gets another function. It changes the two others."""
+    store = shared_store
+    for job_id in "abcd":
+        store.add_job(make_job(OLD, id=job_id))
+        replace_ref(store, job_id, "no.such.module:f")
+    good, change = "json.decoder:JSONDecoder", store.repository.change
+
+    def changed_meanwhile(job_id: str, make: Any, *, keep_due: bool) -> None:
+        if job_id == "b":
+            store.repository.remove("b")
+        if job_id == "c":
+            replace_ref(store, "c", "another.module:g")
+        change(job_id, make, keep_due=keep_due)
+
+    monkeypatch.setattr(store.codec.allowed, "check", lambda ref: None)
+    monkeypatch.setattr(store.repository, "change", changed_meanwhile)
+    assert sorted(store.repoint("no.such.module:f", good)) == ["a", "d"]
+    assert {entry.id: entry.func for entry in store.entries()} == {"a": good, "c": "another.module:g", "d": good}
+
+
 def test_what_cannot_be_loaded_is_kept_with_the_reason(impatient_store: Any, make_job: Any) -> None:
     """The job is quarantined, not deleted. It can be released, or be given another function."""
     store = impatient_store
