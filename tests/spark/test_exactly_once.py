@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +145,11 @@ def test_a_driver_that_is_killed_twice_leaves_nothing_out_and_nothing_twice(
     kill_session: Callable[[subprocess.Popen[bytes]], None],
 ) -> None:
     """Driver, JVM and workers are killed twice in the middle of an epoch. Still each row is stored once."""
+
+    def at_work(epoch: int, reached: Path) -> bool:
+        seen = list(consumer.seen)  # one step: the consumer's thread adds to it
+        return reached.exists() and any(item_id.startswith(f"e{epoch}-") for item_id in seen)
+
     program = Path(__file__).parent / "processes" / "stream.py"
     for epoch in (1, 2, None):
         stop_at = "" if epoch is None else f"e{epoch}-1500"
@@ -159,11 +165,7 @@ def test_a_driver_that_is_killed_twice_leaves_nothing_out_and_nothing_twice(
             if epoch is None:
                 assert process.wait(300) == 0
             else:
-                consumer.wait_until(
-                    lambda: reached.exists() and any(i.startswith(f"e{epoch}-") for i in consumer.seen),  # noqa: B023
-                    f"the kill point in epoch {epoch}",
-                    300,
-                )
+                consumer.wait_until(partial(at_work, epoch, reached), f"the kill point in epoch {epoch}", 300)
                 assert process.poll() is None
         finally:
             kill_session(process)
