@@ -69,7 +69,8 @@ def test_a_copy_of_what_has_succeeded_is_not_buried_when_it_fails(
     serve(server, policy(max_attempts=1))
     server.until(lambda: len(server.taken) == 1)
     assert [(call.state.id, call.attempt) for call in handle.calls] == [("daily", 1)] * 2
-    assert (server.taken[0].duplicate, server.waiting(), server.letters()) == (True, 0, [])
+    server.until(lambda: not server.waiting())  # the service may settle what it has sent a moment later
+    assert (server.taken[0].duplicate, server.letters()) == (True, [])
 
 
 def test_two_copies_that_fail_are_one_attempt(server: Bench, handler: Handlers, policy: Policy) -> None:
