@@ -33,6 +33,7 @@ NUMBERS = frozenset(
     }
 )
 FILES = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"})
+_NAMES_A_SECRET = re.compile(r"(?i)password|secret|token|jaas")  # quick: most texts need no further search
 _QUOTED = r"\"(?:\\.|[^\"\\]){0,2000}\"|'[^']{0,2000}'"
 _ASSIGNED = re.compile(  # a setting of Kafka clients
     rf"(?i)\b([\w-]{{1,40}}\.[\w.-]{{0,60}}(?:password|secret|token|jaas)[\w.-]{{0,60}}['\"]?\s*[=:]\s*)({_QUOTED}|[^\s,;&}}\]]+)"
@@ -57,7 +58,7 @@ def redacted_text(text: str) -> str:
     shown = text
     if "@" in shown:
         shown = _IN_TEXT.sub(_logged_in, shown)
-    if "=" in shown or ":" in shown:
+    if ("=" in shown or ":" in shown) and _NAMES_A_SECRET.search(shown):
         shown = _PASSWORD.sub(rf"\1{_HIDDEN}", _ASSIGNED.sub(rf"\1{_HIDDEN}", shown))
     if ":/" in shown:
         shown = _URL.sub(_quoted, shown)
