@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks import fitness, history
 from benchmarks.figures import Figure, Result, missed
-from benchmarks.history import Loss, Run
+from benchmarks.history import Loss, RecordedRun
 from benchmarks.report import markdown, reasons, table, write_section
 
 # Imported by name: a benchmark needs only its own packages.
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         figures += benchmark.JVM_FIGURES
     if options.plots is not None and not hasattr(benchmark, "write_plots"):
         parser.error(f"{options.benchmark} has no plots")
-    earlier: list[Run] = []
+    earlier: list[RecordedRun] = []
     if options.history is not None:
         try:
             earlier = history.read(options.history)
@@ -103,7 +103,7 @@ def _report(options: argparse.Namespace, benchmark: Any, figures: Sequence[Figur
 
 
 def _recorded(
-    file: Path, earlier: Sequence[Run], benchmark: str, figures: Sequence[Figure], result: Result
+    file: Path, earlier: Sequence[RecordedRun], benchmark: str, figures: Sequence[Figure], result: Result
 ) -> list[Loss]:
     """Add the run to its history, and print what is worse. Returns the ratios that are worse."""
     run = history.run_of(benchmark, figures, result)

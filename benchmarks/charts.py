@@ -42,7 +42,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RowGroup:
     """Rows below a heading. The heading "" is not drawn."""
 
     heading: str
@@ -87,19 +87,19 @@ def time_text(seconds: float) -> str:
     return f"{seconds / size:,.6g} {unit}"
 
 
-def dots(words: Words, groups: Sequence[Group], tick_text: Callable[[float], str] = number_text) -> str:
+def dots(words: Words, groups: Sequence[RowGroup], tick_text: Callable[[float], str] = number_text) -> str:
     """Draw marks in rows on a logarithmic scale; smaller values are further left. Returns SVG text."""
     return _rows(words, groups, logarithmic, tick_text, bars=False)
 
 
-def bars(words: Words, groups: Sequence[Group], tick_text: Callable[[float], str] = number_text) -> str:
+def bars(words: Words, groups: Sequence[RowGroup], tick_text: Callable[[float], str] = number_text) -> str:
     """Draw bars in rows, from zero on a linear scale. Returns SVG text."""
     return _rows(words, groups, linear, tick_text, bars=True)
 
 
 def _rows(
     words: Words,
-    groups: Sequence[Group],
+    groups: Sequence[RowGroup],
     scale_of: Callable[[Sequence[float], float, float, float], Scale],
     tick_text: Callable[[float], str],
     *,
@@ -145,7 +145,7 @@ def _mark(canvas: Canvas, scale: Scale, mark: Mark, y: float, note: str, *, bars
     canvas.text(x + 10, y + _LINE / 2 + 4, mark.text, size=11)
 
 
-def _told(words: Words, groups: Sequence[Group]) -> str:
+def _told(words: Words, groups: Sequence[RowGroup]) -> str:
     """The values of all rows as sentences, for screen readers."""
     sentences = []
     for group in groups:

@@ -40,7 +40,7 @@ class DamagedHistoryError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RecordedRun:
     """The record of one run.
 
     Args:
@@ -88,9 +88,9 @@ class Loss:
         )
 
 
-def run_of(benchmark: str, figures: Sequence[Figure], result: Result) -> Run:
+def run_of(benchmark: str, figures: Sequence[Figure], result: Result) -> RecordedRun:
     """Make the record of a run that has just ended. `result` has the values, the fitness, and whether it was quick."""
-    return Run(
+    return RecordedRun(
         datetime.now(UTC).isoformat(timespec="seconds"),
         _commit(),
         f"{benchmark}, quick" if result["quick"] else benchmark,
@@ -104,7 +104,7 @@ def run_of(benchmark: str, figures: Sequence[Figure], result: Result) -> Run:
     )
 
 
-def read(file: Path) -> list[Run]:
+def read(file: Path) -> list[RecordedRun]:
     """Read a history; the oldest run is the first. A file that does not exist is an empty history.
 
     Raises:
@@ -117,7 +117,7 @@ def read(file: Path) -> list[Run]:
     return [_parsed(file, number, line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def append(file: Path, run: Run) -> None:
+def append(file: Path, run: RecordedRun) -> None:
     """Add a run as the last line of the file, which is made if it does not exist. The other lines stay as they are.
 
     Raises:
@@ -132,7 +132,7 @@ def append(file: Path, run: Run) -> None:
         history.write(line)
 
 
-def losses(figures: Sequence[Figure], earlier: Sequence[Run], run: Run) -> list[Loss]:
+def losses(figures: Sequence[Figure], earlier: Sequence[RecordedRun], run: RecordedRun) -> list[Loss]:
     """The ratios that are worse than usual both in `run` and in the fit run before it.
 
     Args:
@@ -157,7 +157,7 @@ def losses(figures: Sequence[Figure], earlier: Sequence[Run], run: Run) -> list[
     return found
 
 
-def comparable(earlier: Sequence[Run], run: Run) -> list[Run]:
+def comparable(earlier: Sequence[RecordedRun], run: RecordedRun) -> list[RecordedRun]:
     """The fit runs of `earlier` with the same benchmark, sizes and machine as `run`."""
     return [one for one in earlier if one.fit and (one.benchmark, one.machine) == (run.benchmark, run.machine)]
 
@@ -191,10 +191,10 @@ def _is_worse(figure: Figure, value: float, usual: float) -> bool:
     return loss > usual * WORSE_PERCENT / 100 and loss > _NOISE * (gate or 0.0)
 
 
-def _parsed(file: Path, number: int, line: bytes) -> Run:
+def _parsed(file: Path, number: int, line: bytes) -> RecordedRun:
     try:
         found = json.loads(line)
-        run = Run(**found)
+        run = RecordedRun(**found)
         _check(run)
     except (ValueError, TypeError, KeyError) as error:
         reason = str(error) if isinstance(error, ValueError) else "fields are missing or wrong"
@@ -205,7 +205,7 @@ def _parsed(file: Path, number: int, line: bytes) -> Run:
     return run
 
 
-def _check(run: Run) -> None:
+def _check(run: RecordedRun) -> None:
     texts = (run.date, run.commit, run.benchmark, run.machine)
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("date, commit, benchmark and machine must be texts")

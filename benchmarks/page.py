@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.apscheduler import plots as apscheduler_plots
-from benchmarks.charts import Group, Mark, Row, Words, bars, dots, time_text
+from benchmarks.charts import Mark, Row, RowGroup, Words, bars, dots, time_text
 from benchmarks.figures import Figure, missed
 from benchmarks.purgatory import plots as purgatory_plots
 from benchmarks.report import write_section
@@ -162,14 +162,14 @@ def _store(figures: Figures) -> str:
         legend=("wheel-sched", "bare commands"),
     )
     groups = [
-        Group(
+        RowGroup(
             "Store messages, 500 a call",
             [
                 Row("schedule", _rate(figures, "store/schedule_msgs_per_s", 0)),
                 Row("bare ZADD", _rate(figures, "store/baseline.zadd_msgs_per_s", 1)),
             ],
         ),
-        Group(
+        RowGroup(
             "Release a burst of 10,000 due messages",
             [
                 Row("claim, memory broker, settle", _rate(figures, "dispatch/burst_memory_msgs_per_s", 0)),
@@ -189,7 +189,7 @@ def _celery(figures: Figures) -> str:
         legend=("wheel-sched", "stock Celery"),
     )
     groups = [
-        Group(
+        RowGroup(
             heading,
             [
                 Row(f"{pool} pool", _pair(figures, f"celery/lateness_ms.{pool}.{{}}.{share}"))
@@ -199,7 +199,7 @@ def _celery(figures: Figures) -> str:
         for heading, share in (("Half of the tasks are no later than", "p50"), ("99 of 100 are no later than", "p99"))
     ]
     killed = Row("99 of 100 are no later than", _pair(figures, "celery/kill9_late_s.{}"))
-    return dots(words, [*groups, Group("One of two workers is killed", [killed])], time_text)
+    return dots(words, [*groups, RowGroup("One of two workers is killed", [killed])], time_text)
 
 
 def _pair(figures: Figures, name: str) -> list[Mark]:
@@ -223,7 +223,7 @@ def _kafka(figures: Figures) -> str:
         Row(name, [_time(figures, f"kafka/{key}_lateness_ms.p{share}", n) for n, share in enumerate((50, 99))])
         for name, key in designs.items()
     ]
-    return dots(words, [Group("", rows)], time_text)
+    return dots(words, [RowGroup("", rows)], time_text)
 
 
 def _spark(figures: Figures) -> str:
@@ -238,7 +238,7 @@ def _spark(figures: Figures) -> str:
         Row("write", _rate(figures, "spark/writer_rows_per_s", 0)),
         Row("write, plain loop", _rate(figures, "spark/baseline.plain_rows_per_s", 1)),
     ]
-    return bars(words, [Group("", rows)])
+    return bars(words, [RowGroup("", rows)])
 
 
 def tables(figures: Figures) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from benchmarks.charts import Group, Mark, Row, Words, dots, time_text
+from benchmarks.charts import Mark, Row, RowGroup, Words, dots, time_text
 from benchmarks.figures import shown
 
 # the key of a result, its unit in seconds, the unit's name, what it is
@@ -56,7 +56,7 @@ def draw(folder: Path) -> list[Path]:
         legend=list(_SIDES.values()),
     )
     path = folder / "apscheduler.svg"
-    path.write_text(dots(words, [Group("", rows)], time_text), "utf-8")
+    path.write_text(dots(words, [RowGroup("", rows)], time_text), "utf-8")
     return [path]
 
 

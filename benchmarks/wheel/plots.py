@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.charts import Group, Mark, Panel, Row, Words, dots, lines
+from benchmarks.charts import Mark, Panel, Row, RowGroup, Words, dots, lines
 
 _TITLES = {
     "schedule": "Schedule a timer",
@@ -58,7 +58,7 @@ def _choices(costs: Mapping[str, Costs]) -> str:
 
 def _all(what: str, costs: Costs) -> str:
     groups = [
-        Group(
+        RowGroup(
             f"{_number(count):,} timers",
             [
                 Row(name, [Mark(int(not name.startswith("wheel")), values[name], f"{values[name]:,.0f}")])

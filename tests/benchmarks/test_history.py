@@ -17,7 +17,7 @@ from benchmarks import __main__ as command
 from benchmarks import fitness, history, purgatory
 from benchmarks.figures import Figure
 from benchmarks.fitness import Fitness
-from benchmarks.history import DamagedHistoryError, Run, append, losses, read, run_of
+from benchmarks.history import DamagedHistoryError, RecordedRun, append, losses, read, run_of
 
 RATE = Figure("ours_vs_bare", "x", "a ratio of rates", at_least=0.7)
 COST = Figure("cost", "ms", "a cost as a multiple of its baseline", at_most=3, baseline="bare", in_baselines=True)
@@ -29,12 +29,12 @@ FIT: dict[str, Any] = {"before": {}, "after": {}, "unfit": []}
 UNFIT: dict[str, Any] = {**FIT, "unfit": ["before the run a sleeping thread woke 9.5 ms late"]}
 
 
-def run(rate: float = 1.0, cost: float = 1.0, **changed: Any) -> Run:
-    made = Run("2026-01-01T00:00:00+00:00", "abc", "store", "a machine", FIT, {RATE.key: rate, COST.key: cost})
+def run(rate: float = 1.0, cost: float = 1.0, **changed: Any) -> RecordedRun:
+    made = RecordedRun("2026-01-01T00:00:00+00:00", "abc", "store", "a machine", FIT, {RATE.key: rate, COST.key: cost})
     return replace(made, **changed)
 
 
-def worse(earlier: Sequence[Run], last: Run) -> list[str]:
+def worse(earlier: Sequence[RecordedRun], last: RecordedRun) -> list[str]:
     return [loss.key for loss in losses(FIGURES, earlier, last)]
 
 
