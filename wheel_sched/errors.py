@@ -29,6 +29,10 @@ class Rejected(WheelSchedError, ValueError):
     """The input of the caller is not acceptable. Nothing of the call was stored or sent."""
 
 
+class NotDone(WheelSchedError):
+    """A request cannot be done as asked. The message says what stayed unchanged and what to do next."""
+
+
 class StoreError(WheelSchedError):
     """The delay store refused a call or did not answer.
 

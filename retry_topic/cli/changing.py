@@ -22,7 +22,8 @@ from retry_topic.dead_letters import DeadLetterFilter, DeadLetters
 from retry_topic.dead_letters.dead_topic import check_secrets
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
-from wheel_sched.cli.output import Progress, amount, emit, note, one_line, relative, say
+from wheel_sched.cli.output import Progress, emit, note, say
+from wheel_sched.management.wording import amount, one_line, relative
 from wheel_sched.store import MAX_BATCH, DelayStore, Outcome, State
 from wheel_sched.store.core.call import Plan
 from wheel_sched.store.core.change import Alteration
@@ -87,7 +88,7 @@ class ChangeRequest:
 
         Raises:
             UsageError: neither ids nor a filter nor --all is given, or ids are given together with a filter or --all.
-            CommandFailed: an id does not exist, or several messages have it; nothing was changed.
+            NotDone: an id does not exist, or several messages have it; nothing was changed.
         """
         chosen = replace(self.chosen, parked=parked)
         meant = select(connection, self.ids, chosen, self.everything, _LIVING)
@@ -106,7 +107,7 @@ class ChangeRequest:
 
         Raises:
             UsageError: there is no terminal to ask on, and --yes is absent.
-            CommandFailed: the user answered no.
+            NotDone: the user answered no.
         """
         action = action.format(amount(len(meant), "message"))
         if self.dry_run:

@@ -11,11 +11,11 @@ from retry_topic.cli.opening import kafka_broker
 from retry_topic.cli.settings import RetrySettings
 from retry_topic.cli.untaken import NOT_ON_KAFKA, UntakenRetries, unserved_groups, untaken_retries
 from retry_topic.connection import Connection
-from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding, ok, problem, warn
-from wheel_sched.cli.extensions import StatsPart
 from wheel_sched.cli.output import note
 from wheel_sched.config import Loaded
 from wheel_sched.errors import BrokerError, ConfigError
+from wheel_sched.extensions import StatsPart
+from wheel_sched.management.doctor.finding import ExaminedTarget, Finding, ok, problem, warn
 from wheel_sched.store import DelayStore, LiveMember, Members
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect

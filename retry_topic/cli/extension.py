@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retry_topic.cli.settings import RetrySettings
-from wheel_sched.cli.extensions import Extension, Lazy
+from wheel_sched.extensions import Extension, Lazy
 
 EXTENSION = Extension(
     title="Retry topics",

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from retry_topic.dead_letters import DeadLetterInfo
 from retry_topic.message.headers.failed_attempts import FailedAttempt
 from retry_topic.policy import format_duration
-from wheel_sched.cli.output import one_line, paint, when
+from wheel_sched.cli.output import paint
 from wheel_sched.escaping import safe
+from wheel_sched.management.wording import one_line, when
 
 _INDENT = " " * 14
 

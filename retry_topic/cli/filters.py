@@ -21,7 +21,7 @@ from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterFilter, DeadLetterInfo
 from retry_topic.dead_letters.selection import read_dead
 from wheel_sched.cli.instants import INSTANT
-from wheel_sched.cli.output import instant
+from wheel_sched.management.wording import instant
 from wheel_sched.store import MAX_BATCH, Found, State
 from wheel_sched.store.core.items import MAX_DUE_MS, STATES
 from wheel_sched.store.maintenance.backup import claimed_due_ms

@@ -7,9 +7,10 @@ from dataclasses import asdict
 import click
 
 from retry_topic.cli.settings import settings_of
-from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session, force_option, json_option, may_replace, pass_session
-from wheel_sched.cli.output import amount, emit, instant, note, say
+from wheel_sched.cli.output import emit, note, say
+from wheel_sched.management.opening import opened
+from wheel_sched.management.wording import amount, instant
 
 
 @click.group(name="history", help="Export the result of each attempt of messages that failed.")

@@ -17,14 +17,15 @@ from retry_topic.cli.settings import settings_of
 from retry_topic.dead_letters.dead_topic import LetterToMessage, TopicReplay
 from retry_topic.message import Message
 from retry_topic.message.topic_names import GroupTopics, intake_group_of
-from wheel_sched.cli.failing import FAILED, OK, CommandFailed
+from wheel_sched.cli.failing import FAILED, OK
 from wheel_sched.cli.instants import DURATION
-from wheel_sched.cli.opening import created_as, opened, server_url
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
-from wheel_sched.cli.output import amount, emit, note, say, table
+from wheel_sched.cli.output import emit, note, say, table
 from wheel_sched.config import Settings
 from wheel_sched.dispatcher import DispatcherConfig
-from wheel_sched.errors import ConfigError, WheelSchedError
+from wheel_sched.errors import ConfigError, NotDone, WheelSchedError
+from wheel_sched.management.opening import created_as, opened, server_url
+from wheel_sched.management.wording import amount
 
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
@@ -245,7 +246,7 @@ def replay(
         dead, to, reader = own["dead"], target or own["redelivery"], f"{group}.replay"
         for topic in (dead, to):
             if not broker.topology.partitions(topic):
-                raise CommandFailed(f"there is no topic {topic!r}: nothing was replayed; see `wheel-sched kafka init`")
+                raise NotDone(f"there is no topic {topic!r}: nothing was replayed; see `wheel-sched kafka init`")
         places = [TopicPartition(dead, number) for number in range(broker.topology.partitions(dead))]
         committed = broker.groups.committed(reader, places)
         last, first = broker.topology.ends(places), broker.topology.ends(places, earliest=True)

@@ -12,12 +12,11 @@ from confluent_kafka import admin as _typed_admin
 
 from retry_topic.brokers.kafka.topology import TIMEOUT_S
 from retry_topic.brokers.kafka.transactions import claims_topic
-from wheel_sched.cli.doctor_finding import Finding, ok, problem, warn
-from wheel_sched.cli.failing import CommandFailed
-from wheel_sched.cli.opening import opened
-from wheel_sched.cli.output import amount
 from wheel_sched.config import Settings
-from wheel_sched.errors import BrokerError, WheelSchedError
+from wheel_sched.errors import BrokerError, NotDone, WheelSchedError
+from wheel_sched.management.doctor.finding import Finding, ok, problem, warn
+from wheel_sched.management.opening import opened
+from wheel_sched.management.wording import amount
 from wheel_sched.store import MAX_BATCH
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ def in_doubt(settings: Settings) -> Finding:
                 cursor = page.cursor
                 if cursor is None:
                     break
-    except CommandFailed:
+    except NotDone:
         return ok("in doubt", f"namespace {settings.namespace} does not exist yet")
     except WheelSchedError as error:
         return warn("in doubt", f"the store could not be asked: {error}", "name it with --store")

@@ -9,9 +9,10 @@ import click
 from retry_topic.cli.opening import opened_connection
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
-from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
-from wheel_sched.cli.output import amount, emit, note, one_line, relative, say, table
+from wheel_sched.cli.output import emit, note, say, table
+from wheel_sched.errors import NotDone
+from wheel_sched.management.wording import amount, one_line, relative
 from wheel_sched.store import Outcome
 from wheel_sched.store.ordering import ClosedKey, OrderedKeys, ref_of
 
@@ -97,6 +98,6 @@ def release(session: Session, locks: tuple[str, ...], yes: bool, as_json: bool) 
         outcomes = OrderedKeys(connection.store).pass_by_hand(locks)
     released = outcomes.count(Outcome.DONE)
     if not released:
-        raise CommandFailed("no such key is locked: nothing was changed; see `wheel-sched keys list`")
+        raise NotDone("no such key is locked: nothing was changed; see `wheel-sched keys list`")
     emit({"done": released}) if as_json else say(f"{amount(released, 'key')} released")
     return 0 if released == len(locks) else 1

@@ -15,7 +15,8 @@ from retry_topic.cli.untaken import untaken_lines
 from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterInfo, DeadLetters
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import amount, emit, instant, note, one_line, relative, table
+from wheel_sched.cli.output import emit, note, table
+from wheel_sched.management.wording import amount, instant, one_line, relative
 from wheel_sched.store import Members, State
 
 _PREVIEW = 80  # characters of a payload

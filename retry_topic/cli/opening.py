@@ -12,8 +12,8 @@ from retry_topic.cli.settings import RetrySettings
 from retry_topic.connection import Connection
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.policy import PolicySet, load_policies
-from wheel_sched.cli.opening import opened
 from wheel_sched.errors import ConfigError
+from wheel_sched.management.opening import opened
 
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker

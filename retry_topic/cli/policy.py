@@ -15,7 +15,8 @@ from retry_topic.policy.flow import describe
 from retry_topic.policy.model import PolicySet
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import emit, one_line, say, span, table
+from wheel_sched.cli.output import emit, say, table
+from wheel_sched.management.wording import one_line, span
 from wheel_sched.store.rate_limits import RateLimits
 
 _file = click.argument("file", default="default", metavar="[FILE|default]")

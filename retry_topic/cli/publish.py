@@ -14,12 +14,13 @@ from retry_topic.cli.opening import opened_connection
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
 from retry_topic.message import Headers
-from wheel_sched.cli.failing import CommandFailed, drop_output
+from wheel_sched.cli.failing import drop_output
 from wheel_sched.cli.instants import DURATION, INSTANT
-from wheel_sched.cli.opening import embedded_folder
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import Progress, amount, emit, note, say
-from wheel_sched.errors import BrokerUnavailable
+from wheel_sched.cli.output import Progress, emit, note, say
+from wheel_sched.errors import BrokerUnavailable, NotDone
+from wheel_sched.management.opening import embedded_folder
+from wheel_sched.management.wording import amount
 
 _MAKE = "--create creates it"
 
@@ -91,7 +92,7 @@ def publish(
         raise click.UsageError("--id names one message: remove it, or --lines.")
     folder = embedded_folder(settings_of(session))
     if folder is not None and not create and not folder.is_dir():
-        raise CommandFailed(f"there is no topic {topic!r}, nor a data folder {folder}; nothing was published; {_MAKE}")
+        raise NotDone(f"there is no topic {topic!r}, nor a data folder {folder}; nothing was published; {_MAKE}")
     with opened_connection(settings_of(session), create=True) as connection:
         _ensure_topic(connection, topic, create)
         later = bool(delay_ms) or (at_ms is not None and at_ms > connection.store.now_ms())
@@ -128,7 +129,7 @@ def _ensure_topic(connection: Connection, topic: str, create: bool) -> None:
     if topic not in known:
         close = get_close_matches(topic, known, 1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        raise CommandFailed(f"there is no topic {topic!r}: nothing was published; {hint}{_MAKE}")
+        raise NotDone(f"there is no topic {topic!r}: nothing was published; {hint}{_MAKE}")
 
 
 def _payloads(value: str | None, lines: BinaryIO | None) -> Iterator[bytes]:

@@ -19,9 +19,10 @@ from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterFilter, DeadLetters, Replayed
 from retry_topic.dead_letters.dead_topic import check_secrets
 from retry_topic.dead_letters.loop_guard import MAX_REPLAYS
-from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import confirm
-from wheel_sched.cli.output import Progress, amount, emit, instant, note, one_line, say
+from wheel_sched.cli.output import Progress, emit, note, say
+from wheel_sched.errors import NotDone
+from wheel_sched.management.wording import amount, instant, one_line
 
 max_replays_option = click.option(
     "--max-replays",
@@ -60,7 +61,7 @@ def replay(
     settings = settings_of(request.session)
     with opened_connection(settings) as connection:
         if target is not None and target not in connection.broker.topics():
-            raise CommandFailed(f"there is no topic {target!r}: nothing was replayed; see `wheel-sched topics`")
+            raise NotDone(f"there is no topic {target!r}: nothing was replayed; see `wheel-sched topics`")
         secrets = secrets_of(settings)
         letters = DeadLetters(connection, secrets=secrets)
         if ids:
@@ -94,12 +95,12 @@ def _refuse_living(ids: Sequence[str], dead: Set[str]) -> None:
     """Raise an error if some of these ids are not dead letters.
 
     Raises:
-        CommandFailed: some are not; nothing was replayed.
+        NotDone: some are not; nothing was replayed.
     """
     others = [item_id for item_id in ids if item_id not in dead]
     if others:
         named = ", ".join(others[:5]) + (f" and {len(others) - 5:,} more" if len(others) > 5 else "")
-        raise CommandFailed(
+        raise NotDone(
             f"{named} {'is no dead letter' if len(others) == 1 else 'are no dead letters'}: nothing was replayed; "
             "see `wheel-sched list --dead`"
         )
@@ -109,14 +110,14 @@ def _selection(connection: Connection, chosen: Filter) -> DeadLetterFilter:
     """The filter as a `DeadLetterFilter`, with the whole fingerprint instead of its beginning.
 
     Raises:
-        CommandFailed: several errors have fingerprints with this beginning.
+        NotDone: several errors have fingerprints with this beginning.
     """
     if chosen.fingerprint is None:
         return chosen.selection()
     groups = DeadLetters(connection).groups(chosen.selection())
     meant = {group.fingerprint for group in groups if group.fingerprint.startswith(chosen.fingerprint)}
     if len(meant) > 1:
-        raise CommandFailed(
+        raise NotDone(
             f"{chosen.fingerprint} begins {len(meant)} fingerprints ({', '.join(sorted(meant)[:5])}): nothing "
             "was replayed; give more of it"
         )

@@ -19,8 +19,9 @@ import click
 
 from retry_topic.cli.filters import Filter, ListedMessage, entry_of, filter_options
 from retry_topic.connection import Connection
-from wheel_sched.cli.failing import CommandFailed
-from wheel_sched.cli.output import amount, note
+from wheel_sched.cli.output import note
+from wheel_sched.errors import NotDone
+from wheel_sched.management.wording import amount
 from wheel_sched.store import MAX_BATCH, Found, State
 from wheel_sched.store.core.items import STATES
 
@@ -83,7 +84,7 @@ def select(
 
     Raises:
         UsageError: neither ids nor a filter nor --all is given, or ids are given together with a filter or --all.
-        CommandFailed: an id does not exist, or several messages have it; nothing was changed.
+        NotDone: an id does not exist, or several messages have it; nothing was changed.
     """
     if ids and (chosen.narrow or everything):
         raise click.UsageError("Give ids, or a filter, not both.")
@@ -113,7 +114,7 @@ def find_messages(connection: Connection, ids: Sequence[str], unchanged: str = "
         unchanged: a clause for error texts, such as "nothing was changed". Defaults to "".
 
     Raises:
-        CommandFailed: no message has an id, or several have it.
+        NotDone: no message has an id, or several have it.
     """
     wanted = list(dict.fromkeys(ids))
     found = dict(zip(wanted, connection.store.get(wanted, anywhere=True), strict=True))
@@ -135,10 +136,10 @@ def find_messages(connection: Connection, ids: Sequence[str], unchanged: str = "
             elif latest:
                 found[item_id] = latest[0]
         if problems:
-            raise CommandFailed("; ".join([*problems[:5], *([unchanged] if unchanged else [])]))
+            raise NotDone("; ".join([*problems[:5], *([unchanged] if unchanged else [])]))
     missing = [item_id for item_id in wanted if found[item_id] is None]
     if missing:
-        raise CommandFailed(_absent(missing, unchanged, every))
+        raise NotDone(_absent(missing, unchanged, every))
     chosen: dict[str, ListedMessage] = {}
     for item_id, item in found.items():
         if item is not None:

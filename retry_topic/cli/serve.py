@@ -26,12 +26,12 @@ from retry_topic.connection import Connection
 from retry_topic.message.topic_names import GroupTopics
 from retry_topic.service import RetryService, ServiceConfig
 from wheel_sched.cli.failing import INTERRUPTED, OK
-from wheel_sched.cli.opening import embedded_folder
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, note
 from wheel_sched.config import Settings
 from wheel_sched.errors import EmbeddedServerError
 from wheel_sched.escaping import ONE_LINE
+from wheel_sched.management.opening import embedded_folder
 from wheel_sched.observability import Endpoint, dead_parts, parse_address, unready_parts, verdict
 from wheel_sched.redacting import redacted
 from wheel_sched.store.embedded import EmbeddedServer

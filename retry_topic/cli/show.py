@@ -18,7 +18,8 @@ from retry_topic.message.headers import HEADER_NAMES
 from retry_topic.policy import format_duration
 from retry_topic.release.flow import flow_of
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import emit, instant, one_line, paint, say, when
+from wheel_sched.cli.output import emit, paint, say
+from wheel_sched.management.wording import instant, one_line, when
 from wheel_sched.store.rate_limits import Flow, RateLimits
 
 _PREVIEW = 300  # characters of the payload

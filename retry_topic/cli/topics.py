@@ -9,10 +9,11 @@ import click
 from retry_topic.cli.opening import opened_connection
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
-from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import amount, emit, note, relative, say, table
+from wheel_sched.cli.output import emit, note, say, table
+from wheel_sched.errors import NotDone
+from wheel_sched.management.wording import amount, relative
 from wheel_sched.store.core.items import STATES
 
 _NAMED = 10  # topics in an error
@@ -75,10 +76,10 @@ def known_topic(connection: Connection, topic: str) -> None:
     """Raise an error for an unknown topic.
 
     Raises:
-        CommandFailed: the topic is unknown; nothing was changed.
+        NotDone: the topic is unknown; nothing was changed.
     """
     if (words := unknown_topic(connection, topic)) is not None:
-        raise CommandFailed(f"{words}; --force accepts it")
+        raise NotDone(f"{words}; --force accepts it")
 
 
 @click.command()

@@ -17,9 +17,9 @@ from typing import Any
 
 from retry_topic.brokers.protocol import Backlog, BacklogBroker, Broker
 from retry_topic.message.headers import RetryState, read
-from wheel_sched.cli.output import span
-from wheel_sched.cli.ps import place
 from wheel_sched.errors import BrokerError
+from wheel_sched.management.members import place
+from wheel_sched.management.wording import span
 from wheel_sched.store import LiveMember
 
 NOT_ON_KAFKA = "not looked at on Kafka: `wheel-sched kafka lag GROUP` shows how far the intake is"

@@ -18,7 +18,6 @@ from retry_topic.cli.settings import settings_of
 from retry_topic.spark.dlq_cli import dlq
 from retry_topic.spark.intake_cli import intake
 from retry_topic.spark.opening import attempts, master_option, running, with_store
-from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import (
     Session,
@@ -30,8 +29,9 @@ from wheel_sched.cli.options import (
     pass_session,
     yes_option,
 )
-from wheel_sched.cli.output import amount, emit, instant, note, say, span, table
-from wheel_sched.errors import ConfigError
+from wheel_sched.cli.output import emit, note, say, table
+from wheel_sched.errors import ConfigError, NotDone
+from wheel_sched.management.wording import amount, instant, span
 from wheel_sched.store.maintenance.whole_file import whole_file
 
 if TYPE_CHECKING:
@@ -336,7 +336,7 @@ def capacity(
             rows = waiting(job.spark, job.place)
             found = run(rows, shards=job.place.shards, precision_ms=precision_ms, sample=sample)
     if not found.messages:
-        raise CommandFailed("there are no messages to measure; nothing was changed")
+        raise NotDone("there are no messages to measure; nothing was changed")
     if as_json:
         emit(found.as_dict())
         return 0

@@ -13,7 +13,8 @@ from retry_topic.message.topic_names import GroupTopics
 from retry_topic.spark.opening import master_option, with_store
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, dry_run_option, json_option, pass_session
-from wheel_sched.cli.output import amount, emit, note, say, table
+from wheel_sched.cli.output import emit, note, say, table
+from wheel_sched.management.wording import amount
 
 if TYPE_CHECKING:
     from retry_topic.spark.jobs.intake import IntakeReport

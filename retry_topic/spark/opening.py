@@ -12,9 +12,9 @@ import click
 
 from retry_topic.cli.opening import cluster_of
 from retry_topic.cli.settings import settings_of
-from wheel_sched.cli.opening import server_url
 from wheel_sched.cli.options import Session
 from wheel_sched.cli.output import note
+from wheel_sched.management.opening import server_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

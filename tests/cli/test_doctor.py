@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.servers.valkey import temporary_server
-from wheel_sched.cli import doctor_namespace, doctor_server
-from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding
-from wheel_sched.cli.extensions import Installed
 from wheel_sched.config import Settings
+from wheel_sched.extensions import Installed
+from wheel_sched.management.doctor import examination
+from wheel_sched.management.doctor import namespace as doctor_namespace
+from wheel_sched.management.doctor import server as doctor_server
+from wheel_sched.management.doctor.finding import ExaminedTarget, Finding
 from wheel_sched.store import open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Count
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import redis
 
 HOUR = 3_600_000
-doctor_module = import_module("wheel_sched.cli.doctor")  # the package's attribute `doctor` is the command
 
 
 def now_ms() -> int:
@@ -54,7 +54,7 @@ def test_the_core_alone_runs_exactly_these_checks(
 ) -> None:
     """Without extensions, `doctor` runs exactly the checks in CHECKS, in this order. A check follows the checks
     that it depends on."""
-    monkeypatch.setattr(doctor_module, "installed", Installed)
+    monkeypatch.setattr(examination, "installed", Installed)
     wait_for("w", now_ms() + HOUR)
     assert list(findings(cli, 0)) == CHECKS
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import click
 import pytest
 
-from wheel_sched.cli.entry_points import EntryPoint, entry_points
-from wheel_sched.cli.extensions import Extension, Lazy, load
 from wheel_sched.cli.program import COMMANDS, RootGroup
+from wheel_sched.extensions import Extension, Lazy, load
+from wheel_sched.extensions.entry_point_files import EntryPoint, entry_points
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GUEST = """
 from dataclasses import dataclass
 import click
-from wheel_sched.cli.extensions import Extension, Lazy, StatsPart
+from wheel_sched.extensions import Extension, Lazy, StatsPart
 from wheel_sched.config import Settings, SettingSpec, setting
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def run(tmp_path: Path) -> Run:
         code = (
             "import sys\n"
             "sys.path[:] = [sys.argv.pop(1), *(p for p in sys.path if p)]\n"
-            "import wheel_sched.cli.entry_points as e\n"
+            "import wheel_sched.extensions.entry_point_files as e\n"
             "real = e._packages\n"
             "e._packages = lambda place: real(place) if place == sys.path[0] else ()\n"
             "from wheel_sched.cli import main\n"

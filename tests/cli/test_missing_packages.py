@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from wheel_sched.cli.missing import install_line, missing_package
+from wheel_sched.management.missing import install_line, missing_package
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from wheel_sched.cli.output import _shown, amount, blame, instant, one_line, paint, relative, say, span, table
+from wheel_sched.cli.output import _shown, blame, paint, say, table
 from wheel_sched.errors import EmbeddedServerError, StoreError
+from wheel_sched.management.wording import amount, instant, one_line, relative, span
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 import click
 import pytest
 
-from wheel_sched.cli.extensions import installed
 from wheel_sched.cli.failing import code_of
 from wheel_sched.cli.program import COMMANDS
 from wheel_sched.cli.program import cli as root
@@ -21,6 +20,7 @@ from wheel_sched.errors import (
     StoreError,
     StoreUnavailable,
 )
+from wheel_sched.extensions import installed
 
 
 @pytest.mark.parametrize("name", COMMANDS | installed().commands)

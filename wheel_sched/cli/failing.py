@@ -32,10 +32,6 @@ from wheel_sched.escaping import safe
 OK, FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 0, 1, 2, 69, 130
 
 
-class CommandFailed(WheelSchedError):
-    """The command failed. The message says what stayed unchanged and what to do next."""
-
-
 def code_of(error: BaseException) -> int:
     """The exit code of an error."""
     if isinstance(error, KeyboardInterrupt | click.Abort):

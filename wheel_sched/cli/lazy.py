@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from wheel_sched.cli.extensions import Lazy, resolve
 from wheel_sched.cli.failing import OK, drop_output
-from wheel_sched.cli.missing import missing_package, store_named_by
+from wheel_sched.extensions import Lazy, resolve
+from wheel_sched.management.missing import missing_package, store_named_by
 
 
 class LazyGroup(click.Group):

@@ -6,8 +6,6 @@ from dataclasses import asdict, replace
 
 import click
 
-from wheel_sched.cli.failing import CommandFailed
-from wheel_sched.cli.opening import created_as, opened, server_url
 from wheel_sched.cli.options import (
     Session,
     confirm,
@@ -17,7 +15,10 @@ from wheel_sched.cli.options import (
     pass_session,
     yes_option,
 )
-from wheel_sched.cli.output import Progress, amount, emit, instant, note, say
+from wheel_sched.cli.output import Progress, emit, note, say
+from wheel_sched.errors import NotDone
+from wheel_sched.management.opening import created_as, opened, server_url
+from wheel_sched.management.wording import amount, instant
 from wheel_sched.redacting import redacted
 
 
@@ -117,7 +118,7 @@ def reshard(session: Session, shards: int | None, resume: bool, yes: bool, as_js
     with server_url(settings) as url:
         found = created_as(url, settings.namespace)
         if not found:
-            raise CommandFailed(
+            raise NotDone(
                 f"there is no namespace {settings.namespace!r} in {redacted(settings.store)}: nothing was changed"
             )
         if found.get("shards") != str(shards) or resume:

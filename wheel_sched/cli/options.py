@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
-from wheel_sched.cli.extensions import installed
-from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.config import Loaded, Settings, load_settings
+from wheel_sched.errors import NotDone
 from wheel_sched.escaping import escaped
+from wheel_sched.extensions import installed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,7 +65,7 @@ def confirm(question: str, yes: bool) -> None:
 
     Raises:
         UsageError: there is no terminal.
-        CommandFailed: the answer was no.
+        NotDone: the answer was no.
     """
     if yes:
         return
@@ -74,20 +74,20 @@ def confirm(question: str, yes: bool) -> None:
             f"{question} Nothing was changed: there is no terminal to answer on; add --yes (or --dry-run)."
         )
     if not click.confirm(escaped(question), err=True):
-        raise CommandFailed("nothing was changed")
+        raise NotDone("nothing was changed")
 
 
 def may_replace(file: str, force: bool) -> bool:
     """Whether `file` exists. True also means that the user has allowed its replacement, by an answer or by `force`.
 
     Raises:
-        CommandFailed: `file` exists and may not be replaced, or it is `-`; nothing was written.
+        NotDone: `file` exists and may not be replaced, or it is `-`; nothing was written.
     """
     if file == "-":
-        raise CommandFailed("expected the name of a file, got: -; nothing was written; for a file called - give ./-")
+        raise NotDone("expected the name of a file, got: -; nothing was written; for a file called - give ./-")
     there = Path(file).exists()
     if there and not force and not sys.stdin.isatty():
-        raise CommandFailed(f"{file} exists: nothing was written; give another name, or --force to replace it")
+        raise NotDone(f"{file} exists: nothing was written; give another name, or --force to replace it")
     if there:
         confirm(f"{file} exists. Replace it when the new file is complete?", force)
     return there

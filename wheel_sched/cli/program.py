@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from wheel_sched.cli.extensions import Installed, Lazy, installed
 from wheel_sched.cli.failing import OK, drop_output, guarded
 from wheel_sched.cli.lazy import LazyGroup
-from wheel_sched.cli.missing import missing_package, store_named_by
 from wheel_sched.cli.options import Session
 from wheel_sched.cli.output import note
 from wheel_sched.config import specs
+from wheel_sched.extensions import Installed, Lazy, installed
+from wheel_sched.management.missing import missing_package, store_named_by
 
 COMMANDS = {
     "doctor": Lazy("wheel_sched.cli.doctor:doctor", "Check every setting that a guarantee depends on."),

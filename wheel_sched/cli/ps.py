@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any
-
 import click
 
-from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import amount, emit, note, one_line, relative, span, table
-from wheel_sched.escaping import escaped
-from wheel_sched.store.members import LiveMember, Member, Members
+from wheel_sched.cli.output import emit, note, table
+from wheel_sched.management.members import HOST, KIND, NAME, as_dict, counted, live_members, shown
+from wheel_sched.management.opening import opened
+from wheel_sched.management.wording import relative, span
+from wheel_sched.store.members import LiveMember, Member
 
 _HEAD = ("kind", "name", "host", "pid", "version", "up", "seen", "holds", "reads")
-_KIND, _NAME, _HOST, _VERSION, _HOLDS, _READS = 20, 40, 30, 16, 40, 60  # characters of a column
+_VERSION, _HOLDS, _READS = 16, 40, 60  # characters of a column
 
 
 @click.command()
@@ -34,9 +31,7 @@ def ps(session: Session, kind: str | None, as_json: bool) -> None:
       wheel-sched ps --kind consumer --json | jq .pid
     """
     with opened(session.settings) as store:
-        found = [one for one in Members(store).live() if kind in (None, one.member.kind)]
-        now_ms = store.now_ms()
-    found.sort(key=lambda one: (one.member.kind, one.member.name, one.member.host, one.member.pid, one.member.id))
+        found, now_ms = live_members(store, kind)
     if as_json:
         for one in found:
             emit(as_dict(one, now_ms))
@@ -48,61 +43,20 @@ def ps(session: Session, kind: str | None, as_json: bool) -> None:
     note(f"{counted(found)}; `wheel-sched doctor` says what is missing")
 
 
-def counted(found: Sequence[LiveMember]) -> str:
-    """How many members there are of each kind: `2 consumers, 1 retry-service`."""
-    kinds = Counter(_cell(one.member.kind, _KIND) for one in found)
-    return ", ".join(amount(count, kind) for kind, count in sorted(kinds.items())) or "none"
-
-
-def place(one: LiveMember, now_ms: int) -> str:
-    """A member in words, to find its process: `retry-service billing (pid 77 on web-1, seen 3s ago)`."""
-    member = one.member
-    who = f"{_cell(member.kind, _KIND)} {_cell(member.name, _NAME)}"
-    seen = relative(min(one.seen_ms, now_ms), now_ms)
-    return f"{who} (pid {member.pid} on {_cell(member.host, _HOST)}, seen {seen})"
-
-
-def _cell(text: str, limit: int) -> str:
-    """A text from another process for display: escaped, and then cut, because escapes are longer than characters."""
-    return one_line(escaped(one_line(text)), limit) or "-"
-
-
 def _row(one: LiveMember, now_ms: int) -> tuple[str, ...]:
     member = one.member
     return (
-        _cell(member.kind, _KIND),
-        _cell(member.name, _NAME),
-        _cell(member.host, _HOST),
+        shown(member.kind, KIND),
+        shown(member.name, NAME),
+        shown(member.host, HOST),
         str(member.pid),
-        _cell(member.version, _VERSION),
+        shown(member.version, _VERSION),
         span(max(0, now_ms - one.since_ms)),
         relative(min(one.seen_ms, now_ms), now_ms),
-        _cell(_holds(member), _HOLDS),
-        _cell(", ".join(member.topics), _READS),
+        shown(_holds(member), _HOLDS),
+        shown(", ".join(member.topics), _READS),
     )
 
 
 def _holds(member: Member) -> str:
     return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in member.holds.items())
-
-
-def as_dict(one: LiveMember, now_ms: int) -> dict[str, Any]:
-    """A member as data for JSON."""
-    member = one.member
-    return {
-        "id": member.id,
-        "kind": member.kind,
-        "name": member.name,
-        "host": member.host,
-        "pid": member.pid,
-        "version": member.version,
-        "topics": list(member.topics),
-        "takes_in": list(member.takes_in),
-        "retries_to": member.retries_to or None,
-        "releases": member.releases,
-        "holds": dict(member.holds),
-        "since_ms": one.since_ms,
-        "seen_ms": one.seen_ms,
-        "until_ms": one.until_ms,
-        "now_ms": now_ms,
-    }

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
 import click
 
-from wheel_sched.cli.extensions import StatsPart, installed, resolve
-from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import amount, emit, relative, say, table, when
-from wheel_sched.cli.overdue import NOTICED_MS, OverdueItems, overdue, unreleased
-from wheel_sched.cli.ps import counted
-from wheel_sched.store import Counts, DelayStore, LiveMember, Members
+from wheel_sched.cli.output import emit, say, table
+from wheel_sched.management.members import counted
+from wheel_sched.management.opening import opened
+from wheel_sched.management.overdue import NOTICED_MS, unreleased
+from wheel_sched.management.statistics import CIRCUITS, EVENTS, Statistics, gather
+from wheel_sched.management.wording import amount, relative, when
+from wheel_sched.store import Counts
 from wheel_sched.store.core.items import STATES
-from wheel_sched.store.ordering import OrderedKeys
-from wheel_sched.store.rate_limits import Flow, RateLimits
-
-_EVENTS = ("accepted", "completed", "cancelled", "lapsed", "died", "requeued", "deleted", "trimmed")
+from wheel_sched.store.rate_limits import Flow
 
 
 @click.command()
@@ -36,49 +30,15 @@ def stats(session: Session, as_json: bool) -> None:
       wheel-sched stats --json | jq .overdue_ms
     """
     with opened(session.settings) as store:
-        answers = _ask(store, session)
+        statistics = gather(store, session.loaded)
     if as_json:
-        emit(_as_json(answers, session.settings.namespace))
+        emit(statistics.as_dict())
     else:
-        _say(answers)
+        _say(statistics)
 
 
-class _Answers(NamedTuple):
-    """What `wheel-sched stats` shows: the numbers that the store and the installed extensions returned."""
-
-    counts: Counts
-    shards: int
-    locked: int
-    parked: Mapping[str, int]
-    flows: Sequence[Flow]
-    late: OverdueItems
-    members: Sequence[LiveMember]
-    parts: Sequence[StatsPart]
-
-
-def _ask(store: DelayStore, session: Session) -> _Answers:
-    counts = store.counts()
-    locked, parked = OrderedKeys(store).counts(counts.topics)
-    flows, late = RateLimits(store).flows(), overdue(store)
-    targets = [target for one in installed().extensions for target in one.stats]
-    parts = [resolve(target)(store, session.loaded) for target in targets]
-    return _Answers(counts, store.shards, locked, parked, flows, late, Members(store).live(), parts)
-
-
-def _as_json(answers: _Answers, namespace: str) -> dict[str, Any]:
-    parked = {topic: count for topic, count in answers.parked.items() if count}
-    return {
-        **as_dict(answers.counts, answers.shards, namespace),
-        "ordered": {"locked_keys": answers.locked, "parked": parked},
-        "flows": [_flow(flow) for flow in answers.flows],
-        "overdue": answers.late.count,
-        "members": dict(Counter(one.member.kind for one in answers.members)),
-        **{name: value for part in answers.parts for name, value in part.fields.items()},
-    }
-
-
-def _say(answers: _Answers) -> None:
-    counts, late = answers.counts, answers.late
+def _say(statistics: Statistics) -> None:
+    counts, late = statistics.counts, statistics.late
     now_ms = counts.now_us // 1000
     rows = [
         (
@@ -94,18 +54,18 @@ def _say(answers: _Answers) -> None:
     say(f"next due   {'nothing waits' if counts.due_head_ms is None else when(counts.due_head_ms, now_ms)}")
     if late.late_ms >= NOTICED_MS:
         topics = sorted(topic for state, topic in counts.now if state == "due")
-        say(f"overdue    {late.words}: {'; '.join(unreleased(topics, answers.members, now_ms))}")
-    if answers.members:
-        say(f"live       {counted(answers.members)}")
-    for part in answers.parts:
+        say(f"overdue    {late.words}: {'; '.join(unreleased(topics, statistics.members, now_ms))}")
+    if statistics.members:
+        say(f"live       {counted(statistics.members)}")
+    for part in statistics.parts:
         for word, text in part.lines:
             say(f"{word.ljust(10)} {text}")
-    ever = [f"{counts.happened(event):,} {event}" for event in _EVENTS if counts.happened(event)]
+    ever = [f"{counts.happened(event):,} {event}" for event in EVENTS if counts.happened(event)]
     say(f"ever       {', '.join(ever) or 'nothing happened yet'}")
-    if answers.locked:
-        parked = sum(answers.parked.values())
-        say(f"ordered    {amount(answers.locked, 'key')} locked, {amount(parked, 'message')} parked")
-    for flow in answers.flows:
+    if statistics.locked:
+        parked = sum(statistics.parked.values())
+        say(f"ordered    {amount(statistics.locked, 'key')} locked, {amount(parked, 'message')} parked")
+    for flow in statistics.flows:
         if flow.state == "" and (flow.destination is not None or not {"granted", "spread"} & flow.numbers.keys()):
             continue  # results were reported for this flow, but no policy uses them
         say(f"flow       {_flow_line(flow, now_ms)}")
@@ -118,25 +78,6 @@ def _flag(counts: Counts, topic: str, now_ms: int) -> str:
     return "" if since_ms is None else f"paused {relative(since_ms, now_ms)}"
 
 
-_STATES = {"c": "closed", "o": "open", "h": "half open"}
-
-
-def _flow(flow: Flow) -> dict[str, Any]:
-    """A rate limit or a circuit as data for JSON."""
-    names = (
-        ("granted", "rate", "budget", "interval", "spread")
-        if flow.destination is None
-        else ("refused", "opens", "probes")
-    )
-    state = {} if flow.destination is None else {"circuit": _STATES.get(flow.state)}
-    return {
-        "topic": flow.topic,
-        "destination": flow.destination,
-        **state,
-        **{"interval_us" if name == "interval" else name: flow.numbers.get(name, 0) for name in names},
-    }
-
-
 def _flow_line(flow: Flow, now_ms: int) -> str:
     numbers = flow.numbers
     if flow.destination is None:
@@ -146,31 +87,6 @@ def _flow_line(flow: Flow, now_ms: int) -> str:
         return f"{flow.topic}: {', '.join(parts)}"
     until = f" until {when(numbers.get('until', 0), now_ms)}" if flow.state == "o" else ""
     return (
-        f"{flow.topic} {flow.destination or '(all)'}: circuit {_STATES.get(flow.state, 'closed')}{until}, "
+        f"{flow.topic} {flow.destination or '(all)'}: circuit {CIRCUITS.get(flow.state, 'closed')}{until}, "
         f"{numbers.get('refused', 0):,} held back, opened {numbers.get('opens', 0):,} times"
     )
-
-
-def as_dict(counts: Counts, shards: int, namespace: str) -> dict[str, Any]:
-    """The counts of the store as data for JSON."""
-    now_ms = counts.now_us // 1000
-    head_ms = counts.due_head_ms
-    return {
-        "namespace": namespace,
-        "shards": shards,
-        "now_ms": now_ms,
-        **{state: counts.total(state) for state in STATES},
-        "next_due_ms": head_ms,
-        "overdue_ms": 0 if head_ms is None else max(0, now_ms - head_ms),
-        "ever": {event: counts.happened(event) for event in _EVENTS},
-        "topics": {
-            topic: {
-                **{state: counts.now.get((state, topic), 0) for state in STATES},
-                "paused_since_ms": counts.paused.get(topic),
-            }
-            for topic in counts.topics
-        },
-        "epoch": counts.epoch,
-        "clock_jumps": counts.jumps,
-        "frozen": counts.frozen,
-    }

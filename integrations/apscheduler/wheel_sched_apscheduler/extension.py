@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wheel_sched.cli.extensions import Extension, Lazy
+from wheel_sched.extensions import Extension, Lazy
 
 EXTENSION = Extension(
     title="APScheduler",

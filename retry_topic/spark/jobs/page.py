@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from retry_topic.spark.jobs.slo import Slo
-from wheel_sched.cli.output import instant
+from wheel_sched.management.wording import instant
 
 _STYLE = """body{font:14px system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#222}
 table{border-collapse:collapse;margin:.5rem 0 2rem}

@@ -117,7 +117,7 @@ def read_place(options: Mapping[str, str]) -> StorePlace:
     replicas = _whole(options, "replicas", 1, problems)
     if problems:
         raise ConfigError(problems)
-    from wheel_sched.cli.opening import created_as
+    from wheel_sched.management.opening import created_as
 
     namespace = options.get("namespace", "wheel")
     found = created_as(url, namespace)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib.abc import MetaPathFinder
 from typing import Any
 
-from wheel_sched.cli import entry_points
+from wheel_sched.extensions import entry_point_files as entry_points
 
 GUESTS = frozenset({"retry_topic", "wheel_sched_apscheduler", "wheel_sched_celery"})
 

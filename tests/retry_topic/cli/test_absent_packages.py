@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from wheel_sched.cli.missing import install_line
+from wheel_sched.management.missing import install_line
 
 pytestmark = pytest.mark.slow
 

@@ -21,10 +21,10 @@ from retry_topic.message import Message, Source
 from retry_topic.message.headers import RetryState, read, sign, verify, write
 from retry_topic.message.topic_names import GroupTopics
 from tests.servers.kafka import mock_kafka
-from wheel_sched.cli.doctor_finding import Finding
 from wheel_sched.cli.options import Session
 from wheel_sched.config import load_settings
 from wheel_sched.errors import ConfigError
+from wheel_sched.management.doctor.finding import Finding
 from wheel_sched.store import Item
 
 COMMANDS = (("init", "g"), ("lag", "g"), ("replay", "g", "--dry-run"), ("doctor", "g"))

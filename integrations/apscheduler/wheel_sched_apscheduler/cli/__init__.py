@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from wheel_sched.cli.extensions import Lazy
 from wheel_sched.cli.lazy import LazyGroup
+from wheel_sched.extensions import Lazy
 
 _HERE = "wheel_sched_apscheduler.cli"
 

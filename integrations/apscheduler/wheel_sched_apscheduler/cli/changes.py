@@ -10,7 +10,8 @@ from apscheduler.jobstores.base import JobLookupError
 
 from wheel_sched.cli.failing import FAILED, OK
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
-from wheel_sched.cli.output import amount, emit, instant, note
+from wheel_sched.cli.output import emit, note
+from wheel_sched.management.wording import amount, instant
 from wheel_sched_apscheduler.cli.opening import opened_jobs
 from wheel_sched_apscheduler.codec import NotHere, Unreadable
 from wheel_sched_apscheduler.run_times import to_ms
@@ -159,7 +160,7 @@ def confirm_several(question: str, count: int, yes: bool) -> None:
 
     Raises:
         UsageError: `yes` is false, and there is no terminal on which to ask.
-        CommandFailed: the user answered no.
+        NotDone: the user answered no.
     """
     if count > 1:
         confirm(question.format(amount(count, "job")), yes)

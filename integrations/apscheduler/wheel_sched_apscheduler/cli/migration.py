@@ -9,7 +9,8 @@ import click
 
 from wheel_sched.cli.failing import FAILED, OK
 from wheel_sched.cli.options import Session, dry_run_option, json_option, pass_session
-from wheel_sched.cli.output import amount, emit, note
+from wheel_sched.cli.output import emit, note
+from wheel_sched.management.wording import amount
 from wheel_sched_apscheduler.cli.opening import opened_jobs
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.migration import MigrationReport, open_stock, trigger_classes

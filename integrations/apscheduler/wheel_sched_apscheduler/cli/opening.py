@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session
+from wheel_sched.management.opening import opened
 from wheel_sched_apscheduler.codec.signing import secret_for
 from wheel_sched_apscheduler.stores.redis import NAMESPACE, RedisWheelJobStore
 

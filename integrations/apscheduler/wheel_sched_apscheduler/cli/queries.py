@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import amount, emit, instant, note, one_line, relative, say, span, table
+from wheel_sched.cli.output import emit, note, say, table
+from wheel_sched.errors import NotDone
+from wheel_sched.management.wording import amount, instant, one_line, relative, span
 from wheel_sched_apscheduler.cli.opening import opened_jobs
 from wheel_sched_apscheduler.entries import JOB_STATES, JobEntry
 from wheel_sched_apscheduler.run_times import to_ms
@@ -77,7 +78,7 @@ def show(session: Session, job_id: str, as_json: bool) -> None:
         now_ms = store.store.now_ms()
         entry = store.get_entry(job_id)
         if entry is None:
-            raise CommandFailed(f"there is no job {job_id!r}; `wheel-sched aps list` lists the jobs")
+            raise NotDone(f"there is no job {job_id!r}; `wheel-sched aps list` lists the jobs")
         running = [run for run in store.in_flight() if run.job_id == job_id]
         records = store.history(job_id=job_id, limit=5)
     if as_json:

@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 
 import click
 
-from wheel_sched.cli.extensions import Lazy
 from wheel_sched.cli.failing import OK, UNAVAILABLE, code_of, drop_output, in_sight, is_unread
 from wheel_sched.cli.lazy import LazyGroup
 from wheel_sched.cli.output import blame
 from wheel_sched.errors import BrokerUnavailable, WheelSchedError
+from wheel_sched.extensions import Lazy
 
 _HERE = "wheel_sched_celery.cli"
 COMMANDS = {

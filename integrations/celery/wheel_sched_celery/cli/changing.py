@@ -10,7 +10,8 @@ import click
 
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import confirm, dry_run_option, json_option, yes_option
-from wheel_sched.cli.output import Progress, amount, emit, note, relative, say
+from wheel_sched.cli.output import Progress, emit, note, say
+from wheel_sched.management.wording import amount, relative
 from wheel_sched_celery.cli.choosing import chosen, held_tasks, selecting
 from wheel_sched_celery.management import Changed, HeldTasks, TaskFilter, WaitingTask
 from wheel_sched_celery.management.draining import drain as drain_store

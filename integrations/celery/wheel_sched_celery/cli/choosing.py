@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import INSTANT
+from wheel_sched.errors import NotDone
 from wheel_sched.store.core.items import STATES, State
 from wheel_sched_celery.management import HeldTasks, TaskFilter, WaitingTask
 
@@ -59,7 +59,7 @@ def chosen(tasks: HeldTasks, selection: TaskFilter, everything: bool) -> list[Wa
 
     Raises:
         UsageError: the user gave no ids, no filter and no --all; or both ids and --all.
-        CommandFailed: for one of the ids no task waits; nothing was changed.
+        NotDone: for one of the ids no task waits; nothing was changed.
     """
     if everything and selection.ids:
         raise click.UsageError("Give ids, or --all, not both.")
@@ -69,7 +69,7 @@ def chosen(tasks: HeldTasks, selection: TaskFilter, everything: bool) -> list[Wa
     known = {each.id for each in found} | {each.found.id for each in found}
     missing = [task_id for task_id in selection.ids if task_id not in known]
     if missing:
-        raise CommandFailed(
+        raise NotDone(
             f"no task {', '.join(missing[:5])} waits here: it ran, was cancelled or is on its way; nothing was "
             "changed; see `celery wheel list`"
         )

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import chain
 
 import click
 
-from wheel_sched.cli.doctor import say_finding, server_findings
-from wheel_sched.cli.doctor_finding import Finding, problem
-from wheel_sched.cli.failing import FAILED, OK, UNAVAILABLE
+from wheel_sched.cli.doctor import say_finding, say_report
 from wheel_sched.cli.options import json_option
-from wheel_sched.cli.output import amount, emit, say
 from wheel_sched.config import Settings
 from wheel_sched.errors import StoreUnavailable
+from wheel_sched.management.doctor.examination import server_findings
+from wheel_sched.management.doctor.finding import DoctorReport, Finding, problem
 from wheel_sched.redacting import redacted
 from wheel_sched_celery.cli.choosing import held_tasks
 from wheel_sched_celery.management import HeldTasks, examine
@@ -33,26 +31,18 @@ def doctor(ctx: click.Context, timeout_s: float, as_json: bool) -> int:
       celery -A proj wheel doctor --json | jq '.findings[] | select(.level != "ok")'
     """
     tasks = held_tasks(ctx)
-    findings: list[Finding] = []
-    away = False
+    report = DoctorReport()
     try:
         for finding in chain(_server(tasks), examine(tasks.wheel.app, timeout_s)):
-            findings.append(finding)
+            report.add(finding)
             if not as_json:
                 say_finding(finding)
     except StoreUnavailable as error:
-        away = True
-        findings.append(problem("server", str(error.__cause__ or error), "start it, or correct wheel_url"))
+        report.away = True
+        away = report.add(problem("server", str(error.__cause__ or error), "start it, or correct wheel_url"))
         if not as_json:
-            say_finding(findings[-1])
-    levels = [finding.level for finding in findings]
-    if as_json:
-        emit({"healthy": "problem" not in levels, "findings": [asdict(finding) for finding in findings]})
-    else:
-        say()
-        problems, warnings = levels.count("problem"), levels.count("warn")
-        say(f"{amount(problems, 'problem')}, {amount(warnings, 'warning')}, {levels.count('ok')} checks fine")
-    return UNAVAILABLE if away else FAILED if "problem" in levels else OK
+            say_finding(away)
+    return say_report(report, as_json)
 
 
 def _server(tasks: HeldTasks) -> Iterator[Finding]:

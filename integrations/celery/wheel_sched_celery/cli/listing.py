@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import json_option
-from wheel_sched.cli.output import emit, instant, note, one_line, paint, relative, say, table, when
+from wheel_sched.cli.output import emit, note, paint, say, table
+from wheel_sched.errors import NotDone
+from wheel_sched.management.wording import instant, one_line, relative, when
 from wheel_sched_celery.cli.choosing import held_tasks, selecting
 from wheel_sched_celery.management import TaskFilter, WaitingTask
 
@@ -79,9 +80,7 @@ def show(ctx: click.Context, task_id: str, raw: bool, as_json: bool) -> None:
     tasks = held_tasks(ctx)
     found = tasks.get(task_id)
     if not found:
-        raise CommandFailed(
-            f"no task {task_id} waits here: it ran, was cancelled or never waited; see `celery wheel list`"
-        )
+        raise NotDone(f"no task {task_id} waits here: it ran, was cancelled or never waited; see `celery wheel list`")
     if raw:
         body: Any = found[0].found.body if found[0].task is None else found[0].task.body
         sys.stdout.buffer.write(body if isinstance(body, bytes) else body.encode())

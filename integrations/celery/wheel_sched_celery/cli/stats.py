@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from wheel_sched.cli.options import json_option
-from wheel_sched.cli.output import emit, say, table, when
-from wheel_sched.cli.stats import as_dict
+from wheel_sched.cli.output import emit, say, table
+from wheel_sched.management.statistics import counts_as_dict
+from wheel_sched.management.wording import when
 from wheel_sched.store.core.items import STATES
 from wheel_sched_celery.cli.choosing import held_tasks
 
@@ -26,7 +27,7 @@ def stats(ctx: click.Context, as_json: bool) -> None:
     """
     tasks = held_tasks(ctx)
     counts = tasks.counts()
-    plain = as_dict(counts, tasks.store.shards, tasks.wheel.settings.namespace)
+    plain = counts_as_dict(counts, tasks.store.shards, tasks.wheel.settings.namespace)
     if as_json:
         plain["queues"] = plain.pop("topics")
         emit(plain)

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from kombu.exceptions import OperationalError
 
-from wheel_sched.cli.doctor_finding import Finding, ok, problem, warn
-from wheel_sched.cli.output import amount, span
+from wheel_sched.management.doctor.finding import Finding, ok, problem, warn
+from wheel_sched.management.wording import amount, span
 from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS
 from wheel_sched_celery.management.held_tasks import HeldTasks

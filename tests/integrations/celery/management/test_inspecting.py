@@ -20,7 +20,7 @@ from wheel_sched_celery.management import HeldTasks, examine
 from wheel_sched_celery.remote_control import commands
 from wheel_sched_celery.remote_control.workers import reported
 
-from wheel_sched.cli.doctor_finding import Finding
+from wheel_sched.management.doctor.finding import Finding
 
 pytestmark = pytest.mark.usefixtures("real_server")
 

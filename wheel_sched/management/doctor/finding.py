@@ -1,9 +1,9 @@
-"""The result of a check of `doctor`, and the target that checks examine."""
+"""The results of the checks, and the target that the checks examine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from wheel_sched.config import Settings
@@ -31,6 +31,37 @@ class Finding:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "evidence", redacted_text(self.evidence))  # it may quote an error with a password
+
+
+@dataclass(slots=True)
+class DoctorReport:
+    """The findings so far.
+
+    Args:
+        findings: in the order of the checks. Defaults to none.
+        away: whether the server could not be reached, so that its checks did not run. Defaults to False.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    away: bool = False
+
+    def add(self, finding: Finding) -> Finding:
+        """Append a finding, and return it."""
+        self.findings.append(finding)
+        return finding
+
+    @property
+    def healthy(self) -> bool:
+        """Whether no check has found a problem; warnings do not count."""
+        return not self.count("problem")
+
+    def count(self, level: Level) -> int:
+        """How many findings have this level."""
+        return sum(finding.level == level for finding in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The findings as data for JSON."""
+        return {"healthy": self.healthy, "findings": [asdict(finding) for finding in self.findings]}
 
 
 @dataclass(slots=True)

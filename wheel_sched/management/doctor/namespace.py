@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding, ok, problem, warn
-from wheel_sched.cli.output import span
-from wheel_sched.cli.overdue import NOTICED_MS, overdue, unreleased
-from wheel_sched.cli.ps import counted
+from wheel_sched.management.doctor.finding import ExaminedTarget, Finding, ok, problem, warn
+from wheel_sched.management.members import counted
+from wheel_sched.management.overdue import NOTICED_MS, overdue, unreleased
+from wheel_sched.management.wording import span
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.items import STATES

@@ -1,0 +1,6 @@
+"""Checks every setting that a guarantee depends on, and says how to fix what they find.
+
+The checks examine first this machine, then the server, then the namespace. Extensions add checks of the server and of
+the namespace. When the server cannot be reached, one finding reports this, and the checks that need the server do not
+run.
+"""
