@@ -1,0 +1,53 @@
+"""The dashboard: one page over everything that waits, with a JSON API. An ASGI application to serve alone or to mount.
+
+`wheel-sched dashboard` serves it. `dashboard(...)` makes it for another application:
+
+    from wheel_sched.dashboard import dashboard, everyone
+
+    app.mount("/wheel", dashboard("redis://localhost:6379/0", access=everyone("read")))
+
+Pages are rendered on the server and can be read without JavaScript. Visitors read by default; changes need the right
+"operate" or "delete", a preview, and a confirmation. Installed packages add their pages as a `DashboardPart`.
+"""
+
+from __future__ import annotations
+
+from wheel_sched.dashboard.app import DashboardApp
+from wheel_sched.dashboard.context import Dashboard, DashboardConfig
+from wheel_sched.dashboard.parts import (
+    Action,
+    ActionResult,
+    Ailment,
+    ApiCall,
+    DashboardPart,
+    Field,
+    NotFound,
+    Page,
+    Panel,
+    Parameter,
+    Preview,
+)
+from wheel_sched.dashboard.passwords import PasswordFile, password_line
+from wheel_sched.dashboard.rights import Right, Visitor, everyone
+
+__all__ = [
+    "Action",
+    "ActionResult",
+    "Ailment",
+    "ApiCall",
+    "Dashboard",
+    "DashboardApp",
+    "DashboardConfig",
+    "DashboardPart",
+    "Field",
+    "NotFound",
+    "Page",
+    "Panel",
+    "Parameter",
+    "PasswordFile",
+    "Preview",
+    "Right",
+    "Visitor",
+    "everyone",
+    "password_line",
+]

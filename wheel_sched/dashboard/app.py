@@ -1,0 +1,106 @@
+"""Makes the dashboard: collects the parts of the installed packages, and builds the ASGI application."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Collection
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from wheel_sched.config import Loaded
+from wheel_sched.dashboard.context import Dashboard, DashboardConfig
+from wheel_sched.dashboard.core_part import CORE
+from wheel_sched.dashboard.endpoints_api import ApiEndpoints
+from wheel_sched.dashboard.endpoints_html import HtmlEndpoints
+from wheel_sched.dashboard.parts import DashboardPart
+from wheel_sched.dashboard.passwords import PasswordFile
+from wheel_sched.dashboard.rights import Authenticate
+from wheel_sched.dashboard.security import Guard
+from wheel_sched.dashboard.sessions import PasswordSessions
+from wheel_sched.dashboard.signing import Signer
+from wheel_sched.errors import ConfigError
+from wheel_sched.extensions import installed, resolve
+from wheel_sched.store import DelayStore
+
+ASSETS = Path(__file__).parent / "assets"
+
+
+class _Assets(StaticFiles):
+    """The style sheet, the scripts and the icon. Browsers may keep them for an hour."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers["cache-control"] = "public, max-age=3600"
+        return response
+
+
+class DashboardApp:
+    """The dashboard as an ASGI application. Mount it, or serve it alone.
+
+    It does not close the store.
+
+    Args:
+        store: an open store.
+        loaded: the settings, also those of the extensions.
+        access: who the visitors are: a password file, or a function from a request to a `Visitor` or None.
+        config: how things are shown. Defaults to `DashboardConfig()`: read-only, without payloads.
+        hosts: the host names under which it answers. Defaults to None: all.
+        secret: signs sessions and previews; all processes that serve this dashboard need the same. Defaults to a random
+            one.
+        parts: the parts. Defaults to the core's and those of the installed packages.
+    """
+
+    def __init__(
+        self,
+        store: DelayStore,
+        loaded: Loaded,
+        access: Authenticate | PasswordFile,
+        *,
+        config: DashboardConfig | None = None,
+        hosts: Collection[str] | None = None,
+        secret: bytes | None = None,
+        parts: tuple[DashboardPart, ...] | None = None,
+    ) -> None:
+        signer = Signer(secret)
+        self.dashboard = Dashboard(
+            store, loaded, installed_parts() if parts is None else parts, config or DashboardConfig(), signer
+        )
+        found = PasswordSessions(access, signer) if isinstance(access, PasswordFile) else access
+        api, html = ApiEndpoints(self.dashboard, found), HtmlEndpoints(self.dashboard, found)
+        inner = Starlette(
+            routes=[Mount("/assets", _Assets(directory=ASSETS)), *api.routes(), *html.routes()],
+            lifespan=self._lifespan,
+        )
+        self._app: ASGIApp = Guard(inner, hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await run_in_threadpool(self.dashboard.close)
+
+
+def installed_parts() -> tuple[DashboardPart, ...]:
+    """The core's part and those of the installed extensions.
+
+    Raises:
+        ConfigError: an extension names something else than a `DashboardPart`.
+    """
+    parts = [CORE]
+    for extension in installed().extensions:
+        if extension.dashboard:
+            found = resolve(extension.dashboard)
+            if not isinstance(found, DashboardPart):
+                raise ConfigError(f"expected {extension.dashboard} to be a DashboardPart, got: {type(found).__name__}")
+            parts.append(found)
+    return tuple(parts)

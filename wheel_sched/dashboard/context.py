@@ -1,0 +1,127 @@
+"""`Dashboard`: what all pages share: the store, the settings, the parts, and how a page is rendered."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from wheel_sched.config import Loaded
+from wheel_sched.dashboard.parts import Action, DashboardPart
+from wheel_sched.dashboard.rendering import Renderer
+from wheel_sched.dashboard.rights import Right, Visitor
+from wheel_sched.dashboard.sampling import Sampler
+from wheel_sched.dashboard.signing import Signer
+from wheel_sched.store import DelayStore
+
+TEMPLATES = Path(__file__).parent / "templates"
+CSRF_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardConfig:
+    """How a dashboard shows things.
+
+    Args:
+        right: the greatest right of any visitor. Defaults to "read".
+        show_payloads: whether payloads, keys and header values are shown. Defaults to False.
+        title: stands in the title of each page. Defaults to "wheel-sched".
+        purgatories: purgatories of this process to show, by name. Defaults to none.
+        timers: timers of this process to show, by name. Defaults to none.
+        extras: settings for parts, such as the application of the Celery part. Defaults to none.
+    """
+
+    right: Right = "read"
+    show_payloads: bool = False
+    title: str = "wheel-sched"
+    purgatories: Mapping[str, Any] = field(default_factory=dict)
+    timers: Mapping[str, Any] = field(default_factory=dict)
+    extras: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Dashboard:
+    """What all pages share. Thread-safe: pages run in worker threads.
+
+    Args:
+        store: the open store of the settings' namespace.
+        loaded: the settings, also those of the extensions.
+        parts: the parts, the core's own first.
+        config: how it shows things.
+        signer: signs previews, sessions and CSRF tokens.
+    """
+
+    def __init__(
+        self,
+        store: DelayStore,
+        loaded: Loaded,
+        parts: Sequence[DashboardPart],
+        config: DashboardConfig,
+        signer: Signer,
+    ) -> None:
+        self.store = store
+        self.loaded = loaded
+        self.parts = parts
+        self.config = config
+        self.signer = signer
+        self.sampler = Sampler(store)
+        self.actions: Mapping[str, Action] = {action.name: action for part in parts for action in part.actions}
+        self._renderer = Renderer([TEMPLATES, *(part.templates for part in parts if part.templates is not None)])
+        self._opened: dict[str, Any] = {}
+        self._opening = threading.Lock()
+
+    def opened(self, name: str) -> Any:
+        """What the part of this name keeps open. The first call opens it; an error is raised to each caller anew."""
+        with self._opening:
+            if name not in self._opened:
+                (opens,) = (part.open for part in self.parts if part.name == name and part.open is not None)
+                self._opened[name] = opens(self)
+            return self._opened[name]
+
+    def close(self) -> None:
+        """Close what the parts have opened. Idempotent."""
+        with self._opening:
+            for one in self._opened.values():
+                one.close()
+            self._opened.clear()
+
+    def page(self, request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
+        """Render a page. Only its block `live` is rendered when the request asks for live updates."""
+        shared = self._shared(request)
+        if getattr(request.state, "live", False):
+            return HTMLResponse(self._renderer.render_live(template, {**shared, **values}))
+        return HTMLResponse(self._renderer.render(template, {**shared, **values}), status)
+
+    def csrf_token(self, visitor: Visitor) -> str:
+        return self.signer.sign("csrf", visitor.name)
+
+    def is_csrf_token(self, visitor: Visitor, token: str) -> bool:
+        return bool(self.signer.read("csrf", token, CSRF_SECONDS) == visitor.name)
+
+    def _shared(self, request: Request) -> dict[str, Any]:
+        """The values that every template has.
+
+        `base` is the path under which the dashboard is mounted; links are `{{ base }}/items`. `may(right)` says whether
+        to offer a button. `live_path` is the address of live updates, "" for a page without them.
+        """
+        visitor: Visitor = request.state.visitor
+        base = request.scope.get("root_path", "").rstrip("/")
+        path = request.scope["path"].removeprefix(base)
+        return {
+            "base": base,
+            "path": path,
+            "title": self.config.title,
+            "namespace": self.store.namespace,
+            "visitor": visitor,
+            "may": visitor.may,
+            "signed_in": getattr(request.state, "signed_in", False),
+            "csrf": self.csrf_token(visitor),
+            "show_payloads": self.config.show_payloads,
+            "navigation": [(page.label, page.path) for part in self.parts for page in part.pages if page.label],
+            "live_path": getattr(request.state, "live_path", ""),
+            "here": path + (f"?{request.url.query}" if request.url.query else ""),
+        }

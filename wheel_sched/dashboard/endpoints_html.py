@@ -1,0 +1,217 @@
+"""The pages for people as ASGI routes: pages, live updates, the form of an action, signing in and out."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from wheel_sched.dashboard.actions import ChangedMeanwhile, NotAllowed, allow, checked, execute, preview
+from wheel_sched.dashboard.context import Dashboard
+from wheel_sched.dashboard.parts import Action, Arguments, NotFound, Page
+from wheel_sched.dashboard.requests import NotSignedIn, form_of, identify, in_thread, status_of
+from wheel_sched.dashboard.rights import Authenticate, Visitor
+from wheel_sched.dashboard.security import is_from_here
+from wheel_sched.dashboard.sessions import PasswordSessions
+from wheel_sched.errors import WheelSchedError
+from wheel_sched.escaping import logger_of
+
+logger = logger_of(__name__)
+
+LIVE_SECONDS = 1.0
+_OWN_FIELDS = ("csrf", "token", "key", "back")
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class HtmlEndpoints:
+    """Makes the routes of the pages.
+
+    Args:
+        dashboard: what the pages share.
+        access: who the visitors are.
+    """
+
+    def __init__(self, dashboard: Dashboard, access: Authenticate | PasswordSessions) -> None:
+        self._dashboard = dashboard
+        self._access = access
+
+    def routes(self) -> list[Route]:
+        pages = [page for part in self._dashboard.parts for page in part.pages]
+        live = [Route(f"/live{page.path.rstrip('/')}", self._live(page)) for page in pages if page.live]
+        routes = [Route(page.path, self._guarded(self._page(page))) for page in pages]
+        routes.append(Route("/actions/{name}", self._guarded(self._act), methods=["POST"]))
+        if isinstance(self._access, PasswordSessions):
+            sign_in = partial(self._sign_in, self._access)
+            sign_out = self._guarded(partial(self._sign_out, self._access))
+            routes.append(Route("/sign-in", sign_in, methods=["GET", "POST"]))
+            routes.append(Route("/sign-out", sign_out, methods=["POST"]))
+        return [*live, *routes, Route("/{rest:path}", self._guarded(self._nothing))]
+
+    def _guarded(self, endpoint: Endpoint) -> Endpoint:
+        """An endpoint that first finds the visitor, and shows errors as pages."""
+
+        async def guarded(request: Request) -> Response:
+            try:
+                await identify(request, self._dashboard, self._access)
+            except NotSignedIn:
+                return self._ask_to_sign_in(request)
+            try:
+                return await endpoint(request)
+            except (WheelSchedError, OSError) as error:
+                return await in_thread(self._error_page, request, error)
+
+        return guarded
+
+    def _error_page(self, request: Request, error: Exception) -> Response:
+        status = status_of(error)
+        if status >= 500:
+            logger.warning("dashboard.page_failed: %s: %s: %s", request.url.path, type(error).__name__, error)
+        values = {"status": int(status), "phrase": status.phrase, "error": str(error)}
+        return self._dashboard.page(request, "error.html", values, int(status))
+
+    def _ask_to_sign_in(self, request: Request) -> Response:
+        if not isinstance(self._access, PasswordSessions):
+            return Response("not signed in; nothing was shown\n", 401, media_type="text/plain")
+        base = request.scope.get("root_path", "")
+        return RedirectResponse(f"{base}/sign-in?to={quote(_local(request))}", 303)
+
+    def _page(self, page: Page) -> Endpoint:
+        async def shown(request: Request) -> Response:
+            if page.live:
+                base = request.scope.get("root_path", "").rstrip("/")
+                path = request.scope["path"].removeprefix(base)
+                asked = f"?{request.url.query}" if request.url.query else ""
+                request.state.live_path = f"{base}/live{path.rstrip('/')}{asked}"
+            response: Response = await in_thread(page.show, self._dashboard, request)
+            return response
+
+        return shown
+
+    def _live(self, page: Page) -> Endpoint:
+        async def updates(request: Request) -> Response:
+            try:
+                await identify(request, self._dashboard, self._access)
+            except NotSignedIn:
+                return Response(status_code=401)
+            request.state.live = True
+            return StreamingResponse(
+                self._fragments(page, request), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+            )
+
+        return updates
+
+    async def _fragments(self, page: Page, request: Request) -> AsyncIterator[bytes]:
+        """Server-sent events: the block `live` of the page whenever it has changed, and a comment to keep it open."""
+        last = b""
+        while not await request.is_disconnected():
+            try:
+                fragment = bytes((await in_thread(page.show, self._dashboard, request)).body)
+            except (WheelSchedError, OSError) as error:
+                logger.warning("dashboard.live_failed: %s: %s", type(error).__name__, error)
+                fragment = await in_thread(self._live_error, request, error)
+            if fragment != last:
+                last = fragment
+                yield b"".join(b"data: %b\n" % line for line in fragment.splitlines()) + b"\n"
+            else:
+                yield b": unchanged\n\n"
+            await asyncio.sleep(LIVE_SECONDS)
+
+    def _live_error(self, request: Request, error: Exception) -> bytes:
+        values = {"status": int(status_of(error)), "phrase": status_of(error).phrase, "error": str(error)}
+        return bytes(self._dashboard.page(request, "error.html", values).body)
+
+    async def _nothing(self, request: Request) -> Response:
+        raise NotFound("there is no such page")
+
+    async def _act(self, request: Request) -> Response:
+        """Show the preview of an action, or execute it when the form has the token of a preview."""
+        visitor: Visitor = request.state.visitor
+        action = self._dashboard.actions.get(request.path_params["name"])
+        if action is None:
+            raise NotFound("there is no such action; nothing was changed")
+        allow(action, visitor)
+        form = await form_of(request)
+        own = {name: form.pop(name, [""])[0] for name in _OWN_FIELDS}
+        self._check_origin(request, visitor, own["csrf"])
+        arguments = checked(
+            action,
+            {
+                name: values if any(field.name == name and field.many for field in action.fields) else values[0]
+                for name, values in form.items()
+            },
+        )
+        back = own["back"] if _is_local(own["back"]) else "/"
+        if not own["token"]:
+            return await in_thread(self._show_preview, request, action, arguments, back, "")
+        try:
+            result = await in_thread(execute, self._dashboard, action, arguments, visitor, own["token"], own["key"])
+        except ChangedMeanwhile as error:
+            return await in_thread(self._show_preview, request, action, arguments, back, str(error))
+        values = {"action": action, "result": result, "back": result["link"] or back}
+        return await in_thread(self._dashboard.page, request, "done.html", values)
+
+    def _show_preview(
+        self, request: Request, action: Action, arguments: Arguments, back: str, changed: str
+    ) -> Response:
+        found, token = preview(self._dashboard, action, arguments, request.state.visitor)
+        fields = [
+            (name, text)
+            for name, value in arguments.items()
+            for text in (value if isinstance(value, list) else [value])
+        ]
+        values = {
+            "action": action,
+            "preview": found,
+            "fields": fields,
+            "token": token,
+            "key": secrets.token_urlsafe(16),
+            "back": back,
+            "changed": changed,
+        }
+        return self._dashboard.page(request, "preview.html", values, 409 if changed else 200)
+
+    def _check_origin(self, request: Request, visitor: Visitor, token: str) -> None:
+        """Raise `NotAllowed` unless the form comes from a page of this dashboard."""
+        if not is_from_here(request.headers) or not self._dashboard.is_csrf_token(visitor, token):
+            raise NotAllowed("this form does not come from this dashboard, or is too old: nothing was changed")
+
+    async def _sign_in(self, sessions: PasswordSessions, request: Request) -> Response:
+        request.state.visitor = Visitor("nobody", "read")
+        base, to, wrong = request.scope.get("root_path", ""), request.query_params.get("to", "/"), False
+        to = to if _is_local(to) else "/"
+        if request.method == "POST":
+            form = await form_of(request)
+            if not is_from_here(request.headers):
+                return Response("this form does not come from this dashboard; nothing was done\n", 403)
+            name, password = (form.get(field, [""])[0] for field in ("name", "password"))
+            found = await in_thread(sessions.check, request, name, password)
+            if found is not None:
+                return sessions.sign_in(request, found, base + to)
+            wrong = True
+        values = {"wrong": wrong, "to": to}
+        response: Response = await in_thread(
+            self._dashboard.page, request, "sign_in.html", values, 401 if wrong else 200
+        )
+        return response
+
+    async def _sign_out(self, sessions: PasswordSessions, request: Request) -> Response:
+        form = await form_of(request)
+        self._check_origin(request, request.state.visitor, form.get("csrf", [""])[0])
+        return sessions.sign_out(request, f"{request.scope.get('root_path', '')}/sign-in")
+
+
+def _local(request: Request) -> str:
+    """The path and the query of a request, without the path under which the dashboard is mounted."""
+    path: str = request.scope["path"].removeprefix(request.scope.get("root_path", "").rstrip("/"))
+    return path + (f"?{request.url.query}" if request.url.query else "")
+
+
+def _is_local(path: str) -> bool:
+    """Whether a path leads to this dashboard: not to another host, and with no control character."""
+    return path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and "\\" not in path

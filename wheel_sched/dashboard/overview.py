@@ -1,0 +1,114 @@
+"""The overview: what waits, how fast it moves, what is due next, and what ails with its fix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from wheel_sched.dashboard.context import Dashboard
+from wheel_sched.dashboard.parts import Ailment, Panel
+from wheel_sched.dashboard.sampling import EVENTS, Sample
+from wheel_sched.dashboard.schemas import INTEGER, INTEGER_OR_NONE, TEXT, array, mapping, nullable, record
+from wheel_sched.errors import WheelSchedError
+from wheel_sched.management.members import counted
+from wheel_sched.management.overdue import NOTICED_MS, overdue, unreleased
+from wheel_sched.management.statistics import counts_as_dict
+from wheel_sched.management.wording import amount, span
+from wheel_sched.store import Members
+from wheel_sched.store.core.items import STATES
+
+_SHOWN_TOPICS = 50
+_RATES = ("accepted", "completed", "died", "lapsed")
+_BARS = 60
+
+SCHEMA = record(
+    namespace={"type": "string"},
+    shards=INTEGER,
+    now_ms=INTEGER,
+    due=INTEGER,
+    leased=INTEGER,
+    held=INTEGER,
+    dead=INTEGER,
+    next_due_ms=INTEGER_OR_NONE,
+    overdue_ms=INTEGER,
+    ever=mapping(INTEGER),
+    topics=mapping(record(due=INTEGER, leased=INTEGER, held=INTEGER, dead=INTEGER, paused_since_ms=INTEGER_OR_NONE)),
+    rates=mapping(nullable({"type": "number"})),
+    ailments=array(record(what=TEXT, fix=TEXT, level={"enum": ["warn", "problem"]})),
+)
+
+
+def ailments_of(dashboard: Dashboard, sample: Sample) -> list[Ailment]:
+    """What needs a person in this namespace, by the store's own numbers. The parts add theirs."""
+    counts, found = sample.counts, []
+    now_ms = counts.now_us // 1000
+    if counts.frozen:
+        found.append(Ailment(f"the namespace is frozen: {counts.frozen}", "see `wheel-sched doctor`", "problem"))
+    if counts.due_head_ms is not None and now_ms - counts.due_head_ms >= NOTICED_MS:
+        late = overdue(dashboard.store)
+        if late.late_ms >= NOTICED_MS:
+            topics = sorted(topic for state, topic in counts.now if state == "due")
+            why, fix = unreleased(topics, Members(dashboard.store).live(), now_ms)
+            found.append(Ailment(f"{late.words}: {why}", fix, "problem"))
+    found += [
+        Ailment(
+            f"topic {topic or '(none)'} is paused since {span(max(0, now_ms - since_ms))}",
+            "resume it when it may go on",
+        )
+        for topic, since_ms in sorted(counts.paused.items())
+    ]
+    if counts.jumps:
+        found.append(
+            Ailment(f"the server's clock jumped {amount(counts.jumps, 'time')}", "let a time service slew the clock")
+        )
+    return found
+
+
+def panels_of(dashboard: Dashboard) -> list[Panel]:
+    """The parts' panels. A part that fails shows its error in its panel, and the others are shown all the same."""
+    panels = []
+    for part in dashboard.parts:
+        for panel in part.panels:
+            try:
+                found = panel(dashboard)
+            except (WheelSchedError, OSError) as error:
+                found = Panel(part.name, (), (Ailment(f"{part.name} cannot be read: {error}", "see the log"),))
+            if found is not None:
+                panels.append(found)
+    return panels
+
+
+def show(dashboard: Dashboard, request: Request) -> Response:
+    """The page."""
+    sample = dashboard.sampler.now()
+    counts = sample.counts
+    panels = panels_of(dashboard)
+    topics = sorted(counts.topics, key=lambda topic: -sum(counts.now.get((state, topic), 0) for state in STATES))
+    values = {
+        "counts": counts,
+        "states": [(state, counts.total(state)) for state in STATES],
+        "rates": [(event, dashboard.sampler.rate(event), dashboard.sampler.series(event)[-_BARS:]) for event in _RATES],
+        "topics": [
+            (topic, [counts.now.get((state, topic), 0) for state in STATES], topic in counts.paused)
+            for topic in topics[:_SHOWN_TOPICS]
+        ],
+        "more_topics": len(topics) - _SHOWN_TOPICS,
+        "now_ms": counts.now_us // 1000,
+        "live": counted(Members(dashboard.store).live()),
+        "ailments": [*ailments_of(dashboard, sample), *(one for panel in panels for one in panel.ailments)],
+        "panels": [panel for panel in panels if panel.lines],
+    }
+    return dashboard.page(request, "overview.html", values)
+
+
+def answer(dashboard: Dashboard, request: Request) -> Any:
+    """The same as data."""
+    sample = dashboard.sampler.now()
+    found = [*ailments_of(dashboard, sample), *(one for panel in panels_of(dashboard) for one in panel.ailments)]
+    return {
+        **counts_as_dict(sample.counts, dashboard.store.shards, dashboard.store.namespace),
+        "rates": {event: dashboard.sampler.rate(event) for event in EVENTS},
+        "ailments": [one._asdict() for one in found],
+    }

@@ -1,0 +1,194 @@
+"""What a package adds to the dashboard: pages, calls of the JSON API, and actions that change something.
+
+A package names its part in its `Extension`, as the text "module:attribute". The dashboard imports it when it starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from wheel_sched.dashboard.rights import Right
+from wheel_sched.errors import WheelSchedError
+
+if TYPE_CHECKING:
+    from wheel_sched.dashboard.context import Dashboard
+
+
+class NotFound(WheelSchedError):
+    """The thing that an address names does not exist. The message says what to do."""
+
+
+class Page(NamedTuple):
+    """A page for people. It only reads.
+
+    Args:
+        path: below the dashboard's root, such as "/items/{id:path}".
+        show: called as `show(dashboard, request)` in a worker thread; returns
+            `dashboard.page(request, template, values)`.
+        label: its name in the navigation. Defaults to "": it is not listed there.
+        live: whether the template's block `live` is sent again about once a second while a browser shows the page.
+            Defaults to False.
+    """
+
+    path: str
+    show: Callable[[Dashboard, Request], Response]
+    label: str = ""
+    live: bool = False
+
+
+class Parameter(NamedTuple):
+    """A parameter in the query of an API call, for the OpenAPI document."""
+
+    name: str
+    about: str
+    kind: str = "string"
+    many: bool = False
+
+
+class ApiCall(NamedTuple):
+    """A call of the JSON API that reads.
+
+    Args:
+        path: below /api/v1, such as "/items/{id}".
+        answer: called as `answer(dashboard, request)` in a worker thread; returns data for JSON.
+        summary: one line for the OpenAPI document.
+        schema: JSON schema of the answer. The tests hold answers against it.
+        parameters: the query parameters. Defaults to none.
+    """
+
+    path: str
+    answer: Callable[[Dashboard, Request], Any]
+    summary: str
+    schema: Mapping[str, Any]
+    parameters: Sequence[Parameter] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What an action would do. Nothing has been changed.
+
+    Args:
+        count: how many things it would change.
+        words: what it would do, such as "replay 3 dead letters of orders".
+        digest: a text over exactly what would be changed, such as `digest_of` ids and versions. Another preview of the
+            same request has the same digest, unless something has changed meanwhile.
+        samples: up to five of the things, a line each. Defaults to none.
+        warning: what the user should know before. Defaults to "".
+        selected: whatever `execute` needs; it does not leave the process. Defaults to None.
+    """
+
+    count: int
+    words: str
+    digest: str
+    samples: tuple[str, ...] = ()
+    warning: str = ""
+    selected: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActionResult:
+    """What an action did.
+
+    Args:
+        done: how many things it changed.
+        words: what it did, such as "3 messages due now".
+        left: how many things it left unchanged, by reason. Defaults to none.
+        link: a path of the dashboard where the user sees the result. Defaults to "": the page before.
+    """
+
+    done: int
+    words: str
+    left: Mapping[str, int] = field(default_factory=dict)
+    link: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"done": self.done, "words": self.words, "left": dict(self.left), "link": self.link}
+
+
+class Field(NamedTuple):
+    """An argument of an action.
+
+    Args:
+        name: its name in forms and JSON. A form may repeat it when `many` is True.
+        about: what it means, for the OpenAPI document.
+        required: whether it must be given. Defaults to False.
+        many: whether it is a list of texts. Defaults to False.
+    """
+
+    name: str
+    about: str
+    required: bool = False
+    many: bool = False
+
+
+Arguments = Mapping[str, Any]
+"""The given arguments of an action by name: a text, or a list of texts for a field that is `many`."""
+
+
+class Action(NamedTuple):
+    """A change that a user can ask for. It is first previewed, and then executed exactly as previewed, or refused.
+
+    Args:
+        name: its name in the API, in kebab case, such as "pause-topic".
+        right: the right that it needs: "operate" or "delete".
+        summary: one line for the OpenAPI document.
+        fields: its arguments.
+        preview: called as `preview(dashboard, arguments)` in a worker thread. Raises a `WheelSchedError` when the
+            request makes no sense; nothing is changed then.
+        execute: called as `execute(dashboard, arguments, preview, name of the visitor)` with a new preview that has
+            the same digest as the one that the user has seen. It must change only what that preview selected: a thing
+            that has changed in between stays as it is, and is counted in `left`.
+    """
+
+    name: str
+    right: Right
+    summary: str
+    fields: Sequence[Field]
+    preview: Callable[[Dashboard, Arguments], Preview]
+    execute: Callable[[Dashboard, Arguments, Preview, str], ActionResult]
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardPart:
+    """The additions of a package to the dashboard.
+
+    Args:
+        name: the folder of its templates, such as "retry_topic"; also the name of what it keeps open.
+        pages: its pages. Defaults to none.
+        calls: its calls of the JSON API. Defaults to none.
+        actions: its actions. Defaults to none.
+        templates: a folder that holds `NAME/page.html`. Defaults to None.
+        open: called once as `open(dashboard)` when a page first asks for `dashboard.opened(name)`; returns whatever the
+            pages share, such as a connection, with a method `close`. Defaults to None.
+        panels: parts of the overview: called as `panel(dashboard)`; returns a `Panel` or None. Defaults to none.
+    """
+
+    name: str
+    pages: Sequence[Page] = ()
+    calls: Sequence[ApiCall] = ()
+    actions: Sequence[Action] = ()
+    templates: Path | None = None
+    open: Callable[[Dashboard], Any] | None = None
+    panels: Sequence[Callable[[Dashboard], Panel | None]] = ()
+
+
+class Ailment(NamedTuple):
+    """Something that needs a person: what is wrong and how to mend it. `level` is "warn" or "problem"."""
+
+    what: str
+    fix: str
+    level: str = "warn"
+
+
+class Panel(NamedTuple):
+    """A part of the overview that a package adds: lines of (label, text, link), and what ails."""
+
+    title: str
+    lines: Sequence[tuple[str, str, str]] = ()
+    ailments: Sequence[Ailment] = ()

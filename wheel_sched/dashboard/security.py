@@ -1,0 +1,82 @@
+"""What protects the pages: the headers of every answer, and the checks of the host name and of a change's origin.
+
+The policy allows scripts, styles and pictures of the dashboard itself only, no inline script or style, and no frame
+around the page. Nothing is kept in caches, because pages hold messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=()",
+}
+
+
+class Guard:
+    """Middleware around the whole dashboard.
+
+    Args:
+        app: the dashboard.
+        hosts: the host names under which it answers; None: every name. A page of another site that lets its own name
+            point to this address (DNS rebinding) is refused by it. Defaults to None.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None) -> None:
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._hosts is not None and host_of(Headers(scope=scope).get("host", "")) not in self._hosts:
+            names = ", ".join(sorted(self._hosts))
+            refusal = PlainTextResponse(f"this dashboard answers only as {names}; nothing was done\n", 421)
+            await refusal(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, guarded)
+
+
+def host_of(host: str) -> str:
+    """The name in a Host header, without its port."""
+    try:
+        return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def is_from_here(headers: Headers) -> bool:
+    """Whether a changing request comes from a page of this dashboard, as far as the browser says.
+
+    Programs send neither header and are let through: the CSRF token is the check that counts.
+    """
+    if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return False
+    origin = headers.get("origin")
+    return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()

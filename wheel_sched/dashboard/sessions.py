@@ -1,0 +1,113 @@
+"""Signing in: a form, a signed cookie, and the same user by HTTP Basic for programs.
+
+After five wrong passwords for a name or from an address, further ones are refused for a minute.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from wheel_sched.dashboard.passwords import PasswordFile
+from wheel_sched.dashboard.rights import Visitor
+from wheel_sched.dashboard.signing import Signer
+
+COOKIE = "wheel_sched_session"
+SESSION_SECONDS = 12 * 3600
+_WRONG_AT_MOST = 5
+_REFUSED_S = 60.0
+_REMEMBERED = 10_000
+
+
+class Throttle:
+    """Counts wrong passwords by name and by address. Thread-safe; remembers at most 10,000 of them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def refuses(self, *names: str) -> bool:
+        with self._lock:
+            return any(self._count(name) >= _WRONG_AT_MOST for name in names)
+
+    def wrong(self, *names: str) -> None:
+        with self._lock:
+            for name in names:
+                self._wrong[name] = self._count(name) + 1, self._clock()
+                self._wrong.move_to_end(name)
+            while len(self._wrong) > _REMEMBERED:
+                self._wrong.popitem(last=False)
+
+    def right(self, *names: str) -> None:
+        with self._lock:
+            for name in names:
+                self._wrong.pop(name, None)
+
+    def _count(self, name: str) -> int:
+        count, at_s = self._wrong.get(name, (0, 0.0))
+        return count if self._clock() - at_s < _REFUSED_S else 0
+
+
+class PasswordSessions:
+    """Finds visitors by cookie or by HTTP Basic, and signs them in and out. Thread-safe.
+
+    Args:
+        users: the password file.
+        signer: signs the cookie.
+        throttle: counts wrong passwords. Defaults to a new one.
+    """
+
+    def __init__(self, users: PasswordFile, signer: Signer, throttle: Throttle | None = None) -> None:
+        self._users = users
+        self._signer = signer
+        self._throttle = throttle or Throttle()
+
+    def visitor(self, request: Request) -> tuple[Visitor | None, bool]:
+        """The visitor, and whether a cookie says so (then the page offers to sign out). It may take 50 ms."""
+        name = self._signer.read("session", request.cookies.get(COOKIE, ""), SESSION_SECONDS)
+        if isinstance(name, str):
+            return self._users.visitor(name), True
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "basic":
+            return None, False
+        try:
+            user, _, password = base64.b64decode(given, validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            return None, False
+        return self.check(request, user, password), False
+
+    def check(self, request: Request, user: str, password: str) -> Visitor | None:
+        """The user of this name and password; None if there is none, or after too many wrong passwords."""
+        names = f"name {user[:100]}", f"address {request.client.host if request.client else ''}"
+        if self._throttle.refuses(*names):
+            return None
+        found = self._users.check(user, password)
+        (self._throttle.wrong if found is None else self._throttle.right)(*names)
+        return found
+
+    def sign_in(self, request: Request, visitor: Visitor, to: str) -> Response:
+        """Redirect to a path of the dashboard, with the cookie of a session."""
+        answer = RedirectResponse(to, 303)
+        answer.set_cookie(
+            COOKIE,
+            self._signer.sign("session", visitor.name),
+            max_age=SESSION_SECONDS,
+            path=request.scope.get("root_path", "") or "/",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+        return answer
+
+    def sign_out(self, request: Request, to: str) -> Response:
+        answer = RedirectResponse(to, 303)
+        answer.delete_cookie(COOKIE, path=request.scope.get("root_path", "") or "/")
+        return answer
