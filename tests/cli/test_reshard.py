@@ -17,7 +17,7 @@ import pytest
 from wheel_sched.dispatcher import Dispatcher
 from wheel_sched.dispatcher.publisher import PublisherTraits
 from wheel_sched.errors import NamespaceMismatch, Rejected, StoreError
-from wheel_sched.store import AttemptCounts, DelayStore, Done, Item, open_store
+from wheel_sched.store import AttemptCounts, DelayStore, Documents, Done, Item, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.get import Get
 from wheel_sched.store.core.items import STATES
@@ -114,6 +114,19 @@ def test_paused_topics_stay_paused_in_new_shards(redis_url: str, backend: RedisB
         assert store.counts().total("held") == 40
         store.resume("t")
         assert store.counts().total("due") == 40
+
+
+def test_documents_stay_in_shard_0(redis_url: str, backend: RedisBackend) -> None:
+    """A reshard keeps all documents with their versions, and the versions go on from where they were."""
+    with open_store(redis_url, shards=2) as store:
+        version = Documents(store).put("notes", "a", b"kept", ttl_ms=HOUR)
+        before = Documents(store).get("notes", ["a"])
+    for count in (5, 1):
+        reshard(backend, count)
+        with open_store(redis_url, shards=count) as store:
+            assert Documents(store).get("notes", ["a"]) == before
+    with open_store(redis_url, shards=1) as store:
+        assert (Documents(store).put("notes", "b", b"") or 0) > (version or 0)
 
 
 def test_it_refuses_while_something_is_in_flight(redis_url: str, backend: RedisBackend) -> None:

@@ -10,7 +10,7 @@ import fakeredis
 import pytest
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError, StoreTooOld, StoreUnavailable
-from wheel_sched.store import WriterFences, open_store
+from wheel_sched.store import Documents, WriterFences, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Count
 from wheel_sched.store.core.delay_store import DelayStore
@@ -296,3 +296,18 @@ def test_the_ids_of_an_open_epoch_are_forgotten_after_a_week(bench: Bench, clien
     WriterFences(bench.store).close_epoch(Fence("query", 2))
     assert client.exists(seen) == 0
     assert client.hgetall(f"{{{namespace}:0}}:fences") == {b"query": b"2"}
+
+
+def test_a_damaged_collection_does_not_stop_a_sweep(bench: Bench, client: Any, namespace: str) -> None:
+    """If a key of the documents has another type, a sweep still does the rest of its work."""
+    documents = Documents(bench.store)
+    for collection in ("bad", "good"):
+        documents.put(collection, "a", b"", ttl_ms=5)
+    client.delete(f"{{{namespace}:0}}:docends:bad")
+    client.set(f"{{{namespace}:0}}:docends:bad", "another type")
+    bench.clock.advance(5)
+    bench.store.sweep()
+    assert not client.exists(f"{{{namespace}:0}}:docs:good")
+    client.delete(f"{{{namespace}:0}}:docversions")
+    client.set(f"{{{namespace}:0}}:docversions", "another type")
+    bench.store.sweep()

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from wheel_sched.store.attempt_counts import AttemptCountsInMemory
 from wheel_sched.store.core.shard import RoomState
+from wheel_sched.store.documents.operations import DocumentsInMemory
 from wheel_sched.store.history import HistoryInMemory
 from wheel_sched.store.known_ids import KnownIdsInMemory
 from wheel_sched.store.log_intake import LogIntakeInMemory
@@ -50,6 +51,7 @@ ROOMS = (
     Room("shard_ownership", OwnershipInMemory),
     Room("history", HistoryInMemory),
     Room("members", MembersInMemory),
+    Room("documents", DocumentsInMemory),
     Room("push"),
     Room("maintenance"),
 )

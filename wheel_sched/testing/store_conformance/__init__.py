@@ -26,6 +26,7 @@ from wheel_sched.testing.store_conformance.changing import ChangingCases
 from wheel_sched.testing.store_conformance.claiming import ClaimingCases
 from wheel_sched.testing.store_conformance.clocks import ClockCases
 from wheel_sched.testing.store_conformance.dead_letters import DeadLetterCases
+from wheel_sched.testing.store_conformance.documents import DocumentCases
 from wheel_sched.testing.store_conformance.history import HistoryCases
 from wheel_sched.testing.store_conformance.known_ids import KnownIdCases
 from wheel_sched.testing.store_conformance.listing import ListingCases
@@ -60,6 +61,7 @@ class StoreConformance(
     ShardOwnershipCases,
     HistoryCases,
     MemberCases,
+    DocumentCases,
 ):
     """The tests of all capabilities of a store. Subclass it, and give the subclass a `make_backend` fixture."""
 

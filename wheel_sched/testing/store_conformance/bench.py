@@ -12,6 +12,7 @@ from wheel_sched.store.core.claim import Claim, Claimed
 from wheel_sched.store.core.delay_store import Backend, DelayStore
 from wheel_sched.store.core.items import STATES, Found, Item, Outcome, State, encode_text
 from wheel_sched.store.core.settle import Dead, Done
+from wheel_sched.store.documents import Documents
 from wheel_sched.store.history import History
 from wheel_sched.store.known_ids import KnownIds
 from wheel_sched.store.log_intake import LogIntake
@@ -106,6 +107,10 @@ class Bench:
     @property
     def members(self) -> Members:
         return self.capability(Members)
+
+    @property
+    def documents(self) -> Documents:
+        return self.capability(Documents)
 
     @property
     def now_ms(self) -> int:
