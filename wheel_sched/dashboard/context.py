@@ -74,6 +74,7 @@ class Dashboard:
         self.sampler = Sampler(self._counts)
         self.actions: Mapping[str, Action] = {action.name: action for part in parts for action in part.actions}
         self._renderer = Renderer([TEMPLATES, *(part.templates for part in parts if part.templates is not None)])
+        self.ending = threading.Event()  # live updates end when it is set
         self._opened: dict[str, Any] = {}
         self._opening = threading.Lock()
 

@@ -133,9 +133,9 @@ class HtmlEndpoints:
         The stream ends after a while and the browser opens it again: so it is asked again who the visitor is, and a
         server that shuts down does not wait for an open page.
         """
-        last, ends_at_s = b"", time.monotonic() + LIVE_LONGEST_S
+        last, ends_at_s, ending = b"", time.monotonic() + LIVE_LONGEST_S, self._dashboard.ending
         yield b"retry: 500\n\n"
-        while time.monotonic() < ends_at_s and not await request.is_disconnected():
+        while time.monotonic() < ends_at_s and not ending.is_set() and not await request.is_disconnected():
             try:
                 fragment = bytes((await in_thread(page.show, self._dashboard, request)).body)
             except (WheelSchedError, OSError) as error:
