@@ -20,7 +20,6 @@ from wheel_sched.management.wording import amount, instant, relative, span
 from wheel_sched.redacting import redacted_text
 
 _CUT = 2_000  # characters of a foreign text on a page
-_ONLY_LIVE = "{% block live scoped %}{% endblock %}"  # stands in for base.html in live updates
 _MARGIN = 1_000  # longer than an address with a password
 
 
@@ -32,33 +31,30 @@ class Renderer:
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        files = jinja2.FileSystemLoader(folders)
-        self._environment = _environment(files)
-        self._live = _environment(jinja2.ChoiceLoader([jinja2.DictLoader({"base.html": _ONLY_LIVE}), files]))
+        self._environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(folders),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.filters.update(
+            shown=shown, instant=instant, span=span, amount=amount, path=quote_path, query=query, number=number
+        )
+        self._environment.globals.update(
+            live_only=False,
+            relative=relative,
+            sparkline=charts.sparkline,
+            histogram=charts.histogram,
+            curve=charts.curve,
+        )
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:
         return self._environment.get_template(template).render(values)
 
     def render_live(self, template: str, values: Mapping[str, Any]) -> str:
-        """Render only the block `live` of a template."""
-        return self._live.get_template(template).render(values)
-
-
-def _environment(loader: jinja2.BaseLoader) -> jinja2.Environment:
-    made = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    made.filters.update(
-        shown=shown,
-        instant=instant,
-        span=span,
-        amount=amount,
-        path=quote_path,
-        query=query,
-        number=number,
-    )
-    made.globals.update(relative=relative, sparkline=charts.sparkline, histogram=charts.histogram, curve=charts.curve)
-    return made
+        """Render only the block `live` of a template, with the macros that the template imports."""
+        return self._environment.get_template(template).render({**values, "live_only": True})
 
 
 def shown(value: object, limit: int = _CUT) -> str:
