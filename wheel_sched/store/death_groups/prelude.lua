@@ -4,8 +4,8 @@
 --                            <last death (ms)>:<hour>:<deaths in each of 24 hours, with commas>:<id that died last>;
 --                            the last of the 24 hours is `hour`, counted from 1970
 --   deathgroups_empty  ZSET  the same key -> last death (ms), of groups without letters
--- The mark of a letter (see bury) says where it is counted: OWN in its group, OTHER in the group "(other)" because there
--- were MAX_GROUPS groups. A letter without a mark is not counted.
+-- The mark of a letter (see bury) says where it is counted: OWN in its group, OTHER in the group "(other)" because
+-- there were MAX_GROUPS groups. A letter without a mark is not counted.
 local MAX_GROUPS, EMPTY_FOR_MS, HOUR_MS, HOURS = 5000, 30 * 86400000, 3600000, 24
 local NO_DEATHS = '0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0'
 local OWN, OTHER, OTHER_KEY = '0', '00', '0:(other)'
@@ -28,9 +28,27 @@ local function group_key(refs, topic, reason)
   return start .. (#code > 64 and string.sub(code, 1, stop - 1) or code)
 end
 
+-- The deaths in the hours of a row as a list. `more` deaths were counted in the last hour since the row was read.
+local function hours_of(row)
+  if not row.list then
+    row.list = {}
+    for number in string.gmatch(row.hours, '%d+') do row.list[#row.list + 1] = tonumber(number) end
+    for at = #row.list + 1, HOURS do row.list[at] = 0 end
+  end
+  row.list[HOURS] = math.max(0, row.list[HOURS] + row.more)
+  row.more = 0
+  return row.list
+end
+
 local function group_value(row)
-  return string.format('%d:%d:%d:%d:%d:%s:', row.count, row.ever, row.first, row.last, row.hour,
-                       row.list and table.concat(row.list, ',') or row.hours) .. row.last_id
+  local before, number = string.match(row.hours, '^([%d,]*,)(%d+)$')
+  local hours
+  if before and not row.list then      -- most deaths are in the last hour: the others stay text
+    hours = before .. ms(math.max(0, number + row.more))
+  else
+    hours = table.concat(hours_of(row), ',')
+  end
+  return string.format('%d:%d:%d:%d:%d:%s:', row.count, row.ever, row.first, row.last, row.hour, hours) .. row.last_id
 end
 
 -- The row of a group, which the call changes and `write_groups` writes; nil when there is no such group.
@@ -42,7 +60,7 @@ local function group_row(s, key)
                  '^(%d+):(%d+):(%d+):(%d+):(%d+):([%d,]*):(.*)$')
   if not count then return nil end
   local row = {count = tonumber(count), ever = tonumber(ever), first = tonumber(first), last = tonumber(last),
-               hour = tonumber(hour), hours = hours, last_id = id, empty = count == '0'}
+               hour = tonumber(hour), hours = hours, more = 0, last_id = id, empty = count == '0'}
   s.groups[key] = row
   return row
 end
@@ -50,20 +68,12 @@ end
 -- Adds `by` deaths at the time `died`, if this is in the 24 hours of the row. Earlier hours leave the row.
 local function count_hour(row, died, by)
   local hour = math.floor(died / HOUR_MS)
-  local later, list = hour - row.hour, row.list
-  if not list and later == 0 then      -- the quick way first: most deaths are in the last of the hours
-    local before, number = string.match(row.hours, '^([%d,]*,)(%d+)$')
-    if before then
-      row.hours = before .. ms(math.max(0, number + by))
-      return
-    end
+  local later = hour - row.hour
+  if later == 0 then
+    row.more = row.more + by
+    return
   end
-  if not list then
-    list = {}
-    for number in string.gmatch(row.hours, '%d+') do list[#list + 1] = tonumber(number) end
-    for at = #list + 1, HOURS do list[at] = 0 end
-    row.list = list
-  end
+  local list = hours_of(row)
   if later > 0 then
     for at = 1, HOURS do list[at] = list[at + later] or 0 end
     row.hour, later = hour, 0
@@ -112,7 +122,7 @@ local function count_death(s, id, refs, topic, reason, died)
   end
   if not row then
     row = {count = 0, ever = 0, first = died, last = died, hour = math.floor(died / HOUR_MS), last_id = id,
-           hours = NO_DEATHS}
+           hours = NO_DEATHS, more = 0}
     s.groups = s.groups or {}
     s.groups[key] = row
   end
