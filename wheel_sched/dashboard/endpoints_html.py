@@ -16,6 +16,7 @@ from starlette.routing import Route
 from wheel_sched.dashboard.actions import ChangedMeanwhile, NotAllowed, allow, checked, execute, preview
 from wheel_sched.dashboard.addresses import base_of, here, is_local, path_of
 from wheel_sched.dashboard.context import Dashboard
+from wheel_sched.dashboard.live import LiveFragments
 from wheel_sched.dashboard.parts import Action, Arguments, NotFound, Page
 from wheel_sched.dashboard.requests import (
     NOBODY_LET_IN,
@@ -54,6 +55,7 @@ class HtmlEndpoints:
         self._dashboard = dashboard
         self._access = access
         self._live_updates = live
+        self._live_fragments = LiveFragments()
 
     def routes(self) -> list[Route]:
         pages = [page for part in self._dashboard.parts for page in part.pages]
@@ -137,7 +139,7 @@ class HtmlEndpoints:
         yield b"retry: 500\n\n"
         while time.monotonic() < ends_at_s and not ending.is_set() and not await request.is_disconnected():
             try:
-                fragment = bytes((await in_thread(page.show, self._dashboard, request)).body)
+                fragment = await in_thread(self._fragment, page, request)
             except (WheelSchedError, OSError) as error:
                 logger.warning("dashboard.live_failed: %s: %s", type(error).__name__, error)
                 fragment = await in_thread(self._live_error, request, error)
@@ -147,6 +149,11 @@ class HtmlEndpoints:
             else:
                 yield b": unchanged\n\n"
             await asyncio.sleep(LIVE_SECONDS)
+
+    def _fragment(self, page: Page, request: Request) -> bytes:
+        visitor: Visitor = request.state.visitor
+        key = base_of(request), here(request), visitor, request.state.signed_in
+        return self._live_fragments.get(key, lambda: bytes(page.show(self._dashboard, request).body))
 
     def _live_error(self, request: Request, error: Exception) -> bytes:
         values = {"status": int(status_of(error)), "phrase": status_of(error).phrase, "error": str(error)}
