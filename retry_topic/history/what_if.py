@@ -2,8 +2,8 @@
 
 Each policy meets the failures of a message in their recorded order, on a clock of its own. So a message fails as often
 as it did, and where it succeeded it succeeds, unless the policy has given it up before. When a message was given up and
-the policy would have gone on, it meets the last failure again until it gives up too. The present policies are applied in
-the same way, so both sides have the same faults, and the difference to the record shows how large these are.
+the policy would have gone on, it meets the last failure again until it gives up too. The present policies are applied
+in the same way, so both sides have the same faults, and the difference to the record shows how large these are.
 
 The functions are pure, and the same arguments give the same numbers.
 """
@@ -112,7 +112,7 @@ class WhatIf:
 
 @dataclass(slots=True)
 class _Fate:
-    """What a policy does with one message. `dead_ms`: the time from the first failure to giving up; None: not given up."""
+    """What a policy does with one message. `dead_ms` is the time from the first failure to giving up, if it does."""
 
     retries: int
     further: int = 0
