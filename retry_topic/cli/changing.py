@@ -6,27 +6,26 @@ most 500 messages in one step. An interrupted command has changed some messages 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, TypeVar
 
 import click
 
-from retry_topic.cli.filters import Filter, ListedMessage
-from retry_topic.cli.opening import opened_connection, secrets_of
-from retry_topic.cli.selecting import Selected, SelectedMessage, select, selecting_options
+from retry_topic.cli.filters import selecting_options
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
-from retry_topic.dead_letters import DeadLetterFilter, DeadLetters
-from retry_topic.dead_letters.dead_topic import check_secrets
+from retry_topic.management import changing
+from retry_topic.management.changing import LIVING, ChangedMessages, ChangePace, outcome_words
+from retry_topic.management.filters import Filter, ListedMessage
+from retry_topic.management.opening import opened_connection, secrets_of
+from retry_topic.management.selecting import Selected, check_choice, select
+from wheel_sched.cli.failing import as_usage
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, emit, note, say
 from wheel_sched.management.wording import amount, one_line, relative
-from wheel_sched.store import MAX_BATCH, DelayStore, Outcome, State
-from wheel_sched.store.core.call import Plan
-from wheel_sched.store.core.change import Alteration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,33 +35,6 @@ rate_option = click.option(
 spread_option = click.option(
     "--spread", "spread_ms", type=DURATION, metavar="DURATION", help="Spread their due times evenly over this time."
 )
-
-_LIVING: tuple[State, ...] = ("due", "held")
-_DELETE = {"due": "c", "held": "c", "leased": "c", "dead": "x"}  # verbs of change.lua: cancel, delete a dead letter
-
-
-@dataclass(frozen=True, slots=True)
-class ChangePace:
-    """How the new due times are spread: at a rate, over a time span, or (with neither) all at once."""
-
-    rate: float | None = None
-    spread_ms: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.rate is not None and self.spread_ms is not None:
-            raise click.UsageError("Give --rate or --spread, not both.")
-
-    def due_ms(self, start_ms: int, place: int, total: int) -> int:
-        """The due time (epoch ms) of message number `place`, from 0, of `total` messages."""
-        if self.rate is not None:
-            return start_ms + int(place * 1000 / self.rate)
-        return start_ms + (self.spread_ms or 0) * place // max(total, 1)
-
-    def per_second(self, total: int) -> float | None:
-        """The pace as messages a second; None for all at once."""
-        if self.spread_ms:
-            return max(total * 1000 / self.spread_ms, 1e-6)
-        return self.rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +63,11 @@ class ChangeRequest:
             NotDone: an id does not exist, or several messages have it; nothing was changed.
         """
         chosen = replace(self.chosen, parked=parked)
-        meant = select(connection, self.ids, chosen, self.everything, _LIVING)
-        if not len(meant) and (words := chosen.elsewhere(connection, _LIVING, dead)):
+        with as_usage():
+            check_choice(self.ids, chosen, self.everything)
+        meant = select(connection, self.ids, chosen, self.everything, LIVING)
+        note_stored_as(meant.stored_as)
+        if not len(meant) and (words := chosen.elsewhere(connection, LIVING, dead)):
             note(words)
         return meant
 
@@ -150,6 +125,12 @@ def change_options(command: F) -> F:
     return result
 
 
+def note_stored_as(stored_as: Mapping[str, str]) -> None:
+    """Say which messages the store has under another id than the one that was given."""
+    for item_id, stored in stored_as.items():
+        note(f"{item_id} is stored as {stored}")
+
+
 @click.command(name="run-now")
 @change_options
 @rate_option
@@ -166,22 +147,24 @@ def run_now(request: ChangeRequest, rate: float | None, spread_ms: int | None) -
     A filter selects messages that wait or are held; --dead or an id selects dead letters. Parked messages (they wait
     behind a failed message of their key) are selected only by id, and then lose their order.
     """
-    pace = ChangePace(rate, spread_ms)
+    with as_usage():
+        pace = ChangePace(rate, spread_ms)
     settings = settings_of(request.session)
     with opened_connection(settings) as connection:
         meant = request.select(connection, parked=False)
         secrets = secrets_of(settings)
-        check_secrets((entry.letter.state for entry in meant.samples if entry.found.state == "dead"), secrets)
-        counts = connection.store.counts()
-        now_ms = counts.now_us // 1000
-        if not request.agreed("make {} due now", meant, now_ms):
+        changing.check_replays(meant, secrets)
+        if not request.agreed("make {} due now", meant, connection.store.now_ms()):
             return 0
-        outcomes = _reschedule(connection, meant.living(), now_ms, pace)
-        outcomes += _replay(connection, [member.id for member in meant.dead()], pace, secrets)
-        paused = sum(member.topic in counts.paused for member in meant.living())
-    code = show_outcomes("due now", outcomes, request.as_json)
-    if paused:
-        note(f"{amount(paused, 'message')} stay held, because their topic is paused: `wheel-sched resume TOPIC`")
+        with Progress("changed") as progress:
+            changed = changing.run_now(connection, meant, pace, secrets=secrets, progress=progress)
+    if changed.guarded:
+        note(f"{amount(changed.guarded, 'message')} already replayed too often: `wheel-sched replay --max-replays N`")
+    code = show_changed("due now", changed, request.as_json)
+    if changed.paused:
+        note(
+            f"{amount(changed.paused, 'message')} stay held, because their topic is paused: `wheel-sched resume TOPIC`"
+        )
     return code
 
 
@@ -210,8 +193,9 @@ def reschedule(request: ChangeRequest, delay_ms: int | None, at_ms: int | None, 
         if not request.agreed("reschedule {}", meant, now_ms):
             return 0
         start_ms = now_ms + delay_ms if delay_ms is not None else at_ms or 0
-        outcomes = _reschedule(connection, meant.members, start_ms, ChangePace(None, spread_ms))
-    return show_outcomes("rescheduled", outcomes, request.as_json, due_ms=start_ms)
+        with Progress("changed") as progress:
+            changed = changing.reschedule(connection, meant, start_ms, ChangePace(None, spread_ms), progress=progress)
+    return show_changed("rescheduled", changed, request.as_json, due_ms=start_ms)
 
 
 @click.command()
@@ -231,90 +215,17 @@ def delete(request: ChangeRequest) -> int:
         meant = request.select(connection)
         if not request.agreed("delete {}", meant, connection.store.now_ms(), for_good=True):
             return 0
-        outcomes = alter(connection, meant.members, lambda member, _: Alteration(member.id, _DELETE[member.state]))
-    return show_outcomes("deleted", outcomes, request.as_json)
+        with Progress("changed") as progress:
+            changed = changing.delete(connection, meant, progress=progress)
+    return show_changed("deleted", changed, request.as_json)
 
 
-def alter(
-    connection: Connection, members: Sequence[SelectedMessage], alteration: Callable[[SelectedMessage, int], Alteration]
-) -> list[Outcome]:
-    """Change each message in `members` as `alteration(member, place)` says; `place` is the message's index in
-    `members`.
-
-    Returns one outcome for each message, but not in the order of `members`.
-    """
-    by_route: dict[str | None, list[Alteration]] = {}
-    for place, member in enumerate(members):
-        by_route.setdefault(member.route, []).append(alteration(member, place))
-    outcomes: list[Outcome] = []
-    with Progress("changed") as progress:
-        for route, alterations in by_route.items():
-            for at in range(0, len(alterations), MAX_BATCH):
-                outcomes += _performed(
-                    connection.store, connection.store.plans.change(alterations[at : at + MAX_BATCH], route=route)
-                )
-                progress(len(outcomes))
-    return outcomes
-
-
-def _performed(store: DelayStore, plan: Plan[list[Outcome]]) -> list[Outcome]:
-    """Perform a plan (a generator of calls on the store) that has one step, and return its outcomes.
-
-    `plans.change` makes such a plan. `DelayStore.reschedule` does not suffice: it gives all messages one due time.
-    """
-    answers = store.execute(next(plan))
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
-    try:
-        plan.send(answers)
-    except StopIteration as end:
-        outcomes: list[Outcome] = end.value
-        return outcomes
-    raise AssertionError("a change is one step")
-
-
-_WORDS = {
-    Outcome.IN_FLIGHT: "in flight: their attempt runs now",
-    Outcome.ABSENT: "gone meanwhile",
-    Outcome.WRONG_STATE: "in another state meanwhile",
-    Outcome.OTHER_VERSION: "changed meanwhile",
-    Outcome.CANCELLED: "in flight: will not be tried again after this attempt",
-}
-
-
-def show_outcomes(done: str, outcomes: Sequence[Outcome], as_json: bool, **extra: Any) -> int:
-    """Show how many messages were changed. Returns the exit code: 0 when all were changed, else 1.
-
-    For the exit code, a message in flight that is not tried again after its present attempt counts as changed.
-    """
-    counts = {outcome: outcomes.count(outcome) for outcome in Outcome if outcome in outcomes}
-    changed = counts.pop(Outcome.DONE, 0)
+def show_changed(done: str, changed: ChangedMessages, as_json: bool, **extra: Any) -> int:
+    """Show how many messages were changed. Returns the exit code: 0 when all were changed, else 1."""
     if as_json:
-        emit({"done": changed, **{outcome.name.lower(): count for outcome, count in counts.items()}, **extra})
+        emit({**changed.as_dict(), **extra})
     else:
-        say(f"{amount(changed, 'message')} {done}")
-        for outcome, count in counts.items():
-            say(f"{amount(count, 'message')} {_WORDS.get(outcome, outcome.name.lower())}")
-    return 0 if set(counts) <= {Outcome.CANCELLED} else 1
-
-
-def _reschedule(
-    connection: Connection, members: Sequence[SelectedMessage], start_ms: int, pace: ChangePace
-) -> list[Outcome]:
-    total = len(members)
-    return alter(
-        connection, members, lambda member, place: Alteration(member.id, "r", pace.due_ms(start_ms, place, total))
-    )
-
-
-def _replay(connection: Connection, ids: Sequence[str], pace: ChangePace, secrets: Sequence[bytes]) -> list[Outcome]:
-    if not ids:
-        return []
-    done = DeadLetters(connection, secrets=secrets).replay(
-        DeadLetterFilter(ids=frozenset(ids)), rate=pace.per_second(len(ids))
-    )
-    left = len(ids) - done.replayed
-    if done.guarded:
-        note(f"{amount(done.guarded, 'message')} already replayed too often: `wheel-sched replay --max-replays N`")
-    return [Outcome.DONE] * done.replayed + [Outcome.WRONG_STATE] * left
+        say(f"{amount(changed.done, 'message')} {done}")
+        for outcome, count in changed.others.items():
+            say(f"{amount(count, 'message')} {outcome_words(outcome)}")
+    return 0 if changed.complete else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from retry_topic.cli.settings import RetrySettings
+from retry_topic.management.settings import RetrySettings
 from wheel_sched.extensions import Extension, Lazy
 
 EXTENSION = Extension(
@@ -35,10 +35,10 @@ EXTENSION = Extension(
     ),
     settings=RetrySettings,
     dispatchers=("`wheel-sched serve GROUP`",),
-    dispatcher_of="retry_topic.cli.untaken:service_for",
-    server_checks=("retry_topic.cli.checks:hand_over",),
-    namespace_checks=("retry_topic.cli.checks:retries",),
-    stats=("retry_topic.cli.checks:retries_in_stats",),
+    dispatcher_of="retry_topic.management.untaken:service_for",
+    server_checks=("retry_topic.management.checks:hand_over",),
+    namespace_checks=("retry_topic.management.checks:retries",),
+    stats=("retry_topic.management.checks:retries_in_stats",),
     packages={
         "airportsdata": "demo",
         "confluent_kafka": "kafka",

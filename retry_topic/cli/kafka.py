@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retry_topic.cli.group_topics import topics_options
-from retry_topic.cli.opening import kafka_broker, secrets_of
 from retry_topic.cli.replay import max_replays_option, show_guarded
 from retry_topic.cli.settings import settings_of
 from retry_topic.dead_letters.dead_topic import LetterToMessage, TopicReplay
+from retry_topic.management.opening import kafka_broker, secrets_of
 from retry_topic.message import Message
 from retry_topic.message.topic_names import GroupTopics, intake_group_of
 from wheel_sched.cli.failing import FAILED, OK
@@ -312,7 +312,7 @@ def doctor(session: Session, groups: tuple[str, ...], lease_ms: int, topics: Gro
     from wheel_sched.cli.doctor import say_finding
 
     with _opened(session) as broker:
-        from retry_topic.cli.kafka_checks import CheckedGroups, findings
+        from retry_topic.management.kafka_checks import CheckedGroups, findings
 
         checked = CheckedGroups(_owned(topics, groups), settings_of(session), _shards(settings_of(session)), lease_ms)
         found = list(findings(broker, checked))

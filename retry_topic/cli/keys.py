@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
-from retry_topic.cli.opening import opened_connection
 from retry_topic.cli.settings import settings_of
-from retry_topic.connection import Connection
+from retry_topic.management.opening import opened_connection
+from retry_topic.management.ordering_keys import locked_keys, release_keys
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
 from wheel_sched.cli.output import emit, note, say, table
-from wheel_sched.errors import NotDone
 from wheel_sched.management.wording import amount, one_line, relative
-from wheel_sched.store import Outcome
-from wheel_sched.store.ordering import ClosedKey, OrderedKeys, ref_of
 
 _SHOWN = 100
 
@@ -39,8 +34,7 @@ def list_keys(session: Session, limit: int, as_json: bool) -> None:
       wheel-sched keys list --json | jq -r .lock
     """
     with opened_connection(settings_of(session)) as connection:
-        found = sorted(OrderedKeys(connection.store).closed(), key=lambda key: (key.since_ms, key.lock))
-        rows = [_as_dict(connection, key) for key in found[:limit]]
+        rows, total = locked_keys(connection, limit)
         now_ms = connection.store.now_ms()
     if as_json:
         for row in rows:
@@ -61,22 +55,8 @@ def list_keys(session: Session, limit: int, as_json: bool) -> None:
         for row in rows
     ]
     table(("locked", "key", "parked", "head", "head is", "lock"), lines, right=(2,))
-    if len(found) > limit:
-        note(f"the first {limit} of {len(found):,} are shown; --limit N shows more")
-
-
-def _as_dict(connection: Connection, key: ClosedKey) -> dict[str, Any]:
-    """A locked key as plain data, with the state of its head: the failed message for which the key waits."""
-    ids = [item_id for item_id in connection.store.find(ref_of(key.lock)) if item_id.startswith(f"{key.head}.")]
-    items = [item for item in connection.store.get(ids, anywhere=True) if item is not None and item.state != "dead"]
-    return {
-        "lock": key.lock,
-        "key": key.label,
-        "since_ms": key.since_ms,
-        "head": items[0].id if items else key.head,
-        "head_state": {"due": "waiting", "leased": "in flight"}.get(items[0].state, "held") if items else "out",
-        "parked": key.parked,
-    }
+    if total > limit:
+        note(f"the first {limit} of {total:,} are shown; --limit N shows more")
 
 
 @keys.command()
@@ -95,9 +75,6 @@ def release(session: Session, locks: tuple[str, ...], yes: bool, as_json: bool) 
     """
     with opened_connection(settings_of(session)) as connection:
         confirm(f"Release {amount(len(locks), 'key')}, although the heads were not handled?", yes)
-        outcomes = OrderedKeys(connection.store).pass_by_hand(locks)
-    released = outcomes.count(Outcome.DONE)
-    if not released:
-        raise NotDone("no such key is locked: nothing was changed; see `wheel-sched keys list`")
+        released = release_keys(connection, locks)
     emit({"done": released}) if as_json else say(f"{amount(released, 'key')} released")
     return 0 if released == len(locks) else 1

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import replace
-from typing import Any
 
 import click
 
-from retry_topic.cli.filters import Filter, ListedMessage, filter_options
-from retry_topic.cli.opening import opened_connection
+from retry_topic.cli.filters import filter_options
 from retry_topic.cli.settings import settings_of
-from retry_topic.cli.untaken import untaken_lines
 from retry_topic.connection import Connection
-from retry_topic.dead_letters import DeadLetterInfo, DeadLetters
+from retry_topic.management.filters import Filter, ListedMessage
+from retry_topic.management.listing import dead_groups, error_of, group_as_dict, payload_as_dict, preview
+from retry_topic.management.opening import opened_connection
+from retry_topic.management.untaken import untaken_lines
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, note, table
 from wheel_sched.management.wording import amount, instant, one_line, relative
@@ -77,10 +76,10 @@ def _entries(connection: Connection, chosen: Filter, now_ms: int, payload: bool,
             more = True
             break
         if as_json:
-            emit({**entry.as_dict(), **(_payload(entry) if payload else {})})
+            emit({**entry.as_dict(), **(payload_as_dict(entry) if payload else {})})
         else:
             row = _parked_row(entry, now_ms) if chosen.parked else _row(entry, now_ms, len(states) > 1)
-            rows.append((*row, _preview(entry)) if payload else row)
+            rows.append((*row, preview(entry, _PREVIEW)) if payload else row)
     if as_json:
         return
     head: tuple[str, ...] = ("died" if states == ("dead",) else "due", "at", "attempt", "topic", "id", "error")
@@ -90,40 +89,11 @@ def _entries(connection: Connection, chosen: Filter, now_ms: int, payload: bool,
         table((*(("state",) if len(states) > 1 else ()), *head, *(("payload",) if payload else ())), rows)
     else:
         what = "parked" if chosen.parked else " or ".join(states)
-        note(f"nothing is {what}" + (" that matches" if chosen.narrow and not _only_state(chosen) else ""))
+        note(f"nothing is {what}" + (" that matches" if chosen.narrow and not chosen.only_states else ""))
         if chosen.narrow and (words := chosen.elsewhere(connection, states)):
             note(words)
     if more and chosen.limit is None:
         note(f"the first {limit} are shown; --limit N shows more")
-
-
-def _only_state(chosen: Filter) -> bool:
-    return not replace(chosen, states=()).narrow
-
-
-def _payload(entry: ListedMessage) -> dict[str, Any]:
-    """The payload for scripts: in the field `payload` when it is text, else in the field `payload_base64`.
-
-    The other field is None. When the store holds only a reference to the payload, both fields are None, and the field
-    `reference` names the record that holds the payload.
-    """
-    message = entry.letter.message
-    value = entry.found.body if message is None else message.value
-    if message is not None and message.reference is not None:
-        return {"payload": None, "payload_base64": None, "reference": str(message.reference)}
-    try:
-        return {"payload": value.decode(), "payload_base64": None}
-    except UnicodeDecodeError:
-        return {"payload": None, "payload_base64": base64.b64encode(value).decode()}
-
-
-def _preview(entry: ListedMessage) -> str:
-    """The beginning of the payload, for people."""
-    message = entry.letter.message
-    value = entry.found.body if message is None else message.value
-    if message is not None and message.reference is not None:
-        return f"in the record {message.reference}"
-    return one_line(value[: 4 * _PREVIEW].decode("utf-8", "backslashreplace"), _PREVIEW)
 
 
 def _parked_row(entry: ListedMessage, now_ms: int) -> tuple[str, ...]:
@@ -148,28 +118,13 @@ def _row(entry: ListedMessage, now_ms: int, with_state: bool) -> tuple[str, ...]
 
 
 def _groups(connection: Connection, chosen: Filter, now_ms: int, as_json: bool) -> None:
-    groups = [
-        group
-        for group in DeadLetters(connection).groups(chosen.selection())
-        if group.fingerprint.startswith(chosen.fingerprint or "")
-    ][: chosen.limit]
+    groups = dead_groups(connection, chosen)
     if as_json:
         for group in groups:
-            emit(
-                {
-                    "topic": group.topic,
-                    "fingerprint": group.fingerprint,
-                    "count": group.count,
-                    "first_ms": group.first_ms,
-                    "last_ms": group.last_ms,
-                    "error_class": group.sample.state.error_class,
-                    "error_message": group.sample.state.error_message,
-                    "sample": group.sample.id,
-                }
-            )
+            emit(group_as_dict(group))
         return
     if not groups:
-        note("no dead letters" + (" that match" if chosen.narrow and not _only_state(chosen) else ""))
+        note("no dead letters" + (" that match" if chosen.narrow and not chosen.only_states else ""))
         return
     rows = [
         (
@@ -179,13 +134,9 @@ def _groups(connection: Connection, chosen: Filter, now_ms: int, as_json: bool) 
             relative(group.first_ms, now_ms),
             relative(group.last_ms, now_ms),
             group.sample.id,
-            one_line(_error(group.sample), 70),
+            one_line(error_of(group.sample), 70),
         )
         for group in groups
     ]
     table(("count", "fingerprint", "topic", "first", "last", "sample", "error"), rows, right=(0,))
     note(f"{amount(sum(group.count for group in groups), 'dead letter')}; `wheel-sched show ID` shows one")
-
-
-def _error(letter: DeadLetterInfo) -> str:
-    return ": ".join(filter(None, (letter.state.error_class, letter.state.error_message))) or letter.reason

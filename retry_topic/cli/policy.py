@@ -7,12 +7,10 @@ import time
 
 import click
 
-from retry_topic.cli.opening import opened_connection, policies_of
 from retry_topic.cli.settings import settings_of
-from retry_topic.policy import DeadDecision, Failure, RetryPolicy, decide, explain, format_duration, plot, simulate
-from retry_topic.policy.dumping import dump_policies
-from retry_topic.policy.flow import describe
-from retry_topic.policy.model import PolicySet
+from retry_topic.management.opening import opened_connection
+from retry_topic.management.policies import chosen_policy, described_policy
+from retry_topic.policy import DeadDecision, Failure, RetryPolicy, decide, explain, plot, simulate
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, say, table
@@ -31,8 +29,7 @@ def policy() -> None:
 
 
 def _chosen(session: Session, file: str, topic: str | None) -> RetryPolicy:
-    policies = policies_of(settings_of(session), None if file == "default" and settings_of(session).policies else file)
-    return policies.default if topic is None else policies.for_topic(topic)
+    return chosen_policy(settings_of(session), None if file == "default" else file, topic)
 
 
 @policy.command(name="simulate")
@@ -149,12 +146,15 @@ def explain_policy(
       wheel-sched policy explain --id 3f2a9c.2
     """
     if message_id is not None:
-        from retry_topic.cli.selecting import find_messages
-        from retry_topic.cli.show import why_due
+        from retry_topic.cli.changing import note_stored_as
+        from retry_topic.management.explaining import why_due
+        from retry_topic.management.selecting import find_messages
 
         with opened_connection(settings_of(session)) as connection:
-            (entry,) = find_messages(connection, [message_id])
+            found = find_messages(connection, [message_id])
             flows = RateLimits(connection.store).flows()
+        note_stored_as(found.stored_as)
+        (entry,) = found.messages
         why = why_due(entry, flows=flows)
         emit({"id": entry.id, "due_ms": entry.at_ms, "why": why}) if as_json else say(why)
         return
@@ -189,24 +189,13 @@ def explain_policy(
 
 
 def _describe(chosen: RetryPolicy, as_json: bool) -> None:
-    """Describe the settings and rules of a policy in words."""
-    attempts = "any number of" if chosen.max_attempts is None else str(chosen.max_attempts)
-    age = "for ever" if chosen.max_age_ms is None else format_duration(chosen.max_age_ms)
-    lines = [
-        f"policy {chosen.ident}: a failed message is delivered {attempts} times in all, within {age}, then it is dead",
-        f"a wait that a handler or Retry-After asks for is granted up to {format_duration(chosen.retry_after_max_ms)}",
-    ]
-    lines += describe(chosen.rate, chosen.burst, chosen.spread_ms, chosen.budget, chosen.breaker)
-    for number, rule in enumerate(chosen.rules, 1):
-        name = f" ({rule.name})" if rule.name else ""
-        what = "dead at once" if rule.dead else "its own delay or caps"
-        patterns = ", ".join(map(str, (*rule.errors, *rule.statuses)))
-        lines.append(f"rule {number}{name}: {patterns}: {what}")
+    """Show the settings and rules of a policy in words."""
+    described = described_policy(chosen)
     if as_json:
-        emit({"policy": chosen.ident, "text": lines, "toml": dump_policies(PolicySet(chosen))})
+        emit(described.as_dict())
         return
-    for line in lines:
+    for line in described.lines:
         say(one_line(line))
     say()
-    for line in dump_policies(PolicySet(chosen)).rstrip().split("\n"):  # TOML: no text of the file breaks a line
+    for line in described.toml.rstrip().split("\n"):  # TOML: no text of the file breaks a line
         say(line)

@@ -10,9 +10,9 @@ from typing import BinaryIO
 
 import click
 
-from retry_topic.cli.opening import opened_connection
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
+from retry_topic.management.opening import opened_connection
 from retry_topic.message import Headers
 from wheel_sched.cli.failing import drop_output
 from wheel_sched.cli.instants import DURATION, INSTANT

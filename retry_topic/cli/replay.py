@@ -5,23 +5,19 @@ A loop guard counts the replays of each message, and refuses to replay it more o
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
-from dataclasses import replace
-
 import click
 
-from retry_topic.cli.changing import ChangePace, ChangeRequest, change_options, rate_option, spread_option
-from retry_topic.cli.filters import Filter, entry_of
-from retry_topic.cli.opening import opened_connection, secrets_of
-from retry_topic.cli.selecting import find_messages
+from retry_topic.cli.changing import ChangeRequest, change_options, note_stored_as, rate_option, spread_option
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
-from retry_topic.dead_letters import DeadLetterFilter, DeadLetters, Replayed
-from retry_topic.dead_letters.dead_topic import check_secrets
+from retry_topic.dead_letters import Replayed
 from retry_topic.dead_letters.loop_guard import MAX_REPLAYS
+from retry_topic.management.changing import ChangePace
+from retry_topic.management.opening import opened_connection, secrets_of
+from retry_topic.management.replaying import PlannedReplay, check_replay_choice, plan_replay
+from wheel_sched.cli.failing import as_usage
 from wheel_sched.cli.options import confirm
 from wheel_sched.cli.output import Progress, emit, note, say
-from wheel_sched.errors import NotDone
 from wheel_sched.management.wording import amount, instant, one_line
 
 max_replays_option = click.option(
@@ -50,88 +46,37 @@ def replay(
       wheel-sched replay --topic orders --since 2h --rate 50 --yes
       wheel-sched replay 3f2a9c.8 --to orders.repaired --yes
     """
-    pace = ChangePace(rate, spread_ms)
-    ids, chosen = request.ids, request.chosen
-    if chosen.states not in ((), ("dead",)):
-        raise click.UsageError("Only dead letters can be replayed; for others see `wheel-sched run-now`.")
-    if ids and (chosen.narrow or request.everything):
-        raise click.UsageError("Give ids, or a filter, not both.")
-    if not ids and not chosen.narrow and not request.everything:
-        raise click.UsageError("Which dead letters? Give ids, a filter (--topic, --error, ...) or --all.")
+    with as_usage():
+        pace = ChangePace(rate, spread_ms)
+        check_replay_choice(request.ids, request.chosen, request.everything)
     settings = settings_of(request.session)
     with opened_connection(settings) as connection:
-        if target is not None and target not in connection.broker.topics():
-            raise NotDone(f"there is no topic {target!r}: nothing was replayed; see `wheel-sched topics`")
-        secrets = secrets_of(settings)
-        letters = DeadLetters(connection, secrets=secrets)
-        if ids:
-            ids = tuple(entry.id for entry in find_messages(connection, ids, "nothing was replayed"))
-        selection = DeadLetterFilter(ids=frozenset(ids)) if ids else _selection(connection, chosen)
-        plan = letters.replay(selection, dry_run=True, limit=chosen.limit, max_replays=max_replays, target=target)
-        if plan.matched < len(ids):
-            _refuse_living(ids, {letter.id for letter in letters.select(selection)})
-        if not ids and not plan.matched and (words := replace(chosen, states=()).elsewhere(connection, ("dead",))):
-            note(words)
-        check_secrets((letter.state for letter in plan.samples), secrets)
+        planned = plan_replay(
+            connection,
+            request.ids,
+            request.chosen,
+            request.everything,
+            target=target,
+            max_replays=max_replays,
+            secrets=lambda: secrets_of(settings),
+        )
+        note_stored_as(planned.stored_as)
+        if planned.advice:
+            note(planned.advice)
+        planned.check_secrets()
         if request.dry_run:
-            _show_plan(connection, plan, pace, request.as_json)
+            _show_plan(connection, planned, pace, request.as_json)
             return 0
-        if plan.replayed:
-            confirm(f"Replay {amount(plan.replayed, 'dead letter')}?", request.yes)
+        if planned.plan.replayed:
+            confirm(f"Replay {amount(planned.plan.replayed, 'dead letter')}?", request.yes)
         with Progress("replayed") as progress:
-            done = letters.replay(
-                selection,
-                rate=pace.per_second(plan.replayed),
-                limit=chosen.limit,
-                target=target,
-                max_replays=max_replays,
-                progress=progress,
-            )
+            done = planned.run(pace, progress)
     _show(done, request.as_json)
     return 0 if done.replayed == done.matched else 1
 
 
-def _refuse_living(ids: Sequence[str], dead: Set[str]) -> None:
-    """Raise an error if some of these ids are not dead letters.
-
-    Raises:
-        NotDone: some are not; nothing was replayed.
-    """
-    others = [item_id for item_id in ids if item_id not in dead]
-    if others:
-        named = ", ".join(others[:5]) + (f" and {len(others) - 5:,} more" if len(others) > 5 else "")
-        raise NotDone(
-            f"{named} {'is no dead letter' if len(others) == 1 else 'are no dead letters'}: nothing was replayed; "
-            "see `wheel-sched list --dead`"
-        )
-
-
-def _selection(connection: Connection, chosen: Filter) -> DeadLetterFilter:
-    """The filter as a `DeadLetterFilter`, with the whole fingerprint instead of its beginning.
-
-    Raises:
-        NotDone: several errors have fingerprints with this beginning.
-    """
-    if chosen.fingerprint is None:
-        return chosen.selection()
-    groups = DeadLetters(connection).groups(chosen.selection())
-    meant = {group.fingerprint for group in groups if group.fingerprint.startswith(chosen.fingerprint)}
-    if len(meant) > 1:
-        raise NotDone(
-            f"{chosen.fingerprint} begins {len(meant)} fingerprints ({', '.join(sorted(meant)[:5])}): nothing "
-            "was replayed; give more of it"
-        )
-    return chosen.selection(next(iter(meant), chosen.fingerprint))
-
-
-def _show_plan(connection: Connection, plan: Replayed, pace: ChangePace, as_json: bool) -> None:
-    samples = [
-        entry_of(found)
-        for found in connection.store.get([letter.id for letter in plan.samples], anywhere=True)
-        if found is not None
-    ]
-    rate = pace.per_second(plan.replayed)
-    seconds = plan.replayed / rate if rate else 0.0
+def _show_plan(connection: Connection, planned: PlannedReplay, pace: ChangePace, as_json: bool) -> None:
+    plan, samples, seconds = planned.plan, planned.samples(connection), planned.seconds(pace)
     if as_json:
         emit(
             {

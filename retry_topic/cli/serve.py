@@ -20,9 +20,9 @@ from types import FrameType
 import click
 
 from retry_topic.cli.group_topics import topics_options
-from retry_topic.cli.opening import kafka_broker, opened_connection, policies_of, secrets_of
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
+from retry_topic.management.opening import kafka_broker, opened_connection, policies_of, secrets_of
 from retry_topic.message.topic_names import GroupTopics
 from retry_topic.service import RetryService, ServiceConfig
 from wheel_sched.cli.failing import INTERRUPTED, OK

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import sys
-from collections.abc import Sequence
-from typing import Any
 
 import click
 
+from retry_topic.cli.changing import note_stored_as
 from retry_topic.cli.failures import failure_lines
-from retry_topic.cli.filters import ListedMessage
-from retry_topic.cli.opening import opened_connection
-from retry_topic.cli.selecting import find_messages
 from retry_topic.cli.settings import settings_of
+from retry_topic.management.explaining import explain, payload_bytes
+from retry_topic.management.filters import ListedMessage
+from retry_topic.management.opening import opened_connection
 from retry_topic.message.headers import HEADER_NAMES
-from retry_topic.policy import format_duration
-from retry_topic.release.flow import flow_of
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, paint, say
-from wheel_sched.management.wording import instant, one_line, when
-from wheel_sched.store.rate_limits import Flow, RateLimits
+from wheel_sched.management.wording import one_line, when
 
 _PREVIEW = 300  # characters of the payload
 
@@ -45,104 +40,20 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
       wheel-sched show 3f2a9c.2 --value > payload.json
     """
     with opened_connection(settings_of(session)) as connection:
-        (entry,) = find_messages(connection, [message_id])
-        counts = connection.store.counts()
-        flows = RateLimits(connection.store).flows()
-    message = entry.letter.message
+        found = explain(connection, message_id)
+    note_stored_as(found.stored_as)
     if raw:
-        payload = entry.found.body if message is None else message.value
+        payload = payload_bytes(found.entry)
         if sys.stdout.isatty():  # files and pipes get the raw bytes; a terminal would obey control characters
             for line in payload.decode("utf-8", "backslashreplace").split("\n"):
                 say(line)
         else:
             sys.stdout.buffer.write(payload)
         return
-    why = why_due(entry, entry.found.topic in counts.paused, flows)
     if as_json:
-        emit({**entry.as_dict(), "why": why, **_details(entry)})
+        emit(found.as_dict())
     else:
-        _show(entry, why, counts.now_us // 1000)
-
-
-def why_due(entry: ListedMessage, paused: bool = False, flows: Sequence[Flow] = ()) -> str:
-    """The reason for the state and the due time of a message, in words."""
-    found, state = entry.found, entry.letter.state
-    if entry.parked:
-        return f"parked at {instant(found.score_ms)} behind a failed message of its key; see `wheel-sched keys list`"
-    if found.state == "dead":
-        return f"given up: {found.reason or 'no reason is on record'}"
-    if found.state == "held":
-        due = f"; its due time stays {instant(found.score_ms)}" if found.score_ms else ""
-        reason = "its topic is paused" if found.reason == "paused" else found.reason
-        return f"held: {reason}{due}"
-    at_ms = entry.at_ms or 0
-    if state.attempt == 0 or state.due_ms is None:
-        text = "published for then; it has not failed" if not state.replays else "replayed from the dead"
-    elif at_ms > state.due_ms and (held_back := _held_back(entry, flows)):
-        planned = f"policy {state.policy or 'unknown'} had said {instant(state.due_ms)}"
-        text = f"{planned}; flow control holds it back: {held_back}"
-    elif at_ms != state.due_ms:
-        text = f"rescheduled by hand; policy {state.policy or 'unknown'} had said {instant(state.due_ms)}"
-    else:
-        delay = format_duration(state.delay_ms or 0)
-        decided = instant(state.due_ms - (state.delay_ms or 0))
-        error = state.error_class or "a failure"
-        text = f"attempt {state.attempt} failed with {error}; at {decided} policy {state.policy} said: wait {delay}"
-        if state.retry_after_ms is not None:
-            text += f" (the handler asked for a wait of {format_duration(state.retry_after_ms)})"
-    if found.state == "leased":
-        return f"{text}; it was claimed and is being delivered, under a lease until {instant(found.score_ms)}"
-    return text + ("; its topic is paused" if paused else "")
-
-
-def _held_back(entry: ListedMessage, flows: Sequence[Flow]) -> str:
-    """Why flow control holds the message's topic back; "" when it does not."""
-    name = flow_of(entry.letter.state.consumer_group or "", entry.found.topic)
-    clauses = []
-    for flow in flows:
-        numbers = flow.numbers
-        if flow.topic != name:
-            continue
-        if flow.destination is None:
-            reasons = [reason for reason in ("rate", "budget") if numbers.get(reason)]
-            if reasons:
-                every = format_duration(-(-numbers.get("interval", 0) // 1000))
-                clauses.append(f"{' and '.join(reasons)} of {name}: one every {every}")
-        elif flow.state in ("o", "h"):
-            who = f"destination {flow.destination}" if flow.destination else name
-            until = (
-                f"open until {instant(numbers.get('until', 0))}" if flow.state == "o" else "half open, one probe is out"
-            )
-            clauses.append(f"the circuit of {who} is {until}")
-    return "; ".join(clauses)
-
-
-def _details(entry: ListedMessage) -> dict[str, Any]:
-    """The fields that `show --json` adds to those of `list --json`."""
-    state, message, found = entry.letter.state, entry.letter.message, entry.found
-    known = entry.letter.failed_attempts
-    return {
-        "version": found.version,
-        "refs": list(found.refs),
-        "first_failed_ms": state.first_failed_ms,
-        "last_failed_ms": state.last_failed_ms,
-        "delay_ms": state.delay_ms,
-        "target": None if message is None else message.topic,
-        "origin": {
-            "topic": state.original_topic,
-            "partition": state.original_partition,
-            "offset": state.original_offset,
-            "timestamp_ms": state.original_timestamp_ms,
-        },
-        "headers": []
-        if message is None
-        else [[name, value.decode("utf-8", "backslashreplace")] for name, value in message.headers],
-        "failed_attempts": [one.as_dict() | {"at": instant(one.at_ms)} for one in known.attempts],
-        "failed_attempts_dropped": known.dropped,
-        "traceback": entry.letter.traceback,
-        "reference": None if message is None or message.reference is None else str(message.reference),
-        "value_base64": base64.b64encode(found.body if message is None else message.value).decode(),
-    }
+        _show(found.entry, found.why, found.now_ms)
 
 
 def _show(entry: ListedMessage, why: str, now_ms: int) -> None:

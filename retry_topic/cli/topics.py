@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 import click
 
-from retry_topic.cli.opening import opened_connection
 from retry_topic.cli.settings import settings_of
-from retry_topic.connection import Connection
+from retry_topic.management.opening import opened_connection
+from retry_topic.management.topics import listed_topics, pause_topic, resume_topic
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, note, say, table
-from wheel_sched.errors import NotDone
 from wheel_sched.management.wording import amount, relative
 from wheel_sched.store.core.items import STATES
 
-_NAMED = 10  # topics in an error
+force_option = click.option("--force", is_flag=True, help="Also accept a topic that does not exist.")
 
 
 @click.command()
@@ -31,55 +28,20 @@ def topics(session: Session, as_json: bool) -> None:
       wheel-sched topics --json | jq 'select(.dead > 0)'
     """
     with opened_connection(settings_of(session)) as connection:
-        records = connection.broker.topics()
-        counts = connection.store.counts()
-    now_ms = counts.now_us // 1000
+        found, now_ms = listed_topics(connection)
+    if as_json:
+        for one in found:
+            emit(one.as_dict())
+        return
     rows = []
-    for topic in sorted({*records, *counts.topics}):
-        here = {state: counts.now.get((state, topic), 0) for state in STATES}
-        since_ms = counts.paused.get(topic)
-        if as_json:
-            emit({"topic": topic, "records": records.get(topic), **here, "paused_since_ms": since_ms})
-            continue
-        number = f"{records[topic]:,}" if topic in records else "-"
-        paused = f"paused {relative(since_ms, now_ms)}" if since_ms is not None else ""
-        rows.append((topic or "(none)", number, *(f"{here[state]:,}" for state in STATES), paused))
+    for one in found:
+        number = "-" if one.records is None else f"{one.records:,}"
+        paused = "" if one.paused_since_ms is None else f"paused {relative(one.paused_since_ms, now_ms)}"
+        rows.append((one.topic or "(none)", number, *(f"{one.messages[state]:,}" for state in STATES), paused))
     if rows:
         table(("topic", "records", *STATES, ""), rows, right=(1, 2, 3, 4, 5))
-    elif not as_json:
+    else:
         note("no topics yet; `wheel-sched publish TOPIC VALUE --create` makes one")
-
-
-force_option = click.option("--force", is_flag=True, help="Also accept a topic that does not exist.")
-
-
-def unknown_topic(connection: Connection, topic: str) -> str | None:
-    """A sentence about a topic that neither the broker nor the store knows; None for a known topic.
-
-    An unknown topic is mostly a typing mistake, so the sentence names similar and known topics.
-    """
-    counts = connection.store.counts()
-    known = {*counts.topics, *counts.paused} - {""}
-    if topic in known:
-        return None
-    known |= {*connection.broker.topics()}
-    if topic in known:
-        return None
-    close = get_close_matches(topic, known, 1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    names = sorted(known)
-    some = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
-    return f"there is no topic {topic!r}: nothing was done; {hint}known: {some or 'none'}"
-
-
-def known_topic(connection: Connection, topic: str) -> None:
-    """Raise an error for an unknown topic.
-
-    Raises:
-        NotDone: the topic is unknown; nothing was changed.
-    """
-    if (words := unknown_topic(connection, topic)) is not None:
-        raise NotDone(f"{words}; --force accepts it")
 
 
 @click.command()
@@ -95,9 +57,7 @@ def pause(session: Session, topic: str, force: bool, as_json: bool) -> None:
       wheel-sched pause orders
     """
     with opened_connection(settings_of(session)) as connection:
-        if not force:
-            known_topic(connection, topic)
-        moved = connection.store.pause(topic)
+        moved = pause_topic(connection, topic, force=force)
     if as_json:
         emit({"topic": topic, "held": moved})
     else:
@@ -125,14 +85,11 @@ def resume(session: Session, topic: str, spread_ms: int, force: bool, as_json: b
       wheel-sched resume orders --spread 5m
     """
     with opened_connection(settings_of(session)) as connection:
-        if not force:
-            known_topic(connection, topic)
-        was_paused = topic in connection.store.counts().paused
-        moved = connection.store.resume(topic, spread_ms=spread_ms)
+        done = resume_topic(connection, topic, spread_ms=spread_ms, force=force)
     if as_json:
-        emit({"topic": topic, "was_paused": was_paused, "released": moved})
-    elif was_paused or moved:
-        say(f"{topic} is resumed; {amount(moved, 'message')} wait again")
+        emit({"topic": topic, "was_paused": done.was_paused, "released": done.released})
+    elif done.changed:
+        say(f"{topic} is resumed; {amount(done.released, 'message')} wait again")
     else:
         note(f"{topic} was not paused; nothing was changed")
-    return 0 if was_paused or moved else 1
+    return 0 if done.changed else 1

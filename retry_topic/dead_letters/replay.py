@@ -13,6 +13,7 @@ from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import RetryState, sign, write
 from wheel_sched.errors import Rejected
 from wheel_sched.store import DelayStore, Item, Outcome
+from wheel_sched.store.core.change import Alteration
 
 _SAMPLES = 5
 
@@ -92,7 +93,7 @@ class LetterReplay:
 
     def _replay(self, letters: Sequence[DeadLetterInfo]) -> None:
         done = self.done
-        moves: list[tuple[str, int, Item | None]] = []
+        moves: list[Alteration] = []
         counts: list[tuple[str, int]] = []
         known = replay_counts(self.store, [letter.root for letter in letters])
         for letter, replays in zip(letters, known, strict=True):
@@ -103,14 +104,15 @@ class LetterReplay:
                 done.guarded += 1
                 continue
             due_ms = self.due_ms(letter, done.replayed + len(moves))
-            moves.append((letter.id, due_ms, self._item(letter, letter.message, replays + 1)))
+            item = self._item(letter, letter.message, replays + 1)
+            moves.append(Alteration(letter.id, "q", due_ms, letter.version, item))
             counts.append((letter.root, replays + 1))
             done.last_due_ms = max(due_ms, done.last_due_ms or 0)
         if self.dry_run:
             done.replayed += len(moves)
         elif moves:
             count_replays(self.store, counts, self.now_ms)
-            done.replayed += self.store.requeue(moves).count(Outcome.DONE)
+            done.replayed += self.store.run(self.store.plans.change(moves)).count(Outcome.DONE)
 
     def _item(self, letter: DeadLetterInfo, message: Message, replays: int) -> Item:
         """The item that replaces a letter in the store. Raises `Rejected` if `edit` returns no message."""

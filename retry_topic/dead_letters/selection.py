@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from retry_topic.message import Message
@@ -29,6 +29,7 @@ class DeadLetterInfo:
         state: its retry headers; empty when it cannot be read.
         message: the message that a replay would send; None when it cannot be read.
         route: the key that chose its shard. Defaults to its id.
+        version: the version of its record. Defaults to None: unknown, as for an unreadable record.
     """
 
     id: str
@@ -38,6 +39,7 @@ class DeadLetterInfo:
     state: RetryState
     message: Message | None
     route: str | None = None
+    version: int | None = None
 
     @property
     def failed_attempts(self) -> FailedAttempts:
@@ -70,6 +72,8 @@ class DeadLetterFilter:
         until_ms: only letters that died before this time.
         key: only messages with this key.
         ids: only letters with these ids.
+        versions: id -> version: of the letters with these ids only those that still have this version. Defaults to any
+            version.
     """
 
     topic: str | None = None
@@ -79,6 +83,7 @@ class DeadLetterFilter:
     until_ms: int | None = None
     key: bytes | None = None
     ids: frozenset[str] | None = None
+    versions: Mapping[str, int | None] = field(default_factory=dict, hash=False)
 
     def matches(self, letter: DeadLetterInfo) -> bool:
         state = letter.state
@@ -91,6 +96,7 @@ class DeadLetterFilter:
             and (self.fingerprint is None or state.error_fingerprint == self.fingerprint)
             and (self.key is None or (letter.message is not None and letter.message.key == self.key))
             and (self.ids is None or letter.id in self.ids)
+            and self.versions.get(letter.id) in (None, letter.version)
         )
 
 
@@ -102,7 +108,8 @@ def read_dead(found: Found) -> DeadLetterInfo:
         message = None
     state = read(message.headers) if message is not None else RetryState()
     topic = state.original_topic or found.topic
-    return DeadLetterInfo(found.id, topic, found.score_ms, found.reason, state, message, found.route)
+    version = found.version or None
+    return DeadLetterInfo(found.id, topic, found.score_ms, found.reason, state, message, found.route, version)
 
 
 def select(store: DelayStore, chosen: DeadLetterFilter) -> Iterator[DeadLetterInfo]:

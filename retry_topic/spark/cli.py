@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retry_topic.cli.opening import policies_of
 from retry_topic.cli.settings import settings_of
+from retry_topic.management.opening import policies_of
 from retry_topic.spark.dlq_cli import dlq
 from retry_topic.spark.intake_cli import intake
 from retry_topic.spark.opening import attempts, master_option, running, with_store

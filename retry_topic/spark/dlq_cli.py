@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retry_topic.cli.opening import cluster_of
 from retry_topic.cli.settings import settings_of
+from retry_topic.management.opening import cluster_of
 from retry_topic.spark.opening import TOPIC, master_option, running, with_store
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import emit, say, table

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from retry_topic.cli.group_topics import topics_options
-from retry_topic.cli.opening import cluster_of, policies_of
 from retry_topic.cli.settings import settings_of
+from retry_topic.management.opening import cluster_of, policies_of
 from retry_topic.message.topic_names import GroupTopics
 from retry_topic.spark.opening import master_option, with_store
 from wheel_sched.cli.instants import DURATION

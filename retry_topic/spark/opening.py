@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retry_topic.cli.opening import cluster_of
 from retry_topic.cli.settings import settings_of
+from retry_topic.management.opening import cluster_of
 from wheel_sched.cli.options import Session
 from wheel_sched.cli.output import note
 from wheel_sched.management.opening import server_url

@@ -9,11 +9,12 @@ A command returns None (0) or its exit code.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import click
@@ -45,6 +46,15 @@ def code_of(error: BaseException) -> int:
     if isinstance(error, ConfigError | Rejected):
         return USAGE
     return FAILED
+
+
+@contextlib.contextmanager
+def as_usage() -> Iterator[None]:
+    """Show a `Rejected` of the `with` block as wrong usage of the command: with the line that says how to use it."""
+    try:
+        yield
+    except Rejected as error:
+        raise click.UsageError(str(error)) from error
 
 
 def drop_output() -> None:

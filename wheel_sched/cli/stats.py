@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from wheel_sched.cli.options import Session, json_option, pass_session
-from wheel_sched.cli.output import emit, say, table
+from wheel_sched.cli.output import emit, note, say, table
 from wheel_sched.management.members import counted
 from wheel_sched.management.opening import opened
 from wheel_sched.management.overdue import NOTICED_MS, unreleased
@@ -31,6 +31,9 @@ def stats(session: Session, as_json: bool) -> None:
     """
     with opened(session.settings) as store:
         statistics = gather(store, session.loaded)
+    for part in statistics.parts:
+        for text in part.notes:
+            note(text)
     if as_json:
         emit(statistics.as_dict())
     else:

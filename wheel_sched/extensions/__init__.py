@@ -85,10 +85,12 @@ class StatsPart(NamedTuple):
     Args:
         fields: values for the output of --json.
         lines: lines for people, as pairs of a label and a text.
+        notes: comments, such as why something could not be counted. Defaults to none.
     """
 
     fields: Mapping[str, Any] = MappingProxyType({})
     lines: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

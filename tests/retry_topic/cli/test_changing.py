@@ -304,8 +304,8 @@ def test_of_several_attempts_the_latest_is_meant(cli: Any, connection: Any) -> N
 
 def test_no_more_is_looked_through_than_is_said(cli: Any, connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search for an id stops after a fixed number of items. The error has that number."""
-    monkeypatch.setattr("retry_topic.cli.selecting._LOOKED_THROUGH", 2)
-    monkeypatch.setattr("retry_topic.cli.selecting.MAX_BATCH", 1)
+    monkeypatch.setattr("retry_topic.management.selecting._LOOKED_THROUGH", 2)
+    monkeypatch.setattr("retry_topic.management.selecting.MAX_BATCH", 1)
     for number in range(4):
         published(connection, "billing", name=f"m{number}")
     error_text = cli("show", "m9", code=1).stderr

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.cli.group_topics import topics_options
-from retry_topic.cli.kafka_checks import copies, creation, longest_transaction, retention, timeouts
-from retry_topic.cli.opening import kafka_settings, secrets_of
-from retry_topic.cli.settings import RetrySettings
 from retry_topic.dead_letters.dead_topic import LetterToMessage
+from retry_topic.management.kafka_checks import copies, creation, longest_transaction, retention, timeouts
+from retry_topic.management.opening import kafka_settings, secrets_of
+from retry_topic.management.settings import RetrySettings
 from retry_topic.message import Message, Source
 from retry_topic.message.headers import RetryState, read, sign, verify, write
 from retry_topic.message.topic_names import GroupTopics
@@ -177,7 +177,7 @@ def test_a_groups_topics_are_named_in_all_places(tmp_path: Path, monkeypatch: py
 
 def test_the_flag_of_the_protocol_is_nearer_than_the_clients_file(tmp_path: Path) -> None:
     """--group-protocol overrides the client properties file. Without the flag, the file's value is used."""
-    from retry_topic.cli.opening import kafka_broker
+    from retry_topic.management.opening import kafka_broker
 
     file = tmp_path / "client.properties"
     file.write_text(f"bootstrap.servers={NOWHERE}\ngroup.protocol=consumer\n")
@@ -328,7 +328,7 @@ def test_the_doctor_of_the_store_shows_kafkas_hand_over(cli: Any) -> None:
 @pytest.mark.real
 def test_the_doctor_reports_what_is_in_doubt(connection: Any, redis_url: str) -> None:
     """`doctor` counts messages held because nobody knows whether Kafka has them. Other held messages do not count."""
-    from retry_topic.cli.kafka_checks import in_doubt
+    from retry_topic.management.kafka_checks import in_doubt
 
     settings = RetrySettings(store=redis_url)
     connection.store.schedule([Item(f"m{n}", 4_000_000_000_000, b"x") for n in range(3)])

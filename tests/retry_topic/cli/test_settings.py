@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retry_topic.cli.settings import RetrySettings
+from retry_topic.management.settings import RetrySettings
 from wheel_sched.config import Settings, load_settings
 from wheel_sched.errors import ConfigError
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retry_topic.brokers.protocol import Broker
-from retry_topic.cli.settings import RetrySettings
 from retry_topic.connection import Connection
 from retry_topic.consumer.config import secrets_problems
+from retry_topic.management.settings import RetrySettings
 from retry_topic.policy import PolicySet, load_policies
 from wheel_sched.errors import ConfigError
 from wheel_sched.management.opening import opened

@@ -1,6 +1,6 @@
-"""Selects the messages that a command is for: by ids, by a filter, or all.
+"""Selects the messages that a request is for: by ids, by a filter, or all.
 
-Without ids, a filter or --all a command fails: it never selects the whole store by accident.
+Without ids, a filter or the word "all" a request fails: it never selects the whole store by accident.
 
 An id has one of three forms: the id that `list` shows, which names one attempt; that id without its attempt; or the
 id that handlers and logs show (the header `retry-id`). The publisher may have chosen an id of the third form, and all
@@ -11,21 +11,15 @@ are read, in batches.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-import click
-
-from retry_topic.cli.filters import Filter, ListedMessage, entry_of, filter_options
 from retry_topic.connection import Connection
-from wheel_sched.cli.output import note
-from wheel_sched.errors import NotDone
+from retry_topic.management.filters import Filter, ListedMessage, entry_of
+from wheel_sched.errors import NotDone, Rejected
 from wheel_sched.management.wording import amount
 from wheel_sched.store import MAX_BATCH, Found, State
 from wheel_sched.store.core.items import STATES
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 SAMPLES = 5
 _ATTEMPTS_TRIED = 100  # for an id without its attempt
@@ -34,31 +28,41 @@ _KEPT = 64  # an item's id begins with this many characters of the published id,
 _ATTEMPT = re.compile(r"(.*?)(?:r([0-9]+))?\.([0-9]+)")
 
 
-def selecting_options(command: F) -> F:
-    """Add to a command the argument for ids, the options of the filter, and --all."""
-    command = click.option(
-        "--all", "everything", is_flag=True, help="Select all messages, instead of ids or a filter."
-    )(command)
-    command = filter_options(command)
-    return click.argument("ids", nargs=-1, metavar="[ID]...")(command)
-
-
 @dataclass(frozen=True, slots=True)
 class SelectedMessage:
-    """One selected message, without its payload: there may be millions."""
+    """One selected message, without its payload: there may be millions.
+
+    Args:
+        id: its id in the store.
+        state: its state when it was selected.
+        topic: its topic.
+        route: the key that chose its shard; None: its id.
+        version: version of its record when it was selected, None when the record is unreadable. A change of the message
+            changes nothing when the record has another version by then.
+    """
 
     id: str
     state: State
     topic: str
     route: str | None
+    version: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The selected messages: all of them without payload (`members`), the first five also in full (`samples`)."""
+    """The selected messages.
 
-    members: list[SelectedMessage]
-    samples: list[ListedMessage]
+    Args:
+        members: all of them, without payload. Defaults to none.
+        samples: the first five, in full. Defaults to none.
+        stored_as: id that was asked for -> id of the message in the store, where these differ. Defaults to none.
+        absent: ids that were asked for exactly and do not exist, see `select_exactly`. Defaults to none.
+    """
+
+    members: list[SelectedMessage] = field(default_factory=list)
+    samples: list[ListedMessage] = field(default_factory=list)
+    stored_as: Mapping[str, str] = field(default_factory=dict)
+    absent: Sequence[str] = ()
 
     def __len__(self) -> int:
         return len(self.members)
@@ -70,6 +74,37 @@ class Selected:
         return [member for member in self.members if member.state != "dead"]
 
 
+@dataclass(frozen=True, slots=True)
+class FoundMessages:
+    """The messages that ids stand for.
+
+    Args:
+        messages: each message once.
+        stored_as: id that was asked for -> id of the message in the store, where these differ.
+    """
+
+    messages: list[ListedMessage]
+    stored_as: Mapping[str, str]
+
+
+def check_choice(ids: Sequence[str], chosen: Filter, everything: bool, what: str = "messages") -> None:
+    """Check that a request names messages in exactly one way: by ids, by a filter, or all.
+
+    Args:
+        ids: the ids of the request.
+        chosen: the filter.
+        everything: whether the request is for all messages.
+        what: what the request is for; the error says so. Defaults to "messages".
+
+    Raises:
+        Rejected: neither ids nor a filter nor `everything` is given, or ids are given together with one of the others.
+    """
+    if ids and (chosen.narrow or everything):
+        raise Rejected("Give ids, or a filter, not both.")
+    if not ids and not chosen.narrow and not everything:
+        raise Rejected(f"Which {what}? Give ids, a filter (--topic, --error, ...) or --all.")
+
+
 def select(
     connection: Connection, ids: Sequence[str], chosen: Filter, everything: bool, states: Sequence[State]
 ) -> Selected:
@@ -79,34 +114,52 @@ def select(
         connection: where the messages are stored.
         ids: the ids of the messages, in the three forms that the module describes.
         chosen: the filter.
-        everything: whether --all was given.
+        everything: whether the request is for all messages.
         states: the states to select from when the filter names none.
 
     Raises:
-        UsageError: neither ids nor a filter nor --all is given, or ids are given together with a filter or --all.
+        Rejected: see `check_choice`.
         NotDone: an id does not exist, or several messages have it; nothing was changed.
     """
-    if ids and (chosen.narrow or everything):
-        raise click.UsageError("Give ids, or a filter, not both.")
-    if not ids and not chosen.narrow and not everything:
-        raise click.UsageError("Which messages? Give ids, a filter (--topic, --error, ...) or --all.")
+    check_choice(ids, chosen, everything)
     if ids:
-        return _gathered(find_messages(connection, ids, "nothing was changed"))
+        found = find_messages(connection, ids, "nothing was changed")
+        return _gathered(found.messages, found.stored_as)
     return _gathered(chosen.entries(connection, states))
 
 
-def _gathered(entries: Iterable[ListedMessage]) -> Selected:
-    chosen = Selected([], [])
+def select_exactly(connection: Connection, versions: Mapping[str, int]) -> Selected:
+    """Select the messages of these ids, each for a change of exactly this version.
+
+    A message that has another version by now is selected, and a change answers `OTHER_VERSION` for it. An id that does
+    not exist any more is in `Selected.absent`, and a change counts it as `ABSENT`.
+
+    Args:
+        connection: where the messages are stored.
+        versions: id in the store -> version, both as an earlier selection gave them.
+    """
+    found = connection.store.get([*versions], anywhere=True)
+    absent = [item_id for item_id, item in zip(versions, found, strict=True) if item is None]
+    chosen = _gathered((entry_of(item) for item in found if item is not None), absent=absent)
+    chosen.members[:] = [replace(member, version=versions[member.id] or None) for member in chosen.members]
+    return chosen
+
+
+def _gathered(
+    entries: Iterable[ListedMessage], stored_as: Mapping[str, str] | None = None, absent: Sequence[str] = ()
+) -> Selected:
+    chosen = Selected(stored_as=stored_as or {}, absent=absent)
     for entry in entries:
         found = entry.found
-        chosen.members.append(SelectedMessage(found.id, found.state, found.topic, found.route))
+        version = found.version or None  # 0: the record is unreadable
+        chosen.members.append(SelectedMessage(found.id, found.state, found.topic, found.route, version))
         if len(chosen.samples) < SAMPLES:
             chosen.samples.append(entry)
     return chosen
 
 
-def find_messages(connection: Connection, ids: Sequence[str], unchanged: str = "") -> list[ListedMessage]:
-    """Find the messages of these ids, each once. If a message is stored under another id, a note says so.
+def find_messages(connection: Connection, ids: Sequence[str], unchanged: str = "") -> FoundMessages:
+    """Find the messages of these ids, each once.
 
     Args:
         connection: where the messages are stored.
@@ -140,13 +193,9 @@ def find_messages(connection: Connection, ids: Sequence[str], unchanged: str = "
     missing = [item_id for item_id in wanted if found[item_id] is None]
     if missing:
         raise NotDone(_absent(missing, unchanged, every))
-    chosen: dict[str, ListedMessage] = {}
-    for item_id, item in found.items():
-        if item is not None:
-            if item.id != item_id:
-                note(f"{item_id} is stored as {item.id}")
-            chosen[item.id] = entry_of(item)
-    return list(chosen.values())
+    chosen = {item.id: entry_of(item) for item in found.values() if item is not None}
+    stored_as = {item_id: item.id for item_id, item in found.items() if item is not None and item.id != item_id}
+    return FoundMessages(list(chosen.values()), stored_as)
 
 
 def _absent(ids: Sequence[str], unchanged: str, every: bool) -> str:

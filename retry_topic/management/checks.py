@@ -7,11 +7,10 @@ from typing import Any
 
 from retry_topic.brokers.protocol import Broker
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
-from retry_topic.cli.opening import kafka_broker
-from retry_topic.cli.settings import RetrySettings
-from retry_topic.cli.untaken import NOT_ON_KAFKA, UntakenRetries, unserved_groups, untaken_retries
 from retry_topic.connection import Connection
-from wheel_sched.cli.output import note
+from retry_topic.management.opening import kafka_broker
+from retry_topic.management.settings import RetrySettings
+from retry_topic.management.untaken import NOT_ON_KAFKA, UntakenRetries, unserved_groups, untaken_retries
 from wheel_sched.config import Loaded
 from wheel_sched.errors import BrokerError, ConfigError
 from wheel_sched.extensions import StatsPart
@@ -71,23 +70,24 @@ def retries(target: ExaminedTarget, loaded: Loaded) -> Finding:
 def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
     """The part of `wheel-sched stats` about retries that no service reads.
 
-    An error of the broker is only printed as a note, so that `stats` can still show its other parts.
+    An error of the broker becomes a note of the part, so that the other parts are still shown.
     """
     backend: Any = store.backend
     members, now_ms = Members(store).live(), store.now_ms()
     found: list[UntakenRetries] | None = None
     lines: list[str] = []
+    notes: tuple[str, ...] = ()
     try:
         found = _untaken(backend.client, loaded.read(RetrySettings), members, now_ms)
         lines = [NOT_ON_KAFKA] if found is None else [one.line(now_ms) for one in found]
     except BrokerError as error:
-        note(f"retry topics could not be looked at: {error}")
+        notes = (f"retry topics could not be looked at: {error}",)
     reported = {one.topic for one in found or ()}
     unserved = [one for one in unserved_groups(members) if one.topic not in reported]
     lines += [f"{one.what}: {one.fix}" for one in unserved]
     untaken = None if found is None else [one.as_dict() for one in found]
     fields = {"untaken": untaken, "unserved": [{"group": one.group, "topic": one.topic} for one in unserved]}
-    return StatsPart(fields, tuple(("retries", line) for line in lines))
+    return StatsPart(fields, tuple(("retries", line) for line in lines), notes)
 
 
 def _untaken(

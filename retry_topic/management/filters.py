@@ -1,0 +1,207 @@
+"""Messages as they are listed, and the filter that chooses among them.
+
+A message matches when all conditions hold. `since_ms` and `until_ms` compare the due time of a message, or the time at
+which a dead letter died. The beginning of a fingerprint is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from retry_topic.connection import Connection
+from retry_topic.dead_letters import DeadLetterFilter, DeadLetterInfo
+from retry_topic.dead_letters.selection import read_dead
+from retry_topic.management.topics import unknown_topic
+from wheel_sched.management.wording import instant
+from wheel_sched.store import MAX_BATCH, Found, State
+from wheel_sched.store.core.items import MAX_DUE_MS
+from wheel_sched.store.maintenance.backup import claimed_due_ms
+
+_COUNTED = 10_000  # at most this many matching messages in other states are counted
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMessage:
+    """An item of the store, read as a message."""
+
+    found: Found
+    letter: DeadLetterInfo
+
+    @property
+    def id(self) -> str:
+        return self.found.id
+
+    @property
+    def at_ms(self) -> int | None:
+        """The due time, or the time of death of a dead letter; None for a held message without a due time."""
+        if self.found.state == "leased":
+            return claimed_due_ms(self.found)
+        return self.found.score_ms or None
+
+    @property
+    def parked(self) -> bool:
+        """Whether the message waits behind the failed message of its ordering key."""
+        return self.found.state == "held" and self.found.reason.startswith("ordered: ")
+
+    @property
+    def error(self) -> str:
+        """Class and message of the error; without an error, why the message is held or dead; else ""."""
+        state = self.letter.state
+        error = ": ".join(filter(None, (state.error_class, state.error_message)))
+        return error or (self.found.reason if self.found.state in ("held", "dead") else "")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The message as plain data for JSON; times in epoch milliseconds and in RFC 3339."""
+        state, message, found = self.letter.state, self.letter.message, self.found
+        at_ms = self.at_ms
+        name = "died" if found.state == "dead" else "due"
+        return {
+            "id": self.id,
+            "state": found.state,
+            "topic": self.letter.topic,
+            f"{name}_ms": at_ms,
+            name: None if at_ms is None else instant(at_ms),
+            "attempt": state.attempt,
+            "max_attempts": state.max_attempts,
+            "error": self.error or None,
+            "error_class": state.error_class,
+            "fingerprint": state.error_fingerprint,
+            "reason": found.reason if found.state in ("held", "dead") else None,
+            "policy": state.policy,
+            "replays": state.replays,
+            "group": state.consumer_group,
+            "key": None if message is None or message.key is None else message.key.decode("utf-8", "backslashreplace"),
+            "bytes": None if message is None else len(message.value),
+        }
+
+
+def entry_of(found: Found) -> ListedMessage:
+    """Read an item as a message. For an unreadable item the retry state is empty, and the message is None."""
+    return ListedMessage(found, read_dead(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The conditions for messages.
+
+    Args:
+        topic: only messages that first failed in this topic, or wait for it. Defaults to None: any topic.
+        states: only messages in these states. Defaults to none: the states that the request is about.
+        error: a glob that must match the error's class, its message or the reason. Defaults to None: any.
+        fingerprint: only errors whose fingerprint begins so. Defaults to None: any.
+        since_ms: only messages that are due (or died) at this time, epoch ms, or later. Defaults to None: any.
+        until_ms: only messages that are due (or died) before this time, epoch ms. Defaults to None: any.
+        key: only messages with this key. Defaults to None: any.
+        limit: at most this many. Defaults to None: all.
+        parked: True for parked messages only, False for none of them. Defaults to None: both.
+    """
+
+    topic: str | None = None
+    states: tuple[State, ...] = ()
+    error: str | None = None
+    fingerprint: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    key: str | None = None
+    limit: int | None = None
+    parked: bool | None = None
+
+    @property
+    def narrow(self) -> bool:
+        """Whether there is any condition besides `limit` and `parked`."""
+        given = (self.topic, self.error, self.fingerprint, self.since_ms, self.until_ms, self.key)
+        return bool(self.states) or any(value is not None for value in given)
+
+    @property
+    def only_states(self) -> bool:
+        """Whether there is no condition besides `states`, `limit` and `parked`."""
+        return not replace(self, states=()).narrow
+
+    def matches(self, entry: ListedMessage) -> bool:
+        state, letter = entry.letter.state, entry.letter
+        texts = (state.error_class or "", state.error_message or "", entry.found.reason)
+        at_ms = entry.at_ms
+        return (
+            (self.topic is None or entry.found.topic == self.topic)
+            and (self.error is None or any(fnmatchcase(text, self.error) for text in texts))
+            and (self.fingerprint is None or (state.error_fingerprint or "").startswith(self.fingerprint))
+            and (self.since_ms is None or (at_ms is not None and at_ms >= self.since_ms))
+            and (self.until_ms is None or (at_ms is not None and at_ms < self.until_ms))
+            and (self.parked is None or self.parked == entry.parked)
+            and (self.key is None or (letter.message is not None and letter.message.key == self.key.encode()))
+        )
+
+    def elsewhere(self, connection: Connection, states: Sequence[State], dead: str = "add --dead") -> str | None:
+        """Advice for the user when no message in `states` matches.
+
+        The advice names the other states in which messages match, or says that the topic is unknown. When the command
+        line names states, the advice is only about an unknown topic.
+
+        Args:
+            connection: where to look.
+            states: the states that were searched.
+            dead: what to do about dead letters. Defaults to the option that selects them.
+
+        Returns:
+            The advice; None when there is nothing to advise.
+        """
+        if self.states:
+            return None if self.topic is None else unknown_topic(connection, self.topic)
+        found = []
+        wide = replace(self, limit=_COUNTED, parked=None)
+        places: tuple[tuple[State, str, str, str], ...] = (
+            ("dead", "dead letter does", "dead letters do", dead),
+            ("due", "that waits does", "that wait do", "see `wheel-sched run-now`"),
+            ("held", "that is held does", "that are held do", "see `wheel-sched run-now`"),
+            ("leased", "in flight does", "in flight do", "its attempt runs now"),
+        )
+        for state, one, several, advice in places:
+            found_here = () if state in states else replace(wide, states=(state,)).entries(connection, ())
+            count = sum(1 for _ in found_here)
+            if count:
+                more = "+" if count == _COUNTED else ""
+                found.append(f"{count:,}{more} {one if count == 1 else several}: {advice}")
+        if found:
+            return f"nothing that is {' or '.join(states)} matches; {'; '.join(found)}"
+        return None if self.topic is None else unknown_topic(connection, self.topic)
+
+    def selection(self, fingerprint: str | None = None) -> DeadLetterFilter:
+        """The filter as a `DeadLetterFilter`, without the limit. `fingerprint` is a whole fingerprint or None."""
+        key = None if self.key is None else self.key.encode()
+        return DeadLetterFilter(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
+
+    def entries(self, connection: Connection, states: Sequence[State]) -> Iterator[ListedMessage]:
+        """The messages that match, state by state, at most `limit`. Due and dead messages are in order of `at_ms`.
+
+        Args:
+            connection: where to look.
+            states: the states to search when the filter names none.
+        """
+        left = self.limit
+        for state in self.states or states:
+            least_ms, greatest_ms = 0, MAX_DUE_MS
+            if state in ("due", "dead"):  # in other states the store has another order
+                least_ms = self.since_ms or 0
+                greatest_ms = MAX_DUE_MS if self.until_ms is None else self.until_ms - 1
+            cursor = None
+            while True:
+                page = connection.store.list_items(
+                    state,
+                    topic=self.topic,
+                    cursor=cursor,
+                    limit=MAX_BATCH,
+                    least_ms=least_ms,
+                    greatest_ms=max(greatest_ms, 0),
+                )
+                for entry in map(entry_of, page.found):
+                    if self.matches(entry):
+                        if left == 0:
+                            return
+                        yield entry
+                        left = None if left is None else left - 1
+                cursor = page.cursor
+                if cursor is None or left == 0:
+                    break
