@@ -39,6 +39,7 @@ EXTENSION = Extension(
     server_checks=("retry_topic.management.checks:hand_over",),
     namespace_checks=("retry_topic.management.checks:retries",),
     stats=("retry_topic.management.checks:retries_in_stats",),
+    dashboard="retry_topic.dashboard.part:PART",
     packages={
         "airportsdata": "demo",
         "confluent_kafka": "kafka",

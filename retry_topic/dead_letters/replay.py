@@ -112,7 +112,7 @@ class LetterReplay:
             done.replayed += len(moves)
         elif moves:
             count_replays(self.store, counts, self.now_ms)
-            done.replayed += self.store.run(self.store.plans.change(moves)).count(Outcome.DONE)
+            done.replayed += self.store.change(moves).count(Outcome.DONE)
 
     def _item(self, letter: DeadLetterInfo, message: Message, replays: int) -> Item:
         """The item that replaces a letter in the store. Raises `Rejected` if `edit` returns no message."""

@@ -29,7 +29,7 @@ class DeadLetterInfo:
         state: its retry headers; empty when it cannot be read.
         message: the message that a replay would send; None when it cannot be read.
         route: the key that chose its shard. Defaults to its id.
-        version: the version of its record. Defaults to None: unknown, as for an unreadable record.
+        version: the version of its record. Defaults to 0, that of a letter that is stored for the first time.
     """
 
     id: str
@@ -39,7 +39,7 @@ class DeadLetterInfo:
     state: RetryState
     message: Message | None
     route: str | None = None
-    version: int | None = None
+    version: int = 0
 
     @property
     def failed_attempts(self) -> FailedAttempts:
@@ -83,7 +83,7 @@ class DeadLetterFilter:
     until_ms: int | None = None
     key: bytes | None = None
     ids: frozenset[str] | None = None
-    versions: Mapping[str, int | None] = field(default_factory=dict, hash=False)
+    versions: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def matches(self, letter: DeadLetterInfo) -> bool:
         state = letter.state
@@ -96,7 +96,7 @@ class DeadLetterFilter:
             and (self.fingerprint is None or state.error_fingerprint == self.fingerprint)
             and (self.key is None or (letter.message is not None and letter.message.key == self.key))
             and (self.ids is None or letter.id in self.ids)
-            and self.versions.get(letter.id) in (None, letter.version)
+            and self.versions.get(letter.id, letter.version) == letter.version
         )
 
 
@@ -108,8 +108,7 @@ def read_dead(found: Found) -> DeadLetterInfo:
         message = None
     state = read(message.headers) if message is not None else RetryState()
     topic = state.original_topic or found.topic
-    version = found.version or None
-    return DeadLetterInfo(found.id, topic, found.score_ms, found.reason, state, message, found.route, version)
+    return DeadLetterInfo(found.id, topic, found.score_ms, found.reason, state, message, found.route, found.version)
 
 
 def select(store: DelayStore, chosen: DeadLetterFilter) -> Iterator[DeadLetterInfo]:

@@ -211,10 +211,9 @@ def alter(
     for place, member in enumerate(members):
         by_route.setdefault(member.route, []).append(alteration(member, place))
     outcomes: Counter[Outcome] = Counter()
-    store = connection.store
     for route, alterations in by_route.items():
         for at in range(0, len(alterations), MAX_BATCH):
-            outcomes.update(store.run(store.plans.change(alterations[at : at + MAX_BATCH], route=route)))
+            outcomes.update(connection.store.change(alterations[at : at + MAX_BATCH], route=route))
             progress(outcomes.total())
     return outcomes
 
@@ -231,12 +230,12 @@ def _rescheduled(
     )
 
 
-def _with_other_version(connection: Connection, versions: Mapping[str, int | None]) -> int:
+def _with_other_version(connection: Connection, versions: Mapping[str, int]) -> int:
     """How many of these messages are dead letters with another version than the given one."""
     changed, ids = 0, [*versions]
     for at in range(0, len(ids), MAX_BATCH):
         for item in connection.store.get(ids[at : at + MAX_BATCH], anywhere=True):
-            changed += item is not None and item.state == "dead" and versions[item.id] not in (None, item.version)
+            changed += item is not None and item.state == "dead" and versions[item.id] != item.version
     return changed
 
 

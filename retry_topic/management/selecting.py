@@ -37,15 +37,15 @@ class SelectedMessage:
         state: its state when it was selected.
         topic: its topic.
         route: the key that chose its shard; None: its id.
-        version: version of its record when it was selected, None when the record is unreadable. A change of the message
-            changes nothing when the record has another version by then.
+        version: version of its record when it was selected. A change of the message changes nothing when the record has
+            another version by then.
     """
 
     id: str
     state: State
     topic: str
     route: str | None
-    version: int | None
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def select_exactly(connection: Connection, versions: Mapping[str, int]) -> Selec
     found = connection.store.get([*versions], anywhere=True)
     absent = [item_id for item_id, item in zip(versions, found, strict=True) if item is None]
     chosen = _gathered((entry_of(item) for item in found if item is not None), absent=absent)
-    chosen.members[:] = [replace(member, version=versions[member.id] or None) for member in chosen.members]
+    chosen.members[:] = [replace(member, version=versions[member.id]) for member in chosen.members]
     return chosen
 
 
@@ -151,8 +151,7 @@ def _gathered(
     chosen = Selected(stored_as=stored_as or {}, absent=absent)
     for entry in entries:
         found = entry.found
-        version = found.version or None  # 0: the record is unreadable
-        chosen.members.append(SelectedMessage(found.id, found.state, found.topic, found.route, version))
+        chosen.members.append(SelectedMessage(found.id, found.state, found.topic, found.route, found.version))
         if len(chosen.samples) < SAMPLES:
             chosen.samples.append(entry)
     return chosen

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Changes waiting, held and dead items one by one. Verb c only marks an id in flight; verbs i and m change it.
--- ARGV[3..] -> quintuples: id, verb, argument, version ("" = any), tail ("" = keep the record):
+-- ARGV[3..] -> quintuples: id, verb, argument, version ("" = any; an unreadable dead record has version 0),
+-- tail ("" = keep the record):
 --   r <due ms>           reschedule a waiting or held id
 --   p <due ms, "" = parked, "=" = keep>  replace the record; P: also create it when it is absent
 --   i <due ms, "" = parked, "=" = keep>  as p; an id in flight gets the new record and stays claimed (settle.lua: v)
@@ -81,7 +82,7 @@ local function change_dead(id, verb, due, version, tail)
   if not value then return 'a' end
   local rec = dead_parts(value)
   local topic, refs, found = parse(rec)
-  if version ~= '' and version ~= found then return 'v' end
+  if version ~= '' and version ~= (found or '0') then return 'v' end
   if verb == 'q' and not topic and tail == '' then return 'w' end
   unearth(s, id, value)
   redis.call('ZREM', KEYS[DEAD], id)

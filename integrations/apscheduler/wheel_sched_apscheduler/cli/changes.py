@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 import click
-from apscheduler.jobstores.base import JobLookupError
 
 from wheel_sched.cli.failing import FAILED, OK
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import emit, note
-from wheel_sched.management.wording import amount, instant
-from wheel_sched_apscheduler.cli.opening import opened_jobs
-from wheel_sched_apscheduler.codec import NotHere, Unreadable
-from wheel_sched_apscheduler.run_times import to_ms
+from wheel_sched.management.wording import amount
+from wheel_sched_apscheduler.management import changing
+from wheel_sched_apscheduler.management.changing import ChangedJob
+from wheel_sched_apscheduler.management.opening import opened_jobs
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 ids_argument = click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
@@ -33,12 +31,7 @@ def run_now(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool
       wheel-sched aps run-now nightly-report
     """
     confirm_several("Run {} now?", len(job_ids), yes)
-
-    def change(store: RedisWheelJobStore, job_id: str) -> str:
-        store.run_now(job_id)
-        return "due now"
-
-    return _each(session, job_ids, change, as_json)
+    return _each(session, job_ids, changing.run_now, as_json)
 
 
 @click.command()
@@ -54,12 +47,7 @@ def pause(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) 
       wheel-sched aps pause nightly-report
     """
     confirm_several("Pause {}?", len(job_ids), yes)
-
-    def change(store: RedisWheelJobStore, job_id: str) -> str:
-        store.pause(job_id)
-        return "paused"
-
-    return _each(session, job_ids, change, as_json)
+    return _each(session, job_ids, changing.pause, as_json)
 
 
 @click.command()
@@ -75,12 +63,7 @@ def resume(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool)
       wheel-sched aps resume nightly-report
     """
     confirm_several("Resume {}?", len(job_ids), yes)
-
-    def change(store: RedisWheelJobStore, job_id: str) -> str:
-        moment = store.resume(job_id)
-        return "deleted: its trigger has no more run times" if moment is None else f"next run {instant(to_ms(moment))}"
-
-    return _each(session, job_ids, change, as_json)
+    return _each(session, job_ids, changing.resume, as_json)
 
 
 @click.command()
@@ -96,12 +79,7 @@ def delete(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool)
       wheel-sched aps delete old-report --yes
     """
     confirm(f"Delete {amount(len(job_ids), 'job')} for good?", yes)
-
-    def change(store: RedisWheelJobStore, job_id: str) -> str:
-        store.remove_job(job_id)
-        return "deleted"
-
-    return _each(session, job_ids, change, as_json)
+    return _each(session, job_ids, changing.delete, as_json)
 
 
 @click.command()
@@ -120,8 +98,8 @@ def release(session: Session, job_ids: tuple[str, ...], everything: bool, yes: b
     """
     if everything == bool(job_ids):
         raise click.UsageError("Which? Give ids or --all.")
-    with opened_jobs(session) as store:
-        chosen = [entry.id for entry in store.quarantined()] if everything else list(job_ids)
+    with opened_jobs(session.loaded) as store:
+        chosen = changing.quarantined_ids(store) if everything else list(job_ids)
         confirm_several("Release {}?", len(chosen), yes)
         released = store.release_quarantined(chosen)
     if as_json:
@@ -144,7 +122,7 @@ def repoint(session: Session, old: str, new: str, dry_run: bool, yes: bool, as_j
     Examples:
       wheel-sched aps repoint app.old:send app.mail:send --dry-run
     """
-    with opened_jobs(session) as store:
+    with opened_jobs(session.loaded) as store:
         changed = store.repoint(old, new, dry_run=True)
         if not dry_run:
             confirm_several("Give {} the new function?", len(changed), yes)
@@ -167,22 +145,17 @@ def confirm_several(question: str, count: int, yes: bool) -> None:
 
 
 def _each(
-    session: Session, job_ids: tuple[str, ...], change: Callable[[RedisWheelJobStore, str], str], as_json: bool
+    session: Session,
+    job_ids: Sequence[str],
+    change: Callable[[RedisWheelJobStore, Sequence[str]], Iterable[ChangedJob]],
+    as_json: bool,
 ) -> int:
     code = OK
-    with opened_jobs(session) as store:
-        for job_id in job_ids:
-            try:
-                done, found = change(store, job_id), True
-            except JobLookupError:
-                done, found, code = "there is no such job", False, FAILED
-            except NotHere as error:
-                done, found, code = f"{error}; nothing was changed", True, FAILED
-            except Unreadable as error:
-                hint = f"`wheel-sched aps delete {shlex.quote(job_id)}` deletes it for good"
-                done, found, code = f"its record is damaged: {error}; nothing was changed; {hint}", True, FAILED
+    with opened_jobs(session.loaded) as store:
+        for result in change(store, job_ids):
             if as_json:
-                emit({"id": job_id, "found": found, "done": done})
+                emit(result.as_dict())
             else:
-                note(f"{job_id}: {done}")
+                note(f"{result.id}: {result.done}")
+            code = code if result.changed else FAILED
     return code

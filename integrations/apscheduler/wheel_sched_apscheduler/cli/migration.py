@@ -11,8 +11,8 @@ from wheel_sched.cli.failing import FAILED, OK
 from wheel_sched.cli.options import Session, dry_run_option, json_option, pass_session
 from wheel_sched.cli.output import emit, note
 from wheel_sched.management.wording import amount
-from wheel_sched_apscheduler.cli.opening import opened_jobs
 from wheel_sched_apscheduler.codec import JobCodec
+from wheel_sched_apscheduler.management.opening import opened_jobs
 from wheel_sched_apscheduler.migration import MigrationReport, open_stock, trigger_classes
 from wheel_sched_apscheduler.migration import export as export_jobs
 from wheel_sched_apscheduler.migration import migrate as migrate_jobs
@@ -78,7 +78,7 @@ def migrate(
     if dry_run:
         report = migrate_jobs(stock, None, classes=classes, codec=JobCodec(**codec))
     else:
-        with opened_jobs(session, create=True, codec=codec) as store:
+        with opened_jobs(session.loaded, create=True, codec=codec) as store:
             report = migrate_jobs(stock, store, classes=classes)
     return _report(report, as_json, dry_run)
 
@@ -103,7 +103,7 @@ def export(
     Stop the schedulers first. A job whose id the stock store already has is not copied.
     """
     stock = open_stock(target, jobs_key=jobs_key, run_times_key=run_times_key, table=table)
-    with opened_jobs(session) as store:
+    with opened_jobs(session.loaded) as store:
         report = export_jobs(store, stock, dry_run=dry_run)
     return _report(report, as_json, dry_run)
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import click
 
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, note, say, table
-from wheel_sched.errors import NotDone
 from wheel_sched.management.wording import amount, instant, one_line, relative, span
-from wheel_sched_apscheduler.cli.opening import opened_jobs
-from wheel_sched_apscheduler.entries import JOB_STATES, JobEntry
+from wheel_sched_apscheduler.entries import JOB_STATES, JobEntry, JobState
+from wheel_sched_apscheduler.management.jobs import as_dict, detailed_job, listed_jobs
+from wheel_sched_apscheduler.management.opening import opened_jobs
 from wheel_sched_apscheduler.run_times import to_ms
 
 _SHOWN = 50  # lines of a listing without --limit
@@ -24,7 +23,7 @@ _SHOWN = 50  # lines of a listing without --limit
 @click.option("--limit", type=click.IntRange(1), metavar="N", help=f"Number of jobs at most (default: {_SHOWN}).")
 @json_option
 @pass_session
-def list_jobs(session: Session, state: str | None, tag: str | None, limit: int | None, as_json: bool) -> None:
+def list_jobs(session: Session, state: JobState | None, tag: str | None, limit: int | None, as_json: bool) -> None:
     """List jobs: scheduled ones in order of next run time, then paused, in flight and quarantined ones.
 
     \b
@@ -36,14 +35,9 @@ def list_jobs(session: Session, state: str | None, tag: str | None, limit: int |
     most = limit or (None if as_json else _SHOWN)
     rows = []
     more = False
-    with opened_jobs(session) as store:
+    with opened_jobs(session.loaded) as store:
         now_ms = store.store.now_ms()
-        if tag is None:
-            entries = store.entries(state)  # type: ignore[arg-type]  # one of the choices
-        else:
-            found = (store.get_entry(job_id) for job_id in store.find(tag))
-            entries = (entry for entry in found if entry is not None and state in (None, entry.state))
-        for number, entry in enumerate(entries):
+        for number, entry in enumerate(listed_jobs(store, state, tag)):
             if number == most:
                 more = True
                 break
@@ -74,29 +68,18 @@ def show(session: Session, job_id: str, as_json: bool) -> None:
     Examples:
       wheel-sched aps show nightly-report
     """
-    with opened_jobs(session) as store:
-        now_ms = store.store.now_ms()
-        entry = store.get_entry(job_id)
-        if entry is None:
-            raise NotDone(f"there is no job {job_id!r}; `wheel-sched aps list` lists the jobs")
-        running = [run for run in store.in_flight() if run.job_id == job_id]
-        records = store.history(job_id=job_id, limit=5)
+    with opened_jobs(session.loaded) as store:
+        job = detailed_job(store, job_id)
     if as_json:
-        emit(
-            {
-                **as_dict(entry),
-                "running": [asdict(run) for run in running],
-                "history": [asdict(record) for record in records],
-            }
-        )
+        emit(job.as_dict())
         return
-    for name, value in as_dict(entry).items():
+    for name, value in as_dict(job.entry).items():
         if value not in (None, "", [], {}):
             say(f"{name:<14}{value}")
-    for run in running:
+    for run in job.running:
         say(f"{'running':<14}{run.occurrence_id or '?'} at {run.owner or 'a process that has not announced it yet'}")
-    for record in records:
-        say(f"{'ran':<14}{relative(record.finished_ms, now_ms)}: {record.outcome} {record.error}".rstrip())
+    for record in job.history:
+        say(f"{'ran':<14}{relative(record.finished_ms, job.now_ms)}: {record.outcome} {record.error}".rstrip())
 
 
 @click.command("in-flight")
@@ -109,7 +92,7 @@ def in_flight(session: Session, as_json: bool) -> None:
     Examples:
       wheel-sched aps in-flight
     """
-    with opened_jobs(session) as store:
+    with opened_jobs(session.loaded) as store:
         now_ms = store.store.now_ms()
         claims = store.in_flight()
     if as_json:
@@ -147,7 +130,7 @@ def history(session: Session, job_id: str | None, limit: int, as_json: bool) -> 
       wheel-sched aps history
       wheel-sched aps history nightly-report --limit 10
     """
-    with opened_jobs(session) as store:
+    with opened_jobs(session.loaded) as store:
         now_ms = store.store.now_ms()
         records = store.history(job_id=job_id, limit=limit)
     if as_json:
@@ -171,15 +154,6 @@ def history(session: Session, job_id: str | None, limit: int, as_json: bool) -> 
         note(amount(len(rows), "run"))
     else:
         note("no runs are on record")
-
-
-def as_dict(entry: JobEntry) -> dict[str, Any]:
-    """A job as plain data that can be written as JSON."""
-    moment = entry.next_run_time
-    fields = asdict(entry)
-    fields["next_run_time"] = None if moment is None else moment.isoformat()
-    fields["next_run_ms"] = None if moment is None else to_ms(moment)
-    return fields
 
 
 def _row(entry: JobEntry, now_ms: int) -> tuple[str, ...]:

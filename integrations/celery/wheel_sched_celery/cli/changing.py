@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
+from wheel_sched.cli.failing import as_usage
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import confirm, dry_run_option, json_option, yes_option
 from wheel_sched.cli.output import Progress, emit, note, say
 from wheel_sched.management.wording import amount, relative
-from wheel_sched_celery.cli.choosing import chosen, held_tasks, selecting
+from wheel_sched_celery.cli.choosing import held_tasks, selecting
 from wheel_sched_celery.management import Changed, HeldTasks, TaskFilter, WaitingTask
+from wheel_sched_celery.management.choosing import check_choice, choose, is_named
 from wheel_sched_celery.management.draining import drain as drain_store
 
 _SAMPLES = 5
@@ -59,17 +61,17 @@ def _perform(
 ) -> int:
     """Choose the tasks, ask, change them, and print the results. Returns 0 when all were changed."""
     tasks = held_tasks(ctx)
-    meant = chosen(tasks, selection, everything)
+    with as_usage():
+        check_choice(selection, everything)
+    meant = choose(tasks, selection, everything)
     if dry_run:
         _show_dry_run(action.verb, tasks, meant, as_json)
         return 0
-    named = len(selection.ids) == len(meant) == 1
-    if len(meant) > 1 or (meant and action.removes and not named):
+    if len(meant) > 1 or (meant and action.removes and not is_named(selection, meant)):
         confirm(action.question.format(amount(len(meant), "task")), yes)
     changed = action.change(tasks, meant)
     if as_json:
-        left = [{"id": waiting.id, "item": waiting.found.id, "why": why} for waiting, why in changed.left]
-        emit({"done": len(changed.done), "left": left})
+        emit(changed.as_dict())
     else:
         say(f"{amount(len(changed.done), 'task')} {action.done}")
         for waiting, why in changed.left[: 2 * _SAMPLES]:
@@ -106,7 +108,8 @@ def cancel(ctx: click.Context, **options: Any) -> int:
     """
 
     def remove(tasks: HeldTasks, meant: Sequence[WaitingTask]) -> Changed:
-        _import_tasks(ctx.obj.app)
+        if problem := tasks.import_tasks():
+            note(problem)
         return tasks.cancel(meant)
 
     return _perform(_Action("cancel", "Cancel {}?", "cancelled", remove, removes=True), ctx, **options)
@@ -197,11 +200,3 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
         if drained.back:
             say(f"{amount(drained.back, 'task')} in the store again: a producer held them; stop it, then drain again")
     return 1 if drained.kept or drained.back else 0
-
-
-def _import_tasks(app: Any) -> None:
-    """Import the app's tasks as a worker does. This also registers error callbacks and handlers of `task_revoked`."""
-    try:
-        app.loader.import_default_modules()
-    except Exception as error:  # the app's own code
-        note(f"tasks could not be imported ({error!r}): handlers of task_revoked and errbacks may be missing here")

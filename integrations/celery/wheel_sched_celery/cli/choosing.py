@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from wheel_sched.cli.instants import INSTANT
-from wheel_sched.errors import NotDone
 from wheel_sched.store.core.items import STATES, State
-from wheel_sched_celery.management import HeldTasks, TaskFilter, WaitingTask
+from wheel_sched_celery.management import HeldTasks, TaskFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -52,25 +51,3 @@ def selecting(command: F) -> F:
 def held_tasks(ctx: click.Context) -> HeldTasks:
     """The held tasks of the app that `celery -A` has named."""
     return HeldTasks(ctx.obj.app)
-
-
-def chosen(tasks: HeldTasks, selection: TaskFilter, everything: bool) -> list[WaitingTask]:
-    """The tasks that a command must change. The user must give ids, a filter or --all.
-
-    Raises:
-        UsageError: the user gave no ids, no filter and no --all; or both ids and --all.
-        NotDone: for one of the ids no task waits; nothing was changed.
-    """
-    if everything and selection.ids:
-        raise click.UsageError("Give ids, or --all, not both.")
-    if not selection.narrow and not everything:
-        raise click.UsageError("Which tasks? Give ids, a filter (--task, --queue, --since, --until) or --all.")
-    found = list(tasks.select(selection))
-    known = {each.id for each in found} | {each.found.id for each in found}
-    missing = [task_id for task_id in selection.ids if task_id not in known]
-    if missing:
-        raise NotDone(
-            f"no task {', '.join(missing[:5])} waits here: it ran, was cancelled or is on its way; nothing was "
-            "changed; see `celery wheel list`"
-        )
-    return found

@@ -57,6 +57,11 @@ class Changed:
     done: list[WaitingTask] = field(default_factory=list)
     left: list[tuple[WaitingTask, str]] = field(default_factory=list)
 
+    def as_dict(self) -> dict[str, Any]:
+        """The result as data for JSON: how many tasks were changed, and which were not."""
+        left = [{"id": waiting.id, "item": waiting.found.id, "why": why} for waiting, why in self.left]
+        return {"done": len(self.done), "left": left}
+
 
 class HeldTasks:
     """The held tasks of an app.
@@ -147,6 +152,17 @@ class HeldTasks:
                 cursor = page.cursor
                 if cursor is None:
                     break
+
+    def import_tasks(self) -> str | None:
+        """Import the app's tasks as a worker does, so that `cancel` finds errbacks and handlers of `task_revoked`.
+
+        Returns why that failed, in words; None when it did not.
+        """
+        try:
+            self.wheel.app.loader.import_default_modules()
+        except Exception as error:  # the app's own code
+            return f"tasks could not be imported ({error!r}): handlers of task_revoked and errbacks may be missing here"
+        return None
 
     def cancel(self, tasks: Iterable[WaitingTask]) -> Changed:
         """Remove tasks for good, mark their results as revoked, fail their chords, and send events and signals."""

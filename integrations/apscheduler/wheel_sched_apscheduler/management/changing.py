@@ -1,0 +1,96 @@
+"""Changes jobs, one after the other. A job that cannot be changed does not keep the others from being changed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from apscheduler.jobstores.base import JobLookupError
+
+from wheel_sched.management.wording import instant
+from wheel_sched_apscheduler.codec import NotHere, Unreadable
+from wheel_sched_apscheduler.run_times import to_ms
+from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedJob:
+    """What a change did to one job.
+
+    Args:
+        id: the id of the job.
+        found: whether there is such a job.
+        done: what was done, or why nothing was done, in words.
+        changed: whether the job was changed.
+    """
+
+    id: str
+    found: bool
+    done: str
+    changed: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """The result as data for JSON."""
+        return {"id": self.id, "found": self.found, "done": self.done}
+
+
+def run_now(store: RedisWheelJobStore, job_ids: Sequence[str]) -> Iterator[ChangedJob]:
+    """Make jobs due at once, paused ones too. A recurring job then runs again at the times of its trigger."""
+
+    def change(job_id: str) -> str:
+        store.run_now(job_id)
+        return "due now"
+
+    return _each(job_ids, change)
+
+
+def pause(store: RedisWheelJobStore, job_ids: Sequence[str]) -> Iterator[ChangedJob]:
+    """Take jobs out of the schedule and keep them. A run under way finishes."""
+
+    def change(job_id: str) -> str:
+        store.pause(job_id)
+        return "paused"
+
+    return _each(job_ids, change)
+
+
+def resume(store: RedisWheelJobStore, job_ids: Sequence[str]) -> Iterator[ChangedJob]:
+    """Schedule paused jobs from now on. A job whose trigger has no more run times is deleted."""
+
+    def change(job_id: str) -> str:
+        moment = store.resume(job_id)
+        return "deleted: its trigger has no more run times" if moment is None else f"next run {instant(to_ms(moment))}"
+
+    return _each(job_ids, change)
+
+
+def delete(store: RedisWheelJobStore, job_ids: Sequence[str]) -> Iterator[ChangedJob]:
+    """Delete jobs for good. A run under way finishes."""
+
+    def change(job_id: str) -> str:
+        store.remove_job(job_id)
+        return "deleted"
+
+    return _each(job_ids, change)
+
+
+def quarantined_ids(store: RedisWheelJobStore) -> list[str]:
+    """The ids of the jobs in quarantine. `store.release_quarantined` schedules them again."""
+    return [entry.id for entry in store.quarantined()]
+
+
+def _each(job_ids: Sequence[str], change: Callable[[str], str]) -> Iterator[ChangedJob]:
+    """Change the jobs while you iterate."""
+    for job_id in job_ids:
+        try:
+            yield ChangedJob(job_id, True, change(job_id), True)
+        except JobLookupError:
+            yield ChangedJob(job_id, False, "there is no such job", False)
+        except NotHere as error:
+            yield ChangedJob(job_id, True, f"{error}; nothing was changed", False)
+        except Unreadable as error:
+            hint = f"`wheel-sched aps delete {shlex.quote(job_id)}` deletes it for good"
+            words = f"its record is damaged: {error}; nothing was changed; {hint}"
+            yield ChangedJob(job_id, True, words, False)

@@ -1,0 +1,80 @@
+"""What the pages of retry topics share: the connection, and the policies and secrets that the settings name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from retry_topic.brokers.protocol import Broker
+from retry_topic.connection import Connection
+from retry_topic.management.opening import kafka_broker
+from retry_topic.management.settings import RetrySettings
+from wheel_sched.dashboard import Dashboard
+from wheel_sched.store import DelayStore
+
+PART = "retry_topic"
+_KEEP = 10_000  # settled records that a topic keeps; as `connect` does by default
+
+
+class SharedConnection(Connection):
+    """A connection on a store that belongs to someone else. Closing it leaves the store open.
+
+    Args:
+        store: an open delay store.
+        broker: holds the topics.
+        owned: whether closing this connection closes the broker.
+    """
+
+    def __init__(self, store: DelayStore, broker: Broker, *, owned: bool) -> None:
+        super().__init__(store, broker)
+        self._owned = owned
+
+    def close(self) -> None:
+        """Close the broker when this connection made it. The store stays open. Idempotent."""
+        if self._owned:
+            self.broker.close()
+
+
+def open_connection(dashboard: Dashboard) -> SharedConnection:
+    """Open the connection of a dashboard.
+
+    The broker is the one of the dashboard's extra "broker"; else the Kafka cluster of the settings; else the streams on
+    the store's own server, or topics in memory for a store in memory.
+
+    Raises:
+        ConfigError: the settings of the broker are wrong, or its extra is missing.
+    """
+    given: Broker | None = dashboard.config.extras.get("broker")
+    if given is not None:
+        return SharedConnection(dashboard.store, given, owned=False)
+    return SharedConnection(dashboard.store, _broker_of(dashboard.store, settings_of(dashboard)), owned=True)
+
+
+def connection_of(dashboard: Dashboard) -> Connection:
+    """The connection that all pages share. The first call opens it."""
+    found: Connection = dashboard.opened(PART)
+    return found
+
+
+def settings_of(dashboard: Dashboard) -> RetrySettings:
+    """The settings of retry topics; the defaults when the dashboard was made with the settings of the core only."""
+    loaded = dashboard.loaded
+    if "prefix" in loaded.values:
+        return loaded.read(RetrySettings)
+    core = loaded.settings
+    return RetrySettings(core.store, core.namespace, core.shards, core.durability, core.replicas)
+
+
+def _broker_of(store: DelayStore, settings: RetrySettings) -> Broker:
+    if settings.kafka is not None:
+        return kafka_broker(settings)
+    backend: Any = store.backend
+    if not hasattr(backend, "client"):
+        from retry_topic.brokers.memory import MemoryBroker
+
+        return MemoryBroker()
+    from retry_topic.brokers.redis_streams import RedisStreamsBroker
+
+    level = backend.dialect.level  # the broker must be as durable as the store, whatever the settings say
+    return RedisStreamsBroker(
+        backend.client, prefix=settings.prefix, maxlen=_KEEP, durability=level.level, replicas=level.replicas
+    )

@@ -1,0 +1,32 @@
+"""`PART`: what retry topics add to the dashboard."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from retry_topic.dashboard import items, topics
+from retry_topic.dashboard.opening import PART as NAME
+from retry_topic.dashboard.opening import open_connection
+from wheel_sched.dashboard import DashboardPart
+
+PART = DashboardPart(
+    name=NAME,
+    pages=(
+        *topics.PAGES,
+        *items.PAGES,
+    ),
+    calls=(
+        *topics.CALLS,
+        *items.CALLS,
+    ),
+    actions=(
+        *topics.ACTIONS,
+        *items.ACTIONS,
+    ),
+    templates=Path(__file__).parent / "templates",
+    open=open_connection,
+    panels=(
+        *topics.PANELS,
+        *items.PANELS,
+    ),
+)
