@@ -65,6 +65,16 @@ def redacted_text(text: str) -> str:
     return shown
 
 
+def is_harmless(text: str) -> bool:
+    """Whether `redacted_text` certainly leaves this ASCII text as it is. False: it may change it."""
+    if "@" in text or ":/" in text:
+        return False
+    if "=" not in text and ":" not in text:
+        return True
+    lower = text.lower()
+    return not ("password" in lower or "secret" in lower or "token" in lower or "jaas" in lower)
+
+
 def _anonymous(url: str) -> str:
     last = url.rfind("@")
     start = _LOGIN_START.search(url, 0, max(last, 0))

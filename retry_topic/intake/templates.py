@@ -27,7 +27,7 @@ from retry_topic.intake.records import DAY_MS, MAX_BODY_BYTES, REWRITTEN, Decide
 from retry_topic.message import Message, Source
 from retry_topic.message.encoding import KEY, TRACEBACK_NOTE, VALUE, decode_body, field_of
 from retry_topic.message.headers import AMPLE, attempts_key, content_print, read
-from retry_topic.message.headers.failed_attempts import line_of, quoted, with_line
+from retry_topic.message.headers.failed_attempts import NONE, line_of, quoted, quoted_bytes, with_line
 from retry_topic.message.headers.state import FAILED_ATTEMPTS, FIELDS, LAST_MS, TRACEBACK, Field, decode
 from retry_topic.policy import Failure, Match, PolicySet, RetryDecision, RetryPolicy, chosen_by, decide_by, failure_from
 from wheel_sched.duration import LONGEST_MS
@@ -37,7 +37,7 @@ from wheel_sched.store import BatchCount, Item
 _MOST = 4_096  # how many templates, and how many lists of header names, are remembered
 _MOST_HEADERS = 64  # a few dozen are usual
 _UNUSUAL = frozenset({"key_lock", "signature", "retry_after_ms", "published_ms"})
-_TEXT, _ATTEMPTS = FIELDS["error_message"], FIELDS["failed_attempts"]
+_ATTEMPTS = FIELDS["failed_attempts"]
 _NAME_OF = {field.header: name for name, field in FIELDS.items()}
 _WRITTEN = FIELDS["due_ms"].header, FIELDS["delay_ms"].header, FAILED_ATTEMPTS  # they differ in similar records
 
@@ -58,6 +58,8 @@ class Template:
         policy: the policy that decides.
         match: the policy's rule that applies.
         failure: the failure of the records. Its times are set for each record.
+        error_class: the class of the error, as the line about the attempt has it.
+        chosen_by: what chooses the delay, as that line has it.
         form: the body, with gaps for a record's own values and their lengths.
         room: how many bytes a record's own headers may have.
         suffix: the end of an item's id, after the record's own id.
@@ -73,6 +75,8 @@ class Template:
     policy: RetryPolicy
     match: Match | None
     failure: Failure
+    error_class: bytes
+    chosen_by: bytes
     form: bytes
     room: int
     suffix: str
@@ -313,19 +317,19 @@ def _failed_attempts(known: _Names, values: Sequence[bytes], template: Template,
     line = line_of(
         template.attempt,
         decision.why.now_ms if known.failed_at is None else int(values[known.failed_at]),
-        "null" if known.process_at is None else _quoted_process(values[known.process_at]),
-        quoted(template.failure.error_class or None),
-        "null" if known.message_at is None else quoted(decode(_TEXT, values[known.message_at])[0]),
+        NONE if known.process_at is None else _quoted_process(values[known.process_at]),
+        template.error_class,
+        NONE if known.message_at is None else quoted_bytes(values[known.message_at]),
         decision.delay_ms,
-        quoted(chosen_by(decision)),
+        template.chosen_by,
     )
     if known.attempts_at is None:
-        return line.encode()
-    return with_line(decode(_ATTEMPTS, values[known.attempts_at])[0], line).encode()
+        return line
+    return with_line(decode(_ATTEMPTS, values[known.attempts_at])[0], line.decode()).encode()
 
 
 @lru_cache(maxsize=1024)
-def _quoted_process(raw: bytes) -> str:
+def _quoted_process(raw: bytes) -> bytes:
     return quoted(raw.decode("ascii"), FIELDS["process"].max_bytes)
 
 
@@ -352,6 +356,8 @@ def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: Po
         policies.for_topic(record.topic),
         decision.why.match,
         failure_from(state, now_ms=decision.why.now_ms),
+        quoted(state.error_class or None),
+        quoted(chosen_by(decision)),
         _form(stored, known.is_gap, noted=known.traceback_at is not None),
         AMPLE - sum(map(len, kept)),
         one.member.removeprefix(f"{state.id}"),

@@ -40,16 +40,19 @@ class Renderer:
             shown=shown, instant=instant, span=span, amount=amount, path=quote_path, query=query, number=number
         )
         self._environment.globals.update(
-            relative=relative, sparkline=charts.sparkline, histogram=charts.histogram, curve=charts.curve
+            live_only=False,
+            relative=relative,
+            sparkline=charts.sparkline,
+            histogram=charts.histogram,
+            curve=charts.curve,
         )
 
     def render(self, template: str, values: Mapping[str, Any]) -> str:
         return self._environment.get_template(template).render(values)
 
     def render_live(self, template: str, values: Mapping[str, Any]) -> str:
-        """Render only the block `live` of a template."""
-        found = self._environment.get_template(template)
-        return "".join(found.blocks["live"](found.new_context(dict(values))))
+        """Render only the block `live` of a template, with the macros that the template imports."""
+        return self._environment.get_template(template).render({**values, "live_only": True})
 
 
 def shown(value: object, limit: int = _CUT) -> str:

@@ -20,14 +20,22 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-from retry_topic.message.headers.state import LAST_MS, MAX_ATTEMPTS_BYTES, MAX_COUNT, MAX_PROCESS_BYTES, cut
+from retry_topic.message.headers.state import (
+    LAST_MS,
+    MAX_ATTEMPTS_BYTES,
+    MAX_COUNT,
+    MAX_MESSAGE_BYTES,
+    MAX_PROCESS_BYTES,
+    cut,
+)
 from wheel_sched.duration import LONGEST_MS
-from wheel_sched.redacting import redacted_text
+from wheel_sched.redacting import is_harmless, redacted_text
 
 MOST = 16
 """How many attempts are kept."""
 
 MAX_TEXT_BYTES = 120
+NONE = b"null"
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 
 
@@ -88,7 +96,7 @@ def with_failed_attempt(lines: str | None, attempt: FailedAttempt) -> str:
             quoted(attempt.text),
             attempt.delay_ms,
             quoted(attempt.chosen_by),
-        ),
+        ).decode(),
     )
 
 
@@ -123,25 +131,34 @@ def _count(row: str) -> int | None:
 
 
 def line_of(
-    number: int, at_ms: int, process: str, error_class: str, text: str, delay_ms: int | None, chosen_by: str
-) -> str:
+    number: int, at_ms: int, process: bytes, error_class: bytes, text: bytes, delay_ms: int | None, chosen_by: bytes
+) -> bytes:
     """The line of an attempt, see `FailedAttempt`. Each of the four texts must be a result of `quoted`."""
-    delay = "null" if delay_ms is None else delay_ms
-    return f"[{number},{at_ms},{process},{error_class},{text},{delay},{chosen_by}]"
+    delay = b"null" if delay_ms is None else b"%d" % delay_ms
+    return b"[%d,%d,%b,%b,%b,%b,%b]" % (number, at_ms, process, error_class, text, delay, chosen_by)
 
 
 @lru_cache(maxsize=1024)
-def quoted(text: str | None, max_bytes: int = MAX_TEXT_BYTES) -> str:
+def quoted(text: str | None, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     """A text as JSON: passwords are hidden, control characters become spaces, and it is cut. None becomes "null".
 
     The cut text has at most `max_bytes` bytes. It has no control characters, so JSON needs at most two bytes for each.
     """
     if text is None:
-        return "null"
+        return NONE
     text = redacted_text(text)
     if not text.isprintable():
         text = " ".join("".join([one if one.isprintable() else " " for one in text]).split())
-    return _encode(cut(text, max_bytes))
+    return _encode(cut(text, max_bytes)).encode()
+
+
+def quoted_bytes(raw: bytes) -> bytes:
+    """The text that these bytes are in UTF-8, as `quoted` writes it. Most texts need no look at each character."""
+    if len(raw) <= MAX_TEXT_BYTES and raw.isascii():
+        text = raw.decode("ascii")
+        if '"' not in text and "\\" not in text and text.isprintable() and is_harmless(text):
+            return b'"%b"' % raw
+    return quoted(cut(raw.decode(errors="replace"), MAX_MESSAGE_BYTES))
 
 
 def _read(row: str) -> FailedAttempt | None:

@@ -13,10 +13,13 @@ from retry_topic.message.headers.failed_attempts import (
     MOST,
     FailedAttempt,
     FailedAttempts,
+    quoted,
+    quoted_bytes,
     read_failed_attempts,
     with_failed_attempt,
 )
-from retry_topic.message.headers.state import MAX_ATTEMPTS_BYTES
+from retry_topic.message.headers.state import MAX_ATTEMPTS_BYTES, MAX_MESSAGE_BYTES, cut
+from wheel_sched.redacting import is_harmless, redacted_text
 
 FIRST = FailedAttempt(1, 1_767_225_600_000, "web-3:41", "builtins.ValueError", "no such account", 4_000, "p@1")
 
@@ -104,3 +107,24 @@ def test_a_message_loses_its_traceback_first() -> None:
     second = lighter(first)
     assert second == Message("t", b"v", b"k", (("retry-id", b"a"), ("b", b"2")))
     assert lighter(second) is None
+
+
+HARMFUL = st.sampled_from(
+    ["password=x", "a:Token", "s.secret: y", "jaas", "redis://u:p@h", "a:/b", "u@h", '"', "\\", "\n", "\x7f", "é", "%s"]
+)
+
+
+@given(st.lists(HARMFUL | st.text(max_size=20), max_size=6).map("".join))
+@settings(max_examples=300)
+def test_the_quick_way_writes_texts_as_the_long_way_does(text: str) -> None:
+    """Whatever a header's bytes are, the intake writes them into the line as `with_failed_attempt` would."""
+    raw = text.encode(errors="surrogatepass")
+    assert quoted_bytes(raw) == quoted(cut(raw.decode(errors="replace"), MAX_MESSAGE_BYTES))
+
+
+@given(st.lists(HARMFUL | st.text(st.characters(max_codepoint=127), max_size=20), max_size=6).map("".join))
+@settings(max_examples=300)
+def test_a_harmless_text_is_not_changed(text: str) -> None:
+    """What is called harmless holds nothing that `redacted_text` would hide."""
+    if text.isascii() and is_harmless(text):
+        assert redacted_text(text) == text

@@ -1,0 +1,168 @@
+"""The data of the demonstration: what a shop's dashboard might show, and texts of somebody who wants to do harm.
+
+`seed` fills a store, always in the same way but for the times, which are relative to now. The texts of `HOSTILE` stand
+in ids, topics, errors, payloads and names of members.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retry_topic import Connection
+from retry_topic.history.attempt import Attempt
+from retry_topic.message import Message
+from retry_topic.message.encoding import encode_body
+from retry_topic.message.fingerprint import fingerprint
+from retry_topic.message.headers import RetryState, write
+from retry_topic.message.headers.failed_attempts import FailedAttempt, with_failed_attempt
+from wheel_sched.store import History, Item, Member, Members
+
+MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+HOSTILE = (MARKUP, "{{ 7*7 }}{% raw %}", "\x1b[31mred\x1b[0m", "abc\u202etxt.exe", "nul\x00byte", "'\"><b>bold</b>")
+LONG = "w" * 3_000
+
+_HOUR_MS = 3_600_000
+_TRACEBACK = """Traceback (most recent call last):
+  File "/srv/shop/consumer.py", line 41, in handle
+    charge(order)
+  File "/srv/shop/payment.py", line {line}, in charge
+    raise {name}({text!r})
+{error}: {text}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A kind of failure: which topic, which error, its text for the n-th message, and how many letters of it."""
+
+    topic: str
+    error: str
+    text: str
+    dead: int
+    status: int | None = None
+
+
+FAILURES: Sequence[Failing] = (
+    Failing("orders", "shop.payment.PaymentTimeout", "no answer from the bank after 30 s (order {n})", 24, 504),
+    Failing("orders", "shop.payment.CardRefused", "card of customer {n} was refused: insufficient funds", 9, 402),
+    Failing("webhooks", "requests.exceptions.ConnectionError", "cannot reach https://example.org/hook/{n}", 14),
+    Failing("invoices", "builtins.KeyError", "'vat_id'", 3),
+    Failing("emails", "shop.mail.MailboxFull", "mailbox {n}@example.org is full", 6, 552),
+)
+
+
+def failed(
+    kind: Failing, n: int, attempt: int, now_ms: int, *, due_ms: int | None, value: bytes | None = None
+) -> Message:
+    """A message of which `attempt` deliveries have failed, as the intake stores it."""
+    text = kind.text.replace("{n}", str(n))
+    lines: str | None = None
+    for number in range(1, attempt + 1):
+        delay_ms = None if due_ms is None and number == attempt else 2**number * 1_000
+        at_ms = now_ms - (attempt - number + 1) * 60_000
+        why = "max-attempts: 5" if delay_ms is None else f"rule 1 (timeouts) of {kind.topic}@2"
+        lines = with_failed_attempt(
+            lines, FailedAttempt(number, at_ms, f"web-{n % 3}:4{n % 10}", kind.error, text, delay_ms, why)
+        )
+    name = kind.error.rpartition(".")[2]
+    state = RetryState(
+        id=f"{kind.topic[:3]}{n:05d}",
+        attempt=attempt,
+        max_attempts=5,
+        first_failed_ms=now_ms - attempt * 60_000,
+        last_failed_ms=now_ms - 60_000,
+        due_ms=due_ms,
+        delay_ms=2**attempt * 1_000,
+        policy=f"{kind.topic}@2",
+        original_topic=kind.topic,
+        original_partition=n % 4,
+        original_offset=f"{n}-0",
+        original_timestamp_ms=now_ms - _HOUR_MS,
+        consumer_group="shop",
+        error_class=kind.error,
+        error_mro=("builtins.OSError",),
+        error_message=text,
+        error_fingerprint=fingerprint(kind.error, text),
+        error_status=kind.status,
+        failed_attempts=lines,
+        traceback=_TRACEBACK.format(line=80 + n % 3, name=name, text=text, error=kind.error),
+    )
+    payload = value or json.dumps({"order": n, "customer": f"c-{n % 17}", "total": 12.5 + n}).encode()
+    return Message("shop.redelivery", payload, f"c-{n % 17}".encode(), write((("trace", b"t-%d" % n),), state))
+
+
+def seed(connection: Connection) -> None:
+    """Fill the store of a connection. Takes about a tenth of a second."""
+    store = connection.store
+    now_ms = store.now_ms()
+    _seed_waiting(connection, now_ms)
+    _seed_dead(connection, now_ms)
+    store.pause("invoices")
+    for position, (kind, name) in enumerate(
+        [("consumer", "shop"), ("consumer", MARKUP), ("retry-service", "shop"), ("scheduler", "night jobs")]
+    ):
+        member = Member(
+            kind,
+            name,
+            topics=("orders", "webhooks", HOSTILE[3]),
+            takes_in=("shop.retry",) if kind == "retry-service" else (),
+            retries_to="shop.retry" if kind == "consumer" else "",
+            releases=kind == "retry-service",
+            holds={"in_flight": position, MARKUP: 3},
+            host=f"web-{position}",
+            pid=4000 + position,
+            version="0.1.0",
+            id=f"member-{position}",
+        )
+        Members(store).announce(member, _HOUR_MS * 20)
+    rows = [
+        Attempt(
+            f"ord{n:05d}", "orders", 1 + n % 4, now_ms - n * 9_000, now_ms - n * 9_000 + n % 700,
+            ("ok", "failed", "failed", "dead")[n % 4], None if n % 4 == 0 else FAILURES[0].error, 0,
+        )
+        for n in range(200, 0, -1)
+    ]  # fmt: skip
+    History(store).append([(row.id, row.encode()) for row in rows], keep=10_000)
+
+
+def _seed_waiting(connection: Connection, now_ms: int) -> None:
+    items = []
+    for number, kind in enumerate(FAILURES):
+        for n in range(1, 40 - 6 * number):
+            due_ms = now_ms + _HOUR_MS // 2 + n * 97_000
+            attempt = 1 + n % 4
+            body = encode_body(failed(kind, 500 * number + n, attempt, now_ms, due_ms=due_ms))
+            items.append(Item(f"{kind.topic[:3]}{500 * number + n:05d}.{attempt}", due_ms, body, kind.topic))
+    bad = Failing(f"topic {HOSTILE[0]}", f"evil.{HOSTILE[1]}", " ".join(HOSTILE), 0)
+    for n, text in enumerate(HOSTILE):
+        due_ms = now_ms + 2 * _HOUR_MS + n
+        body = encode_body(failed(bad, 9000 + n, 2, now_ms, due_ms=due_ms, value=text.encode() * 20))
+        items.append(Item(f"id {text}", due_ms, body, bad.topic))
+    items.append(Item("no-message", now_ms + _HOUR_MS, b"\xff\xfe no message of ours", f"topic {HOSTILE[3]}"))
+    items += [
+        Item(f"held-{n}", None, encode_body(failed(FAILURES[1], 8000 + n, 2, now_ms, due_ms=None)), "orders")
+        for n in range(5)
+    ]
+    connection.store.schedule(items)
+
+
+def _seed_dead(connection: Connection, now_ms: int) -> None:
+    letters = []
+    for number, kind in enumerate(FAILURES):
+        for n in range(kind.dead):
+            place = 5_000 + 200 * number + n
+            message = failed(kind, place, 5, now_ms, due_ms=None)
+            died_ms = now_ms - n * _HOUR_MS // 3
+            letters.append(
+                (
+                    Item(f"{kind.topic[:3]}{place:05d}.5", died_ms, encode_body(message), kind.topic),
+                    f"max-attempts: {kind.error}",
+                )
+            )
+    bad = Failing("orders", f"evil.{MARKUP}", f"{HOSTILE[2]} {HOSTILE[3]} {LONG}", 0)
+    for n in range(2):
+        message = failed(bad, 9500 + n, 5, now_ms, due_ms=None, value=b"\x00\xff" + MARKUP.encode())
+        letters.append((Item(f"bad{n}.5", now_ms - n, encode_body(message), "orders"), f"handler said {MARKUP}"))
+    connection.store.bury(letters)
