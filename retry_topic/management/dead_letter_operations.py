@@ -136,9 +136,7 @@ class _LetterKind:
         return self._store.run(_changed(self._store.shards, alterations, token))
 
 
-def _changed(
-    shards: int, alterations: Sequence[tuple[str | None, Alteration]], token: str
-) -> Plan[list[Outcome]]:
+def _changed(shards: int, alterations: Sequence[tuple[str | None, Alteration]], token: str) -> Plan[list[Outcome]]:
     places: dict[int, list[int]] = {}
     for place, (route, alteration) in enumerate(alterations):
         places.setdefault(shard_of(route or alteration.id, shards), []).append(place)

@@ -62,7 +62,9 @@ def error_parts(texts: Sequence[str]) -> list[ErrorPart]:
 
 def _gaps(common: Sequence[str], words: Sequence[str]) -> list[str]:
     """What stands before, between and behind the common words, which are a subsequence of the words."""
-    gaps, gap, place = [], [], 0
+    gaps: list[str] = []
+    gap: list[str] = []
+    place = 0
     for word in words:
         if place < len(common) and word == common[place]:
             gaps.append("".join(gap))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from retry_topic.connection import Connection
 from retry_topic.management.filters import ListedMessage, entry_of
 from retry_topic.management.inbox.groups import group_of
+from wheel_sched.errors import Rejected
 from wheel_sched.store import Found
 
 MOST_MEMBERS = 20
@@ -28,7 +29,10 @@ def group_members(connection: Connection, topic: str, group: str, last_id: str =
     def belongs(found: Found | None) -> bool:
         return found is not None and found.state == "dead" and found.topic == topic and group_of(found) == group
 
-    ids = store.find(f"fp:{group}", limit=_FOUND) if group else []
+    try:
+        ids = store.find(f"fp:{group}", limit=_FOUND)
+    except Rejected:  # the code of a reason may be no ref
+        ids = []
     ids = list(dict.fromkeys([*([last_id] if last_id else []), *ids]))
     members = {one.id: one for one in store.get(ids, anywhere=True) if one is not None and belongs(one)}
     if len(members) < MOST_MEMBERS:

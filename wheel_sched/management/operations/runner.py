@@ -19,7 +19,7 @@ from wheel_sched.escaping import logger_of
 from wheel_sched.management.operations.book import OperationBook
 from wheel_sched.management.operations.kind import OperationKind
 from wheel_sched.management.operations.operation import DurableOperation
-from wheel_sched.management.operations.stepping import LEASE_MS, Stepper
+from wheel_sched.management.operations.stepping import LEASE_MS, Stepper, released
 from wheel_sched.store import DelayStore
 
 logger = logger_of(__name__)
@@ -73,13 +73,22 @@ class OperationRunner:
         self._news.set()
 
     def close(self) -> None:
-        """Stop before the next batch, and wait for the thread. Idempotent."""
+        """Stop before the next batch, wait for the thread, and let other runners go on at once. Idempotent."""
         self._stop.set()
         self._news.set()
         with self._starting:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
+            self._release()
+
+    def _release(self) -> None:
+        try:
+            for operation in self._book.open():
+                if operation.owner == self.owner:
+                    self._book.put(released(operation))  # refused if somebody has changed it: then the lease ends
+        except (StoreError, OSError) as error:
+            logger.warning("operations.not_released: %s: %s", type(error).__name__, error)
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -89,7 +89,8 @@ class Stepper:
             return
         counted = kind.count(held.arguments, held.created_ms + 1, held.cursor)
         samples = (*held.samples, *counted.samples)
-        self._book.put(self._held(held.with_counted(counted.number, counted.cursor, samples), self._store.now_ms()))
+        new = held.with_counted(counted.number, counted.cursor, samples)
+        self._book.put(released(new) if new.state == "ready" else self._held(new, self._store.now_ms()))
 
     def _run(self, operation: DurableOperation, kind: OperationKind) -> DurableOperation | None:
         now_ms = self._store.now_ms()
@@ -142,12 +143,20 @@ class Stepper:
                 return None
             new = found.with_settled(performed.done, _complete(performed, batch))
             now_ms = self._store.now_ms()
-            new = self._held(new, now_ms) if new.state in ("running", "paused") else new.ended(new.state, now_ms)
+            if new.state == "running":
+                new = self._held(new, now_ms)
+            else:
+                new = released(new) if new.state == "paused" else new.ended(new.state, now_ms)
             stored = self._book.put(new)
             if stored is not None:
                 return None if stored.is_open else stored
             found = self._book.get(operation.id)
         return None
+
+
+def released(operation: DurableOperation) -> DurableOperation:
+    """The operation without an owner, so that any runner may go on at once."""
+    return replace(operation, owner="", lease_until_ms=0)
 
 
 def batch_size(rate: float | None) -> int:
