@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -202,7 +203,7 @@ def test_the_due_times_keep_the_rate(operations: Operations) -> None:
     bury(operations.connection, 20)
     operations.ended(operations.counted(REPLAY, GROUP, rate=50.0))
     due = [one.score_ms for one in operations.connection.store.list_items("due", limit=500).found]
-    assert [after - before for before, after in zip(due, due[1:], strict=False)] == [20] * 19
+    assert [after - before for before, after in itertools.pairwise(due)] == [20] * 19
 
 
 def test_a_late_successor_finds_out_what_was_replayed(operations: Operations) -> None:
