@@ -22,7 +22,18 @@ from benchmarks.history import Loss, RecordedRun
 from benchmarks.report import markdown, reasons, table, write_section
 
 # Imported by name: a benchmark needs only its own packages.
-BENCHMARKS = ("store", "dispatch", "wheel", "purgatory", "apscheduler", "celery", "spark", "kafka", "simulator")
+BENCHMARKS = (
+    "store",
+    "dispatch",
+    "wheel",
+    "purgatory",
+    "apscheduler",
+    "celery",
+    "spark",
+    "kafka",
+    "simulator",
+    "dashboard",
+)
 
 OK, MISSED, UNUSABLE, UNFIT, WORSE = range(5)
 _EXIT_CODES = """exit codes:

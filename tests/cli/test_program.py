@@ -43,7 +43,7 @@ def test_help_imports_no_client_and_no_command() -> None:
         "except SystemExit: pass\n"
         "heavy = ('redis', 'rich', 'asyncio', 'tomllib', 'importlib.metadata', 'apscheduler', 'celery')\n"
         "guests = ('retry_topic', 'wheel_sched_apscheduler', 'wheel_sched_celery')\n"
-        "ours = ('', '.extension', '.cli', '.cli.extension', '.cli.settings')\n"
+        "ours = ('', '.extension', '.cli', '.cli.extension', '.management', '.management.settings')\n"
         "bad = [m for m in heavy if m in sys.modules]\n"
         "allowed = {f'{guest}{module}' for guest in guests for module in ours}\n"
         "bad += [m for m in sys.modules if m.split('.')[0] in guests and m not in allowed]\n"

@@ -17,7 +17,7 @@ import pytest
 from wheel_sched.dispatcher import Dispatcher
 from wheel_sched.dispatcher.publisher import PublisherTraits
 from wheel_sched.errors import NamespaceMismatch, Rejected, StoreError
-from wheel_sched.store import AttemptCounts, DelayStore, Documents, Done, Item, open_store
+from wheel_sched.store import AttemptCounts, DeathGroups, DelayStore, Documents, Done, Item, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.get import Get
 from wheel_sched.store.core.items import STATES
@@ -78,7 +78,10 @@ def everything(store: DelayStore) -> tuple[Any, ...]:
             items.append((f.id, f.state, f.score_ms, f.version, f.topic, f.body, f.reason, f.refs, f.route or ""))
     records = {(r.key, r.attempts, r.expiry_ms) for s in range(store.shards) for r in all_attempt_counts(store, s)}
     refs = [sorted(store.find(ref, limit=10_000)) for ref in ("r0", "r1", "r2", "r3", "dead")]
-    return sorted(items), records, refs, counts.now, counts.ever
+    deaths = DeathGroups(store).groups()
+    assert (deaths.dead, deaths.uncounted) == (counts.total("dead"), 0)
+    groups = sorted((g.topic, g.group, g.count, g.ever, g.first_ms, g.last_ms, sum(g.by_hour)) for g in deaths.groups)
+    return sorted(items), records, refs, counts.now, counts.ever, groups
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ import pytest
 from wheel_sched.errors import Rejected
 from wheel_sched.store.attempt_counts import AsyncAttemptCounts, AttemptCounts
 from wheel_sched.store.core.delay_store import AsyncDelayStore, Backend, DelayStore
+from wheel_sched.store.death_groups import AsyncDeathGroups, DeathGroups
 from wheel_sched.store.documents import AsyncDocuments, Documents
 from wheel_sched.store.history import AsyncHistory, History
 from wheel_sched.store.known_ids import AsyncKnownIds, KnownIds
@@ -38,6 +39,7 @@ T = TypeVar("T")
 
 TWINS: dict[Any, Any] = {
     AttemptCounts: AsyncAttemptCounts,
+    DeathGroups: AsyncDeathGroups,
     Documents: AsyncDocuments,
     History: AsyncHistory,
     KnownIds: AsyncKnownIds,

@@ -16,6 +16,7 @@ from wheel_sched.store.core.counts import Count
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.get import Find
 from wheel_sched.store.core.items import Item, Outcome
+from wheel_sched.store.death_groups import EMPTY_FOR_MS
 from wheel_sched.store.maintenance.operations import Inspect, Mend
 from wheel_sched.store.redis.backend import RedisBackend, check_version
 from wheel_sched.store.redis.library import library, shard_keys
@@ -71,7 +72,8 @@ def test_a_damaged_item_can_be_read_and_listed(bench: Bench, client: Any, namesp
 def test_every_key_carries_the_shards_hash_tag(bench: Bench, client: Any, namespace: str) -> None:
     """All keys of a shard have the same hash tag, so a cluster keeps a shard on one node.
 
-    A shard without items keeps only its metadata, its marker and answers that expire.
+    A shard without items keeps only its metadata, its marker, answers that expire, and for 30 days the groups of its
+    dead letters.
     """
     bench.put("a", "b", topic="t", refs=("r",))
     bench.store.pause("t")
@@ -85,7 +87,10 @@ def test_every_key_carries_the_shards_hash_tag(bench: Bench, client: Any, namesp
     start = b"{%s:0}:" % namespace.encode()
     assert all(key.startswith(start) for key in keys)
     left = {key.removeprefix(start).partition(b":")[0] for key in keys}
-    assert left == {b"meta", b"mark", b"op"}
+    assert left == {b"meta", b"mark", b"op", b"deathgroups", b"deathgroups_empty"}
+    bench.clock.advance(EMPTY_FOR_MS)
+    bench.store.sweep()
+    assert not client.exists(start + b"deathgroups", start + b"deathgroups_empty")
     assert all(0 < client.pttl(key) <= 60_000 for key in keys if key.startswith(start + b"op:"))
 
 

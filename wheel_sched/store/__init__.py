@@ -2,8 +2,8 @@
 
 `open_store` opens a store. `DelayStore` has the methods that every user needs. Each further capability is a small class
 over an open store: `OrderedKeys`, `RateLimits`, `LogIntake`, `AttemptCounts`, `KnownIds`, `WriterFences`,
-`ShardOwnership`, `History`, `Members`, `Documents` and `ServerPush`. `rooms` lists the folders of this package, one for
-the core and one for each capability.
+`ShardOwnership`, `History`, `Members`, `Documents`, `DeathGroups` and `ServerPush`. `rooms` lists the folders of this
+package, one for the core and one for each capability.
 
 The design is a durable form of Kafka's purgatory of delayed operations. It has leases instead of pops, because a popped
 message is lost when its process dies.
@@ -19,6 +19,7 @@ from wheel_sched.store.core.listing import Page
 from wheel_sched.store.core.schedule import Stored
 from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settled, Settlement
 from wheel_sched.store.core.sweep import Swept
+from wheel_sched.store.death_groups import AsyncDeathGroups, CountedDeaths, DeathGroup, DeathGroups
 from wheel_sched.store.documents import AsyncDocuments, DocumentPage, Documents
 from wheel_sched.store.documents.operations import Document
 from wheel_sched.store.history import AsyncHistory, History
@@ -36,6 +37,7 @@ __all__ = [
     "ENDED",
     "MAX_BATCH",
     "AsyncAttemptCounts",
+    "AsyncDeathGroups",
     "AsyncDelayStore",
     "AsyncDocuments",
     "AsyncHistory",
@@ -49,8 +51,11 @@ __all__ = [
     "BatchCount",
     "Claim",
     "Claimed",
+    "CountedDeaths",
     "Counts",
     "Dead",
+    "DeathGroup",
+    "DeathGroups",
     "DelayStore",
     "Document",
     "DocumentPage",

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from wheel_sched.store.attempt_counts import AttemptCountsInMemory
 from wheel_sched.store.core.shard import RoomState
+from wheel_sched.store.death_groups.counting import DeathGroupsInMemory
 from wheel_sched.store.documents.operations import DocumentsInMemory
 from wheel_sched.store.history import HistoryInMemory
 from wheel_sched.store.known_ids import KnownIdsInMemory
@@ -52,6 +53,7 @@ ROOMS = (
     Room("history", HistoryInMemory),
     Room("members", MembersInMemory),
     Room("documents", DocumentsInMemory),
+    Room("death_groups", DeathGroupsInMemory),
     Room("push"),
     Room("maintenance"),
 )

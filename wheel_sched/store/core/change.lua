@@ -80,11 +80,11 @@ end
 local function change_dead(id, verb, due, version, tail)
   local value = redis.call('HGET', KEYS[DEADBODY], id)
   if not value then return 'a' end
-  local length, at = string.match(value, '^(%d+):()')
-  local rec = string.sub(value, at + tonumber(length))
+  local rec = dead_parts(value)
   local topic, refs, found = parse(rec)
   if version ~= '' and version ~= (found or '0') then return 'v' end
   if verb == 'q' and not topic and tail == '' then return 'w' end
+  unearth(s, id, value)
   redis.call('ZREM', KEYS[DEAD], id)
   redis.call('HDEL', KEYS[DEADBODY], id)
   moves(s, topic or '', 'dead', nil)

@@ -150,6 +150,7 @@ def _change_dead(shard: MemoryShard, item: MemoryItem | None, change: Alteration
     if change.verb == "x":
         shard.remove(item, "dead", "deleted")
         return Outcome.DONE
+    shard.unearth(item)
     shard.moves(item.topic, "dead", None)
     shard.event("requeued", item.topic)
     if change.item is not None:

@@ -11,7 +11,7 @@
 --   KEYS[6]  held   ZSET    id -> due (ms), 0 = none
 --   KEYS[7]  why    HASH    id -> <reason>\n<topic>, of held ids
 --   KEYS[8]  dead   ZSET    id -> time of death (ms)
---   KEYS[9]  deadbody HASH  id -> <length of reason>:<reason><record>
+--   KEYS[9]  deadbody HASH  id -> <length of reason>:<reason><record>; zeros before the length are a mark, see bury
 --   KEYS[10] mark   STREAM  the marker: one entry {d: due}, written when a new item is due before all others
 --   KEYS[11] lapsed HASH    id -> how often its lease ran out
 -- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids) and
@@ -45,6 +45,10 @@ local on_given_up = {}       -- (s, id, refs): an item that has refs died or was
 local on_free = {}           -- (s, id, topic): an item was cancelled or deleted, so its id may be used again
 local on_restored = {}       -- (s, id, score, reason): a restore or a reshard put back a held item
 local on_sweep = {}          -- (s): sweep.lua runs
+local on_died = {}           -- (s, id, refs, topic, reason, died (ms)): answers the letter's mark, see bury; nil = none
+local on_dead_gone = {}      -- (s, id, refs, topic, reason, mark, lifted): a dead letter is dead no more. `lifted`: its
+                             -- time of death (ms) when it lies in another shard now, otherwise nil
+local on_write = {}          -- (s): the call writes what it has gathered
 local room_keys = {}         -- names of the keys that rooms keep for a shard; they are deleted with the shard
 local reshard_keys = {}      -- room keys that are wrong after a change of the number of shards
 
@@ -201,38 +205,6 @@ local function cancelled(s, id, rec)
   end
 end
 
-local function put_dead(s, id, rec, topic, reason)
-  redis.call('ZADD', s.K[DEAD], s.now, id)
-  redis.call('HSET', s.K[DEADBODY], id, #reason .. ':' .. reason .. rec)
-  event(s, 'died', topic)
-  local _, refs = parse(rec)
-  if refs then call_all(on_given_up, s, id, refs) end
-end
-
-local function trim_dead(s, ids)
-  if #ids == 0 then return end
-  local recs = redis.call('HMGET', s.K[DEADBODY], unpack(ids))
-  for i, id in ipairs(ids) do
-    local value = recs[i] or ''
-    local len, at = string.match(value, '^(%d+):()')
-    local rec = len and string.sub(value, at + tonumber(len)) or ''
-    local topic, refs = parse(rec)
-    topic = topic or ''
-    if refs then refs_of(s, refs, id, 'SREM') end
-    moves(s, topic, 'dead', nil)
-    event(s, 'trimmed', topic)
-  end
-  redis.call('ZREM', s.K[DEAD], unpack(ids))
-  redis.call('HDEL', s.K[DEADBODY], unpack(ids))
-end
-
--- Removes the oldest dead letters above `cap`, at most MAX_BATCH a call; cap 0 = unlimited.
-local function trim_dead_above(s, cap)
-  if cap <= 0 then return end
-  local over = redis.call('ZCARD', s.K[DEAD]) - cap
-  if over > 0 then trim_dead(s, redis.call('ZRANGE', s.K[DEAD], 0, math.min(over, MAX_BATCH) - 1)) end
-end
-
 -- Turns a score into whole ms from 0 up. The store writes only such scores. A score that another program has written
 -- must not look like "none" (-1) and must not break a record.
 local LAST_MS = 9007199254740991
@@ -255,6 +227,7 @@ end
 -- Writes everything the call has gathered. Writes the marker when a new item is due before all others. Answers the head
 -- of `due`, or nil when nothing was added to `due`.
 local function write(s)
+  call_all(on_write, s)
   local head
   if #s.due > 0 then
     head = first_score(s.K[DUE])
@@ -297,50 +270,6 @@ end
 -- The refusal of a call that came with the epoch `given`.
 local function other_epoch(s, given)
   return {err = 'WSEPOCH the epoch is ' .. ms(s.epoch) .. ', the call came with ' .. given}
-end
-
--- Removes the record of an id that leaves the store or dies.
-local function drop_record(s, id)
-  redis.call('HDEL', s.K[BODY], id)
-  redis.call('HDEL', s.K[LAPSED], id)
-end
-
--- Ends the claim of an id that nobody has settled. The id waits again, or dies as poison after `cap` lapses (0 =
--- never).
-local function lapse(s, id, due, topic, cap, what)
-  local lapses = redis.call('HINCRBY', s.K[LAPSED], id, 1)
-  event(s, 'lapsed', topic)
-  if cap > 0 and lapses >= cap then
-    local rec = redis.call('HGET', s.K[BODY], id) or ''
-    put_dead(s, id, rec, topic, 'poison: ' .. what .. ' ' .. lapses .. ' times')
-    drop_record(s, id)
-    moves(s, topic, 'leased', 'dead')
-  else
-    moves(s, topic, 'leased', put_waiting(s, id, tonumber(due), topic))
-  end
-end
-
--- Recovers ids whose lease ran out (see `lapse`). A cancelled id leaves.
-local function recover(s, limit, cap)
-  local ids = redis.call('ZRANGEBYSCORE', s.K[LEASED], '-inf', s.now, 'LIMIT', 0, limit)
-  if #ids == 0 then return 0 end
-  local claims = redis.call('HMGET', s.K[CLAIM], unpack(ids))
-  for i, id in ipairs(ids) do
-    local cut, due, topic = string.match(claims[i] or '', '^(!?)%d+:(%d+):[r-]:(.*)$')
-    if cut == '!' then
-      local rec = redis.call('HGET', s.K[BODY], id)
-      if rec then cancelled(s, id, rec) end
-      drop_record(s, id)
-      call_all(on_free, s, id, topic)
-      moves(s, topic, 'leased', nil)
-      event(s, 'cancelled', topic)
-    elseif due then
-      lapse(s, id, due, topic, cap, 'its lease ran out')
-    end
-  end
-  redis.call('ZREM', s.K[LEASED], unpack(ids))
-  redis.call('HDEL', s.K[CLAIM], unpack(ids))
-  return #ids
 end
 
 local function behind(a, b)            -- compares bytes: Lua's own < depends on the server's locale

@@ -14,9 +14,7 @@ for at = 3, #ARGV, 5 do
     greatest = math.max(greatest, tonumber(version or '0'))
     if state == 'leased' then state = 'due' end
     if state == 'dead' then
-      redis.call('ZADD', KEYS[DEAD], score, id)
-      redis.call('HSET', KEYS[DEADBODY], id, #reason .. ':' .. reason .. rec)
-      event(s, 'died', topic)
+      bury(s, id, rec, topic, reason, score)
     else
       redis.call('HSET', KEYS[BODY], id, rec)
       if state == 'held' then

@@ -48,9 +48,7 @@ class Restore(Operation[int]):
             shard.seq = max(shard.seq, found.version)
             shard.add_refs(item)
             if found.state == "dead":
-                item.state, item.reason = "dead", bounded_reason(found.reason)
-                shard.dead.add(key, found.score_ms)
-                shard.event("died", item.topic)
+                shard.bury(item, bounded_reason(found.reason), found.score_ms)
             elif found.state == "held":
                 shard.put_held(item, found.score_ms, bounded_reason(found.reason))
                 for hook in shard.on_restored:

@@ -67,6 +67,7 @@ class MemoryItem:
     claimed_due_ms: int = 0
     cancelled: bool = False
     reason: bytes = b""
+    mark: int = 0  # of a dead item: what a hook of `on_died` has answered
 
 
 class RoomState(Protocol):
@@ -92,6 +93,8 @@ class MemoryShard:
         self.on_free: list[Callable[[MemoryItem], None]] = []  # an item was cancelled or deleted: its id is free
         self.on_restored: list[Callable[[MemoryItem, int], None]] = []  # a held item was put back, with its score
         self.on_sweep: list[Callable[[], None]] = []
+        self.on_died: list[Callable[[MemoryItem, int], int]] = []  # with the time of death (ms); answers the mark
+        self.on_dead_gone: list[Callable[[MemoryItem], None]] = []  # a dead letter is dead no more
         self._rooms: dict[type, Any] = {}
         self.items: dict[bytes, MemoryItem] = {}
         self.due, self.leased, self.held, self.dead = SortedSet(), SortedSet(), SortedSet(), SortedSet()
@@ -277,14 +280,28 @@ class MemoryShard:
         return "due"
 
     def put_dead(self, item: MemoryItem, reason: bytes) -> State:
-        item.state, item.reason, item.lapses = "dead", reason, 0
-        self.dead.add(item.key, self.now_ms)
-        self.event("died", item.topic)
+        item.lapses = 0
+        self.bury(item, reason, self.now_ms)
         self.give_up(item)
         return "dead"
 
+    def bury(self, item: MemoryItem, reason: bytes, died_ms: int) -> None:
+        """Make an item a dead letter that died at `died_ms`, and call the hooks `on_died`."""
+        item.state, item.reason, item.mark = "dead", reason, 0
+        for hook in self.on_died:
+            item.mark = hook(item, died_ms)
+        self.dead.add(item.key, died_ms)
+        self.event("died", item.topic)
+
+    def unearth(self, item: MemoryItem) -> None:
+        """Call the hooks `on_dead_gone` for a dead letter that leaves, while it still has its record and reason."""
+        for hook in self.on_dead_gone:
+            hook(item)
+
     def remove(self, item: MemoryItem, source: State, happened: str) -> None:
         """Remove an item from the shard. The caller has removed it from its sorted set already."""
+        if source == "dead":
+            self.unearth(item)
         del self.items[item.key]
         self.drop_refs(item)
         self.moves(item.topic, source, None)

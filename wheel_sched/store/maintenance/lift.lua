@@ -20,8 +20,7 @@ for at = 3, #ARGV do
   else
     local value = redis.call('HGET', KEYS[DEADBODY], id)
     if value then
-      local length, behind = string.match(value, '^(%d+):()')
-      rec = string.sub(value, behind + tonumber(length))
+      rec = unearth(s, id, value, tonumber(redis.call('ZSCORE', KEYS[DEAD], id) or '0'))
       redis.call('ZREM', KEYS[DEAD], id)
       redis.call('HDEL', KEYS[DEADBODY], id)
     end

@@ -55,10 +55,10 @@ end
 local function mend_dead(id, rec, dead_value)
   local buried = redis.call('ZSCORE', KEYS[DEAD], id)
   if not dead_value then return buried and redis.call('ZREM', KEYS[DEAD], id) == 1 and 'o' or 'w' end
-  local length, at = string.match(dead_value, '^(%d+):()')
-  local dead_rec = length and string.sub(dead_value, at + tonumber(length)) or ''
+  local dead_rec = dead_parts(dead_value)
   if rec and rec ~= dead_rec then return 'v' end
   if rec then
+    unearth(s, id, dead_value)
     if buried then moves(s, parse(rec) or '', 'dead', nil) end
     redis.call('ZREM', KEYS[DEAD], id)
     redis.call('HDEL', KEYS[DEADBODY], id)

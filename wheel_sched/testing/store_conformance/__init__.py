@@ -26,6 +26,7 @@ from wheel_sched.testing.store_conformance.changing import ChangingCases
 from wheel_sched.testing.store_conformance.claiming import ClaimingCases
 from wheel_sched.testing.store_conformance.clocks import ClockCases
 from wheel_sched.testing.store_conformance.dead_letters import DeadLetterCases
+from wheel_sched.testing.store_conformance.death_groups import DeathGroupCases
 from wheel_sched.testing.store_conformance.documents import DocumentCases
 from wheel_sched.testing.store_conformance.history import HistoryCases
 from wheel_sched.testing.store_conformance.known_ids import KnownIdCases
@@ -62,6 +63,7 @@ class StoreConformance(
     HistoryCases,
     MemberCases,
     DocumentCases,
+    DeathGroupCases,
 ):
     """The tests of all capabilities of a store. Subclass it, and give the subclass a `make_backend` fixture."""
 

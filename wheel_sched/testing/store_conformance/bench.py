@@ -12,6 +12,7 @@ from wheel_sched.store.core.claim import Claim, Claimed
 from wheel_sched.store.core.delay_store import Backend, DelayStore
 from wheel_sched.store.core.items import STATES, Found, Item, Outcome, State, encode_text
 from wheel_sched.store.core.settle import Dead, Done
+from wheel_sched.store.death_groups import OTHER_GROUP, DeathGroups
 from wheel_sched.store.documents import Documents
 from wheel_sched.store.history import History
 from wheel_sched.store.known_ids import KnownIds
@@ -109,6 +110,10 @@ class Bench:
         return self.capability(Members)
 
     @property
+    def death_groups(self) -> DeathGroups:
+        return self.capability(DeathGroups)
+
+    @property
     def documents(self) -> Documents:
         return self.capability(Documents)
 
@@ -178,6 +183,15 @@ class Bench:
             for found in place:
                 per_topic[state, found.topic] = per_topic.get((state, found.topic), 0) + 1
         assert per_topic == counts.now
+        deaths = self.death_groups.groups()
+        assert (deaths.dead, deaths.uncounted) == (sizes["dead"], 0)
+        counted: dict[str, int] = {}
+        for group in deaths.groups:
+            assert 0 <= group.count <= group.ever
+            if group.count:
+                counted[group.topic] = counted.get(group.topic, 0) + group.count
+        if all(group.group != OTHER_GROUP for group in deaths.groups):
+            assert counted == {topic: number for (state, topic), number in counts.now.items() if state == "dead"}
 
 
 def done(items: Sequence[Claimed]) -> list[Done]:
