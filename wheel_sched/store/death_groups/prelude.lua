@@ -122,7 +122,7 @@ local function count_death(s, id, refs, topic, reason, died)
   end
   if not row then
     row = {count = 0, ever = 0, first = died, last = died, hour = math.floor(died / HOUR_MS), last_id = id,
-           hours = NO_DEATHS, more = 0}
+           hours = NO_DEATHS, more = 0, empty = true}
     s.groups = s.groups or {}
     s.groups[key] = row
   end
