@@ -16,11 +16,11 @@ from wheel_sched.management.process import ShownPurgatory, shown_purgatories, sh
 from wheel_sched.management.wording import span
 
 _LABELS = {
-    "satisfied": "completed by a try",
-    "forced": "completed by force",
-    "expired": "expired",
+    "satisfied": "by a try",
+    "forced": "by force",
+    "expired": "by the timer",
     "cancelled": "cancelled",
-    "failed": "callbacks that failed",
+    "failed": "failed calls",
 }
 
 

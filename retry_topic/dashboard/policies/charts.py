@@ -52,4 +52,4 @@ def _points(counts: Sequence[int], width: float, scale: float) -> list[tuple[flo
 
 def _unit(most_ms: int) -> tuple[int, str]:
     """The unit for a scale up to `most_ms`: its milliseconds and its name."""
-    return next(((UNITS_MS[unit], name) for unit, name in _NAMES if most_ms >= 2 * UNITS_MS[unit]), (1_000, "seconds"))
+    return next(((UNITS_MS[unit], name) for unit, name in _NAMES if most_ms >= 5 * UNITS_MS[unit]), (1_000, "seconds"))

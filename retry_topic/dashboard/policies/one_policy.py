@@ -21,7 +21,7 @@ from retry_topic.dashboard.policies.reading import (
 )
 from retry_topic.dashboard.policies.schemas import DECISION, LOAD
 from retry_topic.management.policy_trials import ExplainedDecision, explained_decision, outlook, picture
-from retry_topic.policy import RetryPolicy
+from retry_topic.policy import PolicySet
 from retry_topic.policy.load_simulation import (
     MAX_LOAD_ATTEMPTS,
     MAX_MESSAGES,
@@ -34,7 +34,6 @@ from retry_topic.policy.rules import MAX_ATTEMPTS
 from wheel_sched.dashboard import ApiCall, Dashboard, NotFound, Page, Parameter
 
 _LONGEST_TOPIC = 1_000
-DEFAULT = "default"
 _BOUNDS = {
     "messages": MAX_MESSAGES,
     "attempts": MAX_LOAD_ATTEMPTS,
@@ -44,8 +43,8 @@ _BOUNDS = {
 }
 
 
-def policy_of(dashboard: Dashboard, request: Request) -> tuple[str, RetryPolicy]:
-    """The topic in the address, and the policy that decides about it.
+def policies_of(dashboard: Dashboard, request: Request) -> tuple[str, PolicySet]:
+    """The topic in the address, and the policies.
 
     Raises:
         NotFound: no topic has such a long name.
@@ -54,7 +53,7 @@ def policy_of(dashboard: Dashboard, request: Request) -> tuple[str, RetryPolicy]
     topic: str = request.path_params["topic"]
     if len(topic) > _LONGEST_TOPIC:
         raise NotFound(f"no topic has a name of {len(topic):,} characters")
-    return topic, present_policies(dashboard).for_topic(topic)
+    return topic, present_policies(dashboard)
 
 
 def explained(dashboard: Dashboard, request: Request) -> ExplainedDecision:
@@ -63,9 +62,9 @@ def explained(dashboard: Dashboard, request: Request) -> ExplainedDecision:
     Raises:
         Rejected: the query has a mistake.
     """
-    _, policy = policy_of(dashboard, request)
+    topic, policies = policies_of(dashboard, request)
     now_ms = dashboard.store.now_ms()
-    return explained_decision(policy, failure_of(request, now_ms), now_ms, random.Random(0))
+    return explained_decision(policies.for_topic(topic), failure_of(request, now_ms), now_ms, random.Random(0))
 
 
 def simulated(dashboard: Dashboard, request: Request) -> LoadSimulation:
@@ -74,15 +73,16 @@ def simulated(dashboard: Dashboard, request: Request) -> LoadSimulation:
     Raises:
         Rejected: the query has a mistake, or the simulation would take too long.
     """
-    _, policy = policy_of(dashboard, request)
+    topic, policies = policies_of(dashboard, request)
     traffic = traffic_of(request)
     with refusing():
-        return simulate_load(policy, traffic, seed_of(request))
+        return simulate_load(policies.for_topic(topic), traffic, seed_of(request))
 
 
 def show(dashboard: Dashboard, request: Request) -> Response:
     """The page."""
-    topic, policy = policy_of(dashboard, request)
+    topic, policies = policies_of(dashboard, request)
+    policy = policies.for_topic(topic)
     one = picture(topic, policy)
     asked, values = request.query_params, dict[str, Any](load=None, load_chart=None, decision=None, outlook=None)
     if asked.get("form") == "simulate":
@@ -93,7 +93,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
         values["outlook"] = outlook(policy, class_of(request), status_of(request))
     values |= {
         "topic": topic,
-        "own": topic in present_policies(dashboard).topics,
+        "own": topic in policies.topics,
         "source": source_of(dashboard),
         "picture": one,
         "chart": delay_chart(one),

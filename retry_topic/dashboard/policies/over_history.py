@@ -27,17 +27,18 @@ def show(dashboard: Dashboard, request: Request) -> Response:
     """The page. A policy with mistakes comes back in the form, with all of its mistakes."""
     text = request.query_params.get("policy")
     found, problems = None, list[str]()
-    present = dump_policies(present_policies(dashboard))
+    present = present_policies(dashboard)
+    toml = dump_policies(present)
     if text is not None:
         try:
             edited = policies_of_text(text)
         except ConfigError as error:
             problems = error.problems
         else:
-            found = compared_with_history(dashboard.store, present_policies(dashboard), edited)
+            found = compared_with_history(dashboard.store, present, edited)
     values = {
-        "text": (present if text is None else text)[:LONGEST_TOML],
-        "cut": text is None and len(present) > LONGEST_TOML,
+        "text": (toml if text is None else text)[:LONGEST_TOML],
+        "cut": text is None and len(toml) > LONGEST_TOML,
         "problems": problems,
         "comparison": found,
         "first": "" if found is None else format_time(found.found.first_ms or 0),
