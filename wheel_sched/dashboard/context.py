@@ -23,6 +23,7 @@ from wheel_sched.store import Counts, DelayStore
 
 TEMPLATES = Path(__file__).parent / "templates"
 CSRF_SECONDS = 86_400
+_CSRF_STEP_S = 600  # a live page with a form must not differ each second
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Dashboard:
         return HTMLResponse(text.encode("utf-8", "backslashreplace"), 200 if live else status)
 
     def csrf_token(self, visitor: Visitor) -> str:
-        return self.signer.sign("csrf", visitor.name)
+        return self.signer.sign("csrf", visitor.name, step_s=_CSRF_STEP_S)
 
     def is_csrf_token(self, visitor: Visitor, token: str) -> bool:
         return bool(self.signer.read("csrf", token, CSRF_SECONDS) == visitor.name)

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from wheel_sched.dashboard.actions import ChangedMeanwhile, NotAllowed, allow, checked, execute, preview
 from wheel_sched.dashboard.addresses import base_of, here, is_local, path_of
 from wheel_sched.dashboard.context import Dashboard
+from wheel_sched.dashboard.live import LiveFragments
 from wheel_sched.dashboard.parts import Action, Arguments, NotFound, Page
 from wheel_sched.dashboard.requests import (
     NOBODY_LET_IN,
@@ -54,6 +55,7 @@ class HtmlEndpoints:
         self._dashboard = dashboard
         self._access = access
         self._live_updates = live
+        self._fragments = LiveFragments(LIVE_SECONDS * 0.9)
 
     def routes(self) -> list[Route]:
         pages = [page for part in self._dashboard.parts for page in part.pages]
@@ -122,22 +124,27 @@ class HtmlEndpoints:
                 return Response(status_code=503)
             request.state.live = True
             return StreamingResponse(
-                self._fragments(page, request), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+                self._events(page, request), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
             )
 
         return updates
 
-    async def _fragments(self, page: Page, request: Request) -> AsyncIterator[bytes]:
+    async def _events(self, page: Page, request: Request) -> AsyncIterator[bytes]:
         """Server-sent events: the block `live` of the page whenever it has changed, and a comment to keep it open.
 
         The stream ends after a while and the browser opens it again: so it is asked again who the visitor is, and a
         server that shuts down does not wait for an open page.
         """
+        key = page.path, base_of(request), here(request), request.state.visitor
+
+        def show() -> bytes:
+            return bytes(page.show(self._dashboard, request).body)
+
         last, ends_at_s, ending = b"", time.monotonic() + LIVE_LONGEST_S, self._dashboard.ending
         yield b"retry: 500\n\n"
         while time.monotonic() < ends_at_s and not ending.is_set() and not await request.is_disconnected():
             try:
-                fragment = bytes((await in_thread(page.show, self._dashboard, request)).body)
+                fragment = await in_thread(self._fragments.get, key, show)
             except (WheelSchedError, OSError) as error:
                 logger.warning("dashboard.live_failed: %s: %s", type(error).__name__, error)
                 fragment = await in_thread(self._live_error, request, error)

@@ -36,6 +36,7 @@ def dashboard(
     celery_app: Any = None,
     settings: Mapping[str, Any] | None = None,
     live: bool = True,
+    extras: Mapping[str, Any] | None = None,
 ) -> DashboardApp:
     """Make the dashboard as an ASGI application, to mount in another one.
 
@@ -65,6 +66,7 @@ def dashboard(
         settings: settings of the installed packages, by the names that they have in wheel-sched.toml, such as
             `{"kafka": "broker:9092"}`. Defaults to none.
         live: whether pages update themselves. Defaults to True.
+        extras: what the parts of installed packages use besides, such as `{"broker": broker}`. Defaults to none.
 
     Returns:
         The application. Its `close()` closes what it has opened.
@@ -84,7 +86,7 @@ def dashboard(
         title=title,
         purgatories=purgatories or {},
         timers=timers or {},
-        extras={} if celery_app is None else {"celery_app": celery_app},
+        extras={**(extras or {}), **({} if celery_app is None else {"celery_app": celery_app})},
     )
     store = home if isinstance(home, DelayStore) else LazyStore(loaded.settings)
     return DashboardApp(store, loaded, access, config=config, hosts=hosts, secret=secret, live=live)
