@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -17,7 +17,13 @@ from wheel_sched.dashboard.rendering import Renderer
 from wheel_sched.dashboard.rights import Right, Visitor
 from wheel_sched.dashboard.sampling import Sampler
 from wheel_sched.dashboard.signing import Signer
+from wheel_sched.errors import WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store import DelayStore
+
+logger = logger_of(__name__)
+
+T = TypeVar("T")
 
 TEMPLATES = Path(__file__).parent / "templates"
 CSRF_SECONDS = 86_400
@@ -72,7 +78,7 @@ class Dashboard:
         self.actions: Mapping[str, Action] = {action.name: action for part in parts for action in part.actions}
         self._renderer = Renderer([TEMPLATES, *(part.templates for part in parts if part.templates is not None)])
         self._opened: dict[str, Any] = {}
-        self._opening = threading.Lock()
+        self._opening = threading.RLock()  # what one part makes may ask for what another keeps open
 
     def opened(self, name: str) -> Any:
         """What the part of this name keeps open. The first call opens it; an error is raised to each caller anew."""
@@ -82,12 +88,30 @@ class Dashboard:
                 self._opened[name] = opens(self)
             return self._opened[name]
 
-    def close(self) -> None:
-        """Close what the parts have opened. Idempotent."""
+    def kept(self, name: str, make: Callable[[Dashboard], T]) -> T:
+        """What `make` has made under this name, such as a thread. The first call makes it; `close` closes it."""
         with self._opening:
-            for one in self._opened.values():
-                one.close()
+            if name not in self._opened:
+                self._opened[name] = make(self)
+            found: T = self._opened[name]
+            return found
+
+    def start(self) -> None:
+        """Start what the parts do beside the pages. A part that fails is logged, and the pages are shown all the same."""
+        for part in self.parts:
+            if part.started is not None:
+                try:
+                    part.started(self)
+                except (WheelSchedError, OSError) as error:
+                    logger.warning("dashboard.not_started: %s: %s: %s", part.name, type(error).__name__, error)
+
+    def close(self) -> None:
+        """Close what the parts have opened, the last one first. Idempotent."""
+        with self._opening:
+            opened = [*self._opened.values()]
             self._opened.clear()
+        for one in reversed(opened):
+            one.close()
 
     def page(self, request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
         """Render a page. Only its block `live` is rendered when the request asks for live updates."""
