@@ -1,4 +1,4 @@
-"""Dead letters in the dashboard: the inbox of their groups, one group, and the operations that replay or delete them."""
+"""Dead letters in the dashboard: the inbox of their groups, one group, and operations that replay or delete them."""
 
 from retry_topic.dashboard.dead_letters import (
     group_actions,
