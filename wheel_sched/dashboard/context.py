@@ -97,7 +97,7 @@ class Dashboard:
             return found
 
     def start(self) -> None:
-        """Start what the parts do beside the pages. A part that fails is logged, and the pages are shown all the same."""
+        """Start what the parts do beside the pages. A part that fails is logged, and the pages are shown anyway."""
         for part in self.parts:
             if part.started is not None:
                 try:
