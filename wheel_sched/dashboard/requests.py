@@ -16,7 +16,7 @@ from wheel_sched.dashboard.context import Dashboard
 from wheel_sched.dashboard.parts import NotFound
 from wheel_sched.dashboard.rights import Authenticate, Visitor
 from wheel_sched.dashboard.sessions import PasswordSessions
-from wheel_sched.errors import BrokerUnavailable, Rejected, StoreUnavailable
+from wheel_sched.errors import BrokerUnavailable, NotDone, Rejected, StoreUnavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -102,6 +102,7 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (NotAllowed, HTTPStatus.FORBIDDEN),
     (ChangedMeanwhile, HTTPStatus.CONFLICT),
     (KeyTaken, HTTPStatus.CONFLICT),
+    (NotDone, HTTPStatus.CONFLICT),
     (NotFound, HTTPStatus.NOT_FOUND),
     (StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
     (BrokerUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
