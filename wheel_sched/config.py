@@ -108,7 +108,7 @@ class Loaded:
 
     Args:
         values: every declared setting.
-        origins: for each setting "flag", "env NAME", "file PATH" or "default".
+        origins: for each setting "flag", "env NAME", "file PATH", "argument" or "default".
     """
 
     values: Mapping[str, Any]
@@ -181,6 +181,29 @@ def load_settings(
     if problems:
         raise ConfigError(problems)
     return Loaded(values, origins)
+
+
+def given_settings(values: Mapping[str, Any], *, kinds: Sequence[type[Settings]] = (Settings,)) -> Loaded:
+    """Settings that a program gives itself: the environment and the settings file are not read.
+
+    Args:
+        values: values by setting; None: the default.
+        kinds: the dataclasses that declare settings. Defaults to the core's.
+
+    Raises:
+        ConfigError: with every mistake.
+    """
+    declared = specs(kinds)
+    problems = [_unknown_name(name, declared) for name in values if name not in declared]
+    found: dict[str, Any] = {part.name: part.default for kind in kinds for part in fields(kind)}
+    origins = dict.fromkeys(declared, "default")
+    for name, value in values.items():
+        if name in declared and value is not None:
+            origins[name] = "argument"
+            found[name] = _checked(name, declared[name], value, f"argument {name}", problems)
+    if problems:
+        raise ConfigError(problems)
+    return Loaded(found, origins)
 
 
 def _unknown_name(name: str, declared: Collection[str]) -> str:

@@ -201,6 +201,12 @@ class Filter:
         key = None if self.key is None else self.key.encode()
         return DeadLetterFilter(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
 
+    def bounds(self, state: State) -> tuple[int, int]:
+        """The least and the greatest score, in the store, of items in this state that can match."""
+        if state not in ("due", "dead"):  # in other states the store has another order
+            return 0, MAX_DUE_MS
+        return self.since_ms or 0, MAX_DUE_MS if self.until_ms is None else max(self.until_ms - 1, 0)
+
     def entries(self, connection: Connection, states: Sequence[State]) -> Iterator[ListedMessage]:
         """The messages that match, state by state, at most `limit`. Due and dead messages are in order of `at_ms`.
 
@@ -210,10 +216,7 @@ class Filter:
         """
         left = self.limit
         for state in self.states or states:
-            least_ms, greatest_ms = 0, MAX_DUE_MS
-            if state in ("due", "dead"):  # in other states the store has another order
-                least_ms = self.since_ms or 0
-                greatest_ms = MAX_DUE_MS if self.until_ms is None else self.until_ms - 1
+            least_ms, greatest_ms = self.bounds(state)
             cursor = None
             while True:
                 page = connection.store.list_items(
@@ -222,7 +225,7 @@ class Filter:
                     cursor=cursor,
                     limit=MAX_BATCH,
                     least_ms=least_ms,
-                    greatest_ms=max(greatest_ms, 0),
+                    greatest_ms=greatest_ms,
                 )
                 for entry in map(entry_of, page.found):
                     if self.matches(entry):

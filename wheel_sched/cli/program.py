@@ -21,6 +21,10 @@ COMMANDS = {
     "doctor": Lazy("wheel_sched.cli.doctor:doctor", "Check every setting that a guarantee depends on."),
     "stats": Lazy("wheel_sched.cli.stats:stats", "Count items that wait, are in flight, are held or are dead."),
     "ps": Lazy("wheel_sched.cli.ps:ps", "List the live consumers, services, workers and schedulers."),
+    "dashboard": Lazy("wheel_sched.cli.dashboard:dashboard", "Serve the dashboard.", "dashboard"),
+    "dashboard-password": Lazy(
+        "wheel_sched.cli.dashboard:dashboard_password", "Make a user of the dashboard.", "dashboard"
+    ),
     "backup": Lazy("wheel_sched.cli.maintenance:backup", "Write a namespace to a file."),
     "restore": Lazy("wheel_sched.cli.maintenance:restore", "Load a backup into an empty namespace."),
     "reshard": Lazy("wheel_sched.cli.maintenance:reshard", "Change the shard count of a namespace, offline."),
@@ -31,6 +35,7 @@ _EXAMPLES = (
     ("doctor", "check server, namespace and settings"),
     ("stats", "count the items, show the next due time"),
     ("ps", "who works on this namespace now"),
+    ("dashboard", "all of this as pages"),
 )
 _EXAMPLE_WIDTH = 52
 

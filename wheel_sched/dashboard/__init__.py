@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from wheel_sched.dashboard.app import DashboardApp
 from wheel_sched.dashboard.context import Dashboard, DashboardConfig
+from wheel_sched.dashboard.mounting import dashboard, dashboard_wsgi
 from wheel_sched.dashboard.parts import (
     Action,
     ActionResult,
@@ -48,6 +49,8 @@ __all__ = [
     "Preview",
     "Right",
     "Visitor",
+    "dashboard",
+    "dashboard_wsgi",
     "everyone",
     "password_line",
 ]

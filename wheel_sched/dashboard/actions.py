@@ -8,6 +8,7 @@ the process dies in the middle, the key stays "begun", and a repeat says so inst
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,10 @@ from wheel_sched.dashboard.context import Dashboard
 from wheel_sched.dashboard.parts import Action, ActionResult, Arguments, Preview
 from wheel_sched.dashboard.rights import Visitor
 from wheel_sched.errors import Rejected, WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store import Documents
+
+logger = logger_of(__name__)
 
 PREVIEW_SECONDS = 600
 _KEY_MS = 86_400_000
@@ -62,7 +66,8 @@ def checked(action: Action, given: Mapping[str, Any]) -> Arguments:
     known = {field.name: field for field in action.fields}
     unknown = sorted(given.keys() - known)
     if unknown:
-        raise Rejected(f"{action.name} has no argument {unknown[0]!r}: nothing was changed; known: {', '.join(known)}")
+        names = ", ".join(known)
+        raise Rejected(f"{action.name} has no argument {unknown[0]!r:.100}: nothing was changed; known: {names}")
     kept: dict[str, Any] = {}
     for name, field in known.items():
         value = given.get(name)
@@ -141,20 +146,24 @@ def execute(
         found = action.preview(dashboard, arguments)
         if found.digest != claims[3]:
             raise ChangedMeanwhile(found, claims[4])
+        begun = audit.begin(visitor.name, action.name, found.words, arguments)
     except BaseException:
-        documents.remove(_KEYS, key_id, expect=slot)  # nothing was changed, so the key is free again
+        with contextlib.suppress(WheelSchedError):
+            documents.remove(_KEYS, key_id, expect=slot)  # nothing was changed, so the key is free again
         raise
-    begun = audit.begin(visitor.name, action.name, found.words, arguments)
     try:
         result = action.execute(dashboard, arguments, found, visitor.name)
     except Exception as error:
-        audit.end(begun, f"failed: {error}")
+        with contextlib.suppress(WheelSchedError):  # the first error tells more
+            audit.end(begun, f"failed: {error}")
         raise
     answer = result.as_dict()
-    documents.put(
-        _KEYS, key_id, json.dumps({"request": request_digest, "answer": answer}).encode(), expect=slot, ttl_ms=_KEY_MS
-    )
-    audit.end(begun, _outcome(result))
+    kept = json.dumps({"request": request_digest, "answer": answer}).encode()
+    try:
+        documents.put(_KEYS, key_id, kept, expect=slot, ttl_ms=_KEY_MS)
+        audit.end(begun, _outcome(result))
+    except WheelSchedError as error:  # it is done, so the answer says so; key and entry stay "begun"
+        logger.warning("dashboard.end_not_recorded: %s: %s: %s", action.name, type(error).__name__, error)
     return {**answer, "repeated": False}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,6 +18,7 @@ from wheel_sched.dashboard.context import Dashboard, DashboardConfig
 from wheel_sched.dashboard.core_part import CORE
 from wheel_sched.dashboard.endpoints_api import ApiEndpoints
 from wheel_sched.dashboard.endpoints_html import HtmlEndpoints
+from wheel_sched.dashboard.lazy_store import LazyStore
 from wheel_sched.dashboard.parts import DashboardPart
 from wheel_sched.dashboard.passwords import PasswordFile
 from wheel_sched.dashboard.rights import Authenticate
@@ -32,9 +33,15 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 class _Assets(StaticFiles):
-    """The style sheet, the scripts and the icon. Browsers may keep them for an hour."""
+    """The style sheet, the scripts and the icon. Browsers may keep them for an hour. No other name is looked up."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=ASSETS)
+        self._names = {path.name for path in ASSETS.iterdir()}
 
     async def get_response(self, path: str, scope: Scope) -> Response:
+        if path not in self._names:
+            return PlainTextResponse("there is no such file\n", 404)
         response = await super().get_response(path, scope)
         response.headers["cache-control"] = "public, max-age=3600"
         return response
@@ -43,10 +50,10 @@ class _Assets(StaticFiles):
 class DashboardApp:
     """The dashboard as an ASGI application. Mount it, or serve it alone.
 
-    It does not close the store.
+    It does not close a store that was given open.
 
     Args:
-        store: an open store.
+        store: an open store, or a `LazyStore`.
         loaded: the settings, also those of the extensions.
         access: who the visitors are: a password file, or a function from a request to a `Visitor` or None.
         config: how things are shown. Defaults to `DashboardConfig()`: read-only, without payloads.
@@ -54,11 +61,12 @@ class DashboardApp:
         secret: signs sessions and previews; all processes that serve this dashboard need the same. Defaults to a random
             one.
         parts: the parts. Defaults to the core's and those of the installed packages.
+        live: whether pages update themselves. Defaults to True.
     """
 
     def __init__(
         self,
-        store: DelayStore,
+        store: DelayStore | LazyStore,
         loaded: Loaded,
         access: Authenticate | PasswordFile,
         *,
@@ -66,15 +74,16 @@ class DashboardApp:
         hosts: Collection[str] | None = None,
         secret: bytes | None = None,
         parts: tuple[DashboardPart, ...] | None = None,
+        live: bool = True,
     ) -> None:
         signer = Signer(secret)
         self.dashboard = Dashboard(
             store, loaded, installed_parts() if parts is None else parts, config or DashboardConfig(), signer
         )
         found = PasswordSessions(access, signer) if isinstance(access, PasswordFile) else access
-        api, html = ApiEndpoints(self.dashboard, found), HtmlEndpoints(self.dashboard, found)
+        api, html = ApiEndpoints(self.dashboard, found), HtmlEndpoints(self.dashboard, found, live)
         inner = Starlette(
-            routes=[Mount("/assets", _Assets(directory=ASSETS)), *api.routes(), *html.routes()],
+            routes=[Mount("/assets", _Assets()), *api.routes(), *html.routes()],
             lifespan=self._lifespan,
         )
         self._app: ASGIApp = Guard(inner, hosts)
@@ -82,13 +91,21 @@ class DashboardApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
 
+    def close(self) -> None:
+        """Close what the dashboard has opened: the store of an address, and what the parts opened. Idempotent.
+
+        A server that serves the dashboard alone does this at its end. An application that mounts it may do it at its
+        own end: servers do not tell mounted applications that they end.
+        """
+        self.dashboard.close()
+
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
         await run_in_threadpool(self.dashboard.start)
         try:
             yield
         finally:
-            await run_in_threadpool(self.dashboard.close)
+            await run_in_threadpool(self.close)
 
 
 def installed_parts() -> tuple[DashboardPart, ...]:

@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from wheel_sched.config import Loaded
+from wheel_sched.dashboard.addresses import base_of, here, path_of
+from wheel_sched.dashboard.lazy_store import LazyStore
 from wheel_sched.dashboard.parts import Action, DashboardPart
 from wheel_sched.dashboard.rendering import Renderer
 from wheel_sched.dashboard.rights import Right, Visitor
@@ -19,7 +21,7 @@ from wheel_sched.dashboard.sampling import Sampler
 from wheel_sched.dashboard.signing import Signer
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.escaping import logger_of
-from wheel_sched.store import DelayStore
+from wheel_sched.store import Counts, DelayStore
 
 logger = logger_of(__name__)
 
@@ -27,6 +29,7 @@ T = TypeVar("T")
 
 TEMPLATES = Path(__file__).parent / "templates"
 CSRF_SECONDS = 86_400
+_CSRF_STEP_S = 600  # a live page with a form must not differ each second
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Dashboard:
     """What all pages share. Thread-safe: pages run in worker threads.
 
     Args:
-        store: the open store of the settings' namespace.
+        store: the open store of the settings' namespace, or a `LazyStore`.
         loaded: the settings, also those of the extensions.
         parts: the parts, the core's own first.
         config: how it shows things.
@@ -63,22 +66,32 @@ class Dashboard:
 
     def __init__(
         self,
-        store: DelayStore,
+        store: DelayStore | LazyStore,
         loaded: Loaded,
         parts: Sequence[DashboardPart],
         config: DashboardConfig,
         signer: Signer,
     ) -> None:
-        self.store = store
+        self._home = store
+        self.namespace = store.namespace
         self.loaded = loaded
         self.parts = parts
         self.config = config
         self.signer = signer
-        self.sampler = Sampler(store)
+        self.sampler = Sampler(self._counts)
         self.actions: Mapping[str, Action] = {action.name: action for part in parts for action in part.actions}
         self._renderer = Renderer([TEMPLATES, *(part.templates for part in parts if part.templates is not None)])
+        self.ending = threading.Event()  # live updates end when it is set
         self._opened: dict[str, Any] = {}
         self._opening = threading.RLock()  # what one part makes may ask for what another keeps open
+
+    @property
+    def store(self) -> DelayStore:
+        """The open store. An address is opened here, when a page first needs it."""
+        return self._home.opened() if isinstance(self._home, LazyStore) else self._home
+
+    def _counts(self) -> Counts:
+        return self.store.counts()
 
     def opened(self, name: str) -> Any:
         """What the part of this name keeps open. The first call opens it; an error is raised to each caller anew."""
@@ -106,22 +119,25 @@ class Dashboard:
                     logger.warning("dashboard.not_started: %s: %s: %s", part.name, type(error).__name__, error)
 
     def close(self) -> None:
-        """Close what the parts have opened, the last one first. Idempotent."""
+        """Close what the parts have opened, the last one first, and a store that was opened here. Idempotent."""
         with self._opening:
             opened = [*self._opened.values()]
             self._opened.clear()
         for one in reversed(opened):
             one.close()
+        if isinstance(self._home, LazyStore):
+            self._home.close()
 
     def page(self, request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> Response:
         """Render a page. Only its block `live` is rendered when the request asks for live updates."""
         shared = self._shared(request)
-        if getattr(request.state, "live", False):
-            return HTMLResponse(self._renderer.render_live(template, {**shared, **values}))
-        return HTMLResponse(self._renderer.render(template, {**shared, **values}), status)
+        live = getattr(request.state, "live", False)
+        render = self._renderer.render_live if live else self._renderer.render
+        text = render(template, {**shared, **values})
+        return HTMLResponse(text.encode("utf-8", "backslashreplace"), 200 if live else status)
 
     def csrf_token(self, visitor: Visitor) -> str:
-        return self.signer.sign("csrf", visitor.name)
+        return self.signer.sign("csrf", visitor.name, step_s=_CSRF_STEP_S)
 
     def is_csrf_token(self, visitor: Visitor, token: str) -> bool:
         return bool(self.signer.read("csrf", token, CSRF_SECONDS) == visitor.name)
@@ -133,13 +149,11 @@ class Dashboard:
         to offer a button. `live_path` is the address of live updates, "" for a page without them.
         """
         visitor: Visitor = request.state.visitor
-        base = request.scope.get("root_path", "").rstrip("/")
-        path = request.scope["path"].removeprefix(base)
         return {
-            "base": base,
-            "path": path,
+            "base": base_of(request),
+            "path": path_of(request),
             "title": self.config.title,
-            "namespace": self.store.namespace,
+            "namespace": self.namespace,
             "visitor": visitor,
             "may": visitor.may,
             "signed_in": getattr(request.state, "signed_in", False),
@@ -147,5 +161,5 @@ class Dashboard:
             "show_payloads": self.config.show_payloads,
             "navigation": [(page.label, page.path) for part in self.parts for page in part.pages if page.label],
             "live_path": getattr(request.state, "live_path", ""),
-            "here": path + (f"?{request.url.query}" if request.url.query else ""),
+            "here": here(request),
         }

@@ -6,14 +6,25 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from wheel_sched.dashboard.actions import ChangedMeanwhile, NotAllowed, checked, execute, preview
+from wheel_sched.dashboard.addresses import base_of, path_of
 from wheel_sched.dashboard.context import Dashboard
 from wheel_sched.dashboard.openapi import document
 from wheel_sched.dashboard.parts import Action, ApiCall, NotFound, Preview
-from wheel_sched.dashboard.requests import NotSignedIn, identify, in_thread, json_of, status_of
+from wheel_sched.dashboard.requests import (
+    NOBODY_LET_IN,
+    Exact,
+    ExactJson,
+    NobodyLetIn,
+    NotSignedIn,
+    identify,
+    in_thread,
+    json_of,
+    status_of,
+)
 from wheel_sched.dashboard.rights import Authenticate, Visitor
 from wheel_sched.dashboard.security import is_from_here
 from wheel_sched.dashboard.sessions import PasswordSessions
@@ -23,6 +34,7 @@ from wheel_sched.escaping import logger_of, safe
 logger = logger_of(__name__)
 
 PREFIX = "/api/v1"
+_ALL = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -46,13 +58,16 @@ class ApiEndpoints:
             *(Route(PREFIX + call.path, self._guarded(self._call(call))) for call in calls),
             Route(f"{PREFIX}/actions/{{name}}/preview", self._guarded(self._preview), methods=["POST"]),
             Route(f"{PREFIX}/actions/{{name}}", self._guarded(self._execute), methods=["POST"]),
-            Route(f"{PREFIX}/{{rest:path}}", self._guarded(self._nothing)),
+            Route(f"{PREFIX}/{{rest:path}}", self._guarded(self._nothing), methods=_ALL),
         ]
 
     def _guarded(self, endpoint: Endpoint) -> Endpoint:
-        async def guarded(request: Request) -> Response:
+        async def guarded(plain: Request) -> Response:
+            request = Exact(plain.scope, plain.receive)
             try:
                 await identify(request, self._dashboard, self._access)
+            except NobodyLetIn:
+                return _error("NobodyLetIn", NOBODY_LET_IN, 503)
             except NotSignedIn:
                 answer = _error("NotSignedIn", "sign in, or send a name and a password by HTTP Basic", 401)
                 if isinstance(self._access, PasswordSessions):
@@ -65,29 +80,29 @@ class ApiEndpoints:
             except (WheelSchedError, OSError) as error:
                 status = status_of(error)
                 if status >= 500:
-                    logger.warning("dashboard.call_failed: %s: %s: %s", request.url.path, type(error).__name__, error)
+                    logger.warning("dashboard.call_failed: %s: %s: %s", path_of(request), type(error).__name__, error)
                 return _error(type(error).__name__, safe(str(error)), int(status))
 
         return guarded
 
     def _call(self, call: ApiCall) -> Endpoint:
         async def answered(request: Request) -> Response:
-            return JSONResponse(await in_thread(call.answer, self._dashboard, request))
+            return ExactJson(await in_thread(call.answer, self._dashboard, request))
 
         return answered
 
     async def _openapi(self, request: Request) -> Response:
-        base = request.scope.get("root_path", "")
-        return JSONResponse(document(self._dashboard.parts, base + PREFIX))
+        return ExactJson(document(self._dashboard.parts, base_of(request) + PREFIX))
 
     async def _session(self, request: Request) -> Response:
         visitor: Visitor = request.state.visitor
-        return JSONResponse(
+        return ExactJson(
             {"name": visitor.name, "right": visitor.right, "csrf_token": self._dashboard.csrf_token(visitor)}
         )
 
     async def _nothing(self, request: Request) -> Response:
-        raise NotFound(f"there is no call {request.path_params['rest'][:80]!r}; see {PREFIX}/openapi.json")
+        what = f"{request.method} {request.path_params['rest'][:80]!r}"
+        raise NotFound(f"there is no call {what}: nothing was changed; see {PREFIX}/openapi.json")
 
     def _action(self, request: Request) -> Action:
         """The action of a changing request.
@@ -114,7 +129,7 @@ class ApiEndpoints:
         action = self._action(request)
         arguments = checked(action, await json_of(request))
         found, token = await in_thread(preview, self._dashboard, action, arguments, request.state.visitor)
-        return JSONResponse({**_as_dict(found), "token": token})
+        return ExactJson({**_as_dict(found), "token": token})
 
     async def _execute(self, request: Request) -> Response:
         action = self._action(request)
@@ -126,7 +141,7 @@ class ApiEndpoints:
         if key is None:
             raise Rejected("expected the header Idempotency-Key with a text of your own choice: nothing was changed")
         arguments = checked(action, given)
-        return JSONResponse(
+        return ExactJson(
             await in_thread(execute, self._dashboard, action, arguments, request.state.visitor, token, key)
         )
 
@@ -135,5 +150,5 @@ def _as_dict(found: Preview) -> dict[str, Any]:
     return {"count": found.count, "words": found.words, "samples": list(found.samples), "warning": found.warning}
 
 
-def _error(kind: str, message: str, status: int, **more: Any) -> JSONResponse:
-    return JSONResponse({"error": {"kind": kind, "message": message}, **more}, status)
+def _error(kind: str, message: str, status: int, **more: Any) -> ExactJson:
+    return ExactJson({"error": {"kind": kind, "message": message}, **more}, status)

@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from wheel_sched.dashboard.actions import ChangedMeanwhile, NotAllowed, allow, checked, execute, preview
+from wheel_sched.dashboard.addresses import base_of, here, is_local, path_of
 from wheel_sched.dashboard.context import Dashboard
+from wheel_sched.dashboard.live import LiveFragments
 from wheel_sched.dashboard.parts import Action, Arguments, NotFound, Page
-from wheel_sched.dashboard.requests import NotSignedIn, form_of, identify, in_thread, status_of
+from wheel_sched.dashboard.requests import (
+    NOBODY_LET_IN,
+    Exact,
+    NobodyLetIn,
+    NotSignedIn,
+    form_of,
+    identify,
+    in_thread,
+    status_of,
+)
 from wheel_sched.dashboard.rights import Authenticate, Visitor
 from wheel_sched.dashboard.security import is_from_here
 from wheel_sched.dashboard.sessions import PasswordSessions
-from wheel_sched.errors import WheelSchedError
+from wheel_sched.errors import Rejected, WheelSchedError
 from wheel_sched.escaping import logger_of
 
 logger = logger_of(__name__)
 
 LIVE_SECONDS = 1.0
+LIVE_LONGEST_S = 15.0
 _OWN_FIELDS = ("csrf", "token", "key", "back")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -35,15 +48,22 @@ class HtmlEndpoints:
     Args:
         dashboard: what the pages share.
         access: who the visitors are.
+        live: whether pages update themselves.
     """
 
-    def __init__(self, dashboard: Dashboard, access: Authenticate | PasswordSessions) -> None:
+    def __init__(self, dashboard: Dashboard, access: Authenticate | PasswordSessions, live: bool) -> None:
         self._dashboard = dashboard
         self._access = access
+        self._live_updates = live
+        self._fragments = LiveFragments(LIVE_SECONDS * 0.9)
 
     def routes(self) -> list[Route]:
         pages = [page for part in self._dashboard.parts for page in part.pages]
-        live = [Route(f"/live{page.path.rstrip('/')}", self._live(page)) for page in pages if page.live]
+        live = [
+            Route(f"/live{page.path.rstrip('/')}", self._live(page))
+            for page in pages
+            if page.live and self._live_updates
+        ]
         routes = [Route(page.path, self._guarded(self._page(page))) for page in pages]
         routes.append(Route("/actions/{name}", self._guarded(self._act), methods=["POST"]))
         if isinstance(self._access, PasswordSessions):
@@ -56,11 +76,14 @@ class HtmlEndpoints:
     def _guarded(self, endpoint: Endpoint) -> Endpoint:
         """An endpoint that first finds the visitor, and shows errors as pages."""
 
-        async def guarded(request: Request) -> Response:
+        async def guarded(plain: Request) -> Response:
+            request = Exact(plain.scope, plain.receive)
             try:
                 await identify(request, self._dashboard, self._access)
             except NotSignedIn:
                 return self._ask_to_sign_in(request)
+            except NobodyLetIn:
+                return PlainTextResponse(f"{NOBODY_LET_IN}\n", 503)
             try:
                 return await endpoint(request)
             except (WheelSchedError, OSError) as error:
@@ -71,47 +94,57 @@ class HtmlEndpoints:
     def _error_page(self, request: Request, error: Exception) -> Response:
         status = status_of(error)
         if status >= 500:
-            logger.warning("dashboard.page_failed: %s: %s: %s", request.url.path, type(error).__name__, error)
+            logger.warning("dashboard.page_failed: %s: %s: %s", path_of(request), type(error).__name__, error)
         values = {"status": int(status), "phrase": status.phrase, "error": str(error)}
         return self._dashboard.page(request, "error.html", values, int(status))
 
     def _ask_to_sign_in(self, request: Request) -> Response:
         if not isinstance(self._access, PasswordSessions):
-            return Response("not signed in; nothing was shown\n", 401, media_type="text/plain")
-        base = request.scope.get("root_path", "")
-        return RedirectResponse(f"{base}/sign-in?to={quote(_local(request))}", 303)
+            return PlainTextResponse("not signed in; nothing was shown\n", 401)
+        return RedirectResponse(f"{base_of(request)}/sign-in?to={quote(here(request), safe='')}", 303)
 
     def _page(self, page: Page) -> Endpoint:
         async def shown(request: Request) -> Response:
-            if page.live:
-                base = request.scope.get("root_path", "").rstrip("/")
-                path = request.scope["path"].removeprefix(base)
-                asked = f"?{request.url.query}" if request.url.query else ""
-                request.state.live_path = f"{base}/live{path.rstrip('/')}{asked}"
+            if page.live and self._live_updates:
+                path, mark, asked = here(request).partition("?")
+                request.state.live_path = f"{base_of(request)}/live{path.rstrip('/')}{mark}{asked}"
             response: Response = await in_thread(page.show, self._dashboard, request)
             return response
 
         return shown
 
     def _live(self, page: Page) -> Endpoint:
-        async def updates(request: Request) -> Response:
+        async def updates(plain: Request) -> Response:
+            request = Exact(plain.scope, plain.receive)
             try:
                 await identify(request, self._dashboard, self._access)
             except NotSignedIn:
                 return Response(status_code=401)
+            except NobodyLetIn:
+                return Response(status_code=503)
             request.state.live = True
             return StreamingResponse(
-                self._fragments(page, request), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
+                self._events(page, request), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
             )
 
         return updates
 
-    async def _fragments(self, page: Page, request: Request) -> AsyncIterator[bytes]:
-        """Server-sent events: the block `live` of the page whenever it has changed, and a comment to keep it open."""
-        last = b""
-        while not await request.is_disconnected():
+    async def _events(self, page: Page, request: Request) -> AsyncIterator[bytes]:
+        """Server-sent events: the block `live` of the page whenever it has changed, and a comment to keep it open.
+
+        The stream ends after a while and the browser opens it again: so it is asked again who the visitor is, and a
+        server that shuts down does not wait for an open page.
+        """
+        key = page.path, base_of(request), here(request), request.state.visitor
+
+        def show() -> bytes:
+            return bytes(page.show(self._dashboard, request).body)
+
+        last, ends_at_s, ending = b"", time.monotonic() + LIVE_LONGEST_S, self._dashboard.ending
+        yield b"retry: 500\n\n"
+        while time.monotonic() < ends_at_s and not ending.is_set() and not await request.is_disconnected():
             try:
-                fragment = bytes((await in_thread(page.show, self._dashboard, request)).body)
+                fragment = await in_thread(self._fragments.get, key, show)
             except (WheelSchedError, OSError) as error:
                 logger.warning("dashboard.live_failed: %s: %s", type(error).__name__, error)
                 fragment = await in_thread(self._live_error, request, error)
@@ -139,14 +172,12 @@ class HtmlEndpoints:
         form = await form_of(request)
         own = {name: form.pop(name, [""])[0] for name in _OWN_FIELDS}
         self._check_origin(request, visitor, own["csrf"])
+        lists = {field.name for field in action.fields if field.many}
         arguments = checked(
             action,
-            {
-                name: values if any(field.name == name and field.many for field in action.fields) else values[0]
-                for name, values in form.items()
-            },
+            {name: values if name in lists or len(values) > 1 else values[0] for name, values in form.items()},
         )
-        back = own["back"] if _is_local(own["back"]) else "/"
+        back = own["back"] if is_local(own["back"]) else "/"
         if not own["token"]:
             return await in_thread(self._show_preview, request, action, arguments, back, "")
         try:
@@ -183,16 +214,22 @@ class HtmlEndpoints:
 
     async def _sign_in(self, sessions: PasswordSessions, request: Request) -> Response:
         request.state.visitor = Visitor("nobody", "read")
-        base, to, wrong = request.scope.get("root_path", ""), request.query_params.get("to", "/"), False
-        to = to if _is_local(to) else "/"
+        to, wrong = request.query_params.get("to", "/"), False
+        to = to if is_local(to) and to.isascii() else "/"
         if request.method == "POST":
-            form = await form_of(request)
             if not is_from_here(request.headers):
-                return Response("this form does not come from this dashboard; nothing was done\n", 403)
-            name, password = (form.get(field, [""])[0] for field in ("name", "password"))
-            found = await in_thread(sessions.check, request, name, password)
+                return PlainTextResponse("this form does not come from this dashboard; nothing was done\n", 403)
+            try:
+                form = await form_of(request)
+                name, password = (form.get(field, [""])[0] for field in ("name", "password"))
+                found = await in_thread(sessions.check, request, name, password)
+            except Rejected as error:
+                return PlainTextResponse(f"{error}\n", int(status_of(error)))
+            except WheelSchedError as error:
+                logger.error("dashboard.nobody_let_in: %s: %s", type(error).__name__, error)
+                return PlainTextResponse(f"{NOBODY_LET_IN}\n", 503)
             if found is not None:
-                return sessions.sign_in(request, found, base + to)
+                return sessions.sign_in(request, found, base_of(request) + to)
             wrong = True
         values = {"wrong": wrong, "to": to}
         response: Response = await in_thread(
@@ -203,15 +240,4 @@ class HtmlEndpoints:
     async def _sign_out(self, sessions: PasswordSessions, request: Request) -> Response:
         form = await form_of(request)
         self._check_origin(request, request.state.visitor, form.get("csrf", [""])[0])
-        return sessions.sign_out(request, f"{request.scope.get('root_path', '')}/sign-in")
-
-
-def _local(request: Request) -> str:
-    """The path and the query of a request, without the path under which the dashboard is mounted."""
-    path: str = request.scope["path"].removeprefix(request.scope.get("root_path", "").rstrip("/"))
-    return path + (f"?{request.url.query}" if request.url.query else "")
-
-
-def _is_local(path: str) -> bool:
-    """Whether a path leads to this dashboard: not to another host, and with no control character."""
-    return path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable() and "\\" not in path
+        return sessions.sign_out(request, f"{base_of(request)}/sign-in")

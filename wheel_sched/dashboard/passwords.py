@@ -20,6 +20,7 @@ from wheel_sched.dashboard.rights import RIGHTS, Right, Visitor
 from wheel_sched.errors import ConfigError
 
 _N, _R, _P = 2**14, 8, 1  # 16 MiB and about 50 ms for each password
+_LONGEST = 1_000  # characters of a password
 _NAME = re.compile(r"[\w.@+-]{1,60}")
 
 
@@ -28,6 +29,10 @@ class _Entry(NamedTuple):
     cost: tuple[int, int, int]
     salt: bytes
     hash: bytes
+
+    @property
+    def mark(self) -> str:
+        return hashlib.sha256(self.salt + self.hash).hexdigest()[:16]
 
 
 def password_line(name: str, right: Right, password: str) -> str:
@@ -42,8 +47,8 @@ def password_line(name: str, right: Right, password: str) -> str:
         )
     if right not in RIGHTS:
         raise ConfigError(f"expected a right of read, operate or delete, got: {right!r}; nothing was written")
-    if len(password) < 8:
-        raise ConfigError("expected a password of at least 8 characters; nothing was written")
+    if not 8 <= len(password) <= _LONGEST:
+        raise ConfigError(f"expected a password of 8 to {_LONGEST:,} characters; nothing was written")
     salt = secrets.token_bytes(16)
     texts = (base64.b64encode(part).decode() for part in (salt, _hashed(password, salt, (_N, _R, _P))))
     return f"{name}:{right}:scrypt${_N}${_R}${_P}${'$'.join(texts)}"
@@ -51,7 +56,7 @@ def password_line(name: str, right: Right, password: str) -> str:
 
 def _hashed(password: str, salt: bytes, cost: tuple[int, int, int]) -> bytes:
     n, r, p = cost
-    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=2**26, dklen=32)
+    return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, n=n, r=r, p=p, maxmem=2**26, dklen=32)
 
 
 class PasswordFile:
@@ -68,7 +73,7 @@ class PasswordFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path)
         self._lock = threading.Lock()
-        self._seen: tuple[int, int] = (0, 0)
+        self._seen: tuple[int, ...] = ()
         self._entries: dict[str, _Entry] = {}
         self._load()
 
@@ -80,22 +85,33 @@ class PasswordFile:
         with self._lock:
             self._load()
             entry = self._entries.get(name)
-        unknown = _Entry("read", (_N, _R, _P), b"\0" * 16, b"")
+            like = next(iter(self._entries.values()), None)
+        unknown = _Entry("read", (_N, _R, _P) if like is None else like.cost, b"\0" * 16, b"")
         cost, salt, wanted = (entry or unknown).cost, (entry or unknown).salt, (entry or unknown).hash
-        fits = hmac.compare_digest(_hashed(password[:1000], salt, cost), wanted)
+        fits = hmac.compare_digest(_hashed(password[:_LONGEST], salt, cost), wanted)
         return Visitor(name, entry.right) if entry is not None and fits else None
 
-    def visitor(self, name: str) -> Visitor | None:
-        """The user of this name, for a session that was opened before; None if the file has no such user any more."""
+    def mark(self, name: str) -> str:
+        """A text that changes with the password of this user; it does not tell the password."""
         with self._lock:
             self._load()
             entry = self._entries.get(name)
-        return None if entry is None else Visitor(name, entry.right)
+        return "" if entry is None else entry.mark
+
+    def visitor(self, name: str, mark: str) -> Visitor | None:
+        """The user of this name, for a session that was opened before, when `mark` was the user's mark.
+
+        None if the file has no such user any more, or the user has another password.
+        """
+        with self._lock:
+            self._load()
+            entry = self._entries.get(name)
+        return None if entry is None or mark != entry.mark else Visitor(name, entry.right)
 
     def _load(self) -> None:
         try:
             status = self._path.stat()
-            seen = status.st_mtime_ns, status.st_size
+            seen = status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
             if seen == self._seen:
                 return
             text = self._path.read_text("utf-8")
@@ -104,12 +120,18 @@ class PasswordFile:
             raise ConfigError(f"expected {self._path} to be a readable password file, got: {reason}") from error
         if status.st_mode & 0o022:
             raise ConfigError(f"others may write to {self._path}: nobody was let in; run `chmod go-w {self._path}`")
-        entries, problems = {}, []
+        entries: dict[str, _Entry] = {}
+        problems = []
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip() and not line.startswith("#"):
                 name, entry = _read(line.strip())
                 if entry is None:
-                    problems.append(f"{self._path}, line {number}: expected name:right:scrypt$..., see `--help`")
+                    problems.append(
+                        f"{self._path}, line {number}: expected name:right:scrypt$..., as `wheel-sched "
+                        "dashboard-password` writes it"
+                    )
+                elif name in entries:
+                    problems.append(f"{self._path}, line {number}: expected each name once")
                 else:
                     entries[name] = entry
         if problems:
@@ -117,11 +139,18 @@ class PasswordFile:
         self._entries, self._seen = entries, seen
 
 
+def with_line(text: str, line: str) -> str:
+    """The text of a password file with this line; it replaces the line of the same user."""
+    name = line.partition(":")[0]
+    others = [one for one in text.splitlines() if one.startswith("#") or one.strip().partition(":")[0] != name]
+    return "\n".join([*others, line]) + "\n"
+
+
 def _read(line: str) -> tuple[str, _Entry | None]:
     name, _, rest = line.partition(":")
     right, _, mark = rest.partition(":")
     kind, *parts = mark.split("$")
-    known = {one: one for one in RIGHTS}.get(right)  # type: ignore[call-overload]
+    known = next((one for one in RIGHTS if one == right), None)
     if not _NAME.fullmatch(name) or known is None or kind != "scrypt" or len(parts) != 5:
         return name, None
     try:

@@ -15,10 +15,12 @@ from urllib.parse import quote, urlencode
 import jinja2
 
 from wheel_sched.dashboard import charts
-from wheel_sched.escaping import safe
+from wheel_sched.escaping import escaped
 from wheel_sched.management.wording import amount, instant, relative, span
+from wheel_sched.redacting import redacted_text
 
 _CUT = 2_000  # characters of a foreign text on a page
+_MARGIN = 1_000  # longer than an address with a password
 
 
 class Renderer:
@@ -66,25 +68,46 @@ def shown(value: object, limit: int = _CUT) -> str:
     """A foreign text for a page: unsafe characters as escapes, passwords hidden, cut to `limit` characters."""
     text = str(value)
     rest = len(text) - limit
-    return safe(text[:limit]) + (f"... ({rest:,} more characters)" if rest > 0 else "")
+    return escaped(_cut(text, limit)) + (f"... ({rest:,} more characters)" if rest > 0 else "")
+
+
+def _cut(text: str, limit: int) -> str:
+    """The beginning of a text, without its passwords. They are hidden first: half a password is not recognised."""
+    if len(text) <= limit + _MARGIN:
+        return redacted_text(text)[:limit]
+    clean = redacted_text(text[: limit + _MARGIN])
+    return clean[: min(limit, len(clean) - _MARGIN)]
 
 
 def shown_lines(text: str, limit: int = _CUT) -> str:
     """Like `shown`, for a text of several lines: its line breaks stay."""
     rest = len(text) - limit
-    lines = "\n".join(safe(line) for line in text[:limit].split("\n"))
+    lines = "\n".join(escaped(line) for line in _cut(text, limit).split("\n"))
     return lines + (f"\n... ({rest:,} more characters)" if rest > 0 else "")
 
 
-def quote_path(text: str) -> str:
-    """A text as one part of a path in a link."""
-    return quote(text, safe="", errors="surrogateescape")
+def quote_path(text: object) -> str:
+    """A text as one part of a path in a link, or as the value of a hidden field whose name ends with %."""
+    return quote(_bytes(str(text)), safe="")
+
+
+def _bytes(text: str) -> bytes:
+    """The bytes of a text. What is neither a character nor a byte of the store becomes a question mark."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
 
 
 def query(pairs: Mapping[str, Any]) -> str:
     """The query of a link: `?a=1&b=2`, without empty values; a list is repeated."""
-    kept = {name: value for name, value in pairs.items() if value not in (None, "", [], ())}
-    return f"?{urlencode(kept, doseq=True, errors='surrogateescape')}" if kept else ""
+    kept = [
+        (name, _bytes(str(one)))
+        for name, value in pairs.items()
+        if value not in (None, "", [], ())
+        for one in (value if isinstance(value, list | tuple) else [value])
+    ]
+    return f"?{urlencode(kept)}" if kept else ""
 
 
 def number(value: float | None) -> str:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, ParamSpec, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
+from starlette.responses import Response
 
 from wheel_sched.dashboard.actions import ChangedMeanwhile, KeyTaken, NotAllowed
 from wheel_sched.dashboard.context import Dashboard
 from wheel_sched.dashboard.parts import NotFound
 from wheel_sched.dashboard.rights import Authenticate, Visitor
 from wheel_sched.dashboard.sessions import PasswordSessions
-from wheel_sched.errors import BrokerUnavailable, NotDone, Rejected, StoreUnavailable
+from wheel_sched.errors import BrokerError, NotDone, Rejected, StoreError, UnknownTopic, WheelSchedError
+from wheel_sched.escaping import logger_of
+
+logger = logger_of(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,8 +31,39 @@ LARGEST_BODY = 1_000_000
 _FIELDS = 2_000
 
 
+NOBODY_LET_IN = "it cannot be found out who you are: nothing was shown or changed; the log of the dashboard says why"
+
+
 class NotSignedIn(Exception):
     """The request has no known visitor."""
+
+
+class TooLarge(Rejected):
+    """The body of a request is larger than a million bytes; nothing was changed."""
+
+
+class NobodyLetIn(Exception):
+    """It cannot be found out who the visitor is, such as when the password file has a wrong line. The log says why."""
+
+
+class Exact(Request):
+    """A request whose query keeps bytes that are not UTF-8, because ids and topics may hold them."""
+
+    @property
+    def query_params(self) -> QueryParams:
+        pairs = parse_qsl(
+            self.scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="surrogateescape"
+        )
+        return QueryParams(pairs)
+
+
+class ExactJson(Response):
+    """JSON in ASCII: also a text that is no valid UTF-8 comes over as it is."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 async def identify(request: Request, dashboard: Dashboard, access: Authenticate | PasswordSessions) -> Visitor:
@@ -34,11 +71,18 @@ async def identify(request: Request, dashboard: Dashboard, access: Authenticate 
 
     Raises:
         NotSignedIn: nobody known.
+        NobodyLetIn: the visitor cannot be found out.
     """
-    if isinstance(access, PasswordSessions):
-        found, signed_in = await run_in_threadpool(access.visitor, request)
-    else:
-        found, signed_in = access(request), False
+    signed_in = False
+    try:
+        if isinstance(access, PasswordSessions):
+            found, signed_in = await run_in_threadpool(access.visitor, request)
+        else:
+            given = access(request)
+            found = await given if inspect.isawaitable(given) else given
+    except (WheelSchedError, OSError) as error:
+        logger.error("dashboard.nobody_let_in: %s: %s", type(error).__name__, error)
+        raise NobodyLetIn from error
     if found is None:
         raise NotSignedIn
     visitor = found.limited(dashboard.config.right)
@@ -50,19 +94,22 @@ async def body_of(request: Request) -> bytes:
     """The body of a request.
 
     Raises:
-        Rejected: it is larger than a million bytes; nothing was changed.
+        TooLarge: it is larger than a million bytes; nothing was changed.
     """
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size > LARGEST_BODY:
-            raise Rejected(f"the request is larger than {LARGEST_BODY:,} bytes: nothing was changed")
+            raise TooLarge(f"the request is larger than {LARGEST_BODY:,} bytes: nothing was changed")
         parts.append(part)
     return b"".join(parts)
 
 
 async def form_of(request: Request) -> dict[str, list[str]]:
     """The fields of a form, each with its values.
+
+    A browser changes line breaks, NUL and bytes that are not UTF-8. A field whose name ends with % has a value in
+    percent-encoding instead, which comes over as it is: the pages put ids and other foreign texts into such fields.
 
     Raises:
         Rejected: it is no form, or too large; nothing was changed.
@@ -76,7 +123,10 @@ async def form_of(request: Request) -> dict[str, list[str]]:
         raise Rejected(f"expected a form of at most {_FIELDS:,} fields: nothing was changed") from error
     fields: dict[str, list[str]] = {}
     for name, value in pairs:
-        fields.setdefault(name, []).append(value)
+        if name.endswith("%"):
+            fields.setdefault(name[:-1], []).append(unquote(value, errors="surrogateescape"))
+        else:
+            fields.setdefault(name, []).append(value)
     return fields
 
 
@@ -102,11 +152,13 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (NotAllowed, HTTPStatus.FORBIDDEN),
     (ChangedMeanwhile, HTTPStatus.CONFLICT),
     (KeyTaken, HTTPStatus.CONFLICT),
-    (NotDone, HTTPStatus.CONFLICT),
     (NotFound, HTTPStatus.NOT_FOUND),
-    (StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
-    (BrokerUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (UnknownTopic, HTTPStatus.NOT_FOUND),
+    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (BrokerError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (Rejected, HTTPStatus.BAD_REQUEST),
+    (NotDone, HTTPStatus.CONFLICT),
 )
 
 

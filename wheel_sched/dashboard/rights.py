@@ -6,7 +6,7 @@ undone (retry now, pause, hold), "delete" also removes messages and jobs for goo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -42,8 +42,8 @@ class Visitor:
         return self if RIGHTS.index(self.right) <= RIGHTS.index(right) else Visitor(self.name, right)
 
 
-Authenticate = Callable[[Request], Visitor | None]
-"""Finds out who sent a request; None: nobody known. It runs on the event loop, so it must not block."""
+Authenticate = Callable[[Request], Visitor | Awaitable[Visitor | None] | None]
+"""Finds out who sent a request; None: nobody known. It may be async. It runs on the event loop: it must not block."""
 
 
 def everyone(right: Right, name: str = "local") -> Authenticate:

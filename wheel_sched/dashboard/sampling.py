@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from wheel_sched.store import Counts, DelayStore
+from wheel_sched.store import Counts
 
 EVENTS = ("accepted", "completed", "died", "lapsed", "cancelled", "requeued", "deleted")
 _KEPT = 300
@@ -28,12 +28,12 @@ class Sampler:
     """Keeps the last 300 samples of the counters. Thread-safe.
 
     Args:
-        store: the open store.
+        read: reads the counters.
         clock: seconds that only rise. Defaults to `time.monotonic`.
     """
 
-    def __init__(self, store: DelayStore, clock: Callable[[], float] = time.monotonic) -> None:
-        self._store = store
+    def __init__(self, read: Callable[[], Counts], clock: Callable[[], float] = time.monotonic) -> None:
+        self._read = read
         self._clock = clock
         self._samples: deque[Sample] = deque(maxlen=_KEPT)
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class Sampler:
         with self._lock:
             at_s = self._clock()
             if not self._samples or at_s - self._samples[-1].at_s >= _FRESH_S:
-                counts = self._store.counts()
+                counts = self._read()
                 ever = {event: counts.happened(event) for event in EVENTS}
                 self._samples.append(Sample(at_s, counts, ever))
             return self._samples[-1]

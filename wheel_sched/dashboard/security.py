@@ -13,6 +13,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from wheel_sched.dashboard.addresses import exact
+
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -46,11 +48,6 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if self._hosts is not None and host_of(Headers(scope=scope).get("host", "")) not in self._hosts:
-            names = ", ".join(sorted(self._hosts))
-            refusal = PlainTextResponse(f"this dashboard answers only as {names}; nothing was done\n", 421)
-            await refusal(scope, receive, send)
-            return
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -60,7 +57,12 @@ class Guard:
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
-        await self._app(scope, receive, guarded)
+        if self._hosts is not None and host_of(Headers(scope=scope).get("host", "")) not in self._hosts:
+            names = ", ".join(sorted(self._hosts))
+            refusal = PlainTextResponse(f"this dashboard answers only as {names}; nothing was done\n", 421)
+            await refusal(scope, receive, guarded)
+        else:
+            await self._app(exact(scope), receive, guarded)
 
 
 def host_of(host: str) -> str:
@@ -79,4 +81,7 @@ def is_from_here(headers: Headers) -> bool:
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    if origin is None:
+        return True
+    scheme, _, host = origin.partition("://")
+    return scheme in ("http", "https") and host.lower() == headers.get("host", "").lower()

