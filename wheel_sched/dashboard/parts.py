@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -190,8 +191,9 @@ class Ailment(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A part of the overview that a package adds: lines of (label, text, link), and what ails."""
+    """A part of the overview that a package adds: lines of (label, text, link), what ails, and a chart."""
 
     title: str
     lines: Sequence[tuple[str, str, str]] = ()
     ailments: Sequence[Ailment] = ()
+    chart: Markup | None = None
