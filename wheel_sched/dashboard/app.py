@@ -101,7 +101,7 @@ class DashboardApp:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        await run_in_threadpool(self.dashboard.start)
+        self.dashboard.start()
         try:
             yield
         finally:

@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 TEMPLATES = Path(__file__).parent / "templates"
 CSRF_SECONDS = 86_400
+START_AGAIN_S = 5.0
 _CSRF_STEP_S = 600  # a live page with a form must not differ each second
 
 
@@ -83,6 +84,8 @@ class Dashboard:
         self._renderer = Renderer([TEMPLATES, *(part.templates for part in parts if part.templates is not None)])
         self.ending = threading.Event()  # live updates end when it is set
         self._opened: dict[str, Any] = {}
+        self._starter: threading.Thread | None = None
+        self._closed = threading.Event()
         self._opening = threading.RLock()  # what one part makes may ask for what another keeps open
 
     @property
@@ -110,16 +113,34 @@ class Dashboard:
             return found
 
     def start(self) -> None:
-        """Start what the parts do beside the pages. A part that fails is logged, and the pages are shown anyway."""
-        for part in self.parts:
-            if part.started is not None:
+        """Start what the parts do beside the pages, in a thread: the store may be away, and pages are shown anyway."""
+        waiting = [part for part in self.parts if part.started is not None]
+        with self._opening:
+            if waiting and self._starter is None:
+                self._closed.clear()
+                self._starter = threading.Thread(target=self._start, args=(waiting,), name="dashboard", daemon=True)
+                self._starter.start()
+
+    def _start(self, waiting: list[DashboardPart]) -> None:
+        """Call `started` of each part, and again every few seconds if it fails."""
+        while waiting:
+            for part in [*waiting]:
                 try:
-                    part.started(self)
+                    if part.started is not None:
+                        part.started(self)
+                    waiting.remove(part)
                 except (WheelSchedError, OSError) as error:
                     logger.warning("dashboard.not_started: %s: %s: %s", part.name, type(error).__name__, error)
+            if waiting and self._closed.wait(START_AGAIN_S):
+                return
 
     def close(self) -> None:
         """Close what the parts have opened, the last one first, and a store that was opened here. Idempotent."""
+        self._closed.set()
+        with self._opening:
+            starter, self._starter = self._starter, None
+        if starter is not None:
+            starter.join()
         with self._opening:
             opened = [*self._opened.values()]
             self._opened.clear()
