@@ -4,8 +4,11 @@ The dashboard runs as users start it, `wheel-sched dashboard`, in a process of i
 several times; `first_byte_ms` is the time from the request to the first byte of the answer, the slowest page counts.
 `first_byte_vs_empty` divides it by the same page over an empty namespace in the same run: a page that scanned the store
 would be thousands of times slower. `stall_ms` is the longest wait of another client of the server while the pages are
-asked for (see `benchmarks.stalls`); its gate is a multiple of the wait for scripts of 1 ms. `dispatch_vs_alone` is the
-rate of a dispatcher that drains a burst while ten viewers watch the live overview, divided by its rate without viewers.
+asked for (see `benchmarks.stalls`). `dispatch_vs_alone` is the rate of a dispatcher that drains a burst while ten
+viewers watch the live overview, divided by its rate without viewers.
+
+Two gates are times and not ratios, because they are about what a person notices: 200 ms until a page begins to appear,
+and 5 ms for which a page may hold up the store.
 """
 
 from __future__ import annotations
@@ -30,26 +33,29 @@ FIGURES = (
     Figure(
         "first_byte_ms.max",
         "ms",
-        "from the request to the first byte of the answer, the slowest page; the goal is 200 ms",
-        at_most=100,
+        "from the request to the first byte of the answer, the slowest page",
+        at_most=200,
         baseline="baseline.ping_ms",
-        in_baselines=True,
     ),
     Figure(
         "first_byte_vs_empty",
         "x",
         "the page that slows down most, divided by the same page over an empty namespace",
-        at_most=20,
         baseline="baseline.empty_ms",
     ),
     Figure(
         "stall_vs_script",
         "x",
         "longest stall of another client while pages are asked for, divided by that while scripts of 1 ms run",
+        baseline="baseline.script_stall_ms",
+    ),
+    Figure(
+        "stall_ms",
+        "ms",
+        "longest time for which the pages made another client of the server wait",
         at_most=5,
         baseline="baseline.script_stall_ms",
     ),
-    Figure("stall_ms", "ms", "longest time for which the pages made another client of the server wait"),
     Figure(
         "dispatch_vs_alone",
         "x",
@@ -98,7 +104,7 @@ def measured(sizes: Sizes) -> dict[str, Measured]:
     visits = Measured(1, sizes.visits, "visits of each page")
     bursts = Measured(sizes.rounds, sizes.burst, "messages")
     keys = ("first_byte_ms", "first_byte_vs_empty", "stall_vs_script", "stall_ms")
-    return dict.fromkeys(keys, visits) | {"dispatch_vs_alone": bursts}
+    return dict.fromkeys(keys, visits) | dict.fromkeys(("dispatch_vs_alone", "baseline.alone_msgs_per_s"), bursts)
 
 
 def run(sizes: Sizes) -> dict[str, Any]:

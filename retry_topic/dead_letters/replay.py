@@ -104,7 +104,7 @@ class LetterReplay:
                 done.guarded += 1
                 continue
             due_ms = self.due_ms(letter, done.replayed + len(moves))
-            item = self._item(letter, letter.message, replays + 1)
+            item = self.item(letter, letter.message, replays + 1)
             moves.append(Alteration(letter.id, "q", due_ms, letter.version, item))
             counts.append((letter.root, replays + 1))
             done.last_due_ms = max(due_ms, done.last_due_ms or 0)
@@ -114,7 +114,7 @@ class LetterReplay:
             count_replays(self.store, counts, self.now_ms)
             done.replayed += self.store.change(moves).count(Outcome.DONE)
 
-    def _item(self, letter: DeadLetterInfo, message: Message, replays: int) -> Item:
+    def item(self, letter: DeadLetterInfo, message: Message, replays: int) -> Item:
         """The item that replaces a letter in the store. Raises `Rejected` if `edit` returns no message."""
         state = replayed_state(letter.state, replays)
         goes_to = message.topic if self.target is None else self.target

@@ -1,4 +1,4 @@
-"""Changes selected messages: makes them due now, gives them another due time, or deletes them.
+"""Changes selected messages: makes them due now, gives them another due time, holds, releases or deletes them.
 
 The store changes at most 500 messages in one step. An interrupted change has changed some messages completely and the
 others not at all. A message that has got another record since it was selected is left alone (`OTHER_VERSION`).
@@ -194,6 +194,30 @@ def delete(connection: Connection, meant: Selected, *, progress: Progress = _no_
         progress,
     )
     return ChangedMessages(deleted + _gone(meant))
+
+
+def hold(connection: Connection, meant: Selected, reason: str) -> ChangedMessages:
+    """Hold messages that wait, until someone releases them or gives them another due time.
+
+    Args:
+        connection: where the messages are stored.
+        meant: the messages.
+        reason: kept with each message, and shown to people.
+    """
+    held = alter(connection, meant.members, lambda member, _: Alteration(member.id, "h", reason, member.version))
+    return ChangedMessages(held + _gone(meant))
+
+
+def release(connection: Connection, meant: Selected) -> ChangedMessages:
+    """Let held messages wait again, with the due times that they had. Those of a paused topic stay held.
+
+    Args:
+        connection: where the messages are stored.
+        meant: the messages.
+    """
+    paused = connection.store.counts().paused
+    released = alter(connection, meant.members, lambda member, _: Alteration(member.id, "u", "=", member.version))
+    return ChangedMessages(released + _gone(meant), 0, sum(member.topic in paused for member in meant.members))
 
 
 def alter(

@@ -37,17 +37,18 @@ class ExplainedMessage:
         return {**self.entry.as_dict(), "why": self.why, **details(self.entry)}
 
 
-def explain(connection: Connection, message_id: str) -> ExplainedMessage:
+def explain(connection: Connection, message_id: str, look_through: int | None = None) -> ExplainedMessage:
     """Find a message, and say why it waits, is held or is dead.
 
     Args:
         connection: where the messages are stored.
         message_id: in one of the three forms that `selecting` describes.
+        look_through: see `find_messages`. Defaults to None: 100,000.
 
     Raises:
         NotDone: no message has the id, or several have it.
     """
-    found = find_messages(connection, [message_id])
+    found = find_messages(connection, [message_id], look_through=look_through)
     (entry,) = found.messages
     counts = connection.store.counts()
     flows = RateLimits(connection.store).flows()

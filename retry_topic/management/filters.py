@@ -15,9 +15,10 @@ from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterFilter, DeadLetterInfo
 from retry_topic.dead_letters.selection import read_dead
 from retry_topic.management.topics import unknown_topic
+from wheel_sched.errors import Rejected
 from wheel_sched.management.wording import instant
 from wheel_sched.store import MAX_BATCH, Found, State
-from wheel_sched.store.core.items import MAX_DUE_MS
+from wheel_sched.store.core.items import MAX_DUE_MS, encode_text
 from wheel_sched.store.maintenance.backup import claimed_due_ms
 
 _COUNTED = 10_000  # at most this many matching messages in other states are counted
@@ -97,6 +98,11 @@ class Filter:
         key: only messages with this key. Defaults to None: any.
         limit: at most this many. Defaults to None: all.
         parked: True for parked messages only, False for none of them. Defaults to None: both.
+        least_attempts: only messages with at least this many failed attempts. Defaults to None: any.
+        most_attempts: only messages with at most this many failed attempts. Defaults to None: any.
+        policy: only messages that this policy (`name` or `name@version`) decided about. Defaults to None: any.
+        id_start: only messages whose id begins so. Defaults to None: any.
+        text: only messages whose id or error contains each of these texts, in any case. Defaults to none.
     """
 
     topic: str | None = None
@@ -108,12 +114,23 @@ class Filter:
     key: str | None = None
     limit: int | None = None
     parked: bool | None = None
+    least_attempts: int | None = None
+    most_attempts: int | None = None
+    policy: str | None = None
+    id_start: str | None = None
+    text: tuple[str, ...] = ()
 
     @property
     def narrow(self) -> bool:
         """Whether there is any condition besides `limit` and `parked`."""
         given = (self.topic, self.error, self.fingerprint, self.since_ms, self.until_ms, self.key)
-        return bool(self.states) or any(value is not None for value in given)
+        return bool(self.states) or self._finer or any(value is not None for value in given)
+
+    @property
+    def _finer(self) -> bool:
+        """Whether there is a condition that `DeadLetterFilter` does not have."""
+        given = (self.least_attempts, self.most_attempts, self.policy, self.id_start)
+        return bool(self.text) or any(value is not None for value in given)
 
     @property
     def only_states(self) -> bool:
@@ -131,7 +148,12 @@ class Filter:
             and (self.since_ms is None or (at_ms is not None and at_ms >= self.since_ms))
             and (self.until_ms is None or (at_ms is not None and at_ms < self.until_ms))
             and (self.parked is None or self.parked == entry.parked)
-            and (self.key is None or (letter.message is not None and letter.message.key == self.key.encode()))
+            and (self.key is None or (letter.message is not None and letter.message.key == encode_text(self.key)))
+            and (self.least_attempts is None or state.attempt >= self.least_attempts)
+            and (self.most_attempts is None or state.attempt <= self.most_attempts)
+            and (self.policy is None or self.policy in (state.policy, (state.policy or "").partition("@")[0]))
+            and (self.id_start is None or entry.id.startswith(self.id_start))
+            and all(text.lower() in f"{entry.id}\n{entry.error}".lower() for text in self.text)
         )
 
     def elsewhere(self, connection: Connection, states: Sequence[State], dead: str = "add --dead") -> str | None:
@@ -169,9 +191,21 @@ class Filter:
         return None if self.topic is None else unknown_topic(connection, self.topic)
 
     def selection(self, fingerprint: str | None = None) -> DeadLetterFilter:
-        """The filter as a `DeadLetterFilter`, without the limit. `fingerprint` is a whole fingerprint or None."""
-        key = None if self.key is None else self.key.encode()
+        """The filter as a `DeadLetterFilter`, without the limit. `fingerprint` is a whole fingerprint or None.
+
+        Raises:
+            Rejected: the filter has a condition on attempts, policy, id or text, which a `DeadLetterFilter` lacks.
+        """
+        if self._finer:
+            raise Rejected("dead letters cannot be chosen here by attempts, policy, id or text: nothing was done")
+        key = None if self.key is None else encode_text(self.key)
         return DeadLetterFilter(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
+
+    def bounds(self, state: State) -> tuple[int, int]:
+        """The least and the greatest score, in the store, of items in this state that can match."""
+        if state not in ("due", "dead"):  # in other states the store has another order
+            return 0, MAX_DUE_MS
+        return self.since_ms or 0, MAX_DUE_MS if self.until_ms is None else max(self.until_ms - 1, 0)
 
     def entries(self, connection: Connection, states: Sequence[State]) -> Iterator[ListedMessage]:
         """The messages that match, state by state, at most `limit`. Due and dead messages are in order of `at_ms`.
@@ -182,10 +216,7 @@ class Filter:
         """
         left = self.limit
         for state in self.states or states:
-            least_ms, greatest_ms = 0, MAX_DUE_MS
-            if state in ("due", "dead"):  # in other states the store has another order
-                least_ms = self.since_ms or 0
-                greatest_ms = MAX_DUE_MS if self.until_ms is None else self.until_ms - 1
+            least_ms, greatest_ms = self.bounds(state)
             cursor = None
             while True:
                 page = connection.store.list_items(
@@ -194,7 +225,7 @@ class Filter:
                     cursor=cursor,
                     limit=MAX_BATCH,
                     least_ms=least_ms,
-                    greatest_ms=max(greatest_ms, 0),
+                    greatest_ms=greatest_ms,
                 )
                 for entry in map(entry_of, page.found):
                     if self.matches(entry):

@@ -157,17 +157,21 @@ def _gathered(
     return chosen
 
 
-def find_messages(connection: Connection, ids: Sequence[str], unchanged: str = "") -> FoundMessages:
+def find_messages(
+    connection: Connection, ids: Sequence[str], unchanged: str = "", look_through: int | None = None
+) -> FoundMessages:
     """Find the messages of these ids, each once.
 
     Args:
         connection: where the messages are stored.
         ids: in the three forms that the module describes.
         unchanged: a clause for error texts, such as "nothing was changed". Defaults to "".
+        look_through: how many items are read to find an id of the third form. Defaults to None: 100,000.
 
     Raises:
         NotDone: no message has an id, or several have it.
     """
+    look_through = _LOOKED_THROUGH if look_through is None else look_through
     wanted = list(dict.fromkeys(ids))
     found = dict(zip(wanted, connection.store.get(wanted, anywhere=True), strict=True))
     for item_id in wanted:
@@ -178,7 +182,7 @@ def find_messages(connection: Connection, ids: Sequence[str], unchanged: str = "
     missing = [item_id for item_id in wanted if found[item_id] is None]
     every = True
     if missing:
-        known, every = _known_as(connection, missing)
+        known, every = _known_as(connection, missing, look_through)
         problems = []
         for item_id in missing:
             latest = _latest(known.get(item_id, []))
@@ -191,24 +195,24 @@ def find_messages(connection: Connection, ids: Sequence[str], unchanged: str = "
             raise NotDone("; ".join([*problems[:5], *([unchanged] if unchanged else [])]))
     missing = [item_id for item_id in wanted if found[item_id] is None]
     if missing:
-        raise NotDone(_absent(missing, unchanged, every))
+        raise NotDone(_absent(missing, unchanged, None if every else look_through))
     chosen = {item.id: entry_of(item) for item in found.values() if item is not None}
     stored_as = {item_id: item.id for item_id, item in found.items() if item is not None and item.id != item_id}
     return FoundMessages(list(chosen.values()), stored_as)
 
 
-def _absent(ids: Sequence[str], unchanged: str, every: bool) -> str:
-    where = "" if every else f"among the {_LOOKED_THROUGH:,} that were searched; give the id that `list` shows"
+def _absent(ids: Sequence[str], unchanged: str, looked: int | None) -> str:
+    where = "" if looked is None else f"among the {looked:,} that were searched; give the id that `list` shows"
     why = "it was delivered or deleted, never stored here, or its failure still waits for a retry service"
     text = f"there is no message {', '.join(ids[:5])} {where}".rstrip()
     advice = "; ".join(filter(None, [unchanged, why, "see `wheel-sched list` and `wheel-sched stats`"]))
     return f"{text}: {advice}"
 
 
-def _known_as(connection: Connection, ids: Sequence[str]) -> tuple[dict[str, list[Found]], bool]:
+def _known_as(connection: Connection, ids: Sequence[str], most: int) -> tuple[dict[str, list[Found]], bool]:
     """Search the store for messages that have one of these ids as `retry-id`.
 
-    Returns the items found, by id, and whether every item of the store was read. False: the search ended at 100,000.
+    Returns the items found, by id, and whether every item of the store was read. False: the search ended at `most`.
     """
     known: dict[str, list[Found]] = {}
     wanted, starts = set(ids), tuple(item_id[:_KEPT] for item_id in ids)
@@ -220,7 +224,7 @@ def _known_as(connection: Connection, ids: Sequence[str]) -> tuple[dict[str, lis
                 for name in wanted & {f"{state.id}", state.known_as, state.id_base}:
                     known.setdefault(name, []).append(item)
         looked_at += len(page)
-        if looked_at >= _LOOKED_THROUGH:
+        if looked_at >= most:
             return known, False
     return known, True
 

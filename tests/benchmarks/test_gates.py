@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import dispatch, fitness, purgatory, simulator, spark, store, wheel
+from benchmarks import dashboard, dispatch, fitness, purgatory, simulator, spark, store, wheel
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.figures import Figure, missed
 from benchmarks.fitness import Fitness
@@ -158,6 +158,12 @@ def test_the_gates_are_those_that_were_promised() -> None:
         "violations": "<= 0",
         "safeguards": ">= 30",
         "safeguards_missed": "<= 0",
+    }
+    assert {figure.key: figure.bound for figure in dashboard.FIGURES if figure.bound} == {
+        "first_byte_ms.max": "<= 200",
+        "stall_ms": "<= 5",
+        "dispatch_vs_alone": ">= 0.95",
+        "assets_gzip_kb": "<= 60",
     }
     gates = {figure.key: figure.bound for figure in (*wheel.FIGURES, *wheel.JVM_FIGURES) if figure.bound}
     assert gates == {

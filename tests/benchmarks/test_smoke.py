@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import apscheduler, celery, dispatch, event_loop, simulator, store, wheel
+from benchmarks import apscheduler, celery, dashboard, dispatch, event_loop, simulator, store, wheel
 from benchmarks.wheel.tables import full_table
 from wheel_sched.wheel import CORES
 
@@ -48,6 +48,15 @@ def test_the_dispatch_benchmark_measures_every_figure() -> None:
     result = dispatch.run(sizes)
     assert absent(dispatch.FIGURES, result) == []
     assert (result["early"], result["lost"], result["idle_commands"]) == (0, 0, 0)
+    assert {"python", "server", "cpus", "rounds", "baseline"} <= set(json.loads(json.dumps(result)))
+
+
+def test_the_dashboard_benchmark_measures_every_figure() -> None:
+    """A small run gives a number for each figure, asks for each page of the navigation, and keeps the count gates."""
+    result = dashboard.run(dashboard.Sizes(waiting=2_000, dead=1_000, visits=2, rounds=1, burst=1_000, viewers=3))
+    assert absent(dashboard.FIGURES, result) == []
+    assert {"/", "/members", "/audit", "/items", "/dead-letters"} <= set(result["first_byte_by_page_ms"])
+    assert 0 < result["assets_gzip_kb"] <= 60
     assert {"python", "server", "cpus", "rounds", "baseline"} <= set(json.loads(json.dumps(result)))
 
 

@@ -87,6 +87,9 @@ def test_a_damaged_row_starts_anew(bench: Bench, client: Any, namespace: str, ro
     bench.bury("c", topic="t", reason="x")
     bench.store.delete_dead(["b", "c"])
     assert counts_of(bench) == {("t", "x"): 0}
+    client.delete(f"{{{namespace}:0}}:deathgroups")
+    bench.bury("d", topic="t", reason="x")
+    assert not client.exists(f"{{{namespace}:0}}:deathgroups_empty")  # a group with letters must not leave as empty
 
 
 def test_letters_with_damage_are_counted(bench: Bench, client: Any, namespace: str) -> None:

@@ -461,6 +461,14 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.model.accepted == self.model.gone + len(cells)
         assert (counts.epoch, set(counts.paused)) == (self.model.epoch, self.model.paused)
 
+    @invariant()
+    def the_death_groups_count_the_dead(self) -> None:
+        deaths = self.bench.death_groups.groups()
+        dead = [cell.topic for cell in self.model.cells.values() if cell.state == "dead"]
+        assert (deaths.dead, deaths.uncounted) == (len(dead), 0)
+        for topic in TOPICS:
+            assert sum(group.count for group in deaths.groups if group.topic == topic) == dead.count(topic)
+
     def teardown(self) -> None:
         if hasattr(self, "bench"):
             self.bench.check()

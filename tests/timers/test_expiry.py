@@ -232,6 +232,32 @@ def test_statistics_count(virtual: Any) -> None:
     assert [type(error) for error in virtual.errors] == [ZeroDivisionError]
 
 
+def test_late_timers_are_counted(virtual: Any) -> None:
+    """A timer that is taken 100 ms after its time counts as late. Slack is not lateness."""
+    timer = virtual.timer()
+    assert (timer.statistics.late, timer.statistics.late_max_ms) == (0, 0)
+    timer.schedule(5, virtual.clock.advance, 350)  # its callback keeps the timer from looking at the others
+    timer.schedule(100, lambda: None)
+    timer.schedule(300, lambda: None)
+    timer.schedule(10, lambda: None, slack_ms=1_000)
+    virtual.pass_ms(5)
+    virtual.pass_ms(1_000)
+    assert (timer.statistics.fired, timer.statistics.late) == (4, 1)
+    assert timer.statistics.late_max_ms == 255
+
+
+def test_levels_say_where_timers_wait(virtual: Any) -> None:
+    """`levels` counts the waiting timers on each level of the wheel, those for a date too."""
+    timer = virtual.timer(wheel_size=64)
+    assert timer.tick_ms == 1
+    assert sum(timer.levels()) == 0
+    for delay_ms in (1, 2, 5_000, 5_000_000):
+        timer.schedule(delay_ms, lambda: None)
+    timer.schedule_at(virtual.wall(86_400_000), lambda: None)
+    assert sum(timer.levels()) == len(timer) == 5
+    assert len(timer.levels()) > 2
+
+
 @pytest.mark.slow
 def test_ten_thousand_timers_of_a_second_all_run_and_none_early(facade: Any) -> None:
     """All of 10,000 timers within a second run, and none is early by the clock that its callback reads. The case is

@@ -36,9 +36,17 @@ class Signer:
             raise ConfigError(f"expected the dashboard's secret to have at least {_LEAST} bytes, got: {len(secret)}")
         self._secret = secret or secrets.token_bytes(32)
 
-    def sign(self, purpose: str, value: Any) -> str:
-        """Sign a JSON value for one purpose."""
-        body = base64.urlsafe_b64encode(json.dumps([purpose, int(time.time()), value]).encode()).rstrip(b"=")
+    def sign(self, purpose: str, value: Any, *, step_s: int = 1) -> str:
+        """Sign a JSON value for one purpose.
+
+        Args:
+            purpose: only a `read` for this purpose gets the value.
+            value: the value.
+            step_s: the time of issue is rounded down to a multiple of it, so that equal values get equal texts for so
+                long. Defaults to 1 s.
+        """
+        issued = int(time.time()) // step_s * step_s
+        body = base64.urlsafe_b64encode(json.dumps([purpose, issued, value]).encode()).rstrip(b"=")
         return f"{body.decode()}.{self._mark(body)}"
 
     def read(self, purpose: str, text: str, max_age_s: int) -> Any:

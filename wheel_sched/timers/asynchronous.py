@@ -73,6 +73,11 @@ class AsyncTimer(TimerFacade):
             on_error=on_error,
         )
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop whose thread may use this timer."""
+        return self._loop
+
     async def cancel_and_wait(self, handle: TimerHandle) -> EntryState:
         """Cancel a timer. If its coroutine runs, wait until it has ended. Returns the new state.
 

@@ -37,12 +37,17 @@ class TimerStatistics:
         fired: runs of callbacks that have begun.
         failed: runs that have raised.
         wakeups: how often the reaper or the event loop has looked for due timers.
+        late: how often a timer was taken 100 ms or more after its time; slack and the rounding to ticks do not count,
+            and timers for a date neither. A callback can be later still: it waits for others that are due with it.
+        late_max_ms: the greatest of these delays, however small.
     """
 
     pending: int
     fired: int
     failed: int
     wakeups: int
+    late: int
+    late_max_ms: int
 
 
 class TimerFacade(ABC):
@@ -90,7 +95,18 @@ class TimerFacade(ABC):
     @property
     def statistics(self) -> TimerStatistics:
         """A copy of the counters, as they are now."""
-        return TimerStatistics(len(self), self._fired, self._failed, self._wakeups)
+        registry = self._registry
+        return TimerStatistics(len(self), self._fired, self._failed, self._wakeups, registry.late, registry.late_max_ms)
+
+    @property
+    def tick_ms(self) -> int:
+        """The length of a tick."""
+        return self._tick_ms
+
+    def levels(self) -> tuple[int, ...]:
+        """The number of waiting timers on each level of the timing wheel, lowest first. A call costs O(slots)."""
+        with self._lock:
+            return self._registry.levels()
 
     def __len__(self) -> int:
         """The exact number of timers that wait for a run."""

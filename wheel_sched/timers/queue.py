@@ -69,6 +69,11 @@ class DeadlineQueue(Generic[T]):
         return self._wheel.now_ms
 
     @property
+    def levels(self) -> tuple[int, ...]:
+        """The number of waiting tasks on each level of the wheel, lowest first. A call costs O(slots)."""
+        return self._wheel.counters.levels
+
+    @property
     def any_thread(self) -> bool:
         """Whether each call is atomic. Then any thread may make calls, and a finalizer may even interrupt a call."""
         return self._wheel.any_thread

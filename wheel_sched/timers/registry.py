@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
+from itertools import zip_longest
 from typing import Any, Final
 
 from wheel_sched.clock import Clock
@@ -31,6 +32,8 @@ _PENDING: Final = EntryState.PENDING
 _RUNNING: Final = EntryState.RUNNING
 _FIRED: Final = EntryState.FIRED
 _CANCELLED: Final = EntryState.CANCELLED
+
+LATE_MS = 100  # a timer that is handed out so long after its time counts as late
 
 WALL_CHECK_MS = 1000  # how long a step of the wall clock may go unnoticed while a timer waits for that clock
 
@@ -60,10 +63,12 @@ class TimerRegistry:
         self.lock = lock
         self.closed = False
         self.left_in_parent = False  # this process is a fork's child: the parent runs these timers
+        self.late = self.late_max_ms = 0  # of timers for monotonic time: the clock on the wall may step
         self._clock = clock
         self._look_by = look_by
         self._shape = {"tick_ms": tick_ms, "wheel_size": wheel_size}
         self._queue: DeadlineQueue[TimerHandle] = DeadlineQueue(clock.monotonic_ms(), **self._shape)
+        self._rounding_ms = tick_ms - 1
         self.new_entry = self._queue.new_entry
         self._wall_queue: DeadlineQueue[TimerHandle] | None = None
         self._handed_out: dict[TimerHandle, None] = {}
@@ -187,6 +192,11 @@ class TimerRegistry:
                 continue
             self._handed_out[handle] = None
             handles.append(handle)
+            late_ms = 0 if handle._wall else now_ms - handle._deadline_ms - handle._slack_ms - self._rounding_ms
+            if late_ms > self.late_max_ms:
+                self.late_max_ms = late_ms
+            if late_ms >= LATE_MS:
+                self.late += 1
         return handles
 
     def next_ms(self) -> int | None:
@@ -208,6 +218,12 @@ class TimerRegistry:
             return next_ms
         check_ms = self._wall_check_ms(next_wall_ms - wall_ms)
         return check_ms if next_ms is None else min(next_ms, check_ms)
+
+    def levels(self) -> tuple[int, ...]:
+        """The number of waiting timers on each level of the wheels, lowest first. The caller holds the lock."""
+        self.drain_inbox()
+        queues = (self._queue,) if self._wall_queue is None else (self._queue, self._wall_queue)
+        return tuple(map(sum, zip_longest(*(queue.levels for queue in queues), fillvalue=0)))
 
     def start(self, handle: TimerHandle) -> bool:
         """Set a handed-out handle to RUNNING. Returns False if it was cancelled, postponed or replaced meanwhile."""

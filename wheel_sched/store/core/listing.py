@@ -186,6 +186,17 @@ def _rewind(taken: Iterable[Found], before: Behind | None) -> Behind:
     return behind
 
 
+def cursor_behind(taken: Iterable[Found], cursor: str | None, shards: int) -> str:
+    """The cursor of a page that ends behind the last of these items.
+
+    Args:
+        taken: the items of a page from its beginning, in its order; at least one.
+        cursor: the cursor with which that page was read.
+        shards: number of shards of the namespace.
+    """
+    return json.dumps(_rewind(taken, read_cursor(cursor, shards)))
+
+
 def read_cursor(cursor: str | None, shards: int) -> Behind | None:
     """Read the text of a cursor.
 

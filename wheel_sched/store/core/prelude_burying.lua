@@ -20,8 +20,8 @@ local function dead_parts(value)
   return string.sub(value, stop), string.sub(value, at, stop - 1), mark
 end
 
--- Calls the hooks for a dead letter that leaves. `value` is what `deadbody` has for it. Answers record, topic ('' when it
--- cannot be read), refs and version.
+-- Calls the hooks for a dead letter that leaves. `value` is what `deadbody` has for it. Answers record, topic ('' when
+-- it cannot be read), refs and version.
 local function unearth(s, id, value, lifted)
   local rec, reason, mark = dead_parts(value)
   local topic, refs, version = parse(rec)

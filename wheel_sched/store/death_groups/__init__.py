@@ -148,7 +148,7 @@ def _merge(key: GroupKey, parts: list[GroupRow], now_ms: int) -> DeathGroup:
         min(row.first_ms for row in parts),
         last.last_ms,
         decode_text(last.last_id),
-        tuple(map(sum, zip(*hours, strict=True))),
+        tuple(hours[0] if len(hours) == 1 else map(sum, zip(*hours, strict=True))),
     )
 
 

@@ -54,6 +54,8 @@ class GroupRow:
     def hours_until(self, hour: int) -> list[int]:
         """The deaths in each of the 24 hours that end with `hour`."""
         first = hour - self.hour
+        if first == 0:
+            return self.hours
         return [self.hours[at] if 0 <= at < HOURS else 0 for at in range(first, first + HOURS)]
 
     def count_hour(self, died_ms: int) -> None:

@@ -4,9 +4,10 @@
 --                            <last death (ms)>:<hour>:<deaths in each of 24 hours, with commas>:<id that died last>;
 --                            the last of the 24 hours is `hour`, counted from 1970
 --   deathgroups_empty  ZSET  the same key -> last death (ms), of groups without letters
--- The mark of a letter (see bury) says where it is counted: OWN in its group, OTHER in the group "(other)" because there
--- were MAX_GROUPS groups. A letter without a mark is not counted.
+-- The mark of a letter (see bury) says where it is counted: OWN in its group, OTHER in the group "(other)" because
+-- there were MAX_GROUPS groups. A letter without a mark is not counted.
 local MAX_GROUPS, EMPTY_FOR_MS, HOUR_MS, HOURS = 5000, 30 * 86400000, 3600000, 24
+local NO_DEATHS = '0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0'
 local OWN, OTHER, OTHER_KEY = '0', '00', '0:(other)'
 room_keys[#room_keys + 1] = 'deathgroups'
 room_keys[#room_keys + 1] = 'deathgroups_empty'
@@ -27,9 +28,27 @@ local function group_key(refs, topic, reason)
   return start .. (#code > 64 and string.sub(code, 1, stop - 1) or code)
 end
 
+-- The deaths in the hours of a row as a list. `more` deaths were counted in the last hour since the row was read.
+local function hours_of(row)
+  if not row.list then
+    row.list = {}
+    for number in string.gmatch(row.hours, '%d+') do row.list[#row.list + 1] = tonumber(number) end
+    for at = #row.list + 1, HOURS do row.list[at] = 0 end
+  end
+  row.list[HOURS] = math.max(0, row.list[HOURS] + row.more)
+  row.more = 0
+  return row.list
+end
+
 local function group_value(row)
-  return ms(row.count) .. ':' .. ms(row.ever) .. ':' .. ms(row.first) .. ':' .. ms(row.last) .. ':' .. ms(row.hour) .. ':'
-         .. table.concat(row.hours, ',') .. ':' .. row.last_id
+  local before, number = string.match(row.hours, '^([%d,]*,)(%d+)$')
+  local hours
+  if before and not row.list then      -- most deaths are in the last hour: the others stay text
+    hours = before .. ms(math.max(0, number + row.more))
+  else
+    hours = table.concat(hours_of(row), ',')
+  end
+  return string.format('%d:%d:%d:%d:%d:%s:', row.count, row.ever, row.first, row.last, row.hour, hours) .. row.last_id
 end
 
 -- The row of a group, which the call changes and `write_groups` writes; nil when there is no such group.
@@ -41,9 +60,7 @@ local function group_row(s, key)
                  '^(%d+):(%d+):(%d+):(%d+):(%d+):([%d,]*):(.*)$')
   if not count then return nil end
   local row = {count = tonumber(count), ever = tonumber(ever), first = tonumber(first), last = tonumber(last),
-               hour = tonumber(hour), hours = {}, last_id = id, empty = count == '0'}
-  for number in string.gmatch(hours, '%d+') do row.hours[#row.hours + 1] = tonumber(number) end
-  for at = #row.hours + 1, HOURS do row.hours[at] = 0 end
+               hour = tonumber(hour), hours = hours, more = 0, last_id = id, empty = count == '0'}
   s.groups[key] = row
   return row
 end
@@ -52,12 +69,17 @@ end
 local function count_hour(row, died, by)
   local hour = math.floor(died / HOUR_MS)
   local later = hour - row.hour
+  if later == 0 then
+    row.more = row.more + by
+    return
+  end
+  local list = hours_of(row)
   if later > 0 then
-    for at = 1, HOURS do row.hours[at] = row.hours[at + later] or 0 end
+    for at = 1, HOURS do list[at] = list[at + later] or 0 end
     row.hour, later = hour, 0
   end
   local at = HOURS + later
-  if at >= 1 then row.hours[at] = math.max(0, row.hours[at] + by) end
+  if at >= 1 then list[at] = math.max(0, list[at] + by) end
 end
 
 local function write_groups(s)
@@ -99,8 +121,8 @@ local function count_death(s, id, refs, topic, reason, died)
     end
   end
   if not row then
-    row = {count = 0, ever = 0, first = died, last = died, hour = math.floor(died / HOUR_MS), hours = {}, last_id = id}
-    for at = 1, HOURS do row.hours[at] = 0 end
+    row = {count = 0, ever = 0, first = died, last = died, hour = math.floor(died / HOUR_MS), last_id = id,
+           hours = NO_DEATHS, more = 0, empty = true}
     s.groups = s.groups or {}
     s.groups[key] = row
   end

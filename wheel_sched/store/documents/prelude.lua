@@ -15,7 +15,8 @@ end
 -- Removes documents, MAX_BATCH at most.
 local function remove_documents(s, collection, ids)
   if #ids == 0 then return end
-  for _, name in ipairs({'docorder:', 'docends:'}) do redis.call('ZREM', s.prefix .. name .. collection, unpack(ids)) end
+  redis.call('ZREM', s.prefix .. 'docorder:' .. collection, unpack(ids))
+  redis.call('ZREM', s.prefix .. 'docends:' .. collection, unpack(ids))
   redis.call('HDEL', s.prefix .. 'docs:' .. collection, unpack(ids))
 end
 
@@ -26,8 +27,8 @@ local function forget_documents(s, collection, limit)
   return #old
 end
 
--- Removes documents that have ended, MAX_BATCH at most in all collections together. When a key has another type, nothing
--- is removed: documents must not stop a sweep.
+-- Removes documents that have ended, MAX_BATCH at most in all collections together. When a key has another type,
+-- nothing is removed: documents must not stop a sweep.
 on_sweep[#on_sweep + 1] = function(s)
   local left = MAX_BATCH
   for _, collection in ipairs(redis.pcall('HKEYS', s.prefix .. 'docversions')) do

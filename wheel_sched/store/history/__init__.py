@@ -41,11 +41,17 @@ def read_history(plans: Plans, shard: int, last: str = "", limit: int = 1_000) -
     return plans.one(shard, ReadLog(last, limit))
 
 
+def read_newest_history(plans: Plans, shard: int, last: str = "", limit: int = 1_000) -> Plan[Logged]:
+    """Read a page of a shard's history before the place `last` ("" = from the end), newest entry first."""
+    return plans.one(shard, ReadNewestLog(last, limit))
+
+
 class History(Capability):
     """The event history of a store: appends entries to it and reads them. See the module's docstring."""
 
     append = blocking(append_history)
     read = blocking(read_history)
+    newest = blocking(read_newest_history)
 
 
 class AsyncHistory(AsyncCapability):
@@ -53,10 +59,11 @@ class AsyncHistory(AsyncCapability):
 
     append = awaited(append_history)
     read = awaited(read_history)
+    newest = awaited(read_newest_history)
 
 
 class Logged(NamedTuple):
-    """A page of a history: the place of its last entry ("" = the page is empty), and its entries, oldest first."""
+    """A page of a history: the place of its last entry ("" = the page is empty), and its entries in order."""
 
     last: str
     entries: list[bytes]
@@ -118,4 +125,29 @@ class ReadLog(Operation[Logged]):
         page = list(
             islice(((number, entry) for number, entry in history if number > after), min(self.limit, 2 * MAX_BATCH))
         )
+        return Logged(str(page[-1][0]) if page else "", [entry for _, entry in page])
+
+
+@dataclass(slots=True)
+class ReadNewestLog(Operation[Logged]):
+    """Read a page of a shard's history, before the place `last` ("" = from the end), newest entry first."""
+
+    script = "newest_logged"
+    reads = True
+    writes = False
+    last: str = ""
+    limit: int = 1_000
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.last, self.limit]
+
+    def parse(self, reply: Any, shard: int) -> Logged:
+        _, places, entries = reply
+        return Logged(decode_text(places[-1]) if places else "", list(entries))
+
+    def in_memory(self, shard: MemoryShard) -> Logged:
+        history = shard.room(HistoryInMemory).entries
+        older = ((number, entry) for number, entry in reversed(history) if not self.last or number < int(self.last))
+        page = list(islice(older, min(self.limit, 2 * MAX_BATCH)))
         return Logged(str(page[-1][0]) if page else "", [entry for _, entry in page])

@@ -25,6 +25,19 @@ class HistoryCases:
         assert rest.entries == entries[3:]
         assert history.read(0, rest.last) == ("", [])
 
+    def test_the_newest_entries_are_read_page_by_page(self, bench: Bench) -> None:
+        """`newest` gives the latest entries first. Each page ends before the page before it. A page at the start is
+        empty."""
+        history = bench.history
+        assert history.newest(0) == ("", [])
+        entries = [b"\xff %d" % n for n in range(5)]
+        history.append([("r", entry) for entry in entries], keep=1_000)
+        first = history.newest(0, limit=3)
+        assert first.entries == entries[:1:-1]
+        rest = history.newest(0, first.last)
+        assert rest.entries == entries[1::-1]
+        assert history.newest(0, rest.last) == ("", [])
+
     def test_the_oldest_entries_go(self, bench: Bench) -> None:
         """The history keeps the newest `keep` entries, and some hundred more at most: servers remove whole blocks."""
         history = bench.history

@@ -1,7 +1,7 @@
 """Stored jobs: JSON, an allow-list of the functions that jobs may name, and a signature if there is a secret."""
 
 from wheel_sched_apscheduler.codec.allow_list import Allowed, Forbidden, NotRegistered
-from wheel_sched_apscheduler.codec.jobs import JobCodec, StoredJob, unsigned
+from wheel_sched_apscheduler.codec.jobs import JobCodec, StoredJob, definition_of, unsigned
 from wheel_sched_apscheduler.codec.signing import BadSignature, Signer
 from wheel_sched_apscheduler.codec.values import NotHere, NotSerializable, Unreadable
 
@@ -16,5 +16,6 @@ __all__ = [
     "Signer",
     "StoredJob",
     "Unreadable",
+    "definition_of",
     "unsigned",
 ]

@@ -220,6 +220,13 @@ class JobCodec:
             kwargs=doc["k"],
         )
 
+    def shown_trigger(self, raw: bytes) -> Any:
+        """The trigger of a stored job, to show it; None when it cannot be read here. Checks no signature."""
+        try:
+            return self._triggers.load(_parts(unsigned(raw))[3]["t"])
+        except (Unreadable, Forbidden):
+            return None
+
     def rewritten(
         self, job_id: str, raw: bytes, *, func: str | None = None, metadata: Mapping[str, Any] | None = None
     ) -> bytes:
@@ -264,6 +271,15 @@ class JobCodec:
 def unsigned(raw: bytes) -> bytes:
     """Remove the signature from a body without checking it. Use the result to show a job, never to run one."""
     return raw[_HASHES:] if raw[:1] == MARK else raw
+
+
+def definition_of(raw: bytes) -> bytes:
+    """The part of a stored job that its runs do not change: function, trigger, arguments and options.
+
+    Raises:
+        Unreadable: the bytes are no job.
+    """
+    return _parts(unsigned(raw))[2]
 
 
 def _parts(body: bytes, *, whole: bool = True) -> tuple[int | None, bytes, bytes, dict[str, Any]]:

@@ -1,4 +1,8 @@
-"""Changes jobs, one after the other. A job that cannot be changed does not keep the others from being changed."""
+"""Changes jobs, one after the other. A job that cannot be changed does not keep the others from being changed.
+
+Each function takes the jobstore, the ids, and `only_if`: whether to change a job, by its present record. Without
+`only_if` every job is changed. A change and its condition are one step: no change of another process falls in between.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,15 @@ from typing import Any
 from apscheduler.jobstores.base import JobLookupError
 
 from wheel_sched.management.wording import instant
-from wheel_sched_apscheduler.codec import NotHere, Unreadable
+from wheel_sched.store import Outcome
+from wheel_sched.store.core.change import Alteration
+from wheel_sched_apscheduler.codec import BadSignature, Forbidden, NotHere, Unreadable
 from wheel_sched_apscheduler.run_times import to_ms
+from wheel_sched_apscheduler.stores.layout import JOB
+from wheel_sched_apscheduler.stores.queries import Condition, OtherJob
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
+
+_TRIES = 20  # each time after another process has changed the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,44 +46,75 @@ class ChangedJob:
         return {"id": self.id, "found": self.found, "done": self.done}
 
 
-def run_now(store: RedisWheelJobStore, job_ids: Sequence[str]) -> Iterator[ChangedJob]:
+def run_now(
+    store: RedisWheelJobStore, job_ids: Sequence[str], only_if: Condition | None = None
+) -> Iterator[ChangedJob]:
     """Make jobs due at once, paused ones too. A recurring job then runs again at the times of its trigger."""
 
     def change(job_id: str) -> str:
-        store.run_now(job_id)
+        store.run_now(job_id, only_if)
         return "due now"
 
     return _each(job_ids, change)
 
 
-def pause(store: RedisWheelJobStore, job_ids: Sequence[str]) -> Iterator[ChangedJob]:
+def pause(store: RedisWheelJobStore, job_ids: Sequence[str], only_if: Condition | None = None) -> Iterator[ChangedJob]:
     """Take jobs out of the schedule and keep them. A run under way finishes."""
 
     def change(job_id: str) -> str:
-        store.pause(job_id)
+        store.pause(job_id, only_if)
         return "paused"
 
     return _each(job_ids, change)
 
 
-def resume(store: RedisWheelJobStore, job_ids: Sequence[str]) -> Iterator[ChangedJob]:
+def resume(store: RedisWheelJobStore, job_ids: Sequence[str], only_if: Condition | None = None) -> Iterator[ChangedJob]:
     """Schedule paused jobs from now on. A job whose trigger has no more run times is deleted."""
 
     def change(job_id: str) -> str:
-        moment = store.resume(job_id)
+        moment = store.resume(job_id, only_if)
         return "deleted: its trigger has no more run times" if moment is None else f"next run {instant(to_ms(moment))}"
 
     return _each(job_ids, change)
 
 
-def delete(store: RedisWheelJobStore, job_ids: Sequence[str]) -> Iterator[ChangedJob]:
+def delete(store: RedisWheelJobStore, job_ids: Sequence[str], only_if: Condition | None = None) -> Iterator[ChangedJob]:
     """Delete jobs for good. A run under way finishes."""
 
     def change(job_id: str) -> str:
-        store.remove_job(job_id)
+        if only_if is None:
+            store.remove_job(job_id)
+        else:
+            _remove_if(store, job_id, only_if)
         return "deleted"
 
     return _each(job_ids, change)
+
+
+def release(
+    store: RedisWheelJobStore, job_ids: Sequence[str], only_if: Condition | None = None
+) -> Iterator[ChangedJob]:
+    """Schedule quarantined jobs again. A job that still cannot run is quarantined again."""
+
+    def change(job_id: str) -> str:
+        if not store.release_quarantined([job_id], only_if):
+            raise OtherJob("it is not in quarantine any more, or was changed meanwhile: it was left as it is")
+        return "released"
+
+    return _each(job_ids, change)
+
+
+def _remove_if(store: RedisWheelJobStore, job_id: str, only_if: Condition) -> None:
+    for _ in range(_TRIES):
+        (found,) = store.store.get([job_id])
+        if found is None or found.topic != JOB:
+            raise JobLookupError(job_id)
+        if not only_if(found):
+            break
+        (outcome,) = store.store.change([Alteration(job_id, "c", "", found.version)])
+        if outcome in (Outcome.DONE, Outcome.CANCELLED):
+            return
+    raise OtherJob("it was changed meanwhile: it was left as it is")
 
 
 def quarantined_ids(store: RedisWheelJobStore) -> list[str]:
@@ -88,6 +129,8 @@ def _each(job_ids: Sequence[str], change: Callable[[str], str]) -> Iterator[Chan
             yield ChangedJob(job_id, True, change(job_id), True)
         except JobLookupError:
             yield ChangedJob(job_id, False, "there is no such job", False)
+        except (OtherJob, Forbidden, BadSignature) as error:
+            yield ChangedJob(job_id, True, str(error), False)
         except NotHere as error:
             yield ChangedJob(job_id, True, f"{error}; nothing was changed", False)
         except Unreadable as error:

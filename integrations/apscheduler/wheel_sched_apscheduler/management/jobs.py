@@ -8,7 +8,9 @@ from typing import Any
 
 from wheel_sched.errors import NotDone
 from wheel_sched_apscheduler.entries import InFlightRun, JobEntry, JobState, RunRecord
+from wheel_sched_apscheduler.management.running import last_runs, runs_of_job
 from wheel_sched_apscheduler.run_times import to_ms
+from wheel_sched_apscheduler.stores.layout import JOB
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 
@@ -35,12 +37,14 @@ class DetailedJob:
         running: its runs that have not ended.
         history: how its last runs ended, newest first.
         now_ms: the store's time when it was read, epoch ms.
+        trigger: its trigger; None when it cannot be read here.
     """
 
     entry: JobEntry
     running: Sequence[InFlightRun]
     history: Sequence[RunRecord]
     now_ms: int
+    trigger: Any = None
 
     def as_dict(self) -> dict[str, Any]:
         """The job as data for JSON."""
@@ -63,11 +67,12 @@ def detailed_job(store: RedisWheelJobStore, job_id: str, runs: int = 5) -> Detai
         NotDone: there is no such job.
     """
     now_ms = store.store.now_ms()
-    entry = store.get_entry(job_id)
-    if entry is None:
+    (found,) = store.store.get([job_id])
+    if found is None or found.topic != JOB:
         raise NotDone(f"there is no job {job_id!r}; `wheel-sched aps list` lists the jobs")
-    running = [run for run in store.in_flight() if run.job_id == job_id]
-    return DetailedJob(entry, running, store.history(job_id=job_id, limit=runs), now_ms)
+    history = last_runs(store, runs, job_id).records
+    trigger = store.codec.shown_trigger(found.body)
+    return DetailedJob(store.entry(found), runs_of_job(store, job_id), history, now_ms, trigger)
 
 
 def as_dict(entry: JobEntry) -> dict[str, Any]:

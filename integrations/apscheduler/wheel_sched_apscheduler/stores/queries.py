@@ -8,8 +8,7 @@ Threads: any thread may call any method.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -17,7 +16,9 @@ from typing import Any
 
 from apscheduler.jobstores.base import JobLookupError
 
+from wheel_sched.errors import NotDone
 from wheel_sched.store import DelayStore, Found, Item, Outcome, State
+from wheel_sched.store.core.change import Alteration
 from wheel_sched.store.core.items import MAX_DUE_MS
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable, unsigned
 from wheel_sched_apscheduler.entries import (
@@ -31,6 +32,7 @@ from wheel_sched_apscheduler.entries import (
     newest,
 )
 from wheel_sched_apscheduler.run_times import floor_ms, from_ms, to_ms
+from wheel_sched_apscheduler.stores.announced_runs import AnnouncedRuns, announced_workers
 from wheel_sched_apscheduler.stores.connection import StoreConnection
 from wheel_sched_apscheduler.stores.layout import (
     HISTORY,
@@ -38,16 +40,15 @@ from wheel_sched_apscheduler.stores.layout import (
     OCCURRENCE,
     QUARANTINE,
     TAG,
-    WORKERS,
     due_of,
-    job_id_of,
     read_split_item,
 )
 from wheel_sched_apscheduler.stores.loading import refusal_of
 from wheel_sched_apscheduler.stores.repository import PAGE, JobRepository
 from wheel_sched_apscheduler.stores.run_records import load_records
 
-_PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "leased", "quarantined": "held"}
+Condition = Callable[[Found], bool]
+PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "leased", "quarantined": "held"}
 
 
 class JobQueries:
@@ -75,8 +76,8 @@ class JobQueries:
             return sum(number for (_, topic), number in sizes.items() if topic == JOB)
         check_state(state)
         if state in ("paused", "quarantined"):
-            return sum(_is_quarantined(found) == (state == "quarantined") for found in self.repository.records("held"))
-        return sizes.get((_PLACES[state], JOB), 0)
+            return sum(is_quarantined(found) == (state == "quarantined") for found in self.repository.records("held"))
+        return sizes.get((PLACES[state], JOB), 0)
 
     def iter_jobs(
         self,
@@ -93,7 +94,7 @@ class JobQueries:
             Rejected: there is no such state, or the cursor is not from an earlier page.
         """
         check_state(state)
-        place = _PLACES[state]
+        place = PLACES[state]
         page = self.store.list_items(
             place,
             topic=JOB,
@@ -101,7 +102,7 @@ class JobQueries:
             greatest_ms=MAX_DUE_MS if until is None or place != "due" else max(to_ms(until), 0),
             cursor=cursor,
             limit=limit,
-            matches=(lambda found: _is_quarantined(found) == (state == "quarantined")) if place == "held" else None,
+            matches=(lambda found: is_quarantined(found) == (state == "quarantined")) if place == "held" else None,
         )
         return JobPage([self.entry(found) for found in page.found], page.cursor)
 
@@ -138,7 +139,7 @@ class JobQueries:
         """A job's record as a `JobEntry`. If it cannot be read, the entry has only the id, the tags and the reason."""
         state: JobState
         if found.state == "held":
-            state = "quarantined" if _is_quarantined(found) else "paused"
+            state = "quarantined" if is_quarantined(found) else "paused"
         else:
             state = "scheduled" if found.state == "due" else "in_flight"
         reason = found.reason.removeprefix(f"{QUARANTINE}: ") if state == "quarantined" else ""
@@ -157,44 +158,19 @@ class JobQueries:
 
     def in_flight(self) -> list[InFlightRun]:
         """Occurrences that a process has claimed and not settled, each with its process and the end of its lease."""
-        announced: dict[tuple[str, str | None], tuple[str, list[Any]]] = {}
-        for worker in self.workers():
-            for row in worker["occurrences"]:
-                announced[row[1], row[0]] = announced[row[1], None] = (worker["owner"], row)
-        runs = []
+        announced = AnnouncedRuns(self.workers())
         records = self.repository.records
-        for found in [*records("leased", topic=None), *records("due", topic=OCCURRENCE)]:
-            if found.topic not in (JOB, OCCURRENCE):
-                continue
-            job_id, occurrence_id = job_id_of(found.id), None
-            if found.topic == OCCURRENCE:
-                occurrence_id = f"{job_id}:{found.id.partition(chr(0))[0]}"
-            owner, row = announced.get((job_id, occurrence_id), (None, None))
-            if row is None:
-                runs.append(InFlightRun(job_id, occurrence_id, found.score_ms, None, None))
-            else:
-                runs.append(InFlightRun(job_id, row[0], found.score_ms, owner, row[2], row[3]))
-        return runs
+        found = (*records("leased", topic=None), *records("due", topic=OCCURRENCE))
+        return [announced.run_of(each) for each in found if each.topic in (JOB, OCCURRENCE)]
 
     def workers(self) -> list[dict[str, Any]]:
         """The processes that have announced runs. A process lists its runs of more than half a second in an item.
 
         Also deletes the items of processes that have ended.
         """
-        store = self.store
-        records = []
-        for found in store.get(store.find(WORKERS)):
-            if found is None:
-                continue
-            try:
-                record = json.loads(found.body)
-                alive = store.now_ms() - record["seen_ms"] < 3 * record["lease_ms"]
-            except (ValueError, KeyError, TypeError):
-                alive, record = False, {}
-            if alive:
-                records.append(record)
-            else:
-                store.cancel([found.id])
+        records, ended = announced_workers(self.store)
+        if ended:
+            self.store.cancel(ended)
         return records
 
     def history(self, *, job_id: str | None = None, limit: int = 100) -> list[RunRecord]:
@@ -240,34 +216,41 @@ class JobQueries:
 
     # Changing.
 
-    def run_now(self, job_id: str) -> None:
+    def run_now(self, job_id: str, only_if: Condition | None = None) -> None:
         """Make a job due immediately.
 
-        Raises:
-            JobLookupError: there is no such job.
-        """
-        self._move(job_id, from_ms(self.store.now_ms()))
-
-    def pause(self, job_id: str) -> None:
-        """Take a job out of the schedule and keep it, as `scheduler.pause_job` does.
+        Args:
+            job_id: the id of the job.
+            only_if: whether to change the job, by its present record. Defaults to None: in any case.
 
         Raises:
             JobLookupError: there is no such job.
+            OtherJob: `only_if` said no; nothing was changed.
         """
-        self._move(job_id, None)
+        self._move(job_id, from_ms(self.store.now_ms()), only_if)
 
-    def resume(self, job_id: str) -> datetime | None:
+    def pause(self, job_id: str, only_if: Condition | None = None) -> None:
+        """Take a job out of the schedule and keep it, as `scheduler.pause_job` does. See `run_now`."""
+        self._move(job_id, None, only_if)
+
+    def resume(self, job_id: str, only_if: Condition | None = None) -> datetime | None:
         """Schedule a paused job from now on.
+
+        Args:
+            job_id: the id of the job.
+            only_if: as in `run_now`.
 
         Returns:
             The job's next run time; None when its trigger has no more run times and the job was removed.
 
         Raises:
             JobLookupError: there is no such job.
+            OtherJob: `only_if` said no; nothing was changed.
         """
         moment: datetime | None = None
 
         def resumed(found: Found) -> Item:
+            _check_condition(found, only_if)
             # after the record was read: a run time that was claimed since then must not run again
             nonlocal moment
             now = from_ms(self.store.now_ms() + 1)
@@ -302,8 +285,12 @@ class JobQueries:
         outcomes = self.store.cancel(job_ids)
         return sum(outcome is not Outcome.ABSENT for outcome in outcomes)
 
-    def _move(self, job_id: str, moment: datetime | None) -> None:
-        self.repository.change(job_id, lambda found: self._moved(found, moment), keep_due=False)
+    def _move(self, job_id: str, moment: datetime | None, only_if: Condition | None) -> None:
+        def moved(found: Found) -> Item:
+            _check_condition(found, only_if)
+            return self._moved(found, moment)
+
+        self.repository.change(job_id, moved, keep_due=False)
 
     def _moved(self, found: Found, moment: datetime | None) -> Item:
         return Item(found.id, due_of(moment), self.codec.moved(found.id, found.body, moment), JOB, found.refs)
@@ -314,23 +301,28 @@ class JobQueries:
         """Jobs that no process could run, with the reason."""
         return self.entries("quarantined")
 
-    def release_quarantined(self, job_ids: Sequence[str]) -> list[str]:
+    def release_quarantined(self, job_ids: Sequence[str], only_if: Condition | None = None) -> list[str]:
         """Schedule quarantined jobs again at their next run time. A job that still cannot run is quarantined again.
+
+        Args:
+            job_ids: the ids of the jobs.
+            only_if: which of them to release, by their present records. Defaults to None: all.
 
         Returns:
             The ids of the jobs that were released.
         """
         released = []
         for found in self.store.get(job_ids):
-            if found is None or not _is_quarantined(found):
+            if found is None or not is_quarantined(found) or (only_if is not None and not only_if(found)):
                 continue
             try:
                 body = read_split_item(unsigned(found.body))[1] if found.topic == OCCURRENCE else found.body
                 moment = self.codec.next_run_time(body)
             except Unreadable:
                 moment = None
-            due_ms = due_of(moment) if moment is not None else self.store.now_ms()
-            if self.store.release([found.id], due_ms)[0] is Outcome.DONE:
+            due_ms = due_of(moment)
+            at_ms = self.store.now_ms() if due_ms is None else due_ms
+            if self.store.change([Alteration(found.id, "u", at_ms, found.version)])[0] is Outcome.DONE:
                 released.append(found.id)
         return released
 
@@ -371,5 +363,15 @@ class _OtherFunction(Exception):
     """The job names another function by now."""
 
 
-def _is_quarantined(found: Found) -> bool:
+class OtherJob(NotDone):
+    """The job is not as the caller saw it. It was not changed."""
+
+
+def _check_condition(found: Found, only_if: Condition | None) -> None:
+    if only_if is not None and not only_if(found):
+        raise OtherJob(f"job {found.id!r} was changed meanwhile: it was left as it is")
+
+
+def is_quarantined(found: Found) -> bool:
+    """Whether the item is a job or a run in quarantine."""
     return found.state == "held" and found.reason.startswith(QUARANTINE)

@@ -60,6 +60,7 @@ WRITE_EVERY_S = 1.0
 ANNOUNCE_AFTER_S = 0.5
 ANNOUNCE_EVERY_S = 1.0
 ANNOUNCED_AT_MOST = 500
+_ROW_TYPES = [str, str, int, int, int, int, str, str, int, str]
 _row_of = attrgetter(*(each.name for each in fields(RunRecord)))
 
 
@@ -182,7 +183,7 @@ def dump_records(records: Sequence[RunRecord]) -> bytes:
 def load_records(body: bytes) -> list[RunRecord]:
     """Read the records in the body of an item; [] when the body cannot be read."""
     try:
-        return [RunRecord(*row) for row in json.loads(body)]
+        return [RunRecord(*row) for row in json.loads(body) if [type(part) for part in row] == _ROW_TYPES]
     except (ValueError, TypeError):
         return []
 

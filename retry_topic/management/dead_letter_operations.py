@@ -1,0 +1,258 @@
+"""Replay and deletion of dead letters as durable operations.
+
+The letters are those that had died when the operation was made, of one group or of a search. A letter that dies again
+during the operation has died later, so it stays dead and is not replayed in a circle.
+
+Each batch names its letters with their versions, and a letter is changed only in that version. So a letter that is
+replayed or deleted by anybody else meanwhile is left, and counted by what happened to it.
+
+The counts are exact when a runner dies and another one goes on within a minute. If it takes longer, a letter of the one
+batch in between that is not dead any more counts as done when the loop guard has counted its replay; a deletion counts
+it as deleted. Both are wrong only when somebody else changed just that letter at just that time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from retry_topic.connection import Connection
+from retry_topic.dead_letters import DeadLetterInfo
+from retry_topic.dead_letters.dead_topic import check_secrets
+from retry_topic.dead_letters.loop_guard import MAX_REPLAYS, count_replays, replay_counts
+from retry_topic.dead_letters.replay import LetterReplay
+from retry_topic.dead_letters.selection import read_dead
+from retry_topic.management.changing import outcome_words
+from retry_topic.management.filters import entry_of
+from retry_topic.management.inbox.groups import group_of
+from retry_topic.management.listing import error_of
+from retry_topic.management.search import parse_search
+from wheel_sched.errors import Rejected
+from wheel_sched.management.operations import CountedStep, OperationBatch, PerformedBatch, PlannedBatch
+from wheel_sched.management.wording import one_line
+from wheel_sched.store import DelayStore, Found, Outcome
+from wheel_sched.store.core.call import Call, Plan
+from wheel_sched.store.core.change import Alteration, Change
+from wheel_sched.store.core.listing import read_cursor
+from wheel_sched.store.core.plans import shard_of
+
+REPLAY = "replay-dead-letters"
+DELETE = "delete-dead-letters"
+UNREADABLE = "cannot be read"
+GUARDED = "replayed too often before"
+MOST_REPLAYS = 100
+
+_PAGE = 500  # letters that one step of counting finds at most; it looks at 40 times as many
+_LEAST_PAGE = 50  # a page of fewer would make a search of rare letters slow
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenLetters:
+    """Which dead letters an operation means.
+
+    Args:
+        topic: only letters of this topic; None: any.
+        matches: whether an item belongs to them.
+        since_ms: only letters that died at this time, epoch ms, or later. Defaults to 0.
+        until_ms: only letters that died before. Defaults to None: any.
+    """
+
+    topic: str | None
+    matches: Callable[[Found], bool]
+    since_ms: int = 0
+    until_ms: int | None = None
+
+
+def chosen_letters(arguments: Mapping[str, str], now_ms: int) -> ChosenLetters:
+    """The letters that the arguments of an operation mean: `topic` and `group`, or `search`.
+
+    Args:
+        arguments: of the operation.
+        now_ms: from when durations in the search count, epoch ms.
+
+    Raises:
+        Rejected: they mean no letters, or the search cannot be read; nothing was changed.
+    """
+    if "search" in arguments:
+        chosen = parse_search(arguments["search"]).filter(now_ms)
+        if chosen.states not in ((), ("dead",)):
+            raise Rejected("only dead letters can be replayed or deleted here: nothing was changed; remove state:")
+        return ChosenLetters(
+            chosen.topic, lambda found: chosen.matches(entry_of(found)), chosen.since_ms or 0, chosen.until_ms
+        )
+    if "group" not in arguments:
+        raise Rejected("which dead letters? Give topic and group, or search; nothing was changed")
+    topic, group = arguments.get("topic", ""), arguments["group"]
+    return ChosenLetters(topic, lambda found: found.topic == topic and group_of(found) == group)
+
+
+class _LetterKind:
+    """What replay and deletion share: counting and choosing letters."""
+
+    name = ""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._store: DelayStore = connection.store
+
+    def count(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None) -> CountedStep:
+        """Count some of the letters."""
+        found, after = self._page(arguments, until_ms, cursor, _PAGE)
+        letters = [read_dead(one) for one in found]
+        self.check(letters)
+        samples = tuple(f"{letter.id} {one_line(error_of(letter), 200)}" for letter in letters[:5])
+        return CountedStep(len(letters), after, samples)
+
+    def check(self, letters: Sequence[DeadLetterInfo]) -> None:
+        """Raise an error if these letters cannot be changed at all."""
+
+    def _page(
+        self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, limit: int
+    ) -> tuple[list[Found], str | None]:
+        """At most `limit` letters behind the cursor, in order of death, and the cursor behind them."""
+        chosen = chosen_letters(arguments, until_ms)
+        before_ms = until_ms if chosen.until_ms is None else min(until_ms, chosen.until_ms)
+        page = self._store.list_items(
+            "dead",
+            topic=chosen.topic,
+            cursor=cursor,
+            limit=max(limit, _LEAST_PAGE),
+            least_ms=chosen.since_ms,
+            greatest_ms=max(before_ms - 1, 0),
+            matches=chosen.matches,
+        )
+        if len(page.found) <= limit:
+            return page.found, page.cursor
+        behind = dict(read_cursor(cursor, self._store.shards) or {})
+        for found in page.found[:limit]:
+            behind[str(found.shard)] = (found.id, found.score_ms)
+        return page.found[:limit], json.dumps(behind)
+
+    def _change(self, alterations: Sequence[tuple[str | None, Alteration]], token: str) -> list[Outcome]:
+        """Make changes, each with its route. A repeat with the same token gets the first answers, for a minute."""
+        return self._store.run(_changed(self._store.shards, alterations, token))
+
+
+def _changed(shards: int, alterations: Sequence[tuple[str | None, Alteration]], token: str) -> Plan[list[Outcome]]:
+    places: dict[int, list[int]] = {}
+    for place, (route, alteration) in enumerate(alterations):
+        places.setdefault(shard_of(route or alteration.id, shards), []).append(place)
+    calls: list[Call[Any]] = [
+        Call(shard, Change([alterations[place][1] for place in chosen], f"{token}-{shard}"))
+        for shard, chosen in places.items()
+    ]
+    outcomes = [Outcome.ABSENT] * len(alterations)
+    replies: list[list[Outcome]] = (yield calls) if calls else []
+    for chosen, answers in zip(places.values(), replies, strict=True):
+        for place, outcome in zip(chosen, answers, strict=True):
+            outcomes[place] = outcome
+    return outcomes
+
+
+class ReplayDeadLetters(_LetterKind):
+    """Lets dead letters wait again, as `DeadLetters.replay` does.
+
+    Its arguments are those of `chosen_letters`, and `max_replays`, how often one message may be replayed.
+
+    Args:
+        connection: where the letters are stored.
+        secrets: returns the secrets of headers. Defaults to none: headers are not signed.
+    """
+
+    name = REPLAY
+
+    def __init__(self, connection: Connection, secrets: Callable[[], Sequence[bytes]] = tuple) -> None:
+        super().__init__(connection)
+        self._secrets = secrets
+
+    def check(self, letters: Sequence[DeadLetterInfo]) -> None:
+        """Raise `ConfigError` if letters are signed and there are no secrets."""
+        check_secrets((letter.state for letter in letters), self._secrets())
+
+    def plan(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, budget: int) -> PlannedBatch:
+        """Choose the next letters. An entry is id, version, route, name for the loop guard, number of the replay."""
+        found, after = self._page(arguments, until_ms, cursor, budget)
+        letters = [read_dead(one) for one in found]
+        counts = replay_counts(self._store, [letter.root for letter in letters]) if letters else []
+        most = int(arguments.get("max_replays", MAX_REPLAYS))
+        left: Counter[str] = Counter()
+        entries = []
+        for letter, count in zip(letters, counts, strict=True):
+            if letter.message is None:
+                left[UNREADABLE] += 1
+            elif count >= most:
+                left[GUARDED] += 1
+            else:
+                entries.append([letter.id, letter.version, letter.route, letter.root, count + 1])
+        return PlannedBatch(tuple(entries), after, dict(left))
+
+    def perform(
+        self, arguments: Mapping[str, str], batch: OperationBatch, token: str, *, remembered: bool
+    ) -> PerformedBatch:
+        """Replay the letters of a batch, due one after another at the pace of the operation."""
+        found = self._store.get([entry[0] for entry in batch.entries], anywhere=True)
+        now_ms, secrets = self._store.now_ms(), self._secrets()
+        made = LetterReplay(
+            self._store, now_ms, lambda *_: now_ms, lambda _, message: message, MOST_REPLAYS, False, None, secrets
+        )
+        alterations: list[tuple[str | None, Alteration]] = []
+        counted = []
+        for place, ((item_id, version, route, root, replays), item) in enumerate(
+            zip(batch.entries, found, strict=True)
+        ):
+            alteration = Alteration(item_id, "q", now_ms + int(place * batch.every_ms), version)
+            if item is not None and item.state == "dead" and item.version == version:
+                letter = read_dead(item)
+                check_secrets([letter.state], secrets)
+                if letter.message is not None:
+                    alteration.item = made.item(letter, letter.message, replays)
+                counted.append((root, replays))
+            alterations.append((route, alteration))
+        if counted:
+            count_replays(self._store, counted, now_ms)
+        outcomes = self._change(alterations, token)
+        if not remembered:
+            outcomes = self._guessed(batch, outcomes)
+        return _performed(outcomes)
+
+    def _guessed(self, batch: OperationBatch, outcomes: Sequence[Outcome]) -> list[Outcome]:
+        """Outcomes of a batch whose first answer may be lost: a counted replay was made."""
+        counts = replay_counts(self._store, [entry[3] for entry in batch.entries])
+        return [
+            Outcome.DONE if count >= entry[4] else outcome
+            for entry, count, outcome in zip(batch.entries, counts, outcomes, strict=True)
+        ]
+
+
+class DeleteDeadLetters(_LetterKind):
+    """Deletes dead letters for good. Its arguments are those of `chosen_letters`.
+
+    Args:
+        connection: where the letters are stored.
+    """
+
+    name = DELETE
+
+    def plan(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, budget: int) -> PlannedBatch:
+        """Choose the next letters. An entry is id, version (None: the letter cannot be read), route."""
+        found, after = self._page(arguments, until_ms, cursor, budget)
+        return PlannedBatch(tuple([one.id, one.version or None, one.route] for one in found), after)
+
+    def perform(
+        self, arguments: Mapping[str, str], batch: OperationBatch, token: str, *, remembered: bool
+    ) -> PerformedBatch:
+        """Delete the letters of a batch."""
+        changes = [(route, Alteration(item_id, "x", version=version)) for item_id, version, route in batch.entries]
+        outcomes = self._change(changes, token)
+        if not remembered:
+            outcomes = [Outcome.DONE if outcome is Outcome.ABSENT else outcome for outcome in outcomes]
+        return _performed(outcomes)
+
+
+def _performed(outcomes: Sequence[Outcome]) -> PerformedBatch:
+    done = outcomes.count(Outcome.DONE)
+    left = Counter(outcome_words(outcome) for outcome in outcomes if outcome is not Outcome.DONE)
+    return PerformedBatch(done, dict(left))

@@ -1,0 +1,169 @@
+"""The record of a durable operation, and its states.
+
+    counting ─► ready ─► running ◄─► paused        counting  things are counted, nothing is changed
+        │         │         ├─► done    │          ready     the count is kept, and somebody has to confirm it
+        └─────────┴─────────┴───────────┴─► cancelled
+    any of the first four ─► failed                failed    it cannot go on; `error` says why
+
+A record is JSON in a document. Each function here is pure and returns a new record. In every end state
+`done` and the counts in `left` add up to `matched`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
+
+OperationState = Literal["counting", "ready", "running", "paused", "done", "cancelled", "failed"]
+OPEN: tuple[OperationState, ...] = ("counting", "ready", "running", "paused")
+
+GONE = "gone meanwhile"
+NOT_REACHED = "not reached"
+UNKNOWN = "in the batch that failed"
+_ERROR = 500  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class OperationBatch:
+    """Things that an operation has begun to change. It is written down before the first of them is changed.
+
+    Args:
+        number: its number within the operation, from 1.
+        begun_ms: when it was written down, epoch ms of the store's clock.
+        every_ms: the time between two of its things, in ms. Defaults to 0: all at once.
+        entries: what the kind needs to change each thing, as JSON data. Defaults to none.
+        left: how many things of the same step stay as they are, by reason. Defaults to none.
+    """
+
+    number: int
+    begun_ms: int
+    every_ms: float = 0.0
+    entries: tuple[Any, ...] = ()
+    left: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DurableOperation:
+    """A durable operation. All times are epoch ms of the store's clock.
+
+    Args:
+        id: its id.
+        kind: the name of its `OperationKind`.
+        arguments: what the kind needs to know, as texts by name.
+        who: who asked for it.
+        created_ms: when. Things that came later do not belong to it.
+        state: see the module.
+        matched: how many things were counted. It stays when they have all been counted.
+        done: how many were changed.
+        left: how many stay as they are, by reason.
+        samples: the first things in words.
+        cursor: where the next step begins; None: at the start.
+        at_end: whether all things have been looked at.
+        rate: about this many things are changed a second. Defaults to None: as fast as possible.
+        spread_ms: changes are spread over this time, instead of `rate`. Defaults to None.
+        batch: the things that are being changed. Defaults to None.
+        batches: how many batches have begun.
+        next_ms: the next batch begins not before then.
+        owner: the runner that works at it. Defaults to "": nobody.
+        lease_until_ms: another runner may go on from then.
+        confirmed_by: who confirmed the count.
+        started_ms: when it was confirmed; 0: not yet.
+        ended_ms: when it ended; 0: not yet.
+        error: why it failed.
+        version: of the document; 0: it is not stored.
+    """
+
+    id: str
+    kind: str
+    arguments: Mapping[str, str]
+    who: str
+    created_ms: int
+    state: OperationState = "counting"
+    matched: int = 0
+    done: int = 0
+    left: Mapping[str, int] = field(default_factory=dict)
+    samples: tuple[str, ...] = ()
+    cursor: str | None = None
+    at_end: bool = False
+    rate: float | None = None
+    spread_ms: int | None = None
+    batch: OperationBatch | None = None
+    batches: int = 0
+    next_ms: int = 0
+    owner: str = ""
+    lease_until_ms: int = 0
+    confirmed_by: str = ""
+    started_ms: int = 0
+    ended_ms: int = 0
+    error: str = ""
+    version: int = 0
+
+    @property
+    def handled(self) -> int:
+        """How many things are changed, or stay as they are for a known reason."""
+        return self.done + sum(self.left.values())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it goes on, or can go on. An ended operation with a batch is open until the batch is settled."""
+        return not self.ended_ms
+
+    def needs_work(self, now_ms: int) -> bool:
+        """Whether a runner has something to do now."""
+        if self.batch is not None or self.state == "counting":
+            return True
+        return self.is_open and (self.state not in OPEN or (self.state == "running" and self.next_ms <= now_ms))
+
+    def is_free(self, owner: str, now_ms: int) -> bool:
+        """Whether this runner may work at it: it has the lease, or nobody has it."""
+        return self.owner in ("", owner) or self.lease_until_ms <= now_ms
+
+    def with_counted(self, count: int, cursor: str | None, samples: tuple[str, ...]) -> DurableOperation:
+        """After one step of counting. It is ready when `cursor` is None."""
+        state: OperationState = self.state if cursor is not None else "ready"
+        return replace(self, matched=self.matched + count, cursor=cursor, state=state, samples=samples[:5])
+
+    def with_settled(self, done: int, left: Mapping[str, int]) -> DurableOperation:
+        """After its batch: `done` were changed, and the others are left for these reasons."""
+        batch = self.batch
+        added = Counter(self.left) + Counter(left) + Counter({} if batch is None else batch.left)
+        return replace(self, done=self.done + done, left=dict(added), batch=None)
+
+    def ended(self, state: OperationState, now_ms: int, error: str = "") -> DurableOperation:
+        """In an end state, with a reason for each thing that was not changed. A batch that has begun stays."""
+        if self.batch is not None:
+            return replace(self, state=state, error=error[:_ERROR])
+        counted = self.state not in ("counting",)
+        rest = self.matched - self.handled if counted else 0
+        left = Counter(self.left) + Counter({GONE if state == "done" else NOT_REACHED: max(rest, 0)})
+        matched = self.matched if counted else 0
+        return replace(
+            self, state=state, matched=matched, left=dict(left), ended_ms=now_ms, owner="", error=error[:_ERROR]
+        )
+
+    def as_json(self) -> bytes:
+        """The record as the value of its document."""
+        kept = asdict(self)
+        del kept["version"]
+        return json.dumps(kept).encode()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The operation for scripts, without what only runners need."""
+        hidden = ("version", "batch", "cursor", "owner", "lease_until_ms", "next_ms", "at_end", "batches")
+        kept = {name: value for name, value in asdict(self).items() if name not in hidden}
+        return {**kept, "samples": list(self.samples), "handled": self.handled}
+
+
+def read_operation(value: bytes, version: int) -> DurableOperation:
+    """Read a record. Fields that this release does not know are left out."""
+    kept = json.loads(value)
+    known = {one.name for one in fields(DurableOperation)}
+    batch = kept.pop("batch", None)
+    kept = {name: found for name, found in kept.items() if name in known}
+    kept["samples"] = tuple(kept.get("samples", ()))
+    if batch is not None:
+        batch = OperationBatch(**{**batch, "entries": tuple(batch["entries"])})
+    return DurableOperation(**kept, batch=batch, version=version)
