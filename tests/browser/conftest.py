@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,42 @@ def own(real_server: TemporaryServer) -> Iterator[Callable[..., Demonstration]]:
 def walked(demo: Demonstration) -> Walk:
     """The addresses of all pages of `demo`."""
     return walk(demo.url, demo.pages)
+
+
+@pytest.fixture(scope="session")
+def _tabs(chromium: Browser) -> Iterator[Callable[[bool], tuple[Page, Troubles]]]:
+    """Return a function that returns the page that tests share, with or without JavaScript."""
+    with contextlib.ExitStack() as stack:
+
+        @cache
+        def tab(scripts: bool) -> tuple[Page, Troubles]:
+            context = stack.enter_context(chromium.new_context(java_script_enabled=scripts))
+            return context.new_page(), Troubles(context)
+
+        yield tab
+
+
+@pytest.fixture
+def tab(_tabs: Callable[[bool], tuple[Page, Troubles]]) -> Iterator[Page]:
+    """A page of a laptop that tests share: a new one takes half a second. The test fails when it had troubles."""
+    page, troubles = _tabs(True)
+    troubles.found.clear()
+    page.set_viewport_size({"width": 1200, "height": 900})
+    yield page
+    assert troubles.found == []
+
+
+@pytest.fixture
+def scriptless_tab(_tabs: Callable[[bool], tuple[Page, Troubles]]) -> Page:
+    """As `tab`, without JavaScript."""
+    return _tabs(False)[0]
+
+
+@pytest.fixture(scope="session")
+def unguarded_tab(chromium: Browser) -> Iterator[Page]:
+    """A page on which the dashboard's policy does not hold, for tools that add styles and scripts."""
+    with chromium.new_context(bypass_csp=True) as context:
+        yield context.new_page()
 
 
 Opened = tuple[BrowserContext, Troubles]

@@ -91,8 +91,7 @@ def walk(url: str, pages: Sequence[Page]) -> Walk:
         for form in reader.forms:
             if name := re.fullmatch(rf"{re.escape(url)}/actions/([\w-]+)", form.target):
                 found.forms[name[1]].append(form)
-        for link in reader.links:
-            link = link.partition("#")[0]
+        for link in (one.partition("#")[0] for one in reader.links):
             if link in seen or not link.startswith(f"{url}/"):
                 continue
             seen.add(link)
