@@ -36,7 +36,7 @@ def parts() -> Sequence[DashboardPart]:
 
 @contextlib.contextmanager
 def demonstration(
-    store: str, namespace: str, *, access: Any = None, port: int = 0, **config: Any
+    store: str, namespace: str, *, access: Any = None, port: int = 0, hostile: bool = True, **config: Any
 ) -> Iterator[Demonstration]:
     """Seed a namespace and serve its dashboard, until the end of the block.
 
@@ -45,11 +45,12 @@ def demonstration(
         namespace: a namespace that does not exist.
         access: who may do what. Defaults to everybody everything.
         port: the port of the dashboard. Defaults to 0: a free one.
+        hostile: whether hostile texts are among the data. Defaults to True.
         config: fields of `DashboardConfig`. Defaults to every right, payloads shown.
     """
     loaded = load_settings({"store": store, "namespace": namespace}, env={}, kinds=installed().settings)
     with connect(store, namespace=namespace) as connection:
-        seed(connection)
+        seed(connection, hostile=hostile)
         app = DashboardApp(
             connection.store,
             loaded,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.browser.browsing import inspect
+from tests.browser.browsing import Troubles, inspect
 from tests.browser.demonstration import Demonstration, parts
 from tests.browser.walking import Walk
 
 PATHS = [page.path for part in parts() for page in part.pages]
 LISTED = [(page.label, page.path) for part in parts() for page in part.pages if page.label]
+Opened = tuple[BrowserContext, Troubles]
 
 each_page = pytest.mark.parametrize("path", PATHS)
 
@@ -65,7 +68,8 @@ def test_it_fits_a_phone(path: str, walked: Walk, tab: Page) -> None:
 
 @each_page
 def test_axe_finds_nothing(path: str, walked: Walk, unguarded_tab: Page) -> None:
-    """axe-core, which other projects use too, finds nothing in a page of each route."""
+    """axe-core, which other projects use too, finds nothing in a page of each route, on a phone."""
+    unguarded_tab.set_viewport_size({"width": 360, "height": 740})
     unguarded_tab.goto(walked.addresses[path][0])
     found = Axe().run(unguarded_tab).response["violations"]
     assert [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in found] == []
@@ -83,3 +87,17 @@ def test_it_can_be_read_without_javascript(
         page.wait_for_url(f"**{path}")
         texts.append((page.locator("h1, h2, th").all_inner_texts(), page.locator("main tr").count()))
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(("path", "status"), [("/no-such-page", 404), ("/audit?limit=x", 400)])
+def test_errors_have_a_page(path: str, status: int, demo: Demonstration, contexts: Callable[..., Opened]) -> None:
+    """A wrong address is answered by a page with the navigation and the reason, which can be read like the others."""
+    context, troubles = contexts(viewport={"width": 360, "height": 740})
+    troubles.allow(f"{status}")
+    page = context.new_page()
+    answer = page.goto(demo.url + path)
+    assert answer is not None
+    assert answer.status == status
+    expect(page.get_by_role("alert")).to_be_visible()
+    expect(page.get_by_role("navigation")).to_be_visible()
+    assert inspect(page, contrast=True, structure=True, targets=True) == []

@@ -59,6 +59,18 @@
     }
   }
 
+  // A table that is wider than the screen can be scrolled with the arrow keys, in every browser.
+  const markScrolling = () => {
+    [...document.querySelectorAll(".scroll")].forEach((one, number) => {
+      const heading = one.closest("section")?.querySelector("h2") ?? document.querySelector("h1");
+      const given = { tabindex: "0", role: "region", "aria-label": `${heading?.textContent}, table ${number + 1}` };
+      const scrolls = one.scrollWidth > one.clientWidth;
+      for (const [name, value] of Object.entries(given)) scrolls ? one.setAttribute(name, value) : one.removeAttribute(name);
+    });
+  };
+  addEventListener("resize", markScrolling);
+  document.addEventListener("DOMContentLoaded", markScrolling);
+
   // An update leaves the focus, what is scrolled and what is unfolded as they are. It waits while text is selected.
   let stream = null;
   let missed = false;
@@ -90,7 +102,10 @@
     if (missed) event.preventDefault();
     else place = placeNow();
   });
-  document.addEventListener("htmx:sseMessage", () => place && restore(place));
+  document.addEventListener("htmx:sseMessage", () => {
+    if (place) restore(place);
+    markScrolling();
+  });
   document.addEventListener("selectionchange", () => {
     if (missed && !selecting()) {
       missed = false;
