@@ -76,13 +76,20 @@ def _tabs(chromium: Browser) -> Iterator[Callable[[bool], tuple[Page, Troubles]]
 
 
 @pytest.fixture
-def tab(_tabs: Callable[[bool], tuple[Page, Troubles]]) -> Iterator[Page]:
-    """A page of a laptop that tests share: a new one takes half a second. The test fails when it had troubles."""
-    page, troubles = _tabs(True)
-    troubles.found.clear()
+def troubles(_tabs: Callable[[bool], tuple[Page, Troubles]]) -> Iterator[Troubles]:
+    """The troubles of `tab`. The test fails when there were any that it has not allowed."""
+    _, noted = _tabs(True)
+    noted.start()
+    yield noted
+    assert noted.found == []
+
+
+@pytest.fixture
+def tab(_tabs: Callable[[bool], tuple[Page, Troubles]], troubles: Troubles) -> Page:
+    """A page of a laptop that tests share, because a new one takes half a second."""
+    page, _ = _tabs(True)
     page.set_viewport_size({"width": 1200, "height": 900})
-    yield page
-    assert troubles.found == []
+    return page
 
 
 @pytest.fixture

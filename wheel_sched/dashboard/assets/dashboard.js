@@ -149,6 +149,7 @@
   let waiting = false;
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select, dialog");
+    if (event.key === "Escape" && event.target.matches("input[type=search]")) event.target.blur();
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
     if (waiting) {
       waiting = false;
