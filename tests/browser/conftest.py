@@ -40,7 +40,7 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def demo(real_server: TemporaryServer) -> Iterator[Demonstration]:
     """A dashboard that tests only read."""
-    with demonstration(real_server.url, f"demo{next(_numbers)}") as opened:
+    with demonstration(real_server.url, 1) as opened:
         yield opened
 
 
@@ -50,7 +50,7 @@ def own(real_server: TemporaryServer) -> Iterator[Callable[..., Demonstration]]:
     with contextlib.ExitStack() as stack:
 
         def make(**settings: Any) -> Demonstration:
-            made = demonstration(real_server.url, f"own{next(_numbers)}", **settings)
+            made = demonstration(real_server.url, 2 + next(_numbers) % 14, **settings)
             return stack.enter_context(made)
 
         yield make

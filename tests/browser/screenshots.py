@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     with (
         temporary_server() as server,
-        demonstration(server.url, "eu-west", hostile=False) as shop,
+        demonstration(server.url, 0, hostile=False) as shop,
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)

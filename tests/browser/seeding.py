@@ -23,6 +23,38 @@ MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 HOSTILE = (MARKUP, "{{ 7*7 }}{% raw %}", "\x1b[31mred\x1b[0m", "abc\u202etxt.exe", "nul\x00byte", "'\"><b>bold</b>")
 LONG = "w" * 3_000
 
+POLICIES = """
+[default]
+version = 2
+max_attempts = 5
+delay = { kind = "exponential", base = "2s", factor = 2.0, cap = "10m", jitter = "equal" }
+
+[[default.rule]]
+name = "refused for good"
+error = ["shop.payment.CardRefused"]
+status = [402]
+dead = true
+
+[topic.orders]
+name = "orders"
+version = 2
+max_attempts = 8
+max_age = "1d"
+rate = "20/s"
+
+[[topic.orders.rule]]
+name = "timeouts"
+error = ["*Timeout*"]
+status = [504]
+delay = { kind = "exponential", base = "5s", factor = 3.0, cap = "1h", jitter = "full" }
+
+[topic.webhooks]
+name = "webhooks"
+max_attempts = "unlimited"
+max_age = "3d"
+delay = { kind = "list", delays = ["10s", "1m", "10m", "1h"] }
+"""
+
 _HOUR_MS = 3_600_000
 _TRACEBACK = """Traceback (most recent call last):
   File "/srv/shop/consumer.py", line 41, in handle

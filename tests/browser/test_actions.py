@@ -13,10 +13,10 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.browsing import Troubles, inspect
-from tests.browser.demonstration import Demonstration, parts
+from tests.browser.demonstration import PARTS, Demonstration
 from tests.browser.walking import Walk
 
-ACTIONS = [action.name for part in parts() for action in part.actions]
+ACTIONS = [action.name for part in PARTS for action in part.actions]
 
 each_action = pytest.mark.parametrize("name", ACTIONS)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.demonstration import Demonstration, parts
+from tests.browser.demonstration import PARTS, Demonstration
 from tests.browser.walking import Walk
 
-LISTED = [(page.label, page.path) for part in parts() for page in part.pages if page.label]
+LISTED = [(page.label, page.path) for part in PARTS for page in part.pages if page.label]
 
 # what can be reached, each with a mark; what is hidden cannot
 _MARKED = """() => {
@@ -32,7 +32,7 @@ _FOCUSED = """() => {
 }"""
 
 
-@pytest.mark.parametrize("path", [page.path for part in parts() for page in part.pages])
+@pytest.mark.parametrize("path", [page.path for part in PARTS for page in part.pages])
 def test_tab_reaches_everything(path: str, walked: Walk, tab: Page) -> None:
     """Tab goes to every link, button and field of the page, and each shows that it has the focus."""
     quiet = "retry: 60000\n\n"

@@ -72,7 +72,7 @@ def test_the_focus_and_the_scrolling_stay(own: Callable[..., Demonstration], new
 
 def test_the_store_goes_and_comes_back(contexts: Callable[..., Opened]) -> None:
     """While the store is down, the open page says so; when it is up again, the page shows its numbers again."""
-    with temporary_server() as server, demonstration(server.url, "restart") as shop:
+    with temporary_server() as server, demonstration(server.url, 0) as shop:
         context, _ = contexts()
         page = context.new_page()
         page.goto(f"{shop.url}/")
@@ -91,10 +91,10 @@ def test_the_dashboard_goes_and_comes_back(real_server: object, contexts: Callab
     troubles.allow("ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|htmx:sseError|ERR_CONNECTION_RESET")
     page = context.new_page()
     url = real_server.url  # type: ignore[attr-defined]
-    with demonstration(url, "again1", port=port) as shop:
+    with demonstration(url, 2, port=port) as shop:
         page.goto(f"{shop.url}/")
         waiting = figure(page, "waiting")
-    with demonstration(url, "again2", port=port) as shop:
+    with demonstration(url, 3, port=port) as shop:
         shop.connection.store.schedule([Item("more", 9_999_999_999_999, b"x", "orders")])
         expect_figure(page, "waiting", waiting + 1)
         context.close()
