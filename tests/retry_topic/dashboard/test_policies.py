@@ -17,6 +17,7 @@ from retry_topic.history import Attempt
 from retry_topic.management.settings import RetrySettings
 from retry_topic.policy.load_simulation import Traffic, simulate_load
 from retry_topic.policy.model import RetryPolicy
+from tests.servers.valkey import TemporaryServer
 from wheel_sched.config import Settings, load_settings
 from wheel_sched.dashboard import DashboardApp, DashboardConfig, everyone
 from wheel_sched.dashboard.core_part import CORE
@@ -239,6 +240,16 @@ def test_the_page_compares_and_says_what_it_cannot_know(client: TestClient, stor
     assert "messages given up" in page.text
     assert "max_attempts = 20" in page.text
     assert "later" in page.text
+
+
+@pytest.mark.real
+def test_the_history_of_a_server_is_compared(real_server: TemporaryServer) -> None:
+    """The same comparison over a store on a real server with several shards."""
+    with open_store(real_server.url, namespace="what-if", shards=4) as store:
+        record(store)
+        found = data(client_of(store), "/policies/what-if", "/policies/what-if", policy="[default]\nmax_attempts = 2")
+    assert found["attempts"] == 6
+    assert found["topics"]["orders"]["edited"]["lost"] == 1
 
 
 def test_without_a_history_the_page_says_how_to_get_one(client: TestClient) -> None:
