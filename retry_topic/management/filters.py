@@ -18,7 +18,7 @@ from retry_topic.management.topics import unknown_topic
 from wheel_sched.errors import Rejected
 from wheel_sched.management.wording import instant
 from wheel_sched.store import MAX_BATCH, Found, State
-from wheel_sched.store.core.items import MAX_DUE_MS
+from wheel_sched.store.core.items import MAX_DUE_MS, encode_text
 from wheel_sched.store.maintenance.backup import claimed_due_ms
 
 _COUNTED = 10_000  # at most this many matching messages in other states are counted
@@ -148,7 +148,7 @@ class Filter:
             and (self.since_ms is None or (at_ms is not None and at_ms >= self.since_ms))
             and (self.until_ms is None or (at_ms is not None and at_ms < self.until_ms))
             and (self.parked is None or self.parked == entry.parked)
-            and (self.key is None or (letter.message is not None and letter.message.key == self.key.encode()))
+            and (self.key is None or (letter.message is not None and letter.message.key == encode_text(self.key)))
             and (self.least_attempts is None or state.attempt >= self.least_attempts)
             and (self.most_attempts is None or state.attempt <= self.most_attempts)
             and (self.policy is None or self.policy in (state.policy, (state.policy or "").partition("@")[0]))
@@ -198,7 +198,7 @@ class Filter:
         """
         if self._finer:
             raise Rejected("dead letters cannot be chosen here by attempts, policy, id or text: nothing was done")
-        key = None if self.key is None else self.key.encode()
+        key = None if self.key is None else encode_text(self.key)
         return DeadLetterFilter(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
 
     def bounds(self, state: State) -> tuple[int, int]:

@@ -121,6 +121,10 @@ class Search:
         """The search without the term at this place."""
         return Search(self.terms[:place] + self.terms[place + 1 :])
 
+    def with_topic(self, topic: str) -> Search:
+        """The search for messages of this topic."""
+        return Search((*(term for term in self.terms if term.name != "topic"), SearchTerm("topic", ":", topic)))
+
     def only(self, state: State | None) -> Search:
         """The search for messages in one state; None: in any state.
 
@@ -175,7 +179,7 @@ def _term(text: str, at: int) -> tuple[SearchTerm, int]:
     head = _HEAD.match(text, at)
     value, end, quoted = _value(text, head.end() if head else at)
     token = text[at:end]
-    if any(0xD800 <= ord(one) < 0xE000 for one in token):
+    if any(0xD800 <= ord(one) < 0xE000 and not 0xDC80 <= ord(one) < 0xDD00 for one in token):  # these stand for bytes
         raise SearchError(token, at, "it holds half of a character; leave that out")
     if head is None:
         if not value:

@@ -102,6 +102,7 @@ class DashboardApp:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self.dashboard.start()
         try:
             yield
         finally:

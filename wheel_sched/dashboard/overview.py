@@ -98,7 +98,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
         "now_ms": counts.now_us // 1000,
         "live": counted(Members(dashboard.store).live()),
         "ailments": [*ailments_of(dashboard, sample), *(one for panel in panels for one in panel.ailments)],
-        "panels": [panel for panel in panels if panel.lines],
+        "panels": [panel for panel in panels if panel.lines or panel.chart],
     }
     return dashboard.page(request, "overview.html", values)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -167,6 +168,9 @@ class DashboardPart:
         open: called once as `open(dashboard)` when a page first asks for `dashboard.opened(name)`; returns whatever the
             pages share, such as a connection, with a method `close`. Defaults to None.
         panels: parts of the overview: called as `panel(dashboard)`; returns a `Panel` or None. Defaults to none.
+        started: called as `started(dashboard)` in a thread when a server begins to serve the dashboard, to start what
+            goes on beside the pages, see `Dashboard.kept`; again every 5 s while it raises. A mounted dashboard may
+            never call it. Defaults to None.
     """
 
     name: str
@@ -176,6 +180,7 @@ class DashboardPart:
     templates: Path | None = None
     open: Callable[[Dashboard], Any] | None = None
     panels: Sequence[Callable[[Dashboard], Panel | None]] = ()
+    started: Callable[[Dashboard], None] | None = None
 
 
 class Ailment(NamedTuple):
@@ -187,8 +192,9 @@ class Ailment(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A part of the overview that a package adds: lines of (label, text, link), and what ails."""
+    """A part of the overview that a package adds: lines of (label, text, link), what ails, and a chart."""
 
     title: str
     lines: Sequence[tuple[str, str, str]] = ()
     ailments: Sequence[Ailment] = ()
+    chart: Markup | None = None

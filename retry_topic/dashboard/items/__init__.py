@@ -1,12 +1,37 @@
-"""Messages in the dashboard."""
+"""Messages in the dashboard: a search over all of them, each of them alone, and what can be done with them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from retry_topic.dashboard.items import one_item, searching
+from retry_topic.dashboard.items.actions import ACTIONS
+from retry_topic.dashboard.items.answers import ITEM, ONE_ITEM
+from retry_topic.dashboard.items.panel import PANELS
+from wheel_sched.dashboard import ApiCall, Page, Parameter
+from wheel_sched.dashboard.schemas import INTEGER, TEXT, TEXT_OR_NONE, listing
 
-from wheel_sched.dashboard import Action, ApiCall, Dashboard, Page, Panel
+__all__ = ["ACTIONS", "CALLS", "PAGES", "PANELS"]
 
-PAGES: tuple[Page, ...] = ()
-CALLS: tuple[ApiCall, ...] = ()
-ACTIONS: tuple[Action, ...] = ()
-PANELS: tuple[Callable[[Dashboard], Panel | None], ...] = ()
+PAGES: tuple[Page, ...] = (
+    Page("/items", searching.show, "Messages"),
+    Page("/items/{id:path}", one_item.show),
+)
+CALLS: tuple[ApiCall, ...] = (
+    ApiCall(
+        "/items",
+        searching.answer,
+        "The messages that a search chooses, state by state in order of due time",
+        listing("items", ITEM, search=TEXT, looked=INTEGER, cursor=TEXT_OR_NONE, now_ms=INTEGER),
+        (
+            Parameter("search", "such as topic:orders error:*Timeout* attempt>3 due<1h"),
+            Parameter("state", "due, leased, held or dead; replaces the states of the search"),
+            Parameter("limit", "at most this many, up to 200", "integer"),
+            Parameter("cursor", "of the page before"),
+        ),
+    ),
+    ApiCall(
+        "/items/{id:path}",
+        one_item.answer,
+        "Everything about one message; a payload of over a million bytes is left out",
+        ONE_ITEM,
+    ),
+)

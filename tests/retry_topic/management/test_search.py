@@ -113,7 +113,7 @@ def test_each_part_chooses_what_it_says(text: str, yes: ListedMessage | None, no
         ('error:"no end', '"no end', "the quote is not closed"),
         ('error:"a"b', '"a"b', "a space must follow"),
         ('""', '""', "write a word"),
-        ("key:\udcff", "key:\udcff", "half of a character"),
+        ("key:\ud800", "key:\ud800", "half of a character"),
         ("x" * 1001, "x" * 20, "at most 1,000 characters"),
     ],
 )

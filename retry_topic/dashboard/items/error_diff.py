@@ -1,0 +1,58 @@
+"""What changed between the errors of two attempts: words that stayed, went and came."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from retry_topic.message.headers.failed_attempts import FailedAttempt
+
+_WORD = re.compile(r"\w+|\s+|[^\w\s]")
+_COMPARED = 400  # characters of each error
+
+
+class DiffPiece(NamedTuple):
+    """A part of the text of two errors: in both ("same"), only in the earlier ("del"), only in the later ("ins")."""
+
+    kind: Literal["same", "del", "ins"]
+    text: str
+
+
+class ErrorChange(NamedTuple):
+    """Two attempts, one after the other, and how their errors differ; no pieces for equal errors."""
+
+    before: int
+    after: int
+    pieces: Sequence[DiffPiece]
+
+
+def error_changes(attempts: Sequence[FailedAttempt]) -> list[ErrorChange]:
+    """How the error changed from each attempt to the next."""
+    return [
+        ErrorChange(one.number, other.number, diff_pieces(_text(one), _text(other)))
+        for one, other in pairwise(attempts)
+    ]
+
+
+def diff_pieces(before: str, after: str) -> list[DiffPiece]:
+    """The words of two texts; none when they are equal. Only the first 400 characters of each are compared."""
+    if before == after:
+        return []
+    old, new = _WORD.findall(before[:_COMPARED]), _WORD.findall(after[:_COMPARED])
+    pieces = []
+    for kind, old_at, old_end, new_at, new_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind == "equal":
+            pieces.append(DiffPiece("same", "".join(old[old_at:old_end])))
+            continue
+        if old_end > old_at:
+            pieces.append(DiffPiece("del", "".join(old[old_at:old_end])))
+        if new_end > new_at:
+            pieces.append(DiffPiece("ins", "".join(new[new_at:new_end])))
+    return pieces
+
+
+def _text(attempt: FailedAttempt) -> str:
+    return ": ".join(filter(None, (attempt.error_class, attempt.text))) or "no error"

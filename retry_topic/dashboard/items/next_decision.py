@@ -1,0 +1,51 @@
+"""What the policy would decide if the next attempt of a message failed with the same error."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from retry_topic.management.filters import ListedMessage
+from retry_topic.management.opening import policies_of
+from retry_topic.management.settings import RetrySettings
+from retry_topic.policy import decide, explain
+from retry_topic.policy.failure import failure_from
+from wheel_sched.errors import ConfigError
+
+
+class NextDecision(NamedTuple):
+    """The decision about the next attempt: its number, the policy that decides, and the decision in words."""
+
+    attempt: int
+    policy: str
+    words: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The decision as data for JSON."""
+        return self._asdict()
+
+
+def next_decision(settings: RetrySettings, entry: ListedMessage, now_ms: int) -> NextDecision | None:
+    """Decide as the policies of the settings do; None for a message that has no next attempt.
+
+    A delay with jitter is one example of what may be drawn. The same message gives the same example.
+
+    Args:
+        settings: name the file of policies. A service may have another file.
+        entry: the message.
+        now_ms: the store's time, epoch ms.
+    """
+    state = entry.letter.state
+    if entry.found.state == "dead" or entry.letter.message is None:
+        return None
+    attempt = state.attempt + 1
+    try:
+        policy = policies_of(settings).for_topic(entry.letter.topic)
+    except ConfigError as error:
+        return NextDecision(attempt, "", f"the policies cannot be read: {error}")
+    at_ms = max(now_ms, entry.at_ms or 0)
+    failed = replace(state, attempt=attempt, verdict=None, retry_after_ms=None)
+    chance = random.Random(entry.id.encode("utf-8", "surrogatepass"))
+    decision = decide(policy, failure_from(failed, now_ms=at_ms), at_ms, chance)
+    return NextDecision(attempt, policy.ident, explain(decision))

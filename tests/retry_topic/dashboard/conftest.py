@@ -1,0 +1,187 @@
+"""A dashboard with the pages of retry topics, over a store in memory or on a real server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from html import unescape
+from typing import Any
+
+import jsonschema
+import pytest
+from starlette.testclient import TestClient
+
+from retry_topic import Connection, Message, connect
+from retry_topic.dashboard.part import PART
+from retry_topic.management.settings import RetrySettings
+from retry_topic.message.encoding import encode_body
+from retry_topic.message.headers import RetryState, write
+from retry_topic.message.headers.failed_attempts import FailedAttempt, with_failed_attempt
+from wheel_sched.config import Settings, load_settings
+from wheel_sched.dashboard import DashboardApp, DashboardConfig, Right, everyone
+from wheel_sched.dashboard.core_part import CORE
+from wheel_sched.store import Found, Item
+
+HOUR = 3_600_000
+
+
+class Seen:
+    """A dashboard and its visitor.
+
+    Args:
+        connection: store and broker, the same as those of the dashboard.
+        right: what the visitor may do. Defaults to "delete".
+        show_payloads: whether the dashboard shows payloads. Defaults to False.
+        env: the environment of the settings. Defaults to none.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        right: Right = "delete",
+        *,
+        show_payloads: bool = False,
+        env: dict[str, str] | None = None,
+    ) -> None:
+        self.connection = connection
+        self.store = connection.store
+        config = DashboardConfig(right=right, show_payloads=show_payloads, extras={"broker": connection.broker})
+        loaded = load_settings({}, env=env or {}, kinds=(Settings, RetrySettings))
+        self.app = DashboardApp(self.store, loaded, everyone(right), config=config, parts=(CORE, PART))
+        self.client = TestClient(self.app, base_url="http://localhost", raise_server_exceptions=True)
+        self._keys = 0
+
+    # What the store holds.
+
+    def message(
+        self,
+        item_id: str = "m1.2",
+        *,
+        topic: str = "orders",
+        value: bytes = b'{"id": 1}',
+        key: bytes | None = b"customer-7",
+        headers: tuple[tuple[str, bytes], ...] = (),
+        in_ms: int = HOUR,
+        state: str = "due",
+        reason: str = "out of attempts",
+        **fields: Any,
+    ) -> str:
+        """Store a message that has failed twice, and bring it into a state. Returns its id.
+
+        It is due `in_ms` from now; a dead one died so long ago.
+        """
+        now_ms = self.store.now_ms()
+        lines = None
+        for number in (1, 2):
+            at_ms = now_ms - 600_000 * (3 - number)
+            error = "no answer from host a" if number == 1 else "no answer from host b"
+            lines = with_failed_attempt(
+                lines, FailedAttempt(number, at_ms, "web-1:7", "TimeoutError", error, 60_000, "payments@3")
+            )
+        known: dict[str, Any] = {
+            "id": item_id.partition(".")[0],
+            "attempt": 2,
+            "max_attempts": 5,
+            "policy": "payments@3",
+            "original_topic": topic,
+            "error_class": "TimeoutError",
+            "error_message": "no answer from host b",
+            "error_fingerprint": "3f2a00",
+            "first_failed_ms": now_ms - 1_200_000,
+            "last_failed_ms": now_ms - 600_000,
+            "failed_attempts": lines,
+            "traceback": "Traceback (most recent call last):\n  File x\nTimeoutError: no answer",
+            "due_ms": now_ms + in_ms,
+            "delay_ms": in_ms,
+        }
+        retry = RetryState(**{**known, **fields})
+        body = encode_body(Message(topic, value, key, write(headers, retry)))
+        if state == "dead":
+            self.store.bury([(Item(item_id, now_ms - abs(in_ms), body, topic), reason)])
+            return item_id
+        self.store.schedule([Item(item_id, now_ms + in_ms, body, topic)])
+        if state == "held":
+            self.store.hold([item_id], reason)
+        return item_id
+
+    def found(self, item_id: str = "m1.2") -> Found | None:
+        return self.store.get([item_id], anywhere=True)[0]
+
+    # What the visitor does.
+
+    def page(self, path: str, status: int = 200, **query: str) -> str:
+        answer = self.client.get(path, params=query)
+        assert answer.status_code == status, answer.text[:2000]
+        return answer.text
+
+    def api(self, path: str, status: int = 200, **query: str) -> Any:
+        answer = self.client.get(f"/api/v1{path}", params=query)
+        assert answer.status_code == status, answer.text[:2000]
+        return answer.json()
+
+    def valid(self, template: str, path: str, **query: str) -> Any:
+        """The answer of a call, held against the schema of the call."""
+        (call,) = (call for call in PART.calls if call.path == template)
+        found = self.api(path, **query)
+        jsonschema.validate(found, dict(call.schema))
+        return found
+
+    def _csrf(self) -> dict[str, str]:
+        return {"X-CSRF-Token": self.client.get("/api/v1/session").json()["csrf_token"]}
+
+    def preview(self, action: str, status: int = 200, **arguments: Any) -> Any:
+        answer = self.client.post(f"/api/v1/actions/{action}/preview", json=arguments, headers=self._csrf())
+        assert answer.status_code == status, answer.text[:2000]
+        return answer.json()
+
+    def execute(self, action: str, token: str, status: int = 200, **arguments: Any) -> Any:
+        self._keys += 1
+        headers = {**self._csrf(), "Idempotency-Key": f"test-key-{self._keys}"}
+        answer = self.client.post(f"/api/v1/actions/{action}", json={**arguments, "token": token}, headers=headers)
+        assert answer.status_code == status, answer.text[:2000]
+        return answer.json()
+
+    def act(self, action: str, **arguments: Any) -> Any:
+        """Preview and execute. The count of the preview is the count of what was done."""
+        found = self.preview(action, **arguments)
+        done = self.execute(action, found["token"], **arguments)
+        assert done["done"] == found["count"], (found, done)
+        return {**found, **done}
+
+    def submit(self, action: str, fields: dict[str, Any]) -> str:
+        """Send the form of a page, and then the form of its preview, as a browser does. Returns the last page."""
+        csrf = self._csrf()["X-CSRF-Token"]
+        answer = self.client.post(f"/actions/{action}", data={"csrf": csrf, "back": "/items", **fields})
+        assert answer.status_code == 200, answer.text[:2000]
+        hidden = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', answer.text)
+        form: dict[str, list[str]] = {}
+        for name, value in hidden:
+            form.setdefault(unescape(name), []).append(unescape(value))
+        answer = self.client.post(f"/actions/{action}", data=form)
+        assert answer.status_code == 200, answer.text[:2000]
+        return answer.text
+
+    def close(self) -> None:
+        self.client.close()
+        self.app.dashboard.close()
+
+
+@pytest.fixture
+def see() -> Iterator[Callable[..., Seen]]:
+    """Make a dashboard. Those of one test share their store and broker in memory."""
+    with ExitStack() as opened:
+        connection = opened.enter_context(connect("memory:"))
+
+        def made(*args: Any, **kwargs: Any) -> Seen:
+            one = Seen(kwargs.pop("connection", connection), *args, **kwargs)
+            opened.callback(one.close)
+            return one
+
+        yield made
+
+
+@pytest.fixture
+def seen(see: Callable[..., Seen]) -> Seen:
+    """A dashboard whose visitor may do everything, and that hides payloads."""
+    return see()
