@@ -48,8 +48,8 @@ class Sampler:
                 self._samples.append(Sample(at_s, counts, ever))
             return self._samples[-1]
 
-    def rate(self, event: str, over_s: float = 10.0) -> float | None:
-        """Events a second over about the last `over_s` seconds; None without an older sample."""
+    def rate(self, event: str, over_s: float = 10.0, topic: str | None = None) -> float | None:
+        """Events a second over the last `over_s` seconds, of one topic or of all; None without an older sample."""
         with self._lock:
             if len(self._samples) < 2:
                 return None
@@ -57,13 +57,18 @@ class Sampler:
             first = next((one for one in self._samples if last.at_s - one.at_s <= over_s), last)
             if first is last:
                 first = self._samples[-2]
-            return max(0.0, (last.ever[event] - first.ever[event]) / (last.at_s - first.at_s))
+            return _speed(first, last, event, topic)
 
-    def series(self, event: str) -> list[float]:
-        """Events a second between each two neighbouring samples, oldest first."""
+    def series(self, event: str, topic: str | None = None) -> list[float]:
+        """Events a second between each two neighbouring samples, oldest first; of one topic, or of all."""
         with self._lock:
             kept = list(self._samples)
-        return [
-            max(0.0, (later.ever[event] - earlier.ever[event]) / (later.at_s - earlier.at_s))
-            for earlier, later in pairwise(kept)
-        ]
+        return [_speed(earlier, later, event, topic) for earlier, later in pairwise(kept)]
+
+
+def _speed(earlier: Sample, later: Sample, event: str, topic: str | None) -> float:
+    if topic is None:
+        happened = later.ever[event] - earlier.ever[event]
+    else:
+        happened = later.counts.ever.get((event, topic), 0) - earlier.counts.ever.get((event, topic), 0)
+    return max(0.0, happened / (later.at_s - earlier.at_s))

@@ -1,12 +1,48 @@
-"""Topics in the dashboard."""
+"""Topics in the dashboard: what they hold, who reads them, and pausing them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from retry_topic.dashboard.topics import looking, unread
+from retry_topic.dashboard.topics.actions import ACTIONS
+from wheel_sched.dashboard import ApiCall, Page
+from wheel_sched.dashboard.schemas import INTEGER, INTEGER_OR_NONE, TEXT, array, listing, record
 
-from wheel_sched.dashboard import Action, ApiCall, Dashboard, Page, Panel
+__all__ = ["ACTIONS", "CALLS", "PAGES", "PANELS"]
 
-PAGES: tuple[Page, ...] = ()
-CALLS: tuple[ApiCall, ...] = ()
-ACTIONS: tuple[Action, ...] = ()
-PANELS: tuple[Callable[[Dashboard], Panel | None], ...] = ()
+_NUMBERS = {
+    "topic": TEXT,
+    "records": INTEGER_OR_NONE,
+    "due": INTEGER,
+    "leased": INTEGER,
+    "held": INTEGER,
+    "dead": INTEGER,
+    "paused_since_ms": INTEGER_OR_NONE,
+}
+
+PAGES: tuple[Page, ...] = (
+    Page("/topics", looking.show, "Topics", live=True),
+    Page("/topics/{topic:path}", looking.show_one, live=True),
+)
+CALLS: tuple[ApiCall, ...] = (
+    ApiCall(
+        "/topics",
+        looking.answer,
+        "The topics, what they hold, and retries that nobody takes in",
+        listing("topics", record(**_NUMBERS), ailments=array(record(what=TEXT, fix=TEXT)), now_ms=INTEGER),
+    ),
+    ApiCall(
+        "/topics/{topic:path}",
+        looking.answer_one,
+        "One topic: its numbers, its policy, and the live members that read it",
+        record(
+            **_NUMBERS,
+            policy=TEXT,
+            policy_words=TEXT,
+            next_due_ms=INTEGER_OR_NONE,
+            oldest_dead_ms=INTEGER_OR_NONE,
+            readers=array(record(kind=TEXT, name=TEXT, host=TEXT, pid=INTEGER)),
+            now_ms=INTEGER,
+        ),
+    ),
+)
+PANELS = (unread.panel,)

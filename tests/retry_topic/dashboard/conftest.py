@@ -67,7 +67,10 @@ class Seen:
         reason: str = "out of attempts",
         **fields: Any,
     ) -> str:
-        """Store a message that has failed twice, and bring it into a state. Returns its id."""
+        """Store a message that has failed twice, and bring it into a state. Returns its id.
+
+        It is due `in_ms` from now; a dead one died so long ago.
+        """
         now_ms = self.store.now_ms()
         lines = None
         for number in (1, 2):
@@ -95,7 +98,7 @@ class Seen:
         retry = RetryState(**{**known, **fields})
         body = encode_body(Message(topic, value, key, write(headers, retry)))
         if state == "dead":
-            self.store.bury([(Item(item_id, now_ms + in_ms, body, topic), reason)])
+            self.store.bury([(Item(item_id, now_ms - abs(in_ms), body, topic), reason)])
             return item_id
         self.store.schedule([Item(item_id, now_ms + in_ms, body, topic)])
         if state == "held":

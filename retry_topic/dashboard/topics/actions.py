@@ -1,0 +1,79 @@
+"""The actions on topics: pause and resume. Messages that come and go do not make a preview untrue."""
+
+from __future__ import annotations
+
+from retry_topic.dashboard.items.times import spread_of
+from retry_topic.dashboard.opening import connection_of
+from retry_topic.management.topics import pause_topic, resume_topic, unknown_topic
+from wheel_sched.dashboard import Action, ActionResult, Dashboard, Field, NotFound, Preview
+from wheel_sched.dashboard.actions import digest_of
+from wheel_sched.dashboard.parts import Arguments
+from wheel_sched.dashboard.rendering import quote_path
+from wheel_sched.management.wording import amount, instant
+
+_TOPIC = Field("topic", "the name of the topic", required=True)
+_SPREAD = Field("spread", "spread the overdue messages evenly over this duration, such as 10m")
+
+
+def _pause_preview(dashboard: Dashboard, arguments: Arguments) -> Preview:
+    topic, since_ms, _, due = _state(dashboard, arguments["topic"])
+    digest = digest_of(["pause", topic, since_ms])
+    if since_ms is not None:
+        return Preview(0, f"leave {topic} as it is: it is paused since {instant(since_ms)}", digest)
+    waiting = amount(due, "message")
+    warning = f"{waiting} would be held now. Messages in flight finish their attempt."
+    return Preview(1, f"hold all messages of {topic}, also later ones, until it is resumed", digest, warning=warning)
+
+
+def _pause(dashboard: Dashboard, arguments: Arguments, _: Preview, __: str) -> ActionResult:
+    topic = arguments["topic"]
+    held = pause_topic(connection_of(dashboard), topic, force=True)
+    return ActionResult(1, f"{topic} is paused; {amount(held, 'message')} held", link=_link(topic))
+
+
+def _resume_preview(dashboard: Dashboard, arguments: Arguments) -> Preview:
+    topic, since_ms, held, _ = _state(dashboard, arguments["topic"])
+    spread_of(arguments)
+    digest = digest_of(["resume", topic, since_ms])
+    if since_ms is None:
+        return Preview(0, f"leave {topic} as it is: it is not paused", digest)
+    spread = f", those overdue spread over {arguments['spread']}" if arguments.get("spread") else ""
+    words = f"deliver the messages of {topic} again{spread}"
+    return Preview(1, words, digest, warning=f"{amount(held, 'message')} of it held now.")
+
+
+def _resume(dashboard: Dashboard, arguments: Arguments, _: Preview, __: str) -> ActionResult:
+    topic = arguments["topic"]
+    done = resume_topic(connection_of(dashboard), topic, spread_ms=spread_of(arguments) or 0, force=True)
+    words = f"{topic} is resumed; {amount(done.released, 'message')} waiting again"
+    return ActionResult(int(done.was_paused), words, link=_link(topic))
+
+
+def _state(dashboard: Dashboard, topic: str) -> tuple[str, int | None, int, int]:
+    """The topic, since when it is paused, and how many of its messages are held and how many wait.
+
+    Raises:
+        NotFound: neither broker nor store knows the topic; nothing was changed.
+    """
+    words = unknown_topic(connection_of(dashboard), topic)
+    if words is not None:
+        raise NotFound(words)
+    counts = dashboard.store.counts()
+    return topic, counts.paused.get(topic), counts.now.get(("held", topic), 0), counts.now.get(("due", topic), 0)
+
+
+def _link(topic: str) -> str:
+    return f"/topics/{quote_path(topic)}"
+
+
+ACTIONS: tuple[Action, ...] = (
+    Action("pause-topic", "operate", "Hold all messages of a topic", (_TOPIC,), _pause_preview, _pause),
+    Action(
+        "resume-topic",
+        "operate",
+        "Deliver the messages of a paused topic again",
+        (_TOPIC, _SPREAD),
+        _resume_preview,
+        _resume,
+    ),
+)

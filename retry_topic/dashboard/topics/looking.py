@@ -1,0 +1,149 @@
+"""The list of topics, and one topic: its numbers, its policy, and who reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from retry_topic.connection import Connection
+from retry_topic.dashboard.opening import connection_of, settings_of
+from retry_topic.dashboard.topics.unread import unread
+from retry_topic.management.filters import ListedMessage, entry_of
+from retry_topic.management.policies import chosen_policy, described_policy
+from retry_topic.management.search import Search
+from retry_topic.management.topics import ListedTopic, listed_topics, unknown_topic
+from wheel_sched.dashboard import Dashboard, NotFound
+from wheel_sched.errors import ConfigError
+from wheel_sched.management.members import as_dict
+from wheel_sched.store import LiveMember, Members, State
+from wheel_sched.store.core.items import STATES
+
+_MOST = 500  # topics on a page
+_BARS = 60
+_EVENTS = ("accepted", "completed", "died")
+
+
+def show(dashboard: Dashboard, request: Request) -> Response:
+    """The page of all topics."""
+    dashboard.sampler.now()
+    found, now_ms = listed_topics(connection_of(dashboard))
+    rows = [
+        (one, dashboard.sampler.rate("accepted", topic=one.topic), dashboard.sampler.rate("died", topic=one.topic))
+        for one in found[:_MOST]
+    ]
+    values = {
+        "rows": rows,
+        "more": len(found) - _MOST,
+        "states": STATES,
+        "ailments": unread(dashboard),
+        "now_ms": now_ms,
+        "nameless": str(Search().with_topic("")),
+    }
+    return dashboard.page(request, "retry_topic/topics.html", values)
+
+
+def answer(dashboard: Dashboard, request: Request) -> Any:
+    """The same as data."""
+    found, now_ms = listed_topics(connection_of(dashboard))
+    return {
+        "topics": [one.as_dict() for one in found],
+        "ailments": [one._asdict() for one in unread(dashboard)],
+        "now_ms": now_ms,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAtTopic:
+    """One topic.
+
+    Args:
+        listed: its numbers.
+        policy: the name and version of its policy; "" when the policies cannot be read.
+        policy_words: the policy in one line, or why it cannot be read.
+        next_due: the message of it that is due next; None for none, and when it is behind many of other topics.
+        oldest_dead: the message of it that died first; None as before.
+        readers: the live members that read it or take it in.
+        now_ms: the store's time, epoch ms.
+    """
+
+    listed: ListedTopic
+    policy: str
+    policy_words: str
+    next_due: ListedMessage | None
+    oldest_dead: ListedMessage | None
+    readers: Sequence[LiveMember]
+    now_ms: int
+
+
+def look_at(dashboard: Dashboard, topic: str) -> LookedAtTopic:
+    """Look at one topic.
+
+    Raises:
+        NotFound: neither broker nor store knows the topic.
+    """
+    connection = connection_of(dashboard)
+    words = unknown_topic(connection, topic)
+    if words is not None:
+        raise NotFound(words)
+    counts = connection.store.counts()
+    listed = ListedTopic(
+        topic,
+        connection.broker.topics().get(topic),
+        {state: counts.now.get((state, topic), 0) for state in STATES},
+        counts.paused.get(topic),
+    )
+    try:
+        described = described_policy(chosen_policy(settings_of(dashboard), topic=topic))
+        policy, policy_words = described.policy, described.lines[0]
+    except ConfigError as error:
+        policy, policy_words = "", f"the policies cannot be read: {error}"
+    members = Members(connection.store).live()
+    readers = [one for one in members if topic in (*one.member.topics, *one.member.takes_in)]
+    next_due, oldest_dead = (_first(connection, state, listed) for state in ("due", "dead"))
+    return LookedAtTopic(listed, policy, policy_words, next_due, oldest_dead, readers, counts.now_us // 1000)
+
+
+def _first(connection: Connection, state: State, listed: ListedTopic) -> ListedMessage | None:
+    """The first message of a topic in a state, by due time or time of death. Looks at a bounded number of messages."""
+    if not listed.messages[state]:
+        return None
+    found = connection.store.list_items(state, topic=listed.topic, limit=1).found
+    return entry_of(found[0]) if found else None
+
+
+def show_one(dashboard: Dashboard, request: Request) -> Response:
+    """The page of one topic."""
+    dashboard.sampler.now()
+    topic = request.path_params["topic"]
+    found = look_at(dashboard, topic)
+    sampler = dashboard.sampler
+    values = {
+        "found": found,
+        "listed": found.listed,
+        "states": STATES,
+        "rates": [
+            (event, sampler.rate(event, topic=topic), sampler.series(event, topic)[-_BARS:]) for event in _EVENTS
+        ],
+        "search": str(Search().with_topic(topic)),
+        "searches": {state: str(Search().with_topic(topic).only(state)) for state in STATES},
+        "now_ms": found.now_ms,
+    }
+    return dashboard.page(request, "retry_topic/topic.html", values)
+
+
+def answer_one(dashboard: Dashboard, request: Request) -> Any:
+    """The same as data."""
+    found = look_at(dashboard, request.path_params["topic"])
+    return {
+        **found.listed.as_dict(),
+        "policy": found.policy,
+        "policy_words": found.policy_words,
+        "next_due_ms": None if found.next_due is None else found.next_due.at_ms,
+        "oldest_dead_ms": None if found.oldest_dead is None else found.oldest_dead.at_ms,
+        "readers": [as_dict(one, found.now_ms) for one in found.readers],
+        "now_ms": found.now_ms,
+    }

@@ -1,0 +1,60 @@
+"""Retries that nobody takes in: what ails, with the command that starts the service. Looked at every five seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from retry_topic.brokers.protocol import BacklogBroker
+from retry_topic.dashboard.opening import connection_of, settings_of
+from retry_topic.management.untaken import unserved_groups, untaken_retries
+from wheel_sched.dashboard import Ailment, Dashboard, Panel
+from wheel_sched.errors import BrokerError
+from wheel_sched.store import Members
+
+_FRESH_S = 5.0
+
+
+class _Looked(NamedTuple):
+    at_s: float
+    ailments: Sequence[Ailment]
+
+
+_kept: WeakKeyDictionary[Dashboard, _Looked] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def unread(dashboard: Dashboard) -> Sequence[Ailment]:
+    """The retry topics whose records no service takes in, and the groups that have consumers and no service."""
+    now_s = time.monotonic()
+    with _lock:
+        kept = _kept.get(dashboard)
+    if kept is None or now_s - kept.at_s >= _FRESH_S:
+        kept = _Looked(now_s, _look(dashboard))
+        with _lock:
+            _kept[dashboard] = kept
+    return kept.ailments
+
+
+def _look(dashboard: Dashboard) -> list[Ailment]:
+    connection = connection_of(dashboard)
+    members, now_ms = Members(connection.store).live(), connection.store.now_ms()
+    found, there = [], set()
+    if isinstance(connection.broker, BacklogBroker):
+        try:
+            for one in untaken_retries(connection.broker, settings_of(dashboard).retry_topic, members, now_ms):
+                there.add(one.topic)
+                found.append(Ailment(one.what(now_ms), one.fix, "problem"))
+        except BrokerError as error:  # without the right to look, the rest is still shown
+            found.append(Ailment(f"retry topics could not be looked at: {error}", "see the rights on the broker"))
+    found += [Ailment(one.what, one.fix) for one in unserved_groups(members) if one.topic not in there]
+    return found
+
+
+def panel(dashboard: Dashboard) -> Panel | None:
+    """What ails, for the overview; None when nothing does."""
+    found = unread(dashboard)
+    return Panel("Retries", (), found) if found else None
