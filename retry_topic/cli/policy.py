@@ -10,11 +10,13 @@ import click
 from retry_topic.cli.settings import settings_of
 from retry_topic.management.opening import opened_connection
 from retry_topic.management.policies import chosen_policy, described_policy
-from retry_topic.policy import DeadDecision, Failure, RetryPolicy, decide, explain, plot, simulate
+from retry_topic.management.policy_trials import explained_decision
+from retry_topic.policy import Failure, RetryPolicy, plot, simulate
+from retry_topic.policy.load_simulation import LoadSimulation, Traffic, simulate_load
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, say, table
-from wheel_sched.management.wording import one_line, span
+from wheel_sched.management.wording import amount, one_line, span
 from wheel_sched.store.rate_limits import RateLimits
 
 _file = click.argument("file", default="default", metavar="[FILE|default]")
@@ -50,6 +52,17 @@ def _chosen(session: Session, file: str, topic: str | None) -> RetryPolicy:
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Seed of the jitter; equal seeds give equal numbers."
 )
+@click.option(
+    "--failure-rate",
+    type=click.FloatRange(0, 1),
+    metavar="P",
+    help="Simulate traffic instead: messages arrive, and each attempt fails with this probability.",
+)
+@click.option("--per-second", type=float, default=10, show_default=True, help="Messages a second, with --failure-rate.")
+@click.option("--for", "for_ms", type=DURATION, default="1m", show_default=True, help="How long messages arrive.")
+@click.option(
+    "--outage", "outage_ms", type=DURATION, default="0s", show_default=True, help="At first all attempts fail."
+)
 @json_option
 @pass_session
 def simulate_policy(
@@ -61,16 +74,28 @@ def simulate_policy(
     attempts: int,
     samples: int,
     seed: int,
+    failure_rate: float | None,
+    per_second: float,
+    for_ms: int,
+    outage_ms: int,
     as_json: bool,
 ) -> None:
     """Simulate messages that always fail, on a virtual clock: show delays, their spread, and when they are given up.
+
+    With --failure-rate: simulate traffic, and show how many attempts it costs and how many messages die.
 
     \b
     Examples:
       wheel-sched policy simulate default --attempts 8
       wheel-sched policy simulate retry.toml --topic orders --status 503
+      wheel-sched policy simulate --failure-rate 0.3 --per-second 50 --outage 20s
     """
     chosen = _chosen(session, file, topic)
+    if failure_rate is not None:
+        seconds = -(-for_ms // 1_000), -(-outage_ms // 1_000)
+        traffic = Traffic(failure_rate, per_second, *seconds, error_class or "builtins.Exception", status)
+        _show_load(simulate_load(chosen, traffic, seed), as_json)
+        return
     result = simulate(
         chosen,
         attempts,
@@ -102,6 +127,23 @@ def simulate_policy(
     say()
     for line in plot(result).rstrip().split("\n"):
         say(line)
+
+
+def _show_load(found: LoadSimulation, as_json: bool) -> None:
+    """Show what a policy did with traffic."""
+    if as_json:
+        emit(found.as_dict())
+        return
+    say(f"policy {found.policy}: {amount(found.messages, 'message')}, {amount(found.attempts, 'attempt')}")
+    say(f"attempts for each message: {found.load_factor:.3g}; at most {found.peak_per_second:.3g} a second")
+    died = ", ".join(f"{count:,} {why}" for why, count in found.died.items())
+    say(f"succeeded: {found.succeeded:,}; dead: {died or 'none'}")
+    if found.success_ms is not None:
+        times = ", ".join(f"{name} {span(ms)}" for name, ms in found.success_ms.items())
+        say(f"time to success: {times}")
+    say()
+    rows = [(str(attempt), f"{count:,}") for attempt, count in sorted(found.succeeded_at.items())]
+    table(("attempt", "succeeded"), rows, right=(0, 1))
 
 
 @policy.command(name="explain")
@@ -172,20 +214,8 @@ def explain_policy(
         retry_after_ms=after_ms,
         verdict="retry" if verdict == "retry" else "dead" if verdict == "dead" else None,
     )
-    decision = decide(chosen, failure, now_ms, random.Random())
-    if as_json:
-        dead = isinstance(decision, DeadDecision)
-        emit(
-            {
-                "decision": "dead" if dead else "retry",
-                "reason": decision.reason if isinstance(decision, DeadDecision) else None,
-                "due_ms": None if isinstance(decision, DeadDecision) else decision.due_ms,
-                "text": explain(decision),
-                "why": decision.why.as_dict(),
-            }
-        )
-    else:
-        say(explain(decision))
+    explained = explained_decision(chosen, failure, now_ms, random.Random())
+    emit(explained.as_dict()) if as_json else say(explained.text)
 
 
 def _describe(chosen: RetryPolicy, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from wheel_sched.dashboard.endpoints_html import HtmlEndpoints
 from wheel_sched.dashboard.lazy_store import LazyStore
 from wheel_sched.dashboard.parts import DashboardPart
 from wheel_sched.dashboard.passwords import PasswordFile
+from wheel_sched.dashboard.process_part import PROCESS
 from wheel_sched.dashboard.rights import Authenticate
 from wheel_sched.dashboard.security import Guard
 from wheel_sched.dashboard.sessions import PasswordSessions
@@ -101,6 +102,7 @@ class DashboardApp:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self.dashboard.start()
         try:
             yield
         finally:
@@ -108,12 +110,12 @@ class DashboardApp:
 
 
 def installed_parts() -> tuple[DashboardPart, ...]:
-    """The core's part and those of the installed extensions.
+    """The core's parts and those of the installed extensions.
 
     Raises:
         ConfigError: an extension names something else than a `DashboardPart`.
     """
-    parts = [CORE]
+    parts = [CORE, PROCESS]
     for extension in installed().extensions:
         if extension.dashboard:
             found = resolve(extension.dashboard)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -19,10 +19,17 @@ from wheel_sched.dashboard.rendering import Renderer
 from wheel_sched.dashboard.rights import Right, Visitor
 from wheel_sched.dashboard.sampling import Sampler
 from wheel_sched.dashboard.signing import Signer
+from wheel_sched.errors import WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store import Counts, DelayStore
+
+logger = logger_of(__name__)
+
+T = TypeVar("T")
 
 TEMPLATES = Path(__file__).parent / "templates"
 CSRF_SECONDS = 86_400
+START_AGAIN_S = 5.0
 _CSRF_STEP_S = 600  # a live page with a form must not differ each second
 
 
@@ -77,7 +84,9 @@ class Dashboard:
         self._renderer = Renderer([TEMPLATES, *(part.templates for part in parts if part.templates is not None)])
         self.ending = threading.Event()  # live updates end when it is set
         self._opened: dict[str, Any] = {}
-        self._opening = threading.Lock()
+        self._starter: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._opening = threading.RLock()  # what one part makes may ask for what another keeps open
 
     @property
     def store(self) -> DelayStore:
@@ -95,12 +104,48 @@ class Dashboard:
                 self._opened[name] = opens(self)
             return self._opened[name]
 
-    def close(self) -> None:
-        """Close what the parts have opened, and a store that was opened here. Idempotent."""
+    def kept(self, name: str, make: Callable[[Dashboard], T]) -> T:
+        """What `make` has made under this name, such as a thread. The first call makes it; `close` closes it."""
         with self._opening:
-            for one in self._opened.values():
-                one.close()
+            if name not in self._opened:
+                self._opened[name] = make(self)
+            found: T = self._opened[name]
+            return found
+
+    def start(self) -> None:
+        """Start what the parts do beside the pages, in a thread: the store may be away, and pages are shown anyway."""
+        waiting = [part for part in self.parts if part.started is not None]
+        with self._opening:
+            if waiting and self._starter is None:
+                self._closed.clear()
+                self._starter = threading.Thread(target=self._start, args=(waiting,), name="dashboard", daemon=True)
+                self._starter.start()
+
+    def _start(self, waiting: list[DashboardPart]) -> None:
+        """Call `started` of each part, and again every few seconds if it fails."""
+        while waiting:
+            for part in [*waiting]:
+                try:
+                    if part.started is not None:
+                        part.started(self)
+                    waiting.remove(part)
+                except (WheelSchedError, OSError) as error:
+                    logger.warning("dashboard.not_started: %s: %s: %s", part.name, type(error).__name__, error)
+            if waiting and self._closed.wait(START_AGAIN_S):
+                return
+
+    def close(self) -> None:
+        """Close what the parts have opened, the last one first, and a store that was opened here. Idempotent."""
+        self._closed.set()
+        with self._opening:
+            starter, self._starter = self._starter, None
+        if starter is not None:
+            starter.join()
+        with self._opening:
+            opened = [*self._opened.values()]
             self._opened.clear()
+        for one in reversed(opened):
+            one.close()
         if isinstance(self._home, LazyStore):
             self._home.close()
 

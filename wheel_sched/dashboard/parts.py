@@ -168,6 +168,9 @@ class DashboardPart:
         open: called once as `open(dashboard)` when a page first asks for `dashboard.opened(name)`; returns whatever the
             pages share, such as a connection, with a method `close`. Defaults to None.
         panels: parts of the overview: called as `panel(dashboard)`; returns a `Panel` or None. Defaults to none.
+        started: called as `started(dashboard)` in a thread when a server begins to serve the dashboard, to start what
+            goes on beside the pages, see `Dashboard.kept`; again every 5 s while it raises. A mounted dashboard may
+            never call it. Defaults to None.
     """
 
     name: str
@@ -177,6 +180,7 @@ class DashboardPart:
     templates: Path | None = None
     open: Callable[[Dashboard], Any] | None = None
     panels: Sequence[Callable[[Dashboard], Panel | None]] = ()
+    started: Callable[[Dashboard], None] | None = None
 
 
 class Ailment(NamedTuple):

@@ -39,7 +39,14 @@ class Renderer:
             lstrip_blocks=True,
         )
         self._environment.filters.update(
-            shown=shown, instant=instant, span=span, amount=amount, path=quote_path, query=query, number=number
+            shown=shown,
+            shown_lines=shown_lines,
+            instant=instant,
+            span=span,
+            amount=amount,
+            path=quote_path,
+            query=query,
+            number=number,
         )
         self._environment.globals.update(
             live_only=False,

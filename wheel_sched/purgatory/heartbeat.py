@@ -115,6 +115,11 @@ class HeartbeatMonitor(Generic[M]):
         return len(self._members)
 
     @property
+    def clock(self) -> Clock:
+        """The clock that the monitor reads."""
+        return self._clock
+
+    @property
     def expired(self) -> int:
         """How many members have expired."""
         return self._expired

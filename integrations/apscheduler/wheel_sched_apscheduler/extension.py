@@ -1,4 +1,4 @@
-"""What the APScheduler integration adds to the command line `wheel-sched`."""
+"""What the APScheduler integration adds to the command line `wheel-sched` and to the dashboard."""
 
 from __future__ import annotations
 
@@ -11,5 +11,6 @@ EXTENSION = Extension(
     },
     variables=("APS_SECRET",),
     dispatchers=("an APScheduler scheduler",),
+    dashboard="wheel_sched_apscheduler.dashboard.part:PART",
     packages={"apscheduler": "apscheduler"},
 )

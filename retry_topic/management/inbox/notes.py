@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from wheel_sched.errors import NotDone, Rejected
+from wheel_sched.escaping import escaped
 from wheel_sched.store import DelayStore, Document, Documents
 
 Mark = Literal["", "acknowledged", "fixed"]
@@ -59,12 +60,12 @@ class GroupNote:
 
 
 def checked_note(text: str, link: str) -> tuple[str, str]:
-    """Text and link of a note, without spaces around them.
+    """Text and link of a note, without spaces around them. Control characters and direction marks become escapes.
 
     Raises:
         Rejected: one of them is too long, or the link is no http address; nothing was changed.
     """
-    text, link = text.replace("\r\n", "\n").strip(), link.strip()
+    text, link = "\n".join(map(escaped, text.strip().splitlines())), link.strip()
     if len(text) > LONGEST_TEXT:
         raise Rejected(f"a note has at most {LONGEST_TEXT:,} characters, got: {len(text):,}; nothing was changed")
     if len(link) > LONGEST_LINK:

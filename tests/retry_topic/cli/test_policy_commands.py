@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from retry_topic.policy import load_policies
+from retry_topic.policy.load_simulation import Traffic, simulate_load
+
 POLICIES = """
 [default]
 max_attempts = 4
@@ -143,3 +146,17 @@ def test_explain_shows_why_a_stored_message_is_due_then(cli: Any, wait_for: Any)
     shown = cli.json("policy", "explain", "--id", "m.2")
     assert shown["due_ms"] == due_ms
     assert "said: wait 2.7s" in shown["why"]
+
+
+def test_simulate_with_a_failure_rate_simulates_traffic(offline: Any) -> None:
+    """With --failure-rate, `simulate` prints the figures of `simulate_load` for the traffic of its options."""
+    options = ("--failure-rate", "0.5", "--per-second", "20", "--for", "30s", "--outage", "5s", "--seed", "3")
+    found = offline.json("policy", "simulate", "retry.toml", *options)
+    policy = load_policies(POLICIES).default
+    assert found == simulate_load(policy, Traffic(0.5, 20, 30, 5), 3).as_dict()
+    text = offline("policy", "simulate", "retry.toml", *options).stdout
+    assert f"600 messages, {found['attempts']:,} attempts" in text
+    assert f"{found['died']['max-attempts']} max-attempts" in text
+    assert "time to success: p50" in text
+    refused = offline("policy", "simulate", "--failure-rate", "0.5", "--per-second", "1e9", code=2)
+    assert "0.001 to 10,000 messages a second" in refused.stderr

@@ -60,8 +60,7 @@ class Stepper:
         if operation.batch is not None:
             return self._settle(operation, operation.batch, kind)
         if operation.state == "counting":
-            self._count(operation, kind)
-            return None
+            return self._count(operation, kind)
         if operation.state == "running":
             return self._run(operation, kind)
         return self._book.put(operation.ended(operation.state, self._store.now_ms()))
@@ -83,14 +82,19 @@ class Stepper:
     def _held(self, operation: DurableOperation, now_ms: int) -> DurableOperation:
         return replace(operation, owner=self._owner, lease_until_ms=now_ms + self._lease_ms)
 
-    def _count(self, operation: DurableOperation, kind: OperationKind) -> None:
+    def _count(self, operation: DurableOperation, kind: OperationKind) -> DurableOperation | None:
         held = self._book.put(self._held(operation, self._store.now_ms()))
         if held is None:
-            return
+            return None
         counted = kind.count(held.arguments, held.created_ms + 1, held.cursor)
         samples = (*held.samples, *counted.samples)
-        new = held.with_counted(counted.number, counted.cursor, samples)
-        self._book.put(released(new) if new.state == "ready" else self._held(new, self._store.now_ms()))
+        new, now_ms = held.with_counted(counted.number, counted.cursor, samples), self._store.now_ms()
+        if new.state == "ready":
+            new = released(new) if new.matched else new.ended("done", now_ms)
+        else:
+            new = self._held(new, now_ms)
+        stored = self._book.put(new)
+        return None if stored is None or stored.is_open else stored
 
     def _run(self, operation: DurableOperation, kind: OperationKind) -> DurableOperation | None:
         now_ms = self._store.now_ms()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from apscheduler.triggers.combining import AndTrigger, OrTrigger
@@ -17,7 +17,7 @@ from apscheduler.triggers.cron import CronTrigger
 from wheel_sched_apscheduler.codec.triggers import is_built_in
 from wheel_sched_apscheduler.run_times import from_ms, next_fire_time, to_ms
 
-_YEARS = timedelta(days=3653)
+_YEARS_MS = 3_653 * 86_400_000
 _PARTS = 20  # of a combination, at any depth
 
 
@@ -44,7 +44,8 @@ def next_runs(trigger: Any, next_run_time: datetime | None, now_ms: int, limit: 
         now_ms: the store's time.
         limit: at most so many. Defaults to 10.
     """
-    return _walk(trigger, next_run_time, limit, to_ms(from_ms(now_ms) + _YEARS))
+    since_ms = now_ms if next_run_time is None else max(now_ms, to_ms(next_run_time))
+    return _walk(trigger, next_run_time, limit, since_ms + _YEARS_MS)
 
 
 def runs_until(trigger: Any, next_run_time: datetime | None, until_ms: int, limit: int) -> Forecast:

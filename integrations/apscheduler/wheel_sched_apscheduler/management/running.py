@@ -101,5 +101,5 @@ def last_runs(store: RedisWheelJobStore, limit: int, job_id: str | None = None) 
 
 
 def _longest_lease_ms(workers: Sequence[dict[str, Any]]) -> int:
-    leases = [worker["lease_ms"] for worker in workers if isinstance(worker.get("lease_ms"), int)]
+    leases: list[int] = [worker["lease_ms"] for worker in workers if isinstance(worker.get("lease_ms"), int)]
     return max([_SHORTEST_LEASE_MS, *leases])

@@ -320,8 +320,9 @@ class JobQueries:
                 moment = self.codec.next_run_time(body)
             except Unreadable:
                 moment = None
-            due_ms = due_of(moment) if moment is not None else self.store.now_ms()
-            if self.store.change([Alteration(found.id, "u", due_ms, found.version)])[0] is Outcome.DONE:
+            due_ms = due_of(moment)
+            at_ms = self.store.now_ms() if due_ms is None else due_ms
+            if self.store.change([Alteration(found.id, "u", at_ms, found.version)])[0] is Outcome.DONE:
                 released.append(found.id)
         return released
 

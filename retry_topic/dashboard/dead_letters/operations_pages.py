@@ -1,0 +1,126 @@
+"""The durable operations: all of them with their progress, and one in detail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from retry_topic.dashboard.dead_letters.addresses import group_path
+from retry_topic.management.dead_letter_operations import DELETE
+from wheel_sched.dashboard import ApiCall, Dashboard, NotFound, Page, Parameter
+from wheel_sched.dashboard.queries import cursor_of, limit_of
+from wheel_sched.dashboard.schemas import (
+    INTEGER,
+    INTEGER_OR_NONE,
+    NUMBER,
+    TEXT,
+    TEXT_OR_NONE,
+    Schema,
+    array,
+    listing,
+    mapping,
+    nullable,
+    record,
+)
+from wheel_sched.management.operations import DurableOperation, OperationBook
+
+OPERATION_SCHEMA: Schema = record(
+    id=TEXT,
+    kind=TEXT,
+    arguments=mapping(TEXT),
+    who=TEXT,
+    created_ms=INTEGER,
+    state={"enum": ["counting", "ready", "running", "paused", "done", "cancelled", "failed"]},
+    matched=INTEGER,
+    done=INTEGER,
+    left=mapping(INTEGER),
+    handled=INTEGER,
+    samples=array(TEXT),
+    rate=nullable(NUMBER),
+    spread_ms=INTEGER_OR_NONE,
+    confirmed_by=TEXT,
+    started_ms=INTEGER,
+    ended_ms=INTEGER,
+    error=TEXT,
+)
+
+
+def operation_path(operation_id: str) -> str:
+    """The address of an operation's page, below the dashboard's root."""
+    return f"/operations/{operation_id}"
+
+
+def meaning(operation: DurableOperation) -> str:
+    """What an operation changes, in words."""
+    verb = "delete" if operation.kind == DELETE else "replay"
+    arguments = operation.arguments
+    if "search" in arguments:
+        return f"{verb} dead letters that match {arguments['search']}"
+    return (
+        f"{verb} dead letters of {arguments.get('topic') or '(no topic)'}, group {arguments.get('group') or '(none)'}"
+    )
+
+
+def link_of(operation: DurableOperation) -> str:
+    """The address of the group that an operation is about; "" for a search."""
+    arguments = operation.arguments
+    return group_path(arguments.get("topic", ""), arguments["group"]) if "group" in arguments else ""
+
+
+def confirmation(operation: DurableOperation) -> str:
+    """The action that confirms an operation."""
+    return "confirm-delete" if operation.kind == DELETE else "confirm-operation"
+
+
+def _list(dashboard: Dashboard, request: Request) -> Response:
+    found, cursor = OperationBook(dashboard.store).newest(limit_of(request), cursor_of(request))
+    rows = [(one, meaning(one), operation_path(one.id), link_of(one), confirmation(one)) for one in found]
+    values = {"rows": rows, "cursor": cursor, "now_ms": dashboard.store.now_ms()}
+    return dashboard.page(request, "retry_topic/dead_letters_operations.html", values)
+
+
+def _list_answer(dashboard: Dashboard, request: Request) -> Any:
+    found, cursor = OperationBook(dashboard.store).newest(limit_of(request), cursor_of(request))
+    return {"operations": [one.as_dict() for one in found], "cursor": cursor}
+
+
+def _found(dashboard: Dashboard, request: Request) -> DurableOperation:
+    operation_id = request.path_params["id"]
+    found = OperationBook(dashboard.store).get(operation_id)
+    if found is None:
+        raise NotFound(f"there is no operation {operation_id[:80]!r}; they are kept for 30 days")
+    return found
+
+
+def _one(dashboard: Dashboard, request: Request) -> Response:
+    found = _found(dashboard, request)
+    values = {
+        "one": found,
+        "meaning": meaning(found),
+        "link": link_of(found),
+        "confirm": confirmation(found),
+        "now_ms": dashboard.store.now_ms(),
+    }
+    return dashboard.page(request, "retry_topic/dead_letters_operation.html", values)
+
+
+def _one_answer(dashboard: Dashboard, request: Request) -> Any:
+    return _found(dashboard, request).as_dict()
+
+
+PAGES = (
+    Page("/operations", _list, "Operations", live=True),
+    Page("/operations/{id}", _one, live=True),
+)
+CALLS = (
+    ApiCall(
+        "/operations",
+        _list_answer,
+        "The durable operations, those that changed last first",
+        listing("operations", OPERATION_SCHEMA, cursor=TEXT_OR_NONE),
+        (Parameter("limit", "at most this many, up to 200", "integer"), Parameter("cursor", "of the page before")),
+    ),
+    ApiCall("/operations/{id}", _one_answer, "One durable operation", OPERATION_SCHEMA),
+)

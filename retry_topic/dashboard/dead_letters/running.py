@@ -1,0 +1,41 @@
+"""The runner of durable operations beside the dashboard, one for each process."""
+
+from __future__ import annotations
+
+from retry_topic.dashboard.opening import connection_of, settings_of
+from retry_topic.management.dead_letter_operations import DeleteDeadLetters, ReplayDeadLetters
+from retry_topic.management.opening import secrets_of
+from wheel_sched.dashboard import Dashboard
+from wheel_sched.dashboard.audit import AuditLog
+from wheel_sched.management.operations import DurableOperation, OperationRunner
+
+_NAME = "operations"
+
+
+def runner_of(dashboard: Dashboard) -> OperationRunner:
+    """The runner of this dashboard. The first call starts its thread; the dashboard closes it."""
+    return dashboard.kept(_NAME, _make).start()
+
+
+def start_runner(dashboard: Dashboard) -> None:
+    """Start the runner, unless this dashboard may change nothing."""
+    if dashboard.config.right != "read":
+        runner_of(dashboard)
+
+
+def _make(dashboard: Dashboard) -> OperationRunner:
+    connection, settings, audit = connection_of(dashboard), settings_of(dashboard), AuditLog(dashboard.store)
+
+    def write_down(ended: DurableOperation) -> None:
+        who = ended.confirmed_by or ended.who
+        audit.end(audit.begin(who, ended.kind, f"operation {ended.id} has ended", ended.arguments), outcome(ended))
+
+    kinds = (ReplayDeadLetters(connection, lambda: secrets_of(settings)), DeleteDeadLetters(connection))
+    return OperationRunner(dashboard.store, kinds, on_end=write_down)
+
+
+def outcome(operation: DurableOperation) -> str:
+    """What came of an operation, in words."""
+    left = ", ".join(f"{count:,} {why}" for why, count in operation.left.items())
+    words = f"{operation.state}: {operation.done:,} of {operation.matched:,}"
+    return words + (f"; left: {left}" if left else "") + (f"; {operation.error}" if operation.error else "")

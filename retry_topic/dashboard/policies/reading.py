@@ -1,0 +1,123 @@
+"""Reads what a visitor asks about policies: a failure, traffic, a policy as TOML. A wrong value is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from starlette.requests import Request
+
+from retry_topic.dashboard.opening import settings_of
+from retry_topic.management.opening import policies_of
+from retry_topic.policy import Failure, PolicySet
+from retry_topic.policy.load_simulation import MAX_SECONDS, Traffic
+from retry_topic.policy.rules import MAX_ATTEMPTS
+from wheel_sched.dashboard import Dashboard
+from wheel_sched.dashboard.queries import number_of
+from wheel_sched.errors import ConfigError, Rejected
+
+_DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+_LONGEST_CLASS = 500
+MAX_SEED = 10**12
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """Refuse what the visitor gave, in the words of the check that found the mistakes.
+
+    Raises:
+        Rejected: the block has raised a `ConfigError`.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        raise Rejected(str(error)) from error
+
+
+def present_policies(dashboard: Dashboard) -> PolicySet:
+    """The policies that the settings name, else the built-in one. The file is read anew each time.
+
+    Raises:
+        ConfigError: lists every mistake of the file.
+    """
+    return policies_of(settings_of(dashboard))
+
+
+def source_of(dashboard: Dashboard) -> str | None:
+    """The policy file of the settings; None for the built-in policy."""
+    return settings_of(dashboard).policies
+
+
+def failure_of(request: Request, now_ms: int) -> Failure:
+    """The failure in the query, which happened now.
+
+    Raises:
+        Rejected: a number is out of bounds, or the class is too long.
+    """
+    return Failure(
+        attempt=number_of(request, "attempt", 1, least=1, most=MAX_ATTEMPTS),
+        first_failed_ms=now_ms,
+        error_class=class_of(request),
+        status=status_of(request),
+    )
+
+
+def class_of(request: Request) -> str:
+    """The class of the error in the query; "" without one.
+
+    Raises:
+        Rejected: it is too long.
+    """
+    text = request.query_params.get("error", "")
+    if len(text) > _LONGEST_CLASS:
+        raise Rejected(f"expected error to have at most {_LONGEST_CLASS} characters, got: {len(text):,}")
+    return text
+
+
+def status_of(request: Request) -> int | None:
+    """The HTTP status in the query; None without one.
+
+    Raises:
+        Rejected: it is none from 100 to 599.
+    """
+    return number_of(request, "status", 0, least=100, most=599) or None
+
+
+def traffic_of(request: Request) -> Traffic:
+    """The traffic in the query.
+
+    Raises:
+        Rejected: a number is none, or out of bounds.
+    """
+    numbers = (
+        decimal_of(request, "failure_rate", 0.3),
+        decimal_of(request, "per_second", 10),
+        number_of(request, "seconds", 60, least=1, most=MAX_SECONDS),
+        number_of(request, "outage", 0, least=0, most=MAX_SECONDS),
+    )
+    with refusing():
+        return Traffic(*numbers, class_of(request) or "builtins.Exception", status_of(request))
+
+
+def seed_of(request: Request) -> int:
+    """The seed in the query. Defaults to 0.
+
+    Raises:
+        Rejected: it is no whole number, or too large.
+    """
+    return number_of(request, "seed", 0, least=0, most=MAX_SEED)
+
+
+def decimal_of(request: Request, name: str, default: float) -> float:
+    """A number such as 0.25 of the query. Its bounds are not checked.
+
+    Raises:
+        Rejected: it is no such number.
+    """
+    text = request.query_params.get(name, "")
+    if not text:
+        return default
+    if _DECIMAL.fullmatch(text) is None:
+        raise Rejected(f"expected {name} to be a number such as 0.25, got: {text[:40]!r}")
+    return float(text)

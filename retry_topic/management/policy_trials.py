@@ -1,0 +1,181 @@
+"""Tries policies: pictures of what they do, decisions in words, and comparisons with the recorded attempts.
+
+Nothing here changes anything. A policy that is tried is never written anywhere.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from retry_topic.history import CANNOT_KNOW, LATEST, WhatIf, latest_attempts, what_if
+from retry_topic.management.policies import DescribedPolicy, described_policy
+from retry_topic.policy import (
+    DeadDecision,
+    Decision,
+    Failure,
+    PolicySet,
+    RetryPolicy,
+    Simulation,
+    chosen_by,
+    decide,
+    explain,
+    load_policies,
+    simulate,
+)
+from retry_topic.policy.in_words import delay_in_words, rule_in_words
+from wheel_sched.errors import ConfigError
+from wheel_sched.store import DelayStore
+
+LONGEST_TOML = 4_096  # characters of a policy that is tried
+STEPS = 30
+_SAMPLES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class RuleInWords:
+    """A rule of a policy: its number from 1, its name, the errors and statuses that it matches, and what it does."""
+
+    number: int
+    name: str
+    errors: Sequence[str]
+    statuses: Sequence[str]
+    does: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPicture:
+    """Everything about a policy that a person wants to see.
+
+    Args:
+        topic: the topic whose policy it is; None for the default of all other topics.
+        policy: the policy.
+        described: its settings in words, and as TOML.
+        delay: how long its retries wait, in words.
+        rules: its rules.
+        steps: what happens to messages that always fail with an error that no rule matches, for at most 30 failures.
+    """
+
+    topic: str | None
+    policy: RetryPolicy
+    described: DescribedPolicy
+    delay: str
+    rules: Sequence[RuleInWords]
+    steps: Simulation
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "topic": self.topic,
+            **self.described.as_dict(),
+            "max_attempts": self.policy.max_attempts,
+            "max_age_ms": self.policy.max_age_ms,
+            "delay": self.delay,
+            "rules": [asdict(rule) for rule in self.rules],
+            "steps": self.steps.as_dict()["steps"],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedDecision:
+    """A decision with its reasons.
+
+    Args:
+        decision: the decision.
+        text: the reasons in words.
+        chosen_by: what chose the delay, or why the message is dead, in a few words.
+    """
+
+    decision: Decision
+    text: str
+    chosen_by: str
+
+    @property
+    def dead(self) -> bool:
+        """Whether the message is given up."""
+        return isinstance(self.decision, DeadDecision)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        decision = self.decision
+        dead = isinstance(decision, DeadDecision)
+        return {
+            "decision": "dead" if dead else "retry",
+            "reason": decision.reason if isinstance(decision, DeadDecision) else None,
+            "due_ms": None if isinstance(decision, DeadDecision) else decision.due_ms,
+            "text": self.text,
+            "chosen_by": self.chosen_by,
+            "why": decision.why.as_dict(),
+        }
+
+
+def pictures(policies: PolicySet, most: int) -> list[PolicyPicture]:
+    """The pictures of the default policy and of the policies of topics, by topic; at most `most`."""
+    found: list[tuple[str | None, RetryPolicy]] = [(None, policies.default), *sorted(policies.topics.items())]
+    return [picture(topic, policy) for topic, policy in found[:most]]
+
+
+def picture(topic: str | None, policy: RetryPolicy) -> PolicyPicture:
+    """The picture of a policy. It costs some thousand decisions, and is the same each time."""
+    rules = [
+        RuleInWords(number, rule.name, rule.errors, tuple(map(str, rule.statuses)), rule_in_words(rule))
+        for number, rule in enumerate(policy.rules, 1)
+    ]
+    steps = simulate(policy, STEPS, _SAMPLES, error_class="")
+    return PolicyPicture(topic, policy, described_policy(policy), delay_in_words(policy.delay), rules, steps)
+
+
+def explained_decision(policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Random) -> ExplainedDecision:
+    """What the policy decides about a failure, with the reasons."""
+    decision = decide(policy, failure, now_ms, rng)
+    return ExplainedDecision(decision, explain(decision), chosen_by(decision))
+
+
+def outlook(policy: RetryPolicy, error_class: str, status: int | None) -> Simulation:
+    """What happens to messages that always fail with this error, for at most 30 failures."""
+    return simulate(policy, STEPS, _SAMPLES, error_class=error_class, status=status)
+
+
+def policies_of_text(text: str) -> PolicySet:
+    """The policies of a TOML text. The text is never taken for the name of a file.
+
+    Raises:
+        ConfigError: the text is too long, or lists every mistake in it.
+    """
+    text = text.replace("\r\n", "\n")  # forms send such line breaks
+    if len(text) > LONGEST_TOML:
+        raise ConfigError(f"expected policies of at most {LONGEST_TOML:,} characters, got: {len(text):,}")
+    return load_policies(text + "\n")  # a text without a line break would be a path
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryComparison:
+    """Policies held against the latest recorded attempts.
+
+    Args:
+        found: the comparison.
+        unreadable: entries of the history that are no rows of this version.
+        most: at most about so many attempts are read.
+        cannot_know: what no such comparison can say.
+    """
+
+    found: WhatIf
+    unreadable: int
+    most: int = LATEST
+    cannot_know: Sequence[str] = CANNOT_KNOW
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {**self.found.as_dict(), "unreadable": self.unreadable, "most": self.most}
+
+
+def compared_with_history(store: DelayStore, present: PolicySet, edited: PolicySet) -> HistoryComparison:
+    """Compare policies over the latest recorded attempts of a store, about 5,000.
+
+    Raises:
+        StoreError: the store cannot be reached.
+    """
+    latest = latest_attempts(store)
+    return HistoryComparison(what_if(latest.rows, present, edited), latest.unreadable)

@@ -1,0 +1,92 @@
+"""The dashboard over a server, with jobs of a real scheduler."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+from apscheduler.schedulers.background import BackgroundScheduler
+from wheel_sched_apscheduler import RedisWheelJobStore
+
+from wheel_sched.store import open_store
+
+if TYPE_CHECKING:
+    from tests.servers.valkey import TemporaryServer
+
+pytestmark = pytest.mark.real
+
+BEGUN, GO_ON = threading.Event(), threading.Event()
+
+
+def wait_for_the_test() -> None:
+    """A job that is under way until the test lets it end."""
+    BEGUN.set()
+    GO_ON.wait(60)
+
+
+def fail() -> None:
+    """A job that fails."""
+    raise RuntimeError("no paper")
+
+
+@pytest.fixture
+def namespace() -> str:
+    return f"aps-{uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def scheduler(real_server: TemporaryServer, namespace: str) -> Iterator[Any]:
+    """A scheduler that runs jobs of the namespace."""
+    BEGUN.clear()
+    GO_ON.clear()
+    made = BackgroundScheduler(timezone="UTC")
+    made.add_jobstore(RedisWheelJobStore(real_server.url, namespace=namespace, shards=2))
+    made.start()
+    yield made
+    GO_ON.set()
+    made.shutdown()
+
+
+def test_jobs_of_a_scheduler_are_shown_and_changed(
+    real_server: TemporaryServer, namespace: str, scheduler: Any, open_browser: Any, wait_until: Any
+) -> None:
+    """A run under way has its process, and a run that failed its error. Changes are seen by the scheduler."""
+    scheduler.add_job(wait_for_the_test, id="long", next_run_time=None, trigger="interval", hours=1)
+    scheduler.add_job(fail, "interval", hours=1, id="failing")
+    scheduler.add_job(fail, "cron", hour=2, id="nightly")
+    with open_store(real_server.url, namespace=f"{namespace}-core") as store:
+        visitor = open_browser(store, {"store": real_server.url, "namespace": namespace})
+        assert visitor.call("/jobs")["counts"]["paused"] == 1
+        assert visitor.act("run-job-now", job=["long", "failing"])["done"] == 2
+        assert BEGUN.wait(60)
+        wait_until(lambda: [bool(run["owner"]) for run in visitor.call("/jobs/in-flight")["runs"]] == [True])
+        (run,) = visitor.call("/jobs/in-flight")["runs"]
+        assert run["job_id"] == "long"
+        assert run["owner"] in visitor.page("/jobs", state="in_flight")
+        wait_until(lambda: visitor.call("/jobs/history", job="failing")["runs"] != [])
+        (ended,) = visitor.call("/jobs/history", job="failing")["runs"]
+        assert (ended["outcome"], "no paper" in ended["error"]) == ("error", True)
+        assert "no paper" in visitor.page("/jobs/failing")
+        assert visitor.act("pause-job", job=["nightly"])["done"] == 1
+        assert scheduler.get_job("nightly").next_run_time is None
+        assert visitor.act("resume-job", job=["nightly"])["done"] == 1
+        assert scheduler.get_job("nightly").next_run_time is not None
+        assert visitor.act("delete-job", job=["nightly"])["done"] == 1
+        assert scheduler.get_job("nightly") is None
+        visitor.page("/")
+
+
+def test_an_absent_namespace_of_a_server_is_not_created(
+    real_server: TemporaryServer, namespace: str, open_browser: Any
+) -> None:
+    """Looking for jobs writes nothing."""
+    import redis
+
+    with open_store("memory:") as store:
+        visitor = open_browser(store, {"store": real_server.url, "namespace": namespace})
+        assert "a scheduler with this job store" in visitor.page("/jobs")
+    with redis.Redis.from_url(real_server.url) as client:
+        assert client.keys(f"*{namespace}*") == []

@@ -1,0 +1,88 @@
+"""The part of the dashboard about this process: its purgatories and timers."""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from wheel_sched.dashboard.context import Dashboard
+from wheel_sched.dashboard.parts import ApiCall, DashboardPart, Page
+from wheel_sched.dashboard.schemas import INTEGER, INTEGER_OR_NONE, SWITCH, TEXT, array, mapping, record
+from wheel_sched.management.process import ShownPurgatory, shown_purgatories, shown_timers
+from wheel_sched.management.wording import span
+
+_LABELS = {
+    "satisfied": "by a try",
+    "forced": "by force",
+    "expired": "by the timer",
+    "cancelled": "cancelled",
+    "failed": "failed calls",
+}
+
+
+def _ends(one: ShownPurgatory) -> list[tuple[str, int]]:
+    """How operations ended, as bars."""
+    return [(label, one.numbers[name] or 0) for name, label in _LABELS.items() if name in one.numbers]
+
+
+def _lateness(one: ShownPurgatory) -> list[tuple[str, int]]:
+    """Expirations by lateness, as bars: up to the last bucket that holds one."""
+    if not any(count for _, count in one.lateness):
+        return []
+    last = max(number for number, (_, count) in enumerate(one.lateness) if count)
+    return [
+        (f"up to {span(bound_ms)}" if bound_ms is not None else "later", count)
+        for bound_ms, count in one.lateness[: last + 1]
+    ]
+
+
+def _show(dashboard: Dashboard, request: Request) -> Response:
+    config = dashboard.config
+    values = {
+        "pid": os.getpid(),
+        "host": platform.node(),
+        "purgatories": [
+            (one, _ends(one) if one.lateness else [], _lateness(one)) for one in shown_purgatories(config.purgatories)
+        ],
+        "timers": shown_timers(config.timers),
+    }
+    return dashboard.page(request, "process.html", values)
+
+
+def _answer(dashboard: Dashboard, request: Request) -> Any:
+    config = dashboard.config
+    return {
+        "pid": os.getpid(),
+        "host": platform.node(),
+        "purgatories": [one.as_dict() for one in shown_purgatories(config.purgatories)],
+        "timers": [one.as_dict() for one in shown_timers(config.timers)],
+    }
+
+
+_PURGATORY = record(
+    name=TEXT,
+    kind=TEXT,
+    numbers=mapping(INTEGER_OR_NONE),
+    lateness=array(record(up_to_ms=INTEGER_OR_NONE, count=INTEGER)),
+    error=TEXT,
+)
+_TIMER = record(
+    name=TEXT, kind=TEXT, numbers=mapping(INTEGER_OR_NONE), levels=array(INTEGER), closed=SWITCH, error=TEXT
+)
+
+PROCESS = DashboardPart(
+    name="process",
+    pages=(Page("/timers", _show, "Timers", live=True),),
+    calls=(
+        ApiCall(
+            "/process",
+            _answer,
+            "The purgatories and timers of the process that serves the dashboard",
+            record(pid=INTEGER, host=TEXT, purgatories=array(_PURGATORY), timers=array(_TIMER)),
+        ),
+    ),
+)
