@@ -25,7 +25,7 @@ from wheel_sched.dashboard.process_part import PROCESS
 from wheel_sched.dashboard.rights import Authenticate
 from wheel_sched.dashboard.security import Guard
 from wheel_sched.dashboard.sessions import PasswordSessions
-from wheel_sched.dashboard.signing import Signer
+from wheel_sched.dashboard.signing import TextSigner
 from wheel_sched.errors import ConfigError
 from wheel_sched.extensions import installed, resolve
 from wheel_sched.store import DelayStore
@@ -77,7 +77,7 @@ class DashboardApp:
         parts: tuple[DashboardPart, ...] | None = None,
         live: bool = True,
     ) -> None:
-        signer = Signer(secret)
+        signer = TextSigner(secret)
         self.dashboard = Dashboard(
             store, loaded, installed_parts() if parts is None else parts, config or DashboardConfig(), signer
         )
