@@ -63,6 +63,8 @@ class DashboardApp:
             one.
         parts: the parts. Defaults to the core's and those of the installed packages.
         live: whether pages update themselves. Defaults to True.
+        mounted: whether another application mounts it: then the first request starts what the parts do beside the
+            pages, unless visitors may only read. Defaults to False: the server's start does.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class DashboardApp:
         secret: bytes | None = None,
         parts: tuple[DashboardPart, ...] | None = None,
         live: bool = True,
+        mounted: bool = False,
     ) -> None:
         signer = TextSigner(secret)
         self.dashboard = Dashboard(
@@ -88,8 +91,13 @@ class DashboardApp:
             lifespan=self._lifespan,
         )
         self._app: ASGIApp = Guard(inner, hosts)
+        self._mounted = mounted and self.dashboard.config.right != "read"
+        self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._mounted and not self._started and scope["type"] == "http":
+            self._started = True  # no server tells a mounted application that it begins
+            await run_in_threadpool(self.dashboard.start)
         await self._app(scope, receive, send)
 
     def close(self) -> None:
@@ -99,9 +107,11 @@ class DashboardApp:
         own end: servers do not tell mounted applications that they end.
         """
         self.dashboard.close()
+        self._started = False
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self._started = True
         self.dashboard.start()
         try:
             yield
