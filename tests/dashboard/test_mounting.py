@@ -27,8 +27,10 @@ from wheel_sched.dashboard import (
     dashboard_wsgi,
     everyone,
 )
+from wheel_sched.dashboard.app import installed_parts
 from wheel_sched.dashboard.core_part import CORE
 from wheel_sched.errors import ConfigError, StoreUnavailable
+from wheel_sched.extensions import resolve
 from wheel_sched.store import DelayStore, Item, open_store
 
 
@@ -244,3 +246,23 @@ def test_a_mounted_dashboard_starts_its_parts_with_the_first_request(store: Dela
     else:
         assert started.wait(20)
     app.close()
+
+
+@pytest.mark.parametrize(("package", "left_out"), [("celery", True), ("wheel_sched.typo", False)])
+def test_a_part_without_its_framework_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, package: str, left_out: bool
+) -> None:
+    """The wheel has the pages of every framework. A missing module of our own stays an error."""
+
+    def absent(target: str) -> Any:
+        if "celery" in target:
+            raise ModuleNotFoundError("No module", name=package)
+        return resolve(target)
+
+    before = {part.name for part in installed_parts()}
+    monkeypatch.setattr("wheel_sched.dashboard.app.resolve", absent)
+    if left_out:
+        assert len(installed_parts()) == len(before) - 1
+    else:
+        with pytest.raises(ModuleNotFoundError):
+            installed_parts()

@@ -27,8 +27,12 @@ from wheel_sched.dashboard.security import Guard
 from wheel_sched.dashboard.sessions import PasswordSessions
 from wheel_sched.dashboard.signing import TextSigner
 from wheel_sched.errors import ConfigError
+from wheel_sched.escaping import logger_of
 from wheel_sched.extensions import installed, resolve
+from wheel_sched.management.missing import package_of
 from wheel_sched.store import DelayStore
+
+logger = logger_of(__name__)
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -122,13 +126,22 @@ class DashboardApp:
 def installed_parts() -> tuple[DashboardPart, ...]:
     """The core's parts and those of the installed extensions.
 
+    A part is left out while its framework is not installed: Celery's without celery.
+
     Raises:
         ConfigError: an extension names something else than a `DashboardPart`.
     """
     parts = [CORE, PROCESS]
     for extension in installed().extensions:
         if extension.dashboard:
-            found = resolve(extension.dashboard)
+            try:
+                found = resolve(extension.dashboard)
+            except ImportError as error:
+                package = package_of(error)
+                if package is None:
+                    raise
+                logger.info("dashboard.part_left_out: %s: the package %s is not installed", extension.title, package)
+                continue
             if not isinstance(found, DashboardPart):
                 raise ConfigError(f"expected {extension.dashboard} to be a DashboardPart, got: {type(found).__name__}")
             parts.append(found)
