@@ -206,6 +206,15 @@ def test_the_call_of_the_api_is_shown_without_a_secret(seen: Any) -> None:
     assert seen.client.get("/api/v1/session").json()["csrf_token"] not in page.partition("<pre>API=")[2]
 
 
+def test_a_dead_letter_links_to_its_group_and_its_policy(seen: Any) -> None:
+    """The links lead to pages that exist, also for a topic with a slash in its name."""
+    seen.message("a.1", topic="eu/orders", state="dead")
+    page = seen.page("/items/a.1")
+    for path in ("/dead-letters/eu~1orders/3f2a00", "/policies/eu%2Forders", "/topics/eu%2Forders"):
+        assert f'href="{path}"' in page
+        seen.page(path)
+
+
 def test_a_visitor_who_may_only_read_sees_no_buttons(see: Callable[..., Any]) -> None:
     """Buttons are there for those who may use them."""
     reader = see("read")

@@ -46,7 +46,7 @@ def test_one_topic_says_what_is_next_and_who_reads_it(seen: Any) -> None:
     assert found["policy_words"].startswith("policy default@1: a failed message is delivered 8 times")
     assert [one["name"] for one in found["readers"]] == ["billing"]
     page = seen.page("/topics/orders")
-    for word in ("soon.2", "old.2", "billing", "7 on web-1", 'href="/policies"'):
+    for word in ("soon.2", "old.2", "billing", "7 on web-1", 'href="/policies/orders"'):
         assert word in page
     assert "late.2" not in page
 
