@@ -127,6 +127,15 @@ def test_messages_that_an_action_cannot_change_are_named_and_left(seen: Any) -> 
     assert state_of(seen, "b.2") == "dead"
 
 
+def test_a_message_in_flight_is_not_tried_again_after_it_was_deleted(seen: Any) -> None:
+    """Deleting a message in flight cuts off its further attempts; the answer says so, and it counts as done."""
+    seen.message("a.2", in_ms=-1)
+    seen.store.claim(limit=1)
+    done = seen.act("delete", ids=["a.2"])
+    assert done["words"] == ("0 messages deleted; 1 message in flight: will not be tried again after this attempt")
+    assert not done["left"]
+
+
 @pytest.mark.parametrize(
     ("action", "arguments", "status", "words"),
     [
