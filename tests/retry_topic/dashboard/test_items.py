@@ -72,6 +72,8 @@ def test_one_message_says_why_it_is_due_then(seen: Any) -> None:
     assert "policy payments@3 said: wait 1h" in page
     assert 'class="chart timeline"' in page
     assert page.count('class="failed"') == 2
+    assert ">wait 1m</text>" in page  # as recorded
+    assert ">wait 1h10m" in page  # from the last failure to the present due time
     assert "<del>a</del><ins>b</ins>" in page
     assert "Traceback (most recent call last)" in page
     assert "If attempt 3 fails with the same error" in page
