@@ -18,6 +18,7 @@ EXTENSION = Extension(
         "reschedule": Lazy("retry_topic.cli.changing:reschedule", "Give messages another due time."),
         "delete": Lazy("retry_topic.cli.changing:delete", "Delete messages for good."),
         "replay": Lazy("retry_topic.cli.replay:replay", "Deliver dead letters again."),
+        "operations": Lazy("retry_topic.cli.operations:operations", "Confirm, run and stop long replays."),
         "pause": Lazy("retry_topic.cli.topics:pause", "Hold all messages of a topic."),
         "resume": Lazy("retry_topic.cli.topics:resume", "Deliver the messages of a paused topic again."),
         "keys": Lazy("retry_topic.cli.keys:keys", "List and release ordering keys that wait for a failed message."),

@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 from retry_topic.dashboard.dead_letters.group_actions import GROUP_FIELDS, group_names
 from retry_topic.dashboard.dead_letters.group_page import found_group
-from retry_topic.dashboard.dead_letters.operations_pages import meaning, operation_path
-from retry_topic.dashboard.dead_letters.running import outcome, runner_of
+from retry_topic.dashboard.dead_letters.operations_pages import operation_path
+from retry_topic.dashboard.dead_letters.running import runner_of
 from retry_topic.dead_letters.loop_guard import MAX_REPLAYS
 from retry_topic.management.dead_letter_operations import DELETE, MOST_REPLAYS, REPLAY, chosen_letters
 from retry_topic.management.inbox.groups import is_selectable
+from retry_topic.management.operation_words import meaning, outcome
 from retry_topic.management.search import parse_search
 from wheel_sched.dashboard import Action, ActionResult, Dashboard, Field, NotFound, Preview
 from wheel_sched.dashboard.actions import digest_of

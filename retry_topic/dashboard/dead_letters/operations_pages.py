@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from retry_topic.dashboard.dead_letters.addresses import group_path
 from retry_topic.management.dead_letter_operations import DELETE
+from retry_topic.management.operation_words import meaning
 from wheel_sched.dashboard import ApiCall, Dashboard, NotFound, Page, Parameter
 from wheel_sched.dashboard.queries import cursor_of, limit_of
 from wheel_sched.dashboard.schemas import (
@@ -50,17 +51,6 @@ OPERATION_SCHEMA: Schema = record(
 def operation_path(operation_id: str) -> str:
     """The address of an operation's page, below the dashboard's root."""
     return f"/operations/{operation_id}"
-
-
-def meaning(operation: DurableOperation) -> str:
-    """What an operation changes, in words."""
-    verb = "delete" if operation.kind == DELETE else "replay"
-    arguments = operation.arguments
-    if "search" in arguments:
-        return f"{verb} dead letters that match {arguments['search']}"
-    return (
-        f"{verb} dead letters of {arguments.get('topic') or '(no topic)'}, group {arguments.get('group') or '(none)'}"
-    )
 
 
 def link_of(operation: DurableOperation) -> str:

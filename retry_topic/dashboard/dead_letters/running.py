@@ -5,6 +5,7 @@ from __future__ import annotations
 from retry_topic.dashboard.opening import connection_of, settings_of
 from retry_topic.management.dead_letter_operations import DeleteDeadLetters, ReplayDeadLetters
 from retry_topic.management.opening import secrets_of
+from retry_topic.management.operation_words import outcome
 from wheel_sched.dashboard import Dashboard
 from wheel_sched.dashboard.audit import AuditLog
 from wheel_sched.management.operations import DurableOperation, OperationRunner
@@ -32,10 +33,3 @@ def _make(dashboard: Dashboard) -> OperationRunner:
 
     kinds = (ReplayDeadLetters(connection, lambda: secrets_of(settings)), DeleteDeadLetters(connection))
     return OperationRunner(dashboard.store, kinds, on_end=write_down)
-
-
-def outcome(operation: DurableOperation) -> str:
-    """What came of an operation, in words."""
-    left = ", ".join(f"{count:,} {why}" for why, count in operation.left.items())
-    words = f"{operation.state}: {operation.done:,} of {operation.matched:,}"
-    return words + (f"; left: {left}" if left else "") + (f"; {operation.error}" if operation.error else "")

@@ -16,7 +16,7 @@ from retry_topic.dead_letters.selection import read_dead
 from retry_topic.management.inbox.notes import GroupNote, GroupNotes
 from retry_topic.management.listing import error_of
 from wheel_sched.errors import Rejected
-from wheel_sched.store import MAX_BATCH, DeathGroup, DeathGroups, Found
+from wheel_sched.store import DeathGroup, DeathGroups, Found
 from wheel_sched.store.death_groups import OTHER_GROUP
 
 GroupState = Literal["new", "acknowledged", "fixed", "regressed"]
@@ -24,6 +24,7 @@ GROUP_STATES: tuple[GroupState, ...] = get_args(GroupState)
 Sort = Literal["count", "last"]
 
 _CODE = 64  # characters
+_READ = 200  # letters that a search for a text reads
 _REF = "fp:"
 _RISE = 3  # times the mean of the hours before
 _RISE_ABOVE = 10  # deaths in this hour
@@ -160,7 +161,7 @@ class Inbox:
         Args:
             state: only groups in this state. Defaults to None: any.
             topic: only groups of this topic. Defaults to None: any.
-            text: only groups with this text in topic, group, note or error, in any case. The errors of the first 500
+            text: only groups with this text in topic, group, note or error, in any case. The errors of the first 200
                 groups in this order are searched. Defaults to "": any.
             sort: "count", or "last" for the time of the last death; the greatest first. Defaults to "count".
             limit: at most this many. Defaults to 50.
@@ -175,9 +176,8 @@ class Inbox:
         states = {name: sum(one.state == name for one in known) for name in GROUP_STATES}
         chosen = [one for one in known if state is None or one.state == state]
         if text:
-            chosen = [one for one in self._with_samples(chosen[:MAX_BATCH]) if _has(one, text.lower())] + [
-                one for one in chosen[MAX_BATCH:] if _has(one, text.lower())
-            ]
+            read = [*self._with_samples(chosen[:_READ]), *chosen[_READ:]]
+            chosen = [one for one in read if _has(one, text.lower())]
         if cursor is not None:
             behind = _read_cursor(cursor)
             chosen = [one for one in chosen if _place(one.counted, sort) > behind]
