@@ -75,6 +75,14 @@ def test_what_changed_since_the_preview_is_refused(seen: Any, action: str) -> No
     assert [seen.found(one) for one in ("a.2", "b.2", "c.2")] == before
 
 
+def test_another_due_time_is_a_change_too(seen: Any) -> None:
+    """If someone gave a message another due time after the preview, the confirmation is refused."""
+    seen.message("a.2")
+    token = seen.preview("run-now", ids=["a.2"])["token"]
+    seen.store.reschedule(["a.2"], seen.store.now_ms() + 2 * HOUR)
+    assert seen.execute("run-now", token, 409, ids=["a.2"])["error"]["kind"] == "ChangedMeanwhile"
+
+
 CHANGES = {
     "run-now": "run_now",
     "replay": "run_now",
