@@ -13,10 +13,10 @@ SEEDS ?= 10000
 BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 
 # A layer without tests is a failure, unless ARGS has narrowed the run: then the tests may be in the other layer.
-# The folders that need Java are left out, because each worker takes a second to load them.
-pytest = $(PY) -m pytest --ignore=tests/kafka --ignore=tests/spark $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
+# The folders that need Java or a browser are left out, because each worker takes a second to load them.
+pytest = $(PY) -m pytest --ignore=tests/browser --ignore=tests/kafka --ignore=tests/spark $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real proofs spec simulate rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench bench-compare clean distclean venv-demo venv-test venv-spark venv-dev
+.PHONY: help demo test test-unit test-real proofs spec simulate browser-test screenshots rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench bench-compare clean distclean venv-demo venv-test venv-browser venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -44,6 +44,14 @@ spec: venv-test ## the claim protocol of docs/spec: visit every state, and break
 
 simulate: venv-test ## random histories of whole systems in virtual time: SEEDS=10000 of them, ARGS=--json
 	@$(PY) -m wheel_sched.simulation --seeds $(SEEDS) $(ARGS)
+
+browser-test: venv-browser ## the dashboard in a real browser: needs Debian's chromium
+	@printf '==> browser layer\n'
+	@command -v chromium >/dev/null || { printf 'error: the browser layer needs Chromium: apt-get install chromium; nothing was run\n' >&2; exit 1; }
+	@$(PY) -m pytest -m browser tests/browser -n 2 $(ARGS)
+
+screenshots: venv-browser ## the pictures of the dashboard in docs/images, from the data of the browser layer
+	@$(PY) -m tests.browser.screenshots $(ARGS)
 
 rabbit-test: venv-test ## Celery over RabbitMQ: needs rabbitmq-server, starts a private node
 	@printf '==> RabbitMQ layer\n'
@@ -111,5 +119,5 @@ clean: ## remove caches and build results
 distclean: clean ## clean, and remove .venv
 	rm -rf .venv
 
-venv-demo venv-test venv-spark venv-dev: venv-%:
+venv-demo venv-test venv-browser venv-spark venv-dev: venv-%:
 	@.ci/venv $*

@@ -57,6 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         if not {"real_server", "cluster_nodes", "primary"}.isdisjoint(fixtures):
             item.add_marker(pytest.mark.real)
+        if "dashboard" in item.path.parts:  # each renders whole pages
+            item.add_marker(pytest.mark.slow)
         item.user_properties += [("stand-in", name) for name in STAND_INS if name in fixtures]
 
 

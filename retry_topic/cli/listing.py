@@ -12,11 +12,15 @@ from retry_topic.connection import Connection
 from retry_topic.management.filters import Filter, ListedMessage
 from retry_topic.management.listing import dead_groups, error_of, group_as_dict, payload_as_dict, preview
 from retry_topic.management.opening import opened_connection
+from retry_topic.management.search import parse_search
 from retry_topic.management.untaken import untaken_lines
+from wheel_sched.cli.failing import as_usage
+from wheel_sched.cli.instants import now_ms as present_ms
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, note, table
 from wheel_sched.management.wording import amount, instant, one_line, relative
 from wheel_sched.store import Members, State
+from wheel_sched.store.core.items import STATES
 
 _PREVIEW = 80  # characters of a payload
 _SHOWN = 50  # lines of a list without --limit
@@ -24,12 +28,15 @@ _SHOWN = 50  # lines of a list without --limit
 
 @click.command(name="list")
 @filter_options
+@click.option("--search", metavar="TEXT", help="Only messages that this search chooses, instead of the options above.")
 @click.option("--parked", is_flag=True, help="Only messages that are parked behind a failed message of their key.")
 @click.option("--group", is_flag=True, help="Group dead letters by error: count, first, last, a sample.")
 @click.option("--payload", is_flag=True, help="Show payloads too: whole with --json, else their beginnings.")
 @json_option
 @pass_session
-def list_messages(session: Session, chosen: Filter, parked: bool, group: bool, payload: bool, as_json: bool) -> None:
+def list_messages(
+    session: Session, chosen: Filter, search: str | None, parked: bool, group: bool, payload: bool, as_json: bool
+) -> None:
     """List messages that wait, in order of due time.
 
     \b
@@ -40,9 +47,12 @@ def list_messages(session: Session, chosen: Filter, parked: bool, group: bool, p
       wheel-sched list --parked --key customer-7           what waits for its turn
       wheel-sched list --dead --error '*Timeout*' --since 2h --json
       wheel-sched list --dead --json --payload > dead.jsonl
+      wheel-sched list --search 'topic:orders attempt>3 due<1h refused'
 
     INSTANT is `2h` (ago), `+5m` (from now), `now` or RFC 3339. Without --limit 50 lines are shown.
     """
+    if search is not None:
+        chosen = _searched(search, chosen)
     if group:
         if chosen.states not in ((), ("dead",)):
             raise click.UsageError("--group lists dead letters only: remove --state.")
@@ -53,6 +63,8 @@ def list_messages(session: Session, chosen: Filter, parked: bool, group: bool, p
         if group or chosen.states not in ((), ("held",)):
             raise click.UsageError("--parked lists held messages only: remove --state, --dead and --group.")
         chosen = replace(chosen, states=("held",), parked=True)
+    if search is not None and not chosen.states:
+        chosen = replace(chosen, states=STATES)
     with opened_connection(settings_of(session)) as connection:
         now_ms = connection.store.windows(0, 0)[0].now_us // 1000
         if group:
@@ -63,6 +75,18 @@ def list_messages(session: Session, chosen: Filter, parked: bool, group: bool, p
             members = Members(connection.store).live()
             for line in untaken_lines(connection.broker, settings_of(session).retry_topic, members):
                 note(line)
+
+
+def _searched(text: str, chosen: Filter) -> Filter:
+    """The filter of a search.
+
+    Raises:
+        UsageError: the text is no search, or other options choose messages too.
+    """
+    if chosen.narrow:
+        raise click.UsageError("Give --search, or the other options that choose messages, not both.")
+    with as_usage():
+        return replace(parse_search(text).filter(present_ms()), limit=chosen.limit)
 
 
 def _entries(connection: Connection, chosen: Filter, now_ms: int, payload: bool, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from retry_topic.history import CANNOT_KNOW, LATEST, WhatIf, latest_attempts, what_if
@@ -31,7 +32,7 @@ from wheel_sched.store import DelayStore
 
 LONGEST_TOML = 4_096  # characters of a policy that is tried
 STEPS = 30
-_SAMPLES = 200
+_SAMPLES = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +119,12 @@ def pictures(policies: PolicySet, most: int) -> list[PolicyPicture]:
 
 
 def picture(topic: str | None, policy: RetryPolicy) -> PolicyPicture:
-    """The picture of a policy. It costs some thousand decisions, and is the same each time."""
+    """The picture of a policy. It costs some thousand decisions the first time, and is the same each time."""
     rules = [
         RuleInWords(number, rule.name, rule.errors, tuple(map(str, rule.statuses)), rule_in_words(rule))
         for number, rule in enumerate(policy.rules, 1)
     ]
-    steps = simulate(policy, STEPS, _SAMPLES, error_class="")
+    steps = outlook(policy, "", None)
     return PolicyPicture(topic, policy, described_policy(policy), delay_in_words(policy.delay), rules, steps)
 
 
@@ -133,6 +134,7 @@ def explained_decision(policy: RetryPolicy, failure: Failure, now_ms: int, rng: 
     return ExplainedDecision(decision, explain(decision), chosen_by(decision))
 
 
+@lru_cache(maxsize=256)  # policies do not change, and pages show them again and again
 def outlook(policy: RetryPolicy, error_class: str, status: int | None) -> Simulation:
     """What happens to messages that always fail with this error, for at most 30 failures."""
     return simulate(policy, STEPS, _SAMPLES, error_class=error_class, status=status)

@@ -38,6 +38,11 @@ class Troubles:
         """Expect troubles whose text contains this regular expression, before they happen."""
         self._allowed.append(re.compile(pattern))
 
+    def start(self) -> None:
+        """Forget what was found and allowed."""
+        self.found.clear()
+        self._allowed.clear()
+
     def _note(self, text: str, level: str = "error") -> None:
         if level in ("error", "warning") and not any(one.search(text) for one in self._allowed):
             self.found.append(text)

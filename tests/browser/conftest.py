@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def demo(real_server: TemporaryServer) -> Iterator[Demonstration]:
     """A dashboard that tests only read."""
-    with demonstration(real_server.url, f"demo{next(_numbers)}") as opened:
+    with demonstration(real_server.url, 1) as opened:
         yield opened
 
 
@@ -49,7 +50,7 @@ def own(real_server: TemporaryServer) -> Iterator[Callable[..., Demonstration]]:
     with contextlib.ExitStack() as stack:
 
         def make(**settings: Any) -> Demonstration:
-            made = demonstration(real_server.url, f"own{next(_numbers)}", **settings)
+            made = demonstration(real_server.url, 2 + next(_numbers) % 14, **settings)
             return stack.enter_context(made)
 
         yield make
@@ -59,6 +60,49 @@ def own(real_server: TemporaryServer) -> Iterator[Callable[..., Demonstration]]:
 def walked(demo: Demonstration) -> Walk:
     """The addresses of all pages of `demo`."""
     return walk(demo.url, demo.pages)
+
+
+@pytest.fixture(scope="session")
+def _tabs(chromium: Browser) -> Iterator[Callable[[bool], tuple[Page, Troubles]]]:
+    """Return a function that returns the page that tests share, with or without JavaScript."""
+    with contextlib.ExitStack() as stack:
+
+        @cache
+        def tab(scripts: bool) -> tuple[Page, Troubles]:
+            context = stack.enter_context(chromium.new_context(java_script_enabled=scripts))
+            return context.new_page(), Troubles(context)
+
+        yield tab
+
+
+@pytest.fixture
+def troubles(_tabs: Callable[[bool], tuple[Page, Troubles]]) -> Iterator[Troubles]:
+    """The troubles of `tab`. The test fails when there were any that it has not allowed."""
+    _, noted = _tabs(True)
+    noted.start()
+    yield noted
+    assert noted.found == []
+
+
+@pytest.fixture
+def tab(_tabs: Callable[[bool], tuple[Page, Troubles]], troubles: Troubles) -> Page:
+    """A page of a laptop that tests share, because a new one takes half a second."""
+    page, _ = _tabs(True)
+    page.set_viewport_size({"width": 1200, "height": 900})
+    return page
+
+
+@pytest.fixture
+def scriptless_tab(_tabs: Callable[[bool], tuple[Page, Troubles]]) -> Page:
+    """As `tab`, without JavaScript."""
+    return _tabs(False)[0]
+
+
+@pytest.fixture(scope="session")
+def unguarded_tab(chromium: Browser) -> Iterator[Page]:
+    """A page on which the dashboard's policy does not hold, for tools that add styles and scripts."""
+    with chromium.new_context(bypass_csp=True) as context:
+        yield context.new_page()
 
 
 Opened = tuple[BrowserContext, Troubles]

@@ -1,19 +1,24 @@
-"""A served dashboard over a seeded namespace of a running server."""
+"""A served dashboard over a seeded database of a running server."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import redis
+
 from retry_topic import Connection, connect
-from tests.browser.seeding import seed
+from tests.browser.seeding import POLICIES, seed
+from tests.browser.seeding_frameworks import celery_with_tasks, seed_jobs
 from tests.browser.serving import served
-from wheel_sched.config import load_settings
-from wheel_sched.dashboard import DashboardApp, DashboardConfig, DashboardPart, Page, everyone
+from wheel_sched.dashboard import DashboardApp, Page, dashboard, everyone
 from wheel_sched.dashboard.app import installed_parts
-from wheel_sched.extensions import installed
+
+PARTS = installed_parts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,36 +34,31 @@ class Demonstration:
         return [page for part in self.app.dashboard.parts for page in part.pages]
 
 
-def parts() -> Sequence[DashboardPart]:
-    """All parts: the core's, and those of the packages in this tree."""
-    return installed_parts()
-
-
 @contextlib.contextmanager
 def demonstration(
-    store: str, namespace: str, *, access: Any = None, port: int = 0, **config: Any
+    server: str, database: int, *, access: Any = None, port: int = 0, hostile: bool = True, **options: Any
 ) -> Iterator[Demonstration]:
-    """Seed a namespace and serve its dashboard, until the end of the block.
+    """Fill a database and serve its dashboard, until the end of the block.
 
     Args:
-        store: the address of the server.
-        namespace: a namespace that does not exist.
+        server: the address of the server, with a Unix socket.
+        database: the number of the database, which is first emptied.
         access: who may do what. Defaults to everybody everything.
         port: the port of the dashboard. Defaults to 0: a free one.
-        config: fields of `DashboardConfig`. Defaults to every right, payloads shown.
+        hostile: whether hostile texts are among the data. Defaults to True.
+        options: of `dashboard`. Defaults to every right, payloads shown.
     """
-    loaded = load_settings({"store": store, "namespace": namespace}, env={}, kinds=installed().settings)
-    with connect(store, namespace=namespace) as connection:
-        seed(connection)
-        app = DashboardApp(
-            connection.store,
-            loaded,
-            access or everyone("delete", "ada"),
-            config=DashboardConfig(**{"right": "delete", "show_payloads": True, "title": "shop", **config}),
-            parts=tuple(parts()),
-        )
-        try:
-            with served(app, port) as server:
-                yield Demonstration(server.url, app, connection)
-        finally:
-            app.dashboard.close()
+    store = server.replace("?db=0", f"?db={database}")
+    with contextlib.ExitStack() as stack:
+        with redis.Redis.from_url(store) as client:
+            client.flushdb()
+        connection = stack.enter_context(connect(store))
+        seed(connection, hostile=hostile)
+        seed_jobs(store, hostile=hostile)
+        celery = stack.enter_context(celery_with_tasks(store, hostile=hostile))
+        policies = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "policies.toml"
+        policies.write_text(POLICIES, "utf-8")
+        given = {"right": "delete", "show_payloads": True, "title": "shop", "settings": {"policies": str(policies)}}
+        app = dashboard(store, access=access or everyone("delete", "ada"), celery_app=celery, **{**given, **options})
+        stack.callback(app.close)
+        yield Demonstration(stack.enter_context(served(app, port)).url, app, connection)

@@ -112,6 +112,8 @@
     for (const one of all("a, button, summary, [role=button]"))
       if (!(one.textContent.trim() || labelOf(one))) found.push(`no name: ${nameOf(one)} ${one.outerHTML.slice(0, 80)}`);
     for (const one of all("a:not([href])")) found.push(`a link that leads nowhere: ${nameOf(one)}`);
+    for (const one of all("p, li, dt, h2 + ul:empty"))
+      if (!one.childNodes.length) found.push(`an empty ${nameOf(one)}: perhaps the browser has moved what was in it`);
     for (const one of all("img:not([alt])")) found.push(`no alt: ${nameOf(one)}`);
     for (const one of all("svg"))
       if (one.getAttribute("aria-hidden") !== "true" && !(one.getAttribute("role") === "img" && labelOf(one)))

@@ -17,11 +17,43 @@ from retry_topic.message.encoding import encode_body
 from retry_topic.message.fingerprint import fingerprint
 from retry_topic.message.headers import RetryState, write
 from retry_topic.message.headers.failed_attempts import FailedAttempt, with_failed_attempt
-from wheel_sched.store import History, Item, Member, Members
+from wheel_sched.store import DelayStore, History, Item, Member, Members
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
 HOSTILE = (MARKUP, "{{ 7*7 }}{% raw %}", "\x1b[31mred\x1b[0m", "abc\u202etxt.exe", "nul\x00byte", "'\"><b>bold</b>")
 LONG = "w" * 3_000
+
+POLICIES = """
+[default]
+version = 2
+max_attempts = 5
+delay = { kind = "exponential", base = "2s", factor = 2.0, cap = "10m", jitter = "equal" }
+
+[[default.rule]]
+name = "refused for good"
+error = ["shop.payment.CardRefused"]
+status = [402]
+dead = true
+
+[topic.orders]
+name = "orders"
+version = 2
+max_attempts = 8
+max_age = "1d"
+rate = "20/s"
+
+[[topic.orders.rule]]
+name = "timeouts"
+error = ["*Timeout*"]
+status = [504]
+delay = { kind = "exponential", base = "5s", factor = 3.0, cap = "1h", jitter = "full" }
+
+[topic.webhooks]
+name = "webhooks"
+max_attempts = "unlimited"
+max_age = "3d"
+delay = { kind = "list", delays = ["10s", "1m", "10m", "1h"] }
+"""
 
 _HOUR_MS = 3_600_000
 _TRACEBACK = """Traceback (most recent call last):
@@ -93,30 +125,21 @@ def failed(
     return Message("shop.redelivery", payload, f"c-{n % 17}".encode(), write((("trace", b"t-%d" % n),), state))
 
 
-def seed(connection: Connection) -> None:
-    """Fill the store of a connection. Takes about a tenth of a second."""
+def seed(connection: Connection, *, hostile: bool = True) -> None:
+    """Fill the store of a connection. Takes about a tenth of a second.
+
+    Args:
+        connection: the connection to an empty namespace.
+        hostile: whether texts of `HOSTILE` are among the data. Defaults to True.
+    """
     store = connection.store
     now_ms = store.now_ms()
     _seed_waiting(connection, now_ms)
     _seed_dead(connection, now_ms)
+    if hostile:
+        _seed_hostile(connection, now_ms)
     store.pause("invoices")
-    for position, (kind, name) in enumerate(
-        [("consumer", "shop"), ("consumer", MARKUP), ("retry-service", "shop"), ("scheduler", "night jobs")]
-    ):
-        member = Member(
-            kind,
-            name,
-            topics=("orders", "webhooks", HOSTILE[3]),
-            takes_in=("shop.retry",) if kind == "retry-service" else (),
-            retries_to="shop.retry" if kind == "consumer" else "",
-            releases=kind == "retry-service",
-            holds={"in_flight": position, MARKUP: 3},
-            host=f"web-{position}",
-            pid=4000 + position,
-            version="0.1.0",
-            id=f"member-{position}",
-        )
-        Members(store).announce(member, _HOUR_MS * 20)
+    _announce(store, hostile)
     rows = [
         Attempt(
             f"ord{n:05d}", "orders", 1 + n % 4, now_ms - n * 9_000, now_ms - n * 9_000 + n % 700,
@@ -127,6 +150,26 @@ def seed(connection: Connection) -> None:
     History(store).append([(row.id, row.encode()) for row in rows], keep=10_000)
 
 
+def _announce(store: DelayStore, hostile: bool) -> None:
+    names = [("consumer", "shop"), ("consumer", "shop"), ("retry-service", "shop"), ("scheduler", "night jobs")]
+    names += [("consumer", MARKUP)] if hostile else []
+    for position, (kind, name) in enumerate(names):
+        member = Member(
+            kind,
+            name,
+            topics=("orders", "webhooks", *(HOSTILE[3:4] if hostile else ())),
+            takes_in=("shop.retry",) if kind == "retry-service" else (),
+            retries_to="shop.retry" if kind == "consumer" else "",
+            releases=kind == "retry-service",
+            holds={"in_flight": position, **({MARKUP: 3} if hostile else {})},
+            host=f"web-{position}",
+            pid=4000 + position,
+            version="0.1.0",
+            id=f"member-{position}",
+        )
+        Members(store).announce(member, _HOUR_MS * 20)
+
+
 def _seed_waiting(connection: Connection, now_ms: int) -> None:
     items = []
     for number, kind in enumerate(FAILURES):
@@ -135,12 +178,6 @@ def _seed_waiting(connection: Connection, now_ms: int) -> None:
             attempt = 1 + n % 4
             body = encode_body(failed(kind, 500 * number + n, attempt, now_ms, due_ms=due_ms))
             items.append(Item(f"{kind.topic[:3]}{500 * number + n:05d}.{attempt}", due_ms, body, kind.topic))
-    bad = Failing(f"topic {HOSTILE[0]}", f"evil.{HOSTILE[1]}", " ".join(HOSTILE), 0)
-    for n, text in enumerate(HOSTILE):
-        due_ms = now_ms + 2 * _HOUR_MS + n
-        body = encode_body(failed(bad, 9000 + n, 2, now_ms, due_ms=due_ms, value=text.encode() * 20))
-        items.append(Item(f"id {text}", due_ms, body, bad.topic))
-    items.append(Item("no-message", now_ms + _HOUR_MS, b"\xff\xfe no message of ours", f"topic {HOSTILE[3]}"))
     items += [
         Item(f"held-{n}", None, encode_body(failed(FAILURES[1], 8000 + n, 2, now_ms, due_ms=None)), "orders")
         for n in range(5)
@@ -161,8 +198,20 @@ def _seed_dead(connection: Connection, now_ms: int) -> None:
                     f"max-attempts: {kind.error}",
                 )
             )
-    bad = Failing("orders", f"evil.{MARKUP}", f"{HOSTILE[2]} {HOSTILE[3]} {LONG}", 0)
+    connection.store.bury(letters)
+
+
+def _seed_hostile(connection: Connection, now_ms: int) -> None:
+    items, letters = [], []
+    bad = Failing(f"topic {HOSTILE[0]}", f"evil.{HOSTILE[1]}", " ".join(HOSTILE), 0)
+    for n, text in enumerate(HOSTILE):
+        due_ms = now_ms + 2 * _HOUR_MS + n
+        body = encode_body(failed(bad, 9000 + n, 2, now_ms, due_ms=due_ms, value=text.encode() * 20))
+        items.append(Item(f"id {text}", due_ms, body, bad.topic))
+    items.append(Item("no-message", now_ms + _HOUR_MS, b"\xff\xfe no message of ours", f"topic {HOSTILE[3]}"))
+    worse = Failing("orders", f"evil.{MARKUP}", f"{HOSTILE[2]} {HOSTILE[3]} {LONG}", 0)
     for n in range(2):
-        message = failed(bad, 9500 + n, 5, now_ms, due_ms=None, value=b"\x00\xff" + MARKUP.encode())
+        message = failed(worse, 9500 + n, 5, now_ms, due_ms=None, value=b"\x00\xff" + MARKUP.encode())
         letters.append((Item(f"bad{n}.5", now_ms - n, encode_body(message), "orders"), f"handler said {MARKUP}"))
+    connection.store.schedule(items)
     connection.store.bury(letters)

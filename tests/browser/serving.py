@@ -45,7 +45,7 @@ def served(app: ASGIApp, port: int = 0) -> Iterator[Served]:
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))
-    server = _Server(uvicorn.Config(app, log_config=None, access_log=False, server_header=False))
+    server = _Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, args=([listening],), name="served-dashboard")
     thread.start()
     try:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import Page, expect
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.browser.browsing import inspect
-from tests.browser.demonstration import Demonstration, parts
+from tests.browser.browsing import Troubles, inspect
+from tests.browser.demonstration import PARTS, Demonstration
 from tests.browser.walking import Walk
 
-PATHS = [page.path for part in parts() for page in part.pages]
-LISTED = [(page.label, page.path) for part in parts() for page in part.pages if page.label]
-NewPage = Callable[..., Page]
+PATHS = [page.path for part in PARTS for page in part.pages]
+LISTED = [(page.label, page.path) for part in PARTS for page in part.pages if page.label]
+Opened = tuple[BrowserContext, Troubles]
 
 each_page = pytest.mark.parametrize("path", PATHS)
 
@@ -25,58 +26,74 @@ def test_links_lead_to_every_page(walked: Walk) -> None:
 
 
 @each_page
-def test_it_renders(path: str, walked: Walk, new_page: NewPage) -> None:
+def test_it_renders(path: str, walked: Walk, tab: Page) -> None:
     """A page of each route loads without an error, a violated policy or a script of somebody else; its title is its
     heading, and the navigation marks the page."""
-    page = new_page()
     for address in walked.addresses[path]:
-        answer = page.goto(address)
+        answer = tab.goto(address)
         assert answer is not None
         assert answer.status == 200
-        assert page.title().startswith(page.locator("h1").inner_text())
+        assert tab.title().startswith(tab.locator("h1").inner_text())
         if path in dict(LISTED).values():
-            expect(page.locator("nav [aria-current=page]")).to_have_count(1)
+            expect(tab.locator("nav [aria-current=page]")).to_have_count(1)
 
 
 @each_page
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_its_texts_have_contrast(path: str, theme: str, walked: Walk, new_page: NewPage) -> None:
+def test_its_texts_have_contrast(path: str, walked: Walk, tab: Page) -> None:
     """Every visible text has the contrast of WCAG AA against what is behind it, whatever theme the system has."""
-    page = new_page(color_scheme=theme)
     for address in walked.addresses[path]:
-        page.goto(address)
-        assert inspect(page, contrast=True) == [], address
+        tab.goto(address)
+        for theme in ("dark", "light"):
+            tab.emulate_media(color_scheme=theme)
+            assert inspect(tab, contrast=True) == [], f"{theme}: {address}"
 
 
 @each_page
-def test_its_parts_have_names(path: str, walked: Walk, new_page: NewPage) -> None:
+def test_its_parts_have_names(path: str, walked: Walk, tab: Page) -> None:
     """Fields have labels, buttons names, tables headers, headings an order; there are no attributes that the page's
     policy forbids."""
-    page = new_page()
     for address in walked.addresses[path]:
-        page.goto(address)
-        assert inspect(page, structure=True) == [], address
+        tab.goto(address)
+        assert inspect(tab, structure=True) == [], address
 
 
 @each_page
-def test_it_fits_a_phone(path: str, walked: Walk, new_page: NewPage) -> None:
+def test_it_fits_a_phone(path: str, walked: Walk, tab: Page) -> None:
     """On a screen of 360 pixels the page is not wider, and what is to be pressed has 24 pixels."""
-    page = new_page(viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True)
+    tab.set_viewport_size({"width": 360, "height": 740})
     for address in walked.addresses[path]:
-        page.goto(address)
-        assert inspect(page, targets=True) == [], address
+        tab.goto(address)
+        assert inspect(tab, targets=True) == [], address
 
 
-@pytest.mark.parametrize(("label", "path"), LISTED)
-def test_it_can_be_read_without_javascript(
-    label: str, path: str, demo: Demonstration, walked: Walk, new_page: NewPage
-) -> None:
-    """Without JavaScript a page has the same headings, tables and rows as with it."""
+@each_page
+def test_axe_finds_nothing(path: str, walked: Walk, unguarded_tab: Page) -> None:
+    """axe-core, which other projects use too, finds nothing in a page of each route, on a phone."""
+    unguarded_tab.set_viewport_size({"width": 360, "height": 740})
+    unguarded_tab.goto(walked.addresses[path][0])
+    found = Axe().run(unguarded_tab).response["violations"]
+    assert [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in found] == []
+
+
+@pytest.mark.parametrize("path", [path for _, path in LISTED])
+def test_it_can_be_read_without_javascript(path: str, demo: Demonstration, tab: Page, scriptless_tab: Page) -> None:
+    """Without JavaScript a page has the same headings and rows as with it."""
     texts = []
-    for switched_on in (True, False):
-        page = new_page(java_script_enabled=switched_on)
-        page.goto(f"{demo.url}/")
-        page.get_by_role("navigation").get_by_role("link", name=label, exact=True).click()
-        page.wait_for_url(f"**{path}")
+    for page in (tab, scriptless_tab):
+        page.goto(demo.url + path)
         texts.append((page.locator("h1, h2, th").all_inner_texts(), page.locator("main tr").count()))
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize(("path", "status"), [("/no-such-page", 404), ("/audit?limit=x", 400)])
+def test_errors_have_a_page(path: str, status: int, demo: Demonstration, contexts: Callable[..., Opened]) -> None:
+    """A wrong address is answered by a page with the navigation and the reason, which can be read like the others."""
+    context, troubles = contexts(viewport={"width": 360, "height": 740})
+    troubles.allow(f"{status}")
+    page = context.new_page()
+    answer = page.goto(demo.url + path)
+    assert answer is not None
+    assert answer.status == status
+    expect(page.get_by_role("alert")).to_be_visible()
+    expect(page.get_by_role("navigation")).to_be_visible()
+    assert inspect(page, contrast=True, structure=True, targets=True) == []

@@ -23,10 +23,12 @@ OF_EACH = 6  # addresses of one route
 
 @dataclass(slots=True)
 class Form:
-    """A form that posts: the page on which it is, its target, and its fields that are not hidden."""
+    """A form that posts: the page on which it is, its target, its place among the page's forms with this target, and
+    its fields that are not hidden."""
 
     page: str
     target: str
+    number: int
     asks: list[str] = field(default_factory=list)
 
 
@@ -43,7 +45,8 @@ class _Reader(HTMLParser):
         if tag == "a" and "href" in given:
             self.links.append(urljoin(self.address, given["href"]))
         elif tag == "form" and given.get("method", "get").lower() == "post":
-            self._form = Form(self.address, urljoin(self.address, given.get("action", "")))
+            target = urljoin(self.address, given.get("action", ""))
+            self._form = Form(self.address, target, sum(one.target == target for one in self.forms))
             self.forms.append(self._form)
         elif tag in ("input", "select", "textarea") and self._form is not None and given.get("type") != "hidden":
             self._form.asks.append(given.get("name", ""))
@@ -91,8 +94,7 @@ def walk(url: str, pages: Sequence[Page]) -> Walk:
         for form in reader.forms:
             if name := re.fullmatch(rf"{re.escape(url)}/actions/([\w-]+)", form.target):
                 found.forms[name[1]].append(form)
-        for link in reader.links:
-            link = link.partition("#")[0]
+        for link in (one.partition("#")[0] for one in reader.links):
             if link in seen or not link.startswith(f"{url}/"):
                 continue
             seen.add(link)

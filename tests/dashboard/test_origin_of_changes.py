@@ -11,7 +11,7 @@ import pytest
 
 from tests.dashboard.trying import PASSWORDS, Site, password_file, sign_in, site
 from wheel_sched.dashboard import PasswordFile, Visitor
-from wheel_sched.dashboard.context import CSRF_SECONDS
+from wheel_sched.dashboard.context import CSRF_SECONDS, CSRF_STEP_S
 from wheel_sched.dashboard.signing import Signer
 
 BODY = {"name": ["ball"], "colour": "green"}
@@ -53,7 +53,7 @@ def test_a_token_ends(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     monkeypatch.setattr("wheel_sched.dashboard.signing.time.time", lambda: now + CSRF_SECONDS - 5)
     assert here.post("paint/preview", BODY, csrf=token).status_code == 200
-    monkeypatch.setattr("wheel_sched.dashboard.signing.time.time", lambda: now + CSRF_SECONDS + 5)
+    monkeypatch.setattr("wheel_sched.dashboard.signing.time.time", lambda: now + CSRF_SECONDS + CSRF_STEP_S + 5)
     assert here.post("paint/preview", BODY, csrf=token).status_code == 403
 
 

@@ -6,12 +6,23 @@ Nothing here reads the Host header: links are paths.
 
 from __future__ import annotations
 
+import re
+from typing import Any
 from urllib.parse import quote, unquote
 
 from starlette.requests import HTTPConnection
+from starlette.routing import Route
 from starlette.types import Scope
 
 _SAFE = "/-._~!$&'()*+,;=:@"  # what a path may hold without escapes, RFC 3986
+
+
+class AnyPath(Route):
+    """A route whose `{id:path}` also matches an id with line breaks."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.path_regex = re.compile(self.path_regex.pattern, re.DOTALL)
 
 
 def base_of(request: HTTPConnection) -> str:

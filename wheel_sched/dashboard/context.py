@@ -30,7 +30,7 @@ T = TypeVar("T")
 TEMPLATES = Path(__file__).parent / "templates"
 CSRF_SECONDS = 86_400
 START_AGAIN_S = 5.0
-_CSRF_STEP_S = 600  # a live page with a form must not differ each second
+CSRF_STEP_S = 600  # a live page with a form must not differ each second
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +158,10 @@ class Dashboard:
         return HTMLResponse(text.encode("utf-8", "backslashreplace"), 200 if live else status)
 
     def csrf_token(self, visitor: Visitor) -> str:
-        return self.signer.sign("csrf", visitor.name, step_s=_CSRF_STEP_S)
+        return self.signer.sign("csrf", visitor.name, step_s=CSRF_STEP_S)
 
     def is_csrf_token(self, visitor: Visitor, token: str) -> bool:
-        return bool(self.signer.read("csrf", token, CSRF_SECONDS) == visitor.name)
+        return bool(self.signer.read("csrf", token, CSRF_SECONDS + CSRF_STEP_S) == visitor.name)
 
     def _shared(self, request: Request) -> dict[str, Any]:
         """The values that every template has.

@@ -7,10 +7,9 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from wheel_sched.dashboard.actions import ChangedMeanwhile, NotAllowed, checked, execute, preview
-from wheel_sched.dashboard.addresses import base_of, path_of
+from wheel_sched.dashboard.addresses import AnyPath, base_of, path_of
 from wheel_sched.dashboard.context import Dashboard
 from wheel_sched.dashboard.openapi import document
 from wheel_sched.dashboard.parts import Action, ApiCall, NotFound, Preview
@@ -50,15 +49,15 @@ class ApiEndpoints:
         self._dashboard = dashboard
         self._access = access
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[AnyPath]:
         calls = [call for part in self._dashboard.parts for call in part.calls]
         return [
-            Route(f"{PREFIX}/openapi.json", self._guarded(self._openapi)),
-            Route(f"{PREFIX}/session", self._guarded(self._session)),
-            *(Route(PREFIX + call.path, self._guarded(self._call(call))) for call in calls),
-            Route(f"{PREFIX}/actions/{{name}}/preview", self._guarded(self._preview), methods=["POST"]),
-            Route(f"{PREFIX}/actions/{{name}}", self._guarded(self._execute), methods=["POST"]),
-            Route(f"{PREFIX}/{{rest:path}}", self._guarded(self._nothing), methods=_ALL),
+            AnyPath(f"{PREFIX}/openapi.json", self._guarded(self._openapi)),
+            AnyPath(f"{PREFIX}/session", self._guarded(self._session)),
+            *(AnyPath(PREFIX + call.path, self._guarded(self._call(call))) for call in calls),
+            AnyPath(f"{PREFIX}/actions/{{name}}/preview", self._guarded(self._preview), methods=["POST"]),
+            AnyPath(f"{PREFIX}/actions/{{name}}", self._guarded(self._execute), methods=["POST"]),
+            AnyPath(f"{PREFIX}/{{rest:path}}", self._guarded(self._nothing), methods=_ALL),
         ]
 
     def _guarded(self, endpoint: Endpoint) -> Endpoint:

@@ -11,10 +11,9 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from wheel_sched.dashboard.actions import ChangedMeanwhile, NotAllowed, allow, checked, execute, preview
-from wheel_sched.dashboard.addresses import base_of, here, is_local, path_of
+from wheel_sched.dashboard.addresses import AnyPath, base_of, here, is_local, path_of
 from wheel_sched.dashboard.context import Dashboard
 from wheel_sched.dashboard.live import LiveFragments
 from wheel_sched.dashboard.parts import Action, Arguments, NotFound, Page
@@ -57,21 +56,21 @@ class HtmlEndpoints:
         self._live_updates = live
         self._fragments = LiveFragments(LIVE_SECONDS * 0.9)
 
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[AnyPath]:
         pages = [page for part in self._dashboard.parts for page in part.pages]
         live = [
-            Route(f"/live{page.path.rstrip('/')}", self._live(page))
+            AnyPath(f"/live{page.path.rstrip('/')}", self._live(page))
             for page in pages
             if page.live and self._live_updates
         ]
-        routes = [Route(page.path, self._guarded(self._page(page))) for page in pages]
-        routes.append(Route("/actions/{name}", self._guarded(self._act), methods=["POST"]))
+        routes = [AnyPath(page.path, self._guarded(self._page(page))) for page in pages]
+        routes.append(AnyPath("/actions/{name}", self._guarded(self._act), methods=["POST"]))
         if isinstance(self._access, PasswordSessions):
             sign_in = partial(self._sign_in, self._access)
             sign_out = self._guarded(partial(self._sign_out, self._access))
-            routes.append(Route("/sign-in", sign_in, methods=["GET", "POST"]))
-            routes.append(Route("/sign-out", sign_out, methods=["POST"]))
-        return [*live, *routes, Route("/{rest:path}", self._guarded(self._nothing))]
+            routes.append(AnyPath("/sign-in", sign_in, methods=["GET", "POST"]))
+            routes.append(AnyPath("/sign-out", sign_out, methods=["POST"]))
+        return [*live, *routes, AnyPath("/{rest:path}", self._guarded(self._nothing))]
 
     def _guarded(self, endpoint: Endpoint) -> Endpoint:
         """An endpoint that first finds the visitor, and shows errors as pages."""

@@ -54,7 +54,7 @@ def ailments_of(dashboard: Dashboard, sample: Sample) -> list[Ailment]:
             found.append(Ailment(f"{late.words}: {why}", fix, "problem"))
     found += [
         Ailment(
-            f"topic {topic or '(none)'} is paused since {span(max(0, now_ms - since_ms))}",
+            f"topic {topic or '(none)'} has been paused for {span(max(0, now_ms - since_ms))}",
             "resume it when it may go on",
         )
         for topic, since_ms in sorted(counts.paused.items())

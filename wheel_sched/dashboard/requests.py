@@ -139,8 +139,9 @@ async def json_of(request: Request) -> dict[str, Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # a form of another site can send only other types
         raise Rejected(f"expected content-type application/json, got: {kind[:60] or 'none'}; nothing was changed")
+    body = await body_of(request)
     try:
-        found = json.loads(await body_of(request))
+        found = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise Rejected("expected a JSON object: nothing was changed") from error
     if not isinstance(found, dict):

@@ -1,4 +1,4 @@
-"""What the Celery integration adds to the command line `wheel-sched`; its commands are those of `celery wheel`."""
+"""What the Celery integration adds to `wheel-sched` and to the dashboard; its commands are those of `celery wheel`."""
 
 from __future__ import annotations
 
@@ -7,5 +7,6 @@ from wheel_sched.extensions import Extension
 EXTENSION = Extension(
     title="Celery",
     dispatchers=("a Celery worker",),
+    dashboard="wheel_sched_celery.dashboard.part:PART",
     packages={"celery": "celery", "kombu": "celery"},
 )

@@ -56,6 +56,10 @@ def test_list_shows_what_waits_in_order_of_due(cli: Any, three: int) -> None:
         (["--since", "+90m", "--until", "+150m"], ["b"]),
         (["--key", "k2"], ["b"]),
         (["--limit", "2"], ["a", "b"]),
+        (["--search", "topic:orders due<90m"], ["a"]),
+        (["--search", "refused"], ["c"]),
+        (["--search", "attempt>1", "--limit", "2"], ["a", "b"]),
+        (["--search", ""], ["a", "b", "c"]),
         (["--topic", "orders", "--error", "smtp.*"], []),
         (["--state", "held"], []),
     ],
@@ -63,6 +67,18 @@ def test_list_shows_what_waits_in_order_of_due(cli: Any, three: int) -> None:
 def test_filters_combine(cli: Any, three: int, args: list[str], expected: list[str]) -> None:
     """A message is listed if all conditions hold. With --json each line is one object."""
     assert ids(cli.objects("list", *args)) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--search", "topik:orders"], "did you mean topic:orders?"),
+        (["--search", "topic:orders", "--key", "k"], "not both"),
+    ],
+)
+def test_a_wrong_search_is_wrong_usage(cli: Any, three: int, args: list[str], words: str) -> None:
+    """A search that cannot be read, or that stands beside other conditions, is refused with advice."""
+    assert words in cli("list", *args, code=2).stderr
 
 
 def test_the_json_of_a_waiting_message_has_its_times_and_error(cli: Any, three: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -34,6 +35,7 @@ class Seen:
         right: what the visitor may do. Defaults to "delete".
         show_payloads: whether the dashboard shows payloads. Defaults to False.
         env: the environment of the settings. Defaults to none.
+        given: whether the dashboard is given the broker; else it opens its own. Defaults to True.
     """
 
     def __init__(
@@ -43,10 +45,13 @@ class Seen:
         *,
         show_payloads: bool = False,
         env: dict[str, str] | None = None,
+        given: bool = True,
     ) -> None:
         self.connection = connection
         self.store = connection.store
-        config = DashboardConfig(right=right, show_payloads=show_payloads, extras={"broker": connection.broker})
+        config = DashboardConfig(
+            right=right, show_payloads=show_payloads, extras={"broker": connection.broker} if given else {}
+        )
         loaded = load_settings({}, env=env or {}, kinds=(Settings, RetrySettings))
         self.app = DashboardApp(self.store, loaded, everyone(right), config=config, parts=(CORE, PART))
         self.client = TestClient(self.app, base_url="http://localhost", raise_server_exceptions=True)
@@ -130,15 +135,19 @@ class Seen:
     def _csrf(self) -> dict[str, str]:
         return {"X-CSRF-Token": self.client.get("/api/v1/session").json()["csrf_token"]}
 
+    def _post(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
+        """Send JSON in ASCII: only so can an id come over that is not UTF-8."""
+        headers = {**self._csrf(), "Content-Type": "application/json", **headers}
+        return self.client.post(f"/api/v1/actions/{path}", content=json.dumps(body), headers=headers)
+
     def preview(self, action: str, status: int = 200, **arguments: Any) -> Any:
-        answer = self.client.post(f"/api/v1/actions/{action}/preview", json=arguments, headers=self._csrf())
+        answer = self._post(f"{action}/preview", arguments, {})
         assert answer.status_code == status, answer.text[:2000]
         return answer.json()
 
     def execute(self, action: str, token: str, status: int = 200, **arguments: Any) -> Any:
         self._keys += 1
-        headers = {**self._csrf(), "Idempotency-Key": f"test-key-{self._keys}"}
-        answer = self.client.post(f"/api/v1/actions/{action}", json={**arguments, "token": token}, headers=headers)
+        answer = self._post(action, {**arguments, "token": token}, {"Idempotency-Key": f"test-key-{self._keys}"})
         assert answer.status_code == status, answer.text[:2000]
         return answer.json()
 

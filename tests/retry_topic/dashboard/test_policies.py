@@ -17,6 +17,7 @@ from retry_topic.history import Attempt
 from retry_topic.management.settings import RetrySettings
 from retry_topic.policy.load_simulation import Traffic, simulate_load
 from retry_topic.policy.model import RetryPolicy
+from tests.servers.valkey import TemporaryServer
 from wheel_sched.config import Settings, load_settings
 from wheel_sched.dashboard import DashboardApp, DashboardConfig, everyone
 from wheel_sched.dashboard.core_part import CORE
@@ -102,7 +103,7 @@ def test_the_call_lists_the_policies(client: TestClient) -> None:
     default, orders = found["policies"]
     assert (default["topic"], orders["topic"], found["more"]) == (None, "orders", 0)
     assert [rule["does"] for rule in orders["rules"]] == ["dead at once", "at most 2 deliveries"]
-    assert orders["steps"][-1]["died"] == {"max-attempts": 200}
+    assert orders["steps"][-1]["died"] == {"max-attempts": 100}
 
 
 def test_many_policies_are_listed_by_name(store: DelayStore, tmp_path: Path) -> None:
@@ -111,9 +112,9 @@ def test_many_policies_are_listed_by_name(store: DelayStore, tmp_path: Path) -> 
     file.write_text("".join(f"[topic.t{number:03}]\nmax_attempts = 2\n" for number in range(50)))
     client = client_of(store, policies=str(file))
     page = client.get("/policies").text
-    assert page.count("<h2") == 21
+    assert page.count("<h2") == 11
     assert 'href="/policies/t049"' in page
-    assert data(client, "/policies", "/policies")["more"] == 31
+    assert data(client, "/policies", "/policies")["more"] == 41
 
 
 def test_a_file_with_mistakes_is_an_error_of_the_server(store: DelayStore, tmp_path: Path) -> None:
@@ -239,6 +240,16 @@ def test_the_page_compares_and_says_what_it_cannot_know(client: TestClient, stor
     assert "messages given up" in page.text
     assert "max_attempts = 20" in page.text
     assert "later" in page.text
+
+
+@pytest.mark.real
+def test_the_history_of_a_server_is_compared(real_server: TemporaryServer) -> None:
+    """The same comparison over a store on a real server with several shards."""
+    with open_store(real_server.url, namespace="what-if", shards=4) as store:
+        record(store)
+        found = data(client_of(store), "/policies/what-if", "/policies/what-if", policy="[default]\nmax_attempts = 2")
+    assert found["attempts"] == 6
+    assert found["topics"]["orders"]["edited"]["lost"] == 1
 
 
 def test_without_a_history_the_page_says_how_to_get_one(client: TestClient) -> None:

@@ -1,4 +1,4 @@
-// Theme, keys, and nothing else: the pages are complete without it. Live updates come from htmx and its extension.
+// Theme, keys, and what makes live updates bearable: the pages are complete without it. htmx swaps the updates in.
 (() => {
   const root = document.documentElement;
   const kept = localStorage.getItem("theme");
@@ -16,6 +16,104 @@
         localStorage.setItem("theme", root.dataset.theme);
       });
     }
+  });
+
+  // The stream of a page is open only while somebody sees the page: a browser keeps at most six connections to a server.
+  // A stream that breaks is opened again.
+  class SeenStream extends EventTarget {
+    readyState = EventSource.OPEN; // for htmx; it is always being kept open
+    #url;
+    #inner = null;
+    #ended = false;
+
+    constructor(url) {
+      super();
+      this.#url = url;
+      document.addEventListener("visibilitychange", () => this.#follow());
+      this.#follow();
+    }
+
+    close() {
+      this.#ended = true;
+      this.#follow();
+    }
+
+    again() {
+      this.#drop();
+      this.#follow();
+    }
+
+    #drop() {
+      this.#inner?.close();
+      this.#inner = null;
+    }
+
+    #follow() {
+      if (this.#ended || document.visibilityState === "hidden") return this.#drop();
+      if (this.#inner) return;
+      const inner = (this.#inner = new EventSource(this.#url));
+      inner.onmessage = ({ data }) => this.dispatchEvent(new MessageEvent("message", { data }));
+      inner.onerror = () => {
+        if (inner.readyState === EventSource.CLOSED) setTimeout(() => this.#inner === inner && this.again(), 2000);
+      };
+    }
+  }
+
+  // A table that is wider than the screen can be scrolled with the arrow keys, in every browser.
+  const markScrolling = () => {
+    [...document.querySelectorAll(".scroll")].forEach((one, number) => {
+      const heading = one.closest("section")?.querySelector("h2") ?? document.querySelector("h1");
+      const given = { tabindex: "0", role: "region", "aria-label": `${heading?.textContent}, table ${number + 1}` };
+      const scrolls = one.scrollWidth > one.clientWidth;
+      for (const [name, value] of Object.entries(given)) scrolls ? one.setAttribute(name, value) : one.removeAttribute(name);
+    });
+  };
+  addEventListener("resize", markScrolling);
+  document.addEventListener("DOMContentLoaded", markScrolling);
+
+  // An update leaves the focus, what is scrolled and what is unfolded as they are. It waits while text is selected.
+  let stream = null;
+  let missed = false;
+  let place = null;
+  const live = () => document.getElementById("live");
+  const nameOf = (one) => one.tagName + (one.id || one.getAttribute("href") || one.textContent.trim());
+  const alike = (name) => [...live().querySelectorAll("a, button, summary, input, [tabindex]")].filter((one) => nameOf(one) === name);
+  const selecting = () => {
+    const chosen = getSelection();
+    return !chosen.isCollapsed && live()?.contains(chosen.anchorNode);
+  };
+  const placeNow = () => {
+    const active = document.activeElement;
+    const name = live().contains(active) ? nameOf(active) : "";
+    return {
+      name,
+      at: name ? alike(name).indexOf(active) : 0,
+      scrolled: [...live().querySelectorAll(".scroll")].map((one) => one.scrollLeft),
+      unfolded: [...live().querySelectorAll("details")].map((one) => one.open),
+    };
+  };
+  const restore = ({ name, at, scrolled, unfolded }) => {
+    [...live().querySelectorAll("details")].forEach((one, number) => (one.open = unfolded[number] ?? one.open));
+    [...live().querySelectorAll(".scroll")].forEach((one, number) => (one.scrollLeft = scrolled[number] ?? 0));
+    if (name) alike(name)[at]?.focus({ preventScroll: true });
+  };
+  document.addEventListener("htmx:sseBeforeMessage", (event) => {
+    missed = selecting();
+    if (missed) event.preventDefault();
+    else place = placeNow();
+  });
+  document.addEventListener("htmx:sseMessage", () => {
+    if (place) restore(place);
+    markScrolling();
+  });
+  document.addEventListener("selectionchange", () => {
+    if (missed && !selecting()) {
+      missed = false;
+      stream.again();
+    }
+  });
+  document.addEventListener("DOMContentLoaded", () => {
+    if (window.htmx) htmx.createEventSource = (url) => (stream = new SeenStream(url));
   });
 
   // "g" and then the first letter of a page's name opens it; "/" goes to the search; "?" lists the keys.
@@ -51,6 +149,7 @@
   let waiting = false;
   document.addEventListener("keydown", (event) => {
     const typing = event.target.closest("input, textarea, select, dialog");
+    if (event.key === "Escape" && event.target.matches("input[type=search]")) event.target.blur();
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
     if (waiting) {
       waiting = false;

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.requests import Request
 
 from wheel_sched.dashboard import ApiCall, Dashboard, Parameter
+from wheel_sched.dashboard.json_values import json_value
 from wheel_sched.dashboard.queries import cursor_of, limit_of
 from wheel_sched_apscheduler.dashboard import answers
 from wheel_sched_apscheduler.dashboard.opening import opened_of
@@ -18,27 +19,28 @@ from wheel_sched_apscheduler.management.searching import search_jobs
 def _jobs(dashboard: Dashboard, request: Request) -> Any:
     opened = opened_of(dashboard)
     page = search_jobs(opened.store, search_of(request), cursor_of(request), limit_of(request))
-    return {
+    fields = {
         "jobs": [answers.job_as_dict(job) for job in page.jobs],
         "cursor": page.cursor,
         "counts": answers.counts_as_dict(opened.counts()),
     }
+    return json_value(fields)
 
 
 def _in_flight(dashboard: Dashboard, request: Request) -> Any:
     page = running_page(opened_of(dashboard).store, cursor_of(request), limit_of(request))
-    return {"runs": [answers.running_as_dict(run) for run in page.runs], "cursor": page.cursor}
+    return json_value({"runs": [answers.running_as_dict(run) for run in page.runs], "cursor": page.cursor})
 
 
 def _history(dashboard: Dashboard, request: Request) -> Any:
     job_id = request.query_params.get("job") or None
     found = last_runs(opened_of(dashboard).store, limit_of(request), job_id)
-    return {"runs": [answers.run_as_dict(run) for run in found.records], "complete": found.complete}
+    return json_value({"runs": [answers.run_as_dict(run) for run in found.records], "complete": found.complete})
 
 
 def _job(dashboard: Dashboard, request: Request) -> Any:
     found = one_job(opened_of(dashboard), request.path_params["id"])
-    return answers.detailed_as_dict(found, dashboard.config.show_payloads)
+    return json_value(answers.detailed_as_dict(found, dashboard.config.show_payloads))
 
 
 _LIMIT = Parameter("limit", "at most this many, up to 200", "integer")

@@ -68,24 +68,26 @@ class HeldTasks:
 
     Args:
         app: a Celery app with the integration installed, or its `Wheel`.
+        store: an open store to use instead of the app's own. Defaults to None.
 
     Raises:
         ConfigError: the integration is not installed, or the app has no store.
     """
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, store: DelayStore | None = None) -> None:
         wheel = app if isinstance(app, Wheel) else wheel_of(app)
         if wheel is None:
             raise ConfigError(
                 "this app holds no tasks: call wheel_sched_celery.install(app) where it is made; nothing was changed"
             )
-        if wheel.settings.url is None:
+        if store is None and wheel.settings.url is None:
             raise ConfigError("this app was installed with url=None, so it has no store")
         self.wheel = wheel
+        self._store = store
 
     @property
     def store(self) -> DelayStore:
-        return self.wheel.store
+        return self.wheel.store if self._store is None else self._store
 
     def now_ms(self) -> int:
         """The store's time, in ms since 1970."""
@@ -210,7 +212,10 @@ class HeldTasks:
         return self._remove(tasks)
 
     def _remove(self, tasks: Iterable[WaitingTask]) -> Changed:
-        return self._change(tasks, lambda each: Alteration(each.found.id, "x" if each.found.state == "dead" else "c"))
+        def removal(each: WaitingTask) -> Alteration:
+            return Alteration(each.found.id, "x" if each.found.state == "dead" else "c", "", each.found.version)
+
+        return self._change(tasks, removal)
 
     def reschedule(self, tasks: Iterable[WaitingTask], eta_ms: int) -> Changed:
         """Give tasks another ETA. This also changes the message, so that a task reads the new ETA as `request.eta`.
@@ -226,6 +231,18 @@ class HeldTasks:
         """Make tasks due now; their ETA becomes the present time."""
         return self.reschedule(tasks, self.now_ms())
 
+    def why_not_moved(self, waiting: WaitingTask) -> str:
+        """Why a task cannot be given another ETA, in words; "" when it can."""
+        if waiting.found.state == "leased":
+            return _WHY[Outcome.IN_FLIGHT]
+        if waiting.revoked:
+            return "is revoked"
+        try:
+            self._moved(waiting, self.now_ms())
+        except Rejected as error:
+            return str(error)
+        return ""
+
     def _moved(self, waiting: WaitingTask, eta_ms: int) -> Alteration:
         if waiting.task is None:
             raise Rejected("cannot be read")
@@ -235,7 +252,7 @@ class HeldTasks:
             raise Rejected("is too large for the store with its new ETA")
         same = Item(found.id, item.due_ms, item.body, found.topic, found.refs, found.route)
         if found.state == "dead":
-            return Alteration(found.id, "q", item.due_ms or 0, None, same)
+            return Alteration(found.id, "q", item.due_ms or 0, found.version, same)
         return Alteration(found.id, "p", item.due_ms or 0, found.version, same)
 
     def _change(self, tasks: Iterable[WaitingTask], alteration: Callable[[WaitingTask], Alteration]) -> Changed:

@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Any
 
-from wheel_sched.errors import Rejected
-from wheel_sched.store.core.items import Found, State
+from wheel_sched.store.core.items import MAX_DUE_MS, Found, State
 from wheel_sched_celery.message.held_task import REVOKED, TAKEN_OVER, HeldTask
 from wheel_sched_celery.message.stored_forms import decode
 
@@ -135,9 +134,24 @@ class TaskFilter:
 def read(found: Found) -> WaitingTask:
     """Read the task of an item. If the item cannot be read, `task` of the result is None."""
     try:
-        return WaitingTask(found, decode(found.body))
-    except Rejected:
+        task = decode(found.body)
+    except Exception:  # hostile data may be of any shape
         return WaitingTask(found, None)
+    return WaitingTask(found, task if _is_sound(task) else None)
+
+
+def _is_sound(task: HeldTask) -> bool:
+    """Whether the fields have the types that `HeldTask` says. Another program may have stored anything."""
+    texts: tuple[object, ...] = (task.task_id, task.name, task.exchange, task.routing_key, task.queue)
+    parts: tuple[object, ...] = (task.headers, task.properties, *task.declare)
+    body: object = task.body
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(isinstance(part, Mapping) for part in parts)
+        and isinstance(body, bytes | str)
+        and type(task.eta_ms) is int
+        and 0 <= task.eta_ms <= MAX_DUE_MS
+    )
 
 
 def _iso(at_ms: int) -> str:

@@ -8,12 +8,11 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
-import jsonschema
 import pytest
-from starlette.testclient import TestClient
 from wheel_sched_apscheduler import Producer, RedisWheelJobStore
 from wheel_sched_apscheduler.dashboard.part import PART
 
+from tests.integrations.dashboard_visitor import Visiting
 from wheel_sched.config import load_settings
 from wheel_sched.dashboard import DashboardApp, DashboardConfig, everyone
 from wheel_sched.dashboard.core_part import CORE
@@ -55,62 +54,7 @@ def producer(jobstore: RedisWheelJobStore) -> Producer:
     return Producer(jobstore, timezone="UTC")
 
 
-class Browser:
-    """A visitor of a dashboard: pages, calls of the API, and actions.
-
-    Args:
-        app: the dashboard.
-        base: where it is mounted. Defaults to "".
-    """
-
-    def __init__(self, app: Any, base: str = "") -> None:
-        self.app = app
-        self._base = base
-        self._client = TestClient(app, base_url="http://localhost", raise_server_exceptions=True)
-        self._keys = 0
-
-    def page(self, path: str, status: int = 200, **query: Any) -> str:
-        """The HTML of a page."""
-        answer = self._client.get(self._base + path, params=query)
-        assert answer.status_code == status, answer.text
-        return answer.text
-
-    def call(self, path: str, status: int = 200, **query: Any) -> Any:
-        """The answer of an API call. A good answer is held against its schema."""
-        answer = self._client.get(f"{self._base}/api/v1{path}", params=query)
-        assert answer.status_code == status, answer.text
-        found = answer.json()
-        if status == 200:
-            calls = {call.path: call for call in PART.calls}
-            known = calls.get(path) or calls["/jobs/{id:path}"]
-            jsonschema.validate(found, known.schema)
-        return found
-
-    def preview(self, action: str, status: int = 200, **arguments: Any) -> Any:
-        """What an action would do."""
-        return self._post(f"/actions/{action}/preview", status, arguments)
-
-    def execute(self, action: str, token: str, status: int = 200, **arguments: Any) -> Any:
-        """Execute what was previewed."""
-        return self._post(f"/actions/{action}", status, {**arguments, "token": token})
-
-    def act(self, action: str, **arguments: Any) -> Any:
-        """Preview an action and execute it. As much is done as the preview said."""
-        found = self.preview(action, **arguments)
-        done = self.execute(action, found["token"], **arguments)
-        assert done["done"] == found["count"]
-        return done
-
-    def _post(self, path: str, status: int, body: Any) -> Any:
-        self._keys += 1
-        token = self._client.get(f"{self._base}/api/v1/session").json()["csrf_token"]
-        headers = {"x-csrf-token": token, "idempotency-key": f"key-number-{self._keys}"}
-        answer = self._client.post(f"{self._base}/api/v1{path}", json=body, headers=headers)
-        assert answer.status_code == status, answer.text
-        return answer.json()
-
-
-Opener = Callable[..., Browser]
+Opener = Callable[..., Visiting]
 
 
 @pytest.fixture
@@ -118,18 +62,18 @@ def open_browser() -> Iterator[Opener]:
     """Opens dashboards: `open_browser(store, settings, right=..., show_payloads=...)`."""
     with ExitStack() as stack:
 
-        def opened(store: DelayStore, settings: dict[str, Any], **config: Any) -> Browser:
+        def opened(store: DelayStore, settings: dict[str, Any], **config: Any) -> Visiting:
             given = DashboardConfig(**{"right": "delete", **config})
             loaded = load_settings(settings, env={})
             app = DashboardApp(store, loaded, everyone(given.right), config=given, parts=(CORE, PART))
             stack.callback(app.dashboard.close)
-            return Browser(app)
+            return Visiting(app, PART)
 
         yield opened
 
 
 @pytest.fixture
-def browser(open_browser: Opener, memory: DelayStore) -> Browser:
+def browser(open_browser: Opener, memory: DelayStore) -> Visiting:
     """A visitor who may do everything, and sees no payloads."""
     return open_browser(memory, {"store": "memory:"})
 

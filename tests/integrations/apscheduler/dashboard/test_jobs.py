@@ -170,6 +170,7 @@ def test_texts_of_jobs_cannot_forge_the_page(
     job_id = f"../{EVIL}\n?#/\x1b[31m"
     for each in (job_id, job_id.replace("\n", "")):
         stored(memory, each, f=f"app:{EVIL}", n=EVIL, e=EVIL, a=[EVIL], k={EVIL: EVIL}, x={EVIL: 1})
+    stored(memory, "unspeakable", f="app:\ud800", n="\udfff", a=["\ud800", float("nan"), 10**400], x={"\ud800": 1})
     stored(memory, "wrong", t=EVIL, n=3, e=None, f=[EVIL])
     memory.schedule([Item(f"torn{EVIL}", 2_208_988_800_000, EVIL.encode(), "job", (f"tag:{EVIL}",))])
     quarantine(jobstore, f"torn{EVIL}", EVIL)
@@ -182,7 +183,7 @@ def test_texts_of_jobs_cannot_forge_the_page(
             assert "\u202e" not in page
             assert "\x1b" not in page
             visitor.call("/jobs", state=state)
-        for one in (job_id.replace("\n", ""), "wrong", f"torn{EVIL}"):
+        for one in (job_id.replace("\n", ""), "unspeakable", "wrong", f"torn{EVIL}"):
             page = visitor.page(f"/jobs/{quote(one, safe='')}")
             assert "<script>alert" not in page
             assert "\u202e" not in page

@@ -1,0 +1,227 @@
+"""The changes of tasks that a visitor can ask for. Each is previewed; a task that has changed since is left alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from wheel_sched.dashboard import Action, ActionResult, Dashboard, Field, Preview
+from wheel_sched.dashboard.actions import digest_of
+from wheel_sched.dashboard.parts import Arguments
+from wheel_sched.dashboard.rights import Right
+from wheel_sched.duration import parse_duration
+from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.management.wording import amount, instant, relative
+from wheel_sched.store.core.items import MAX_DUE_MS
+from wheel_sched_celery.dashboard.opening import OpenedTasks, opened_of
+from wheel_sched_celery.management import Changed, HeldTasks, WaitingTask
+from wheel_sched_celery.management.message_contents import may_execute
+
+MOST = 500  # tasks of one request
+_SAMPLES = 5
+
+IDS = (
+    Field("task", "the id of a task, or of one item; may be repeated", many=True),
+    Field("tasks", "ids of tasks, one in a line"),
+)
+MOMENT = (
+    Field("in", "the new ETA, counted from now, such as 2h"),
+    Field("at", "the new ETA, such as 2026-12-24T18:00:00Z; without a zone it is UTC"),
+)
+Change = Callable[[OpenedTasks, Sequence[WaitingTask], Arguments], Changed]
+
+
+class TaskChange(NamedTuple):
+    """A change of tasks.
+
+    Args:
+        name: the name of the action.
+        right: the right that it needs.
+        summary: one line for the OpenAPI document.
+        words: what it would do, called with the number of tasks as text, the arguments and the store's time.
+        done: what it did; `{}` becomes the number of tasks.
+        why_not: why a task cannot be changed so, in words; "" when it can.
+        change: changes the tasks that have not changed since they were read.
+        fields: its arguments.
+        warning: what the user should know before. Defaults to "".
+        check: raises a `WheelSchedError` when the dashboard cannot do it at all.
+    """
+
+    name: str
+    right: Right
+    summary: str
+    words: Callable[[str, Arguments, int], str]
+    done: str
+    why_not: Callable[[HeldTasks, WaitingTask], str]
+    change: Change
+    fields: tuple[Field, ...] = IDS
+    warning: str = ""
+    check: Callable[[OpenedTasks], None] = lambda _: None
+
+
+def eta_of(arguments: Arguments, now_ms: int) -> int:
+    """The new ETA of a request, in epoch ms.
+
+    Raises:
+        Rejected: it has none, two, or one that cannot be read.
+    """
+    after, at = str(arguments.get("in", "")).strip(), str(arguments.get("at", "")).strip()
+    if bool(after) == bool(at):
+        raise Rejected("when? Give one of in and at; nothing was changed")
+    try:
+        eta_ms = now_ms + parse_duration(after) if after else _instant_ms(at)
+        if not 0 <= eta_ms <= MAX_DUE_MS:
+            raise ValueError(eta_ms)
+    except (ConfigError, ValueError, OverflowError) as error:
+        given = after or at
+        raise Rejected(
+            "expected a duration such as 2h, or a time such as 2026-12-24T18:00:00Z between 1970 and the year 9999, "
+            f"got: {given[:60]!r}; nothing was changed"
+        ) from error
+    return eta_ms
+
+
+def _instant_ms(text: str) -> int:
+    """A time in ISO 8601 as epoch ms, rounded up; without a zone it is UTC."""
+    moment = datetime.fromisoformat(text)
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return -int(-moment.timestamp() * 1000 // 1)
+
+
+def _not_revoked(tasks: HeldTasks, waiting: WaitingTask) -> str:
+    if waiting.found.state == "leased":
+        return "is on its way to its queue; `celery control revoke` stops it there"
+    if waiting.task is None:
+        return "cannot be read; purge it"
+    if may_execute(waiting.task):
+        return "has a body that is not read here, such as a pickled one; `celery wheel cancel` revokes it"
+    return ""
+
+
+def _not_purged(_: HeldTasks, waiting: WaitingTask) -> str:
+    return "is on its way to its queue" if waiting.found.state == "leased" else ""
+
+
+def _revoke(opened: OpenedTasks, meant: Sequence[WaitingTask], _: Arguments) -> Changed:
+    opened.tasks.import_tasks()  # for the handlers of the running application; it has usually imported them
+    return opened.tasks.cancel(meant)
+
+
+def _check_app(opened: OpenedTasks) -> None:
+    if opened.why_no_revoke:
+        raise Rejected(f"{opened.why_no_revoke}; nothing was changed")
+
+
+CHANGES = (
+    TaskChange(
+        "run-task-now",
+        "operate",
+        "Let waiting Celery tasks run now",
+        lambda tasks, _, __: f"let {tasks} run now",
+        "{} to run now",
+        HeldTasks.why_not_moved,
+        lambda opened, meant, _: opened.tasks.run_now(meant),
+        warning="a live worker sends them to their queues",
+    ),
+    TaskChange(
+        "reschedule-task",
+        "operate",
+        "Give waiting Celery tasks another ETA",
+        lambda tasks, arguments, now_ms: f"give {tasks} the ETA {instant(eta_of(arguments, now_ms))}",
+        "{} rescheduled",
+        HeldTasks.why_not_moved,
+        lambda opened, meant, arguments: opened.tasks.reschedule(meant, eta_of(arguments, opened.tasks.now_ms())),
+        (*IDS, *MOMENT),
+    ),
+    TaskChange(
+        "revoke-task",
+        "delete",
+        "Revoke waiting Celery tasks",
+        lambda tasks, _, __: f"revoke {tasks} for good",
+        "{} revoked",
+        _not_revoked,
+        _revoke,
+        warning="results are marked REVOKED, chords fail, events and signals are sent",
+        check=_check_app,
+    ),
+    TaskChange(
+        "purge-task",
+        "delete",
+        "Remove waiting Celery tasks for good",
+        lambda tasks, _, __: f"remove {tasks} for good",
+        "{} removed",
+        _not_purged,
+        lambda opened, meant, _: opened.tasks.purge(meant),
+        warning="their results stay PENDING, and nobody is told",
+    ),
+)
+
+
+def ids_of(arguments: Arguments) -> list[str]:
+    """The ids that a request names, each once.
+
+    Raises:
+        Rejected: it names none, or too many.
+    """
+    lines = (line.strip() for line in str(arguments.get("tasks", "")).splitlines())
+    ids = list(dict.fromkeys([*arguments.get("task", []), *filter(None, lines)]))
+    if not ids:
+        raise Rejected("which tasks? Give their ids; nothing was changed")
+    if len(ids) > MOST:
+        raise Rejected(f"expected at most {MOST} tasks, got {len(ids):,}: nothing was changed")
+    return ids
+
+
+def _preview(change: TaskChange, dashboard: Dashboard, arguments: Arguments) -> Preview:
+    opened = opened_of(dashboard)
+    tasks = opened.tasks
+    change.check(opened)
+    now_ms = tasks.now_ms()
+    chosen: dict[str, WaitingTask] = {}
+    left = Counter[str]()
+    for task_id in ids_of(arguments):
+        found = tasks.get(task_id)
+        left["is not here: it ran, was cancelled or never waited"] += not found
+        for waiting in found:
+            why = change.why_not(tasks, waiting)
+            if why:
+                left[why] += 1
+            else:
+                chosen[waiting.found.id] = waiting
+    unchanged = "; ".join(f"{amount(count, 'task')} left: it {why}" for why, count in sorted(left.items()) if count)
+    return Preview(
+        len(chosen),
+        change.words(amount(len(chosen), "task"), arguments, now_ms),
+        digest_of([*([item_id, one.found.state, one.found.version] for item_id, one in chosen.items()), unchanged]),
+        tuple(_sample(one, now_ms) for one in list(chosen.values())[:_SAMPLES]),
+        "; ".join(filter(None, [change.warning if chosen else "", unchanged])),
+        list(chosen.values()),
+    )
+
+
+def _sample(waiting: WaitingTask, now_ms: int) -> str:
+    due = "" if waiting.eta_ms is None else f", due {relative(waiting.eta_ms, now_ms)}"
+    return f"{waiting.id}: {waiting.name or '(cannot be read)'}, queue {waiting.queue}{due}"
+
+
+def _execute(change: TaskChange, dashboard: Dashboard, arguments: Arguments, found: Preview) -> ActionResult:
+    meant: list[WaitingTask] = found.selected
+    changed = change.change(opened_of(dashboard), meant, arguments)
+    left = Counter(why for _, why in changed.left)
+    return ActionResult(len(changed.done), change.done.format(amount(len(changed.done), "task")), dict(left), "/tasks")
+
+
+def _action(change: TaskChange) -> Action:
+    return Action(
+        change.name,
+        change.right,
+        change.summary,
+        change.fields,
+        lambda dashboard, arguments: _preview(change, dashboard, arguments),
+        lambda dashboard, arguments, found, _who: _execute(change, dashboard, arguments, found),
+    )
+
+
+ACTIONS = tuple(map(_action, CHANGES))

@@ -1,0 +1,74 @@
+"""Jobs of APScheduler and tasks of Celery for the demonstration, in the namespaces that the integrations choose."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from celery import Celery
+from wheel_sched_apscheduler import Producer, RedisWheelJobStore
+from wheel_sched_celery import install
+
+from tests.browser.seeding import HOSTILE, MARKUP
+
+
+def run_report(*_: object, **__: object) -> None:
+    """The function of the jobs. Nobody calls it here."""
+
+
+def send_mail(address: str, note: str = "") -> None:
+    """A task. No worker runs it."""
+
+
+def write_invoice(number: int, lines: object = ()) -> None:
+    """A task. No worker runs it."""
+
+
+def seed_jobs(url: str, *, hostile: bool) -> None:
+    """Store jobs with every kind of trigger: scheduled, paused, tagged."""
+    store = RedisWheelJobStore(url)
+    with Producer(store, timezone="UTC") as producer:
+        now = datetime.now(UTC)
+        producer.add_job(run_report, "cron", id="nightly-report", hour=2, minute=30, day_of_week="mon-fri")
+        producer.add_job(run_report, "cron", id="month-end", day="last", hour=23, tags=("billing",))
+        producer.add_job(run_report, "interval", id="poll-bank", minutes=5, args=["bank"], tags=("billing", "io"))
+        producer.add_job(run_report, "date", id="birthday", run_date=now + timedelta(days=3))
+        producer.add_job(run_report, "interval", id="paused-job", hours=1, next_run_time=None)
+        for n in range(12):
+            producer.add_job(run_report, "interval", id=f"sync-{n:02d}", minutes=7 + n, name=f"Sync of shop {n}")
+        for n, text in enumerate(HOSTILE if hostile else ()):
+            job_id = f"job {n} " + "".join(one for one in text if one.isprintable())  # others are refused
+            producer.add_job(run_report, "interval", id=job_id, hours=2, name=job_id, args=[text])
+
+
+@contextmanager
+def celery_with_tasks(url: str, *, hostile: bool) -> Iterator[Celery]:
+    """An application with tasks that wait, until the end of the block.
+
+    Args:
+        url: the address of the server, with a Unix socket.
+        hostile: whether hostile texts are among the data.
+    """
+    broker = url.replace("unix://", "redis+socket://").replace("?db=", "?virtual_host=")
+    app = Celery("shop", broker=broker, backend=broker, set_as_current=False)
+    install(app, url)
+    app.conf.result_backend_thread_safe = True
+    mail = app.task(send_mail, name="shop.mail.send", shared=False)
+    bill = app.task(write_invoice, name="shop.billing.write_invoice", shared=False)
+    for n in range(20):
+        mail.apply_async((f"customer-{n}@example.org",), countdown=3600 + 90 * n, task_id=f"mail-{n:02d}")
+    for n in range(6):
+        bill.apply_async((n,), {"lines": [1, 2]}, countdown=7200 + n, queue="billing", priority=5, task_id=f"bill-{n}")
+    for n, text in enumerate(HOSTILE if hostile else ()):
+        mail.apply_async(
+            (text,), {"note": json.dumps(text)}, countdown=9000, task_id=f"evil-{n}", headers={"x": MARKUP}
+        )
+    try:
+        yield app
+    finally:
+        app.wheel.close()
+        app.close()  # which leaves the connections of the result backend to the garbage collector
+        app.backend.result_consumer.stop()
+        app.backend.client.connection_pool.disconnect()
