@@ -49,6 +49,7 @@ UNREADABLE = "cannot be read"
 GUARDED = "replayed too often before"
 MOST_REPLAYS = 100
 
+_SAMPLES = 5
 _BY_ID = "id:"  # begins the cursors of letters that are found by a ref
 _FEW, _MANY = 5_000, 20_000  # ids that are looked up in one call: at the first step, and later
 _PAGE = 500  # letters that one step of counting finds at most; it looks at 40 times as many
@@ -109,13 +110,13 @@ class _LetterKind:
     def count(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None) -> CountedStep:
         """Count some of the letters."""
         found, after = self._page(arguments, until_ms, cursor, _PAGE)
-        letters = [read_dead(one) for one in found]
+        letters = [read_dead(one) for one in found[:_SAMPLES]]
         self.check(letters)
-        samples = tuple(f"{letter.id} {one_line(error_of(letter), 200)}" for letter in letters[:5])
-        return CountedStep(len(letters), after, samples)
+        samples = tuple(f"{letter.id} {one_line(error_of(letter), 200)}" for letter in letters)
+        return CountedStep(len(found), after, samples)
 
     def check(self, letters: Sequence[DeadLetterInfo]) -> None:
-        """Raise an error if these letters cannot be changed at all."""
+        """Raise an error if letters such as these samples cannot be changed at all."""
 
     def _page(
         self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, limit: int
