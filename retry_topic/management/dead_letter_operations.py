@@ -3,6 +3,9 @@
 The letters are those that had died when the operation was made, of one group or of a search. A letter that dies again
 during the operation has died later, so it stays dead and is not replayed in a circle.
 
+The letters of a group are found by their fingerprint when there are few. Otherwise the letters of the topic are read in
+order of death, some thousand in each step.
+
 Each batch names its letters with their versions, and a letter is changed only in that version. So a letter that is
 replayed or deleted by anybody else meanwhile is left, and counted by what happened to it.
 
@@ -14,6 +17,7 @@ it as deleted. Both are wrong only when somebody else changed just that letter a
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +34,7 @@ from retry_topic.management.filters import entry_of
 from retry_topic.management.inbox.groups import group_of
 from retry_topic.management.listing import error_of
 from retry_topic.management.search import parse_search
-from wheel_sched.errors import Rejected
+from wheel_sched.errors import NotDone, Rejected
 from wheel_sched.management.operations import CountedStep, OperationBatch, PerformedBatch, PlannedBatch
 from wheel_sched.management.wording import one_line
 from wheel_sched.store import DelayStore, Found, Outcome
@@ -45,6 +49,9 @@ UNREADABLE = "cannot be read"
 GUARDED = "replayed too often before"
 MOST_REPLAYS = 100
 
+_SAMPLES = 5
+_BY_ID = "id:"  # begins the cursors of letters that are found by a ref
+_FEW, _MANY = 5_000, 20_000  # ids that are looked up in one call: at the first step, and later
 _PAGE = 500  # letters that one step of counting finds at most; it looks at 40 times as many
 _LEAST_PAGE = 50  # a page of fewer would make a search of rare letters slow
 
@@ -58,12 +65,14 @@ class ChosenLetters:
         matches: whether an item belongs to them.
         since_ms: only letters that died at this time, epoch ms, or later. Defaults to 0.
         until_ms: only letters that died before. Defaults to None: any.
+        ref: all of them may have this ref. Defaults to "": unknown.
     """
 
     topic: str | None
     matches: Callable[[Found], bool]
     since_ms: int = 0
     until_ms: int | None = None
+    ref: str = ""
 
 
 def chosen_letters(arguments: Mapping[str, str], now_ms: int) -> ChosenLetters:
@@ -86,7 +95,7 @@ def chosen_letters(arguments: Mapping[str, str], now_ms: int) -> ChosenLetters:
     if "group" not in arguments:
         raise Rejected("which dead letters? Give topic and group, or search; nothing was changed")
     topic, group = arguments.get("topic", ""), arguments["group"]
-    return ChosenLetters(topic, lambda found: found.topic == topic and group_of(found) == group)
+    return ChosenLetters(topic, lambda found: found.topic == topic and group_of(found) == group, ref=f"fp:{group}")
 
 
 class _LetterKind:
@@ -101,19 +110,26 @@ class _LetterKind:
     def count(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None) -> CountedStep:
         """Count some of the letters."""
         found, after = self._page(arguments, until_ms, cursor, _PAGE)
-        letters = [read_dead(one) for one in found]
+        letters = [read_dead(one) for one in found[:_SAMPLES]]
         self.check(letters)
-        samples = tuple(f"{letter.id} {one_line(error_of(letter), 200)}" for letter in letters[:5])
-        return CountedStep(len(letters), after, samples)
+        samples = tuple(f"{letter.id} {one_line(error_of(letter), 200)}" for letter in letters)
+        return CountedStep(len(found), after, samples)
 
     def check(self, letters: Sequence[DeadLetterInfo]) -> None:
-        """Raise an error if these letters cannot be changed at all."""
+        """Raise an error if letters such as these samples cannot be changed at all."""
 
     def _page(
         self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, limit: int
     ) -> tuple[list[Found], str | None]:
-        """At most `limit` letters behind the cursor, in order of death, and the cursor behind them."""
+        """At most `limit` letters behind the cursor, and the cursor behind them."""
         chosen = chosen_letters(arguments, until_ms)
+        ids = self._ids(chosen.ref, cursor)
+        if ids or (cursor is not None and cursor.startswith(_BY_ID)):  # the last of them may have left
+            rest = ids[bisect_right(ids, cursor.removeprefix(_BY_ID)) if cursor else 0 :]
+            items = self._store.get(rest[:limit], anywhere=True) if rest else []
+            found = [one for one in items if one is not None and one.state == "dead" and chosen.matches(one)]
+            after = f"{_BY_ID}{rest[limit - 1]}" if len(rest) > limit else None
+            return [one for one in found if one.score_ms < until_ms], after
         before_ms = until_ms if chosen.until_ms is None else min(until_ms, chosen.until_ms)
         page = self._store.list_items(
             "dead",
@@ -127,9 +143,26 @@ class _LetterKind:
         if len(page.found) <= limit:
             return page.found, page.cursor
         behind = dict(read_cursor(cursor, self._store.shards) or {})
-        for found in page.found[:limit]:
-            behind[str(found.shard)] = (found.id, found.score_ms)
+        for one in page.found[:limit]:
+            behind[str(one.shard)] = (one.id, one.score_ms)
         return page.found[:limit], json.dumps(behind)
+
+    def _ids(self, ref: str, cursor: str | None) -> list[str]:
+        """The ids of all items with this ref, sorted. Empty when the letters have to be read in order of death.
+
+        Raises:
+            NotDone: so many have died since the first step that they cannot be looked up in one call any more.
+        """
+        if not ref or (cursor is not None and not cursor.startswith(_BY_ID)):
+            return []
+        most = _FEW if cursor is None else _MANY
+        try:
+            ids = self._store.find(ref, limit=most + 1)
+        except Rejected:  # the code of a reason may be no ref
+            return []
+        if len(ids) > most and cursor is not None:
+            raise NotDone(f"over {_MANY:,} letters have this error by now: the rest is unchanged; prepare it again")
+        return sorted(ids) if len(ids) <= most else []
 
     def _change(self, alterations: Sequence[tuple[str | None, Alteration]], token: str) -> list[Outcome]:
         """Make changes, each with its route. A repeat with the same token gets the first answers, for a minute."""

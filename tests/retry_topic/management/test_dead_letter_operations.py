@@ -15,6 +15,7 @@ import pytest
 
 from retry_topic import Connection, DeadLetterFilter, DeadLetters, Message, connect
 from retry_topic.dead_letters.loop_guard import count_replays
+from retry_topic.management import dead_letter_operations as module
 from retry_topic.management.dead_letter_operations import (
     DELETE,
     REPLAY,
@@ -251,3 +252,37 @@ def test_a_killed_process_leaves_an_operation_that_another_one_finishes(
         assert (done.state, done.done, dict(done.left)) == ("done", 900, {})
         assert replays(connection) == dict.fromkeys(ids, 1)
         assert connection.store.counts().happened("requeued") == 900
+
+
+def test_few_letters_are_found_by_their_fingerprint_and_many_by_a_search(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways take the same letters; a group that outgrows the first way ends with a reason."""
+    connection = operations.connection
+    monkeypatch.setattr(module, "_PAGE", 7)
+    ids = bury(connection, 25)
+    bury(connection, 4, "b", "bbb")
+    kind = ReplayDeadLetters(connection)
+    until_ms = connection.store.now_ms() + 1
+
+    def letters() -> list[str]:
+        taken, cursor = [], None
+        while True:
+            plan = kind.plan(GROUP, until_ms, cursor, 7)
+            taken += [entry[0] for entry in plan.entries]
+            cursor = plan.cursor
+            if cursor is None:
+                return sorted(taken)
+
+    assert letters() == sorted(ids)
+    monkeypatch.setattr(module, "_FEW", 10)
+    assert letters() == sorted(ids)
+    monkeypatch.setattr(module, "_FEW", 25)
+    ready = operations.counted(REPLAY, GROUP, rate=10.0)
+    monkeypatch.setattr(module, "_MANY", 25)
+    operations.book.confirm(ready.id, "bob", ready.version)
+    operations.until(ready.id, lambda found: found.done >= 10)
+    bury(connection, 30, "more")
+    failed = operations.ended(operations.book.get(ready.id) or ready)
+    assert (failed.state, failed.done + failed.left["not reached"]) == ("failed", 25)
+    assert "prepare it again" in failed.error
