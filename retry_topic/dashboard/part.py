@@ -11,6 +11,7 @@ from wheel_sched.dashboard import DashboardPart
 
 PART = DashboardPart(
     name=NAME,
+    place=10,
     pages=(
         *topics.PAGES,
         *items.PAGES,

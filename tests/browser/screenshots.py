@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 1200, 900
 SHOTS = {
     "overview": ("/", ""),
     "dead-letters": ("/dead-letters", ""),
-    "item": ("/items?q=topic:orders", "main tbody a >> nth=0"),
+    "item": ("/items?search=topic:orders", "main tbody a >> nth=0"),
     "policies": ("/policies", ""),
 }
 

@@ -122,4 +122,4 @@ def installed_parts() -> tuple[DashboardPart, ...]:
             if not isinstance(found, DashboardPart):
                 raise ConfigError(f"expected {extension.dashboard} to be a DashboardPart, got: {type(found).__name__}")
             parts.append(found)
-    return tuple(parts)
+    return tuple(sorted(parts, key=lambda part: part.place))

@@ -80,6 +80,8 @@ class Dashboard:
         self.config = config
         self.signer = signer
         self.sampler = Sampler(self._counts)
+        listed = [(page.place or part.place, page) for part in parts for page in part.pages if page.label]
+        self._navigation = [(page.label, page.path) for _, page in sorted(listed, key=lambda one: one[0])]
         self.actions: Mapping[str, Action] = {action.name: action for part in parts for action in part.actions}
         self._renderer = Renderer([TEMPLATES, *(part.templates for part in parts if part.templates is not None)])
         self.ending = threading.Event()  # live updates end when it is set
@@ -180,7 +182,7 @@ class Dashboard:
             "signed_in": getattr(request.state, "signed_in", False),
             "csrf": self.csrf_token(visitor),
             "show_payloads": self.config.show_payloads,
-            "navigation": [(page.label, page.path) for part in self.parts for page in part.pages if page.label],
+            "navigation": self._navigation,
             "live_path": getattr(request.state, "live_path", ""),
             "here": here(request),
         }

@@ -43,10 +43,11 @@ _PAGING = (Parameter("limit", "at most this many, up to 200", "integer"), Parame
 
 CORE = DashboardPart(
     name="core",
+    place=0,
     pages=(
         Page("/", overview.show, "Overview", live=True),
-        Page("/members", _members, "Members", live=True),
-        Page("/audit", _audit, "Audit log"),
+        Page("/members", _members, "Members", live=True, place=80),
+        Page("/audit", _audit, "Audit log", place=90),
     ),
     calls=(
         ApiCall("/overview", overview.answer, "Counts, rates and what ails", overview.SCHEMA),

@@ -35,12 +35,14 @@ class Page(NamedTuple):
         label: its name in the navigation. Defaults to "": it is not listed there.
         live: whether the template's block `live` is sent again about once a second while a browser shows the page.
             Defaults to False.
+        place: its place in the navigation, see `DashboardPart`. Defaults to 0: the place of its part.
     """
 
     path: str
     show: Callable[[Dashboard, Request], Response]
     label: str = ""
     live: bool = False
+    place: int = 0
 
 
 class Parameter(NamedTuple):
@@ -171,6 +173,7 @@ class DashboardPart:
         started: called as `started(dashboard)` in a thread when a server begins to serve the dashboard, to start what
             goes on beside the pages, see `Dashboard.kept`; again every 5 s while it raises. A mounted dashboard may
             never call it. Defaults to None.
+        place: parts with a lower number come first in the navigation and on the overview, from 0. Defaults to 50.
     """
 
     name: str
@@ -181,6 +184,7 @@ class DashboardPart:
     open: Callable[[Dashboard], Any] | None = None
     panels: Sequence[Callable[[Dashboard], Panel | None]] = ()
     started: Callable[[Dashboard], None] | None = None
+    place: int = 50
 
 
 class Ailment(NamedTuple):

@@ -76,6 +76,7 @@ _TIMER = record(
 
 PROCESS = DashboardPart(
     name="process",
+    place=85,
     pages=(Page("/timers", _show, "Timers", live=True),),
     calls=(
         ApiCall(

@@ -244,7 +244,7 @@ def test_letters_of_an_older_release_are_named(site: InboxSite, monkeypatch: pyt
     monkeypatch.setattr(Inbox, "page", older)
     page = site.page("/dead-letters")
     assert "4 dead letters of them died under an older release" in words(page)
-    assert "/items?state=dead" in page
+    assert 'href="/items?search=state%3Adead"' in page
 
 
 def group(name: str, state: str, by_hour: tuple[int, ...] = (0,) * 24, count: int = 1) -> InboxGroup:
