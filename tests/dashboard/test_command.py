@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -24,6 +26,7 @@ from wheel_sched.dashboard import PasswordFile
 from wheel_sched.store import Item, open_store
 
 PATIENCE_S = 60
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "dashboard.md"
 
 
 @pytest.fixture(autouse=True)
@@ -176,6 +179,21 @@ def test_it_serves_users_behind_a_proxy(redis_url: str) -> None:
         assert session["right"] == "delete"
         page = httpx2.get(f"{root}/", auth=("ada", "lovelace 1815")).text
         assert 'href="/wheel/assets/dashboard.css"' in page
+
+
+@pytest.mark.real
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the example of the page calls curl")
+def test_the_example_of_the_api_previews_and_executes(redis_url: str) -> None:
+    """The lines of docs/dashboard.md, as a reader would paste them."""
+    with open_store(redis_url) as store:
+        store.schedule([Item("order-42", 9_000_000_000_000, b"x", "orders")])
+        with served(redis_url) as (_, address):
+            (example,) = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+            lines = example.replace("http://127.0.0.1:8500", address)
+            done = subprocess.run(["bash", "-euc", lines], capture_output=True, text=True, timeout=PATIENCE_S)
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout)["words"] == "orders is paused; 1 message held"
+        assert list(store.counts().paused) == ["orders"]
 
 
 @pytest.mark.real

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,19 @@ from starlette.testclient import TestClient
 
 from tests.dashboard.trying import PASSWORDS, password_file
 from wheel_sched.config import given_settings
-from wheel_sched.dashboard import DashboardApp, PasswordFile, dashboard, dashboard_wsgi, everyone
+from wheel_sched.dashboard import (
+    DashboardApp,
+    DashboardConfig,
+    DashboardPart,
+    PasswordFile,
+    dashboard,
+    dashboard_wsgi,
+    everyone,
+)
+from wheel_sched.dashboard.app import installed_parts
+from wheel_sched.dashboard.core_part import CORE
 from wheel_sched.errors import ConfigError, StoreUnavailable
+from wheel_sched.extensions import resolve
 from wheel_sched.store import DelayStore, Item, open_store
 
 
@@ -216,3 +228,41 @@ def test_under_wsgi_wrong_passwords_are_counted_by_address(store: DelayStore) ->
     app = dashboard_wsgi(store, access=lambda request: seen.append(request.client.host))
     assert wsgi(app, "/", REMOTE_ADDR="10.0.0.7")[0].startswith("401")
     assert seen == ["10.0.0.7"]
+
+
+@pytest.mark.parametrize("right", ["read", "operate"])
+def test_a_mounted_dashboard_starts_its_parts_with_the_first_request(store: DelayStore, right: Any) -> None:
+    """No server tells it that it begins. A dashboard that only reads starts nothing."""
+    started = threading.Event()
+    part = DashboardPart("one", started=lambda _: started.set())
+    config = DashboardConfig(right=right)
+    app = DashboardApp(store, given_settings({}), everyone(right), config=config, parts=(CORE, part), mounted=True)
+    outer = TestClient(Starlette(routes=[Mount("/wheel", app)]), base_url="http://localhost")
+    assert not started.is_set()
+    assert outer.get("/wheel/").status_code == 200
+    if right == "read":
+        assert not [one for one in threading.enumerate() if one.name == "dashboard"]
+        assert not started.is_set()
+    else:
+        assert started.wait(20)
+    app.close()
+
+
+@pytest.mark.parametrize(("package", "left_out"), [("celery", True), ("wheel_sched.typo", False)])
+def test_a_part_without_its_framework_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, package: str, left_out: bool
+) -> None:
+    """The wheel has the pages of every framework. A missing module of our own stays an error."""
+
+    def absent(target: str) -> Any:
+        if "celery" in target:
+            raise ModuleNotFoundError("No module", name=package)
+        return resolve(target)
+
+    before = {part.name for part in installed_parts()}
+    monkeypatch.setattr("wheel_sched.dashboard.app.resolve", absent)
+    if left_out:
+        assert len(installed_parts()) == len(before) - 1
+    else:
+        with pytest.raises(ModuleNotFoundError):
+            installed_parts()

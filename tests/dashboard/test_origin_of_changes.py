@@ -12,7 +12,7 @@ import pytest
 from tests.dashboard.trying import PASSWORDS, Site, password_file, sign_in, site
 from wheel_sched.dashboard import PasswordFile, Visitor
 from wheel_sched.dashboard.context import CSRF_SECONDS, CSRF_STEP_S
-from wheel_sched.dashboard.signing import Signer
+from wheel_sched.dashboard.signing import TextSigner
 
 BODY = {"name": ["ball"], "colour": "green"}
 FORM = {"name": "ball", "colour": "green"}
@@ -30,7 +30,7 @@ FORGED: dict[str, Callable[[Site], str]] = {
     "no signature": lambda made: made.csrf().partition(".")[0],
     "changed signature": lambda made: made.csrf()[:-1] + ("0" if made.csrf()[-1] != "0" else "1"),
     "another visitor's": lambda made: made.app.dashboard.csrf_token(Visitor("eve", "delete")),
-    "of another secret": lambda _: Signer(b"x" * 32).sign("csrf", "local"),
+    "of another secret": lambda _: TextSigner(b"x" * 32).sign("csrf", "local"),
     "for another purpose": lambda made: made.app.dashboard.signer.sign("session", "local"),
 }
 

@@ -13,7 +13,7 @@ from tests.dashboard.trying import PASSWORDS, Site, hidden, password_file, sign_
 from wheel_sched.dashboard import PasswordFile
 from wheel_sched.dashboard.passwords import password_line, with_line
 from wheel_sched.dashboard.sessions import COOKIE, SESSION_SECONDS, Throttle
-from wheel_sched.dashboard.signing import Signer
+from wheel_sched.dashboard.signing import TextSigner
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def forged(made: Site) -> dict[str, str]:
         "empty": "",
         "made up": "ada.0000",
         "not ascii": "é.é",
-        "another secret": Signer(b"y" * 32).sign("session", ["ada", "x"]),
+        "another secret": TextSigner(b"y" * 32).sign("session", ["ada", "x"]),
         "a name alone": signer.sign("session", ["ada", ""]),
         "another purpose": made.app.dashboard.signer.sign("csrf", ["ada", "x"]),
         "nobody": signer.sign("session", ["eve", ""]),
@@ -221,4 +221,4 @@ def test_a_form_too_large_does_not_sign_in(made: Site) -> None:
 
 def test_a_secret_must_be_long_enough() -> None:
     with pytest.raises(ValueError, match="at least 16 bytes, got: 5"):
-        Signer(b"short")
+        TextSigner(b"short")

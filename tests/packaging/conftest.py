@@ -25,7 +25,7 @@ FOLDERS = {
     "wheel_sched_apscheduler": ROOT / "integrations" / "apscheduler" / "wheel_sched_apscheduler",
     "wheel_sched_celery": ROOT / "integrations" / "celery" / "wheel_sched_celery",
 }
-SHIPPED = frozenset({".py", ".pyx", ".lua", ".typed", ".html", ".css", ".js"})
+SHIPPED = frozenset({".py", ".pyx", ".lua", ".typed", ".html", ".css", ".js", ".svg", ".LICENSE"})
 
 
 @dataclass(frozen=True, slots=True)

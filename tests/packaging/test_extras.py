@@ -50,6 +50,7 @@ def snippet(page: str, heading: str, server: TemporaryServer) -> str:
         ("celery", "docs/celery.md", "## Install"),
         ("apscheduler,embedded", "docs/apscheduler.md", "# APScheduler"),
         ("kafka,cli", "docs/kafka.md", "# Retry topics"),
+        ("dashboard,embedded", "docs/dashboard.md", "## Mount"),
         ("metrics", "docs/operating.md", "## Metrics"),
         ("otel", "docs/operating.md", TRACES),
     ],
@@ -70,6 +71,7 @@ def test_the_first_snippet_of_a_page_runs_after_its_install_line(
         ("README.md", "## Celery"),
         ("README.md", "## APScheduler"),
         ("docs/kafka.md", "# Retry topics"),
+        ("docs/dashboard.md", "## Mount"),
         ("docs/operating.md", "## Metrics"),
         ("docs/operating.md", TRACES),
     ],
@@ -132,6 +134,45 @@ def test_the_simulator_runs_in_an_empty_environment(with_extras: Make) -> None:
     assert "3 histories, 0 with violations" in done.stdout
 
 
+PAGES = """
+import asyncio
+from wheel_sched.dashboard import dashboard, dashboard_wsgi, everyone
+from wheel_sched.store import Item, open_store
+
+async def ask(app, path):
+    sent = []
+
+    async def receive():
+        return {{"type": "http.request"}}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {{"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": [], "scheme": "http"}}
+    await app(scope, receive, send)
+    return sent[0]["status"], b"".join(one.get("body", b"") for one in sent[1:])
+
+with open_store({url!r}) as store:
+    store.schedule([Item("order-42", 9_000_000_000_000, b"x", "orders")])
+    app = dashboard({url!r}, access=everyone("read"))
+    for part in app.dashboard.parts:
+        for page in part.pages:
+            if "{{" not in page.path:
+                status, body = asyncio.run(ask(app, page.path))
+                assert status == 200, (page.path, status, body)
+    for name in ("dashboard.css", "dashboard.js", "htmx.min.js", "htmx-sse.min.js", "icon.svg"):
+        assert asyncio.run(ask(app, f"/assets/{{name}}"))[0] == 200, name
+    dashboard_wsgi({url!r}, access=everyone("read"))
+    app.close()
+"""
+
+
+def test_dashboard_is_enough_for_its_pages(with_extras: Make, server: TemporaryServer) -> None:
+    """With `wheel-sched[dashboard]` each page and asset is served: the wheel has the templates and the assets."""
+    done = with_extras("dashboard").python(PAGES.format(url=server.tcp_url))
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
@@ -142,6 +183,8 @@ def test_the_simulator_runs_in_an_empty_environment(with_extras: Make) -> None:
         ("--store redis://localhost backup file", "redis"),
         ("--store redis://localhost list", "redis"),
         ("demo --count 1", "demo"),
+        ("dashboard", "dashboard"),
+        ("dashboard-password ada", "dashboard"),
         ("aps list", "apscheduler"),
         ("spark capacity", "spark"),
     ],

@@ -129,10 +129,25 @@ def test_a_callback_may_close_its_reaper() -> None:
         reaper.close()
         closed.set()
 
-    reaper.schedule(0, close)
     reaper.schedule(50, lambda: called.append(1))
+    reaper.schedule(0, close)
     assert closed.wait(30)
     assert (len(reaper), called) == (0, [])
+
+
+def test_a_callback_that_comes_while_the_reaper_closes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`close` has emptied the queue just before the callback is inserted: the caller is told, and nothing stays."""
+    reaper = Reaper()
+    insert = reaper._insert
+
+    def late(callback: Any, deadline_ms: int) -> Any:
+        reaper.close()
+        return insert(callback, deadline_ms)
+
+    monkeypatch.setattr(reaper, "_insert", late)
+    with pytest.raises(Rejected, match="nothing was scheduled"):
+        reaper.schedule(50, print)
+    assert len(reaper) == 0
 
 
 def test_a_sleeping_reaper_keeps_nothing_alive(until: Any) -> None:

@@ -19,8 +19,8 @@ from wheel_sched.management.missing import missing_package, store_named_by
 
 COMMANDS = {
     "doctor": Lazy("wheel_sched.cli.doctor:doctor", "Check every setting that a guarantee depends on."),
-    "stats": Lazy("wheel_sched.cli.stats:stats", "Count items that wait, are in flight, are held or are dead."),
-    "ps": Lazy("wheel_sched.cli.ps:ps", "List the live consumers, services, workers and schedulers."),
+    "stats": Lazy("wheel_sched.cli.stats:stats", "Count items that wait, are in flight, held or dead."),
+    "ps": Lazy("wheel_sched.cli.ps:ps", "List live consumers, services, workers, schedulers."),
     "dashboard": Lazy("wheel_sched.cli.dashboard:dashboard", "Serve the dashboard.", "dashboard"),
     "dashboard-password": Lazy(
         "wheel_sched.cli.dashboard:dashboard_password", "Make a user of the dashboard.", "dashboard"

@@ -25,10 +25,14 @@ from wheel_sched.dashboard.process_part import PROCESS
 from wheel_sched.dashboard.rights import Authenticate
 from wheel_sched.dashboard.security import Guard
 from wheel_sched.dashboard.sessions import PasswordSessions
-from wheel_sched.dashboard.signing import Signer
+from wheel_sched.dashboard.signing import TextSigner
 from wheel_sched.errors import ConfigError
+from wheel_sched.escaping import logger_of
 from wheel_sched.extensions import installed, resolve
+from wheel_sched.management.missing import package_of
 from wheel_sched.store import DelayStore
+
+logger = logger_of(__name__)
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -63,6 +67,8 @@ class DashboardApp:
             one.
         parts: the parts. Defaults to the core's and those of the installed packages.
         live: whether pages update themselves. Defaults to True.
+        mounted: whether another application mounts it: then the first request starts what the parts do beside the
+            pages, unless visitors may only read. Defaults to False: the server's start does.
     """
 
     def __init__(
@@ -76,8 +82,9 @@ class DashboardApp:
         secret: bytes | None = None,
         parts: tuple[DashboardPart, ...] | None = None,
         live: bool = True,
+        mounted: bool = False,
     ) -> None:
-        signer = Signer(secret)
+        signer = TextSigner(secret)
         self.dashboard = Dashboard(
             store, loaded, installed_parts() if parts is None else parts, config or DashboardConfig(), signer
         )
@@ -88,8 +95,13 @@ class DashboardApp:
             lifespan=self._lifespan,
         )
         self._app: ASGIApp = Guard(inner, hosts)
+        self._mounted = mounted and self.dashboard.config.right != "read"
+        self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._mounted and not self._started and scope["type"] == "http":
+            self._started = True  # no server tells a mounted application that it begins
+            await run_in_threadpool(self.dashboard.start)
         await self._app(scope, receive, send)
 
     def close(self) -> None:
@@ -99,9 +111,11 @@ class DashboardApp:
         own end: servers do not tell mounted applications that they end.
         """
         self.dashboard.close()
+        self._started = False
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        self._started = True
         self.dashboard.start()
         try:
             yield
@@ -112,13 +126,22 @@ class DashboardApp:
 def installed_parts() -> tuple[DashboardPart, ...]:
     """The core's parts and those of the installed extensions.
 
+    A part is left out while its framework is not installed: Celery's without celery.
+
     Raises:
         ConfigError: an extension names something else than a `DashboardPart`.
     """
     parts = [CORE, PROCESS]
     for extension in installed().extensions:
         if extension.dashboard:
-            found = resolve(extension.dashboard)
+            try:
+                found = resolve(extension.dashboard)
+            except ImportError as error:
+                package = package_of(error)
+                if package is None:
+                    raise
+                logger.info("dashboard.part_left_out: %s: the package %s is not installed", extension.title, package)
+                continue
             if not isinstance(found, DashboardPart):
                 raise ConfigError(f"expected {extension.dashboard} to be a DashboardPart, got: {type(found).__name__}")
             parts.append(found)

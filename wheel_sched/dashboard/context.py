@@ -18,7 +18,7 @@ from wheel_sched.dashboard.parts import Action, DashboardPart
 from wheel_sched.dashboard.rendering import Renderer
 from wheel_sched.dashboard.rights import Right, Visitor
 from wheel_sched.dashboard.sampling import Sampler
-from wheel_sched.dashboard.signing import Signer
+from wheel_sched.dashboard.signing import TextSigner
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import Counts, DelayStore
@@ -71,7 +71,7 @@ class Dashboard:
         loaded: Loaded,
         parts: Sequence[DashboardPart],
         config: DashboardConfig,
-        signer: Signer,
+        signer: TextSigner,
     ) -> None:
         self._home = store
         self.namespace = store.namespace

@@ -89,7 +89,7 @@ def dashboard(
         extras={**(extras or {}), **({} if celery_app is None else {"celery_app": celery_app})},
     )
     store = home if isinstance(home, DelayStore) else LazyStore(loaded.settings)
-    return DashboardApp(store, loaded, access, config=config, hosts=hosts, secret=secret, live=live)
+    return DashboardApp(store, loaded, access, config=config, hosts=hosts, secret=secret, live=live, mounted=True)
 
 
 def _place(home: str | DelayStore, namespace: str, shards: int | None) -> dict[str, Any]:

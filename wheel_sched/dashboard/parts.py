@@ -171,8 +171,8 @@ class DashboardPart:
             pages share, such as a connection, with a method `close`. Defaults to None.
         panels: parts of the overview: called as `panel(dashboard)`; returns a `Panel` or None. Defaults to none.
         started: called as `started(dashboard)` in a thread when a server begins to serve the dashboard, to start what
-            goes on beside the pages, see `Dashboard.kept`; again every 5 s while it raises. A mounted dashboard may
-            never call it. Defaults to None.
+            goes on beside the pages, see `Dashboard.kept`; again every 5 s while it raises. A mounted dashboard calls
+            it at its first request, unless visitors may only read. Defaults to None.
         place: parts with a lower number come first in the navigation and on the overview, from 0. Defaults to 50.
     """
 

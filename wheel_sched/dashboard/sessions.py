@@ -19,7 +19,7 @@ from starlette.responses import RedirectResponse, Response
 from wheel_sched.dashboard.addresses import base_of
 from wheel_sched.dashboard.passwords import PasswordFile
 from wheel_sched.dashboard.rights import Visitor
-from wheel_sched.dashboard.signing import Signer
+from wheel_sched.dashboard.signing import TextSigner
 
 COOKIE = "wheel_sched_session"
 SESSION_SECONDS = 12 * 3600
@@ -68,7 +68,7 @@ class PasswordSessions:
         throttle: counts wrong passwords. Defaults to a new one.
     """
 
-    def __init__(self, users: PasswordFile, signer: Signer, throttle: Throttle | None = None) -> None:
+    def __init__(self, users: PasswordFile, signer: TextSigner, throttle: Throttle | None = None) -> None:
         self._users = users
         self._signer = signer
         self._throttle = throttle or Throttle()

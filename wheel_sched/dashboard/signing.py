@@ -20,7 +20,7 @@ _LEAST = 16  # bytes of a secret
 _SKEW_S = 60  # so far the clock of another process that signs may be ahead
 
 
-class Signer:
+class TextSigner:
     """Signs values and reads them back. Thread-safe.
 
     Args:

@@ -18,7 +18,7 @@ from retry_topic.management.changing import LIVING, ChangedMessages, ChangePace,
 from retry_topic.management.opening import secrets_of
 from wheel_sched.dashboard import Action, ActionResult, Dashboard, Field, Preview, Right
 from wheel_sched.dashboard.parts import Arguments
-from wheel_sched.store import State
+from wheel_sched.store import Outcome, State
 from wheel_sched.store.core.items import STATES
 
 _SPREAD = Field("spread", "spread the due times evenly over this duration, such as 10m")
@@ -60,16 +60,20 @@ def action_of(name: str, right: Right, summary: str, deed: Deed, *fields: Field)
 
     def execute(dashboard: Dashboard, arguments: Arguments, found: Preview, who: str) -> ActionResult:
         changed = deed.change(dashboard, arguments, found.selected, who)
+        cut = changed.outcomes.get(Outcome.CANCELLED, 0)
         words = deed.done.format(messages(changed.done))
+        if cut:
+            words += f"; {messages(cut)} {outcome_words(Outcome.CANCELLED)}"
         if changed.paused:
             words += f"; {messages(changed.paused)} stay held because their topic is paused: resume it"
-        return ActionResult(changed.done, words, _left(changed))
+        return ActionResult(changed.done + cut, words, _left(changed))
 
     return Action(name, right, summary, (*FIELDS, *fields), preview, execute)
 
 
 def _left(changed: ChangedMessages) -> dict[str, int]:
-    left = {outcome_words(outcome): count for outcome, count in changed.others.items()}
+    others = {outcome: count for outcome, count in changed.others.items() if outcome != Outcome.CANCELLED}
+    left = {outcome_words(outcome): count for outcome, count in others.items()}
     if changed.guarded:
         left["of them replayed too often before"] = changed.guarded
     return left

@@ -1,6 +1,6 @@
 """Chooses the messages of an action: by ids or by a search, at most 10,000, and only those that the action can change.
 
-Nothing but the messages' ids, versions and states is kept, because payloads may be large.
+Nothing but the messages' ids, versions, states and due times is kept, because payloads may be large.
 """
 
 from __future__ import annotations
@@ -46,16 +46,17 @@ class ChosenMessages:
     Args:
         meant: those that it changes.
         others: how many messages it leaves as they are, by reason.
+        seen: id, version, state and due time of each message that it changes.
     """
 
     meant: Selected = field(default_factory=Selected)
     others: Counter[str] = field(default_factory=Counter)
+    seen: list[tuple[str, int, str, int]] = field(default_factory=list)
 
     @property
     def digest(self) -> str:
-        """A text over the ids, versions and states of exactly these messages."""
-        members = sorted((one.id, one.version, one.state) for one in self.meant.members)
-        return digest_of([*members, *sorted(self.others.items())])
+        """A text over the ids, versions, states and due times of exactly these messages."""
+        return digest_of([*sorted(self.seen), *sorted(self.others.items())])
 
     @property
     def warning(self) -> str:
@@ -73,6 +74,8 @@ class ChosenMessages:
         if found.state not in states:
             self.others[_OTHERS[found.state]] += 1
             return
+        due_ms = 0 if found.state == "leased" else found.score_ms  # a lease is renewed again and again
+        self.seen.append((found.id, found.version, found.state, due_ms))
         self.meant.members.append(SelectedMessage(found.id, found.state, found.topic, found.route, found.version))
         if len(self.meant.samples) < SAMPLES:
             self.meant.samples.append(entry)

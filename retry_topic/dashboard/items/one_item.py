@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from retry_topic.dashboard.dead_letters.addresses import group_path
 from retry_topic.dashboard.items.answers import one_as_dict
 from retry_topic.dashboard.items.error_diff import error_changes
 from retry_topic.dashboard.items.next_decision import next_decision
@@ -17,6 +18,7 @@ from retry_topic.dashboard.items.timeline import timeline, waits_of
 from retry_topic.dashboard.opening import connection_of, settings_of
 from retry_topic.management.explaining import ExplainedMessage, explain
 from retry_topic.management.filters import ListedMessage
+from retry_topic.management.inbox.groups import group_of
 from retry_topic.management.search import SearchTerm
 from retry_topic.message.headers import HEADER_NAMES
 from wheel_sched.dashboard import Dashboard, NotFound
@@ -63,6 +65,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
         "state": entry.letter.state,
         "why": found.why,
         "now_ms": found.now_ms,
+        "group_link": group_path(entry.found.topic, group_of(entry.found)),
         "asked_for": next(iter(found.stored_as), None),
         "picture": timeline(waits_of(entry), found.now_ms),
         "attempts": known.attempts,

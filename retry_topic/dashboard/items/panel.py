@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from retry_topic.dashboard.opening import connection_of
 from retry_topic.history.latest import latest_attempts
 from retry_topic.management.filters import ListedMessage, entry_of
 from wheel_sched.dashboard import Dashboard, Panel
@@ -66,7 +65,7 @@ def due_next(store: DelayStore, limit: int = NEXT) -> list[ListedMessage]:
 
 def panel(dashboard: Dashboard) -> Panel:
     """Due next, and the lateness of the latest attempts."""
-    store = connection_of(dashboard).store
+    store = dashboard.store
     now_ms = store.now_ms()
     lines = [
         (relative(entry.at_ms or 0, now_ms), _line(entry), f"/items/{quote_path(entry.id)}")

@@ -52,7 +52,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
     counts = dashboard.sampler.now().counts
     shared = {"suggestions": _suggestions(counts), "text": request.query_params.get("search", ""), "error": None}
     none: dict[str, Any] = {"tabs": [], "badges": [], "entries": [], "looked": 0, "cursor": None, "now_ms": 0}
-    none |= {"search": "", "fixed": "", "first": True, "mixed": False, "states": STATES}
+    none |= {"search": "", "fixed": "", "first": True, "mixed": False, "states": STATES, "limit": ""}
     template = "retry_topic/items.html"
     try:
         search = search_of(request)
@@ -72,6 +72,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
         "entries": page.entries,
         "looked": page.looked,
         "cursor": page.cursor,
+        "limit": request.query_params.get("limit", ""),
         "first": cursor is None,
         "mixed": len(chosen.states) != 1,
         "states": chosen.states or STATES,

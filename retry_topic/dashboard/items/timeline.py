@@ -30,7 +30,17 @@ class Waited(NamedTuple):
 
 
 def waits_of(entry: ListedMessage) -> list[Waited]:
-    """The attempts that are on record, oldest first. Without a record of each, only the last one."""
+    """The attempts that are on record, oldest first. Without a record of each, only the last one.
+
+    The last wait of a message that waits ends at its present due time, which may not be the one that was chosen.
+    """
+    waits = _recorded(entry)
+    if waits and entry.found.state == "due":
+        waits[-1] = waits[-1]._replace(until_ms=entry.at_ms)
+    return waits
+
+
+def _recorded(entry: ListedMessage) -> list[Waited]:
     state, known = entry.letter.state, entry.letter.failed_attempts.attempts
     if known:
         return [

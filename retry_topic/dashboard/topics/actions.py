@@ -20,15 +20,14 @@ def _pause_preview(dashboard: Dashboard, arguments: Arguments) -> Preview:
     digest = digest_of(["pause", topic, since_ms])
     if since_ms is not None:
         return Preview(0, f"leave {topic} as it is: it is paused since {instant(since_ms)}", digest)
-    waiting = amount(due, "message")
-    warning = f"{waiting} would be held now. Messages in flight finish their attempt."
-    return Preview(1, f"hold all messages of {topic}, also later ones, until it is resumed", digest, warning=warning)
+    words = f"hold {amount(due, 'message')} of {topic}, and all later ones until it is resumed"
+    return Preview(1, words, digest, warning="Messages in flight finish their attempt.")
 
 
 def _pause(dashboard: Dashboard, arguments: Arguments, _: Preview, __: str) -> ActionResult:
     topic = arguments["topic"]
     held = pause_topic(connection_of(dashboard), topic, force=True)
-    return ActionResult(1, f"{topic} is paused; {amount(held, 'message')} held", link=_link(topic))
+    return ActionResult(1, f"{amount(held, 'message')} of {topic} held; it is paused", link=_link(topic))
 
 
 def _resume_preview(dashboard: Dashboard, arguments: Arguments) -> Preview:
@@ -38,14 +37,13 @@ def _resume_preview(dashboard: Dashboard, arguments: Arguments) -> Preview:
     if since_ms is None:
         return Preview(0, f"leave {topic} as it is: it is not paused", digest)
     spread = f", those overdue spread over {arguments['spread']}" if arguments.get("spread") else ""
-    words = f"deliver the messages of {topic} again{spread}"
-    return Preview(1, words, digest, warning=f"{amount(held, 'message')} of it held now.")
+    return Preview(1, f"deliver {amount(held, 'message')} of {topic} again{spread}", digest)
 
 
 def _resume(dashboard: Dashboard, arguments: Arguments, _: Preview, __: str) -> ActionResult:
     topic = arguments["topic"]
     done = resume_topic(connection_of(dashboard), topic, spread_ms=spread_of(arguments) or 0, force=True)
-    words = f"{topic} is resumed; {amount(done.released, 'message')} waiting again"
+    words = f"{amount(done.released, 'message')} of {topic} waiting again; it is not paused"
     return ActionResult(int(done.was_paused), words, link=_link(topic))
 
 

@@ -103,7 +103,7 @@ class Seen:
         retry = RetryState(**{**known, **fields})
         body = encode_body(Message(topic, value, key, write(headers, retry)))
         if state == "dead":
-            self.store.bury([(Item(item_id, now_ms - abs(in_ms), body, topic), reason)])
+            self.store.bury([(Item(item_id, now_ms - abs(in_ms), body, topic, ("fp:3f2a00",)), reason)])
             return item_id
         self.store.schedule([Item(item_id, now_ms + in_ms, body, topic)])
         if state == "held":

@@ -75,6 +75,14 @@ def test_what_changed_since_the_preview_is_refused(seen: Any, action: str) -> No
     assert [seen.found(one) for one in ("a.2", "b.2", "c.2")] == before
 
 
+def test_another_due_time_is_a_change_too(seen: Any) -> None:
+    """If someone gave a message another due time after the preview, the confirmation is refused."""
+    seen.message("a.2")
+    token = seen.preview("run-now", ids=["a.2"])["token"]
+    seen.store.reschedule(["a.2"], seen.store.now_ms() + 2 * HOUR)
+    assert seen.execute("run-now", token, 409, ids=["a.2"])["error"]["kind"] == "ChangedMeanwhile"
+
+
 CHANGES = {
     "run-now": "run_now",
     "replay": "run_now",
@@ -125,6 +133,15 @@ def test_messages_that_an_action_cannot_change_are_named_and_left(seen: Any) -> 
     assert "1 gone, or never stored here" in found["warning"]
     assert seen.execute("hold", found["token"], ids=["a.2", "b.2", "gone.1"])["done"] == 1
     assert state_of(seen, "b.2") == "dead"
+
+
+def test_a_message_in_flight_is_not_tried_again_after_it_was_deleted(seen: Any) -> None:
+    """Deleting a message in flight cuts off its further attempts; the answer says so, and it counts as done."""
+    seen.message("a.2", in_ms=-1)
+    seen.store.claim(limit=1)
+    done = seen.act("delete", ids=["a.2"])
+    assert done["words"] == ("0 messages deleted; 1 message in flight: will not be tried again after this attempt")
+    assert not done["left"]
 
 
 @pytest.mark.parametrize(

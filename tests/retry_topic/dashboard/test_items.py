@@ -41,7 +41,7 @@ def test_messages_come_in_order_of_due_time_page_by_page(seen: Any) -> None:
         query["cursor"] = found["cursor"]
     assert ids == ["m1.1", "m2.1", "m3.1", "m4.1", "m5.1"]
     page = seen.page("/items", limit="2")
-    assert "Next page" in page
+    assert "limit=2&amp;cursor=" in page
     assert 'rel="next"' in page
 
 
@@ -72,6 +72,8 @@ def test_one_message_says_why_it_is_due_then(seen: Any) -> None:
     assert "policy payments@3 said: wait 1h" in page
     assert 'class="chart timeline"' in page
     assert page.count('class="failed"') == 2
+    assert ">wait 1m</text>" in page  # as recorded
+    assert ">wait 1h10m" in page  # from the last failure to the present due time
     assert "<del>a</del><ins>b</ins>" in page
     assert "Traceback (most recent call last)" in page
     assert "If attempt 3 fails with the same error" in page
@@ -204,6 +206,15 @@ def test_the_call_of_the_api_is_shown_without_a_secret(seen: Any) -> None:
     assert "actions/run-now/preview" in page
     assert "it&#39;&#34;&#39;&#34;&#39;s.2" in page
     assert seen.client.get("/api/v1/session").json()["csrf_token"] not in page.partition("<pre>API=")[2]
+
+
+def test_a_dead_letter_links_to_its_group_and_its_policy(seen: Any) -> None:
+    """The links lead to pages that exist, also for a topic with a slash in its name."""
+    seen.message("a.1", topic="eu/orders", state="dead")
+    page = seen.page("/items/a.1")
+    for path in ("/dead-letters/eu~1orders/3f2a00", "/policies/eu%2Forders", "/topics/eu%2Forders"):
+        assert f'href="{path}"' in page
+        seen.page(path)
 
 
 def test_a_visitor_who_may_only_read_sees_no_buttons(see: Callable[..., Any]) -> None:

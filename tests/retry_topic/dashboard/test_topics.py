@@ -46,7 +46,7 @@ def test_one_topic_says_what_is_next_and_who_reads_it(seen: Any) -> None:
     assert found["policy_words"].startswith("policy default@1: a failed message is delivered 8 times")
     assert [one["name"] for one in found["readers"]] == ["billing"]
     page = seen.page("/topics/orders")
-    for word in ("soon.2", "old.2", "billing", "7 on web-1", 'href="/policies"'):
+    for word in ("soon.2", "old.2", "billing", "7 on web-1", 'href="/policies/orders"'):
         assert word in page
     assert "late.2" not in page
 
@@ -63,12 +63,13 @@ def test_a_topic_can_be_paused_and_resumed(seen: Any) -> None:
     """Pausing holds the messages of the topic, resuming delivers them again; each previews and does one topic."""
     seen.message("a.2")
     found = seen.act("pause-topic", topic="orders")
-    assert found["words"] == "orders is paused; 1 message held"
-    assert "1 message would be held now" in found["warning"]
+    assert found["words"] == "1 message of orders held; it is paused"
     assert seen.found("a.2").state == "held"
     assert "Resume" in seen.page("/topics/orders")
     assert seen.preview("pause-topic", topic="orders")["count"] == 0
-    assert seen.act("resume-topic", topic="orders", spread="10m")["words"].endswith("1 message waiting again")
+    assert seen.act("resume-topic", topic="orders", spread="10m")["words"].startswith(
+        "1 message of orders waiting again"
+    )
     assert seen.found("a.2").state == "due"
     assert seen.preview("resume-topic", topic="orders")["count"] == 0
     assert seen.preview("resume-topic", 400, topic="orders", spread="x")["error"]["message"].startswith("spread:")

@@ -182,6 +182,32 @@ def test_a_letter_that_changes_within_a_batch_is_left(operations: Operations, mo
     assert set(replays(connection).values()) == {1}
 
 
+@pytest.mark.parametrize("kind", [REPLAY, DELETE])
+def test_a_letter_that_has_died_again_within_a_batch_is_left(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Between plan and change a letter is replayed and dies again under its old id, so with its old version."""
+    connection, store = operations.connection, operations.connection.store
+    ids = bury(connection, 3)
+    ready = operations.counted(kind, GROUP)
+    changed = ReplayDeadLetters if kind == REPLAY else DeleteDeadLetters
+    perform = changed.perform
+
+    def raced(self: Any, *args: Any, **more: Any) -> Any:
+        DeadLetters(connection).replay(DeadLetterFilter(ids=frozenset(ids[:1])))
+        assert store.cancel(ids[:1])
+        before, until_s = store.now_ms(), time.monotonic() + 10
+        while store.now_ms() <= before + 20 and time.monotonic() < until_s:  # `bury` stores an age of 10 ms
+            time.sleep(0.001)
+        bury(connection, 1)
+        return perform(self, *args, **more)
+
+    monkeypatch.setattr(changed, "perform", raced)
+    done = operations.ended(ready)
+    assert (done.done, done.left) == (2, {"changed meanwhile": 1})
+    assert [letter.id for letter in DeadLetters(connection).select()] == ids[:1]
+
+
 def test_a_deletion_removes_exactly_its_letters(operations: Operations) -> None:
     bury(operations.connection, 230)
     bury(operations.connection, 3, "b", "bbb")

@@ -8,15 +8,20 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 
 from wheel_sched.dashboard import Dashboard, NotFound
 from wheel_sched.errors import NotDone
+from wheel_sched.management.neighbours import beside
 from wheel_sched_apscheduler.codec.signing import secret_for
-from wheel_sched_apscheduler.management.opening import opened_jobs
+from wheel_sched_apscheduler.management.opening import MADE_BY, opened_jobs
 from wheel_sched_apscheduler.management.searching import StateCounts, state_counts
-from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
+from wheel_sched_apscheduler.stores.layout import JOB
+from wheel_sched_apscheduler.stores.redis import NAMESPACE, RedisWheelJobStore
 
 NAME = "wheel_sched_apscheduler"
+EXTRA = "apscheduler_namespace"
 _ASK_AGAIN_S = 3.0  # an absent namespace is looked for at most so often
 _COUNT_AGAIN_S = 2.0
 
@@ -26,9 +31,11 @@ class JobsAbsent(NotFound):
 
 
 class OpenedJobs:
-    """The jobstore of a dashboard's settings: in their namespace when they name one, else in "apscheduler".
+    """The jobstore of a dashboard.
 
-    A store in memory lives in this process only, so the jobstore is in the dashboard's own store then.
+    It is in the namespace `extras["apscheduler_namespace"]` of the dashboard's configuration. Without that, it is in
+    the namespace that the settings name, if there are jobs in it; else in "apscheduler". A dashboard of messages names
+    a namespace of messages, and its jobs are beside it.
 
     Args:
         dashboard: the dashboard.
@@ -58,14 +65,36 @@ class OpenedJobs:
     def _opened(self) -> RedisWheelJobStore:
         if time.monotonic() < self._absent_until_s:
             raise JobsAbsent(self._absent)
+        given = self._dashboard.config.extras.get(EXTRA)
         loaded = self._dashboard.loaded
-        if loaded.settings.store == "memory:":
-            return RedisWheelJobStore(store=self._dashboard.store, secret=secret_for(None))
+        named = loaded.settings.namespace if loaded.origins["namespace"] != "default" else NAMESPACE
         try:
-            return self._stack.enter_context(opened_jobs(loaded))
+            if given is None and named != NAMESPACE and self._has_jobs(named):
+                given = named
+            return self._stack.enter_context(self._jobs_in(given or NAMESPACE))
         except NotDone as error:
             self._absent, self._absent_until_s = str(error), time.monotonic() + _ASK_AGAIN_S
             raise JobsAbsent(self._absent) from error
+
+    def _has_jobs(self, namespace: str) -> bool:
+        """Whether a namespace exists and has, or has had, jobs."""
+        try:
+            with self._jobs_in(namespace) as found:
+                return JOB in found.store.counts().topics
+        except NotDone:
+            return False
+
+    @contextlib.contextmanager
+    def _jobs_in(self, namespace: str) -> Iterator[RedisWheelJobStore]:
+        loaded = self._dashboard.loaded
+        if loaded.settings.store == "memory:":  # the program has opened its store itself
+            with beside(self._dashboard.store, namespace, MADE_BY) as store:
+                yield RedisWheelJobStore(store=store, namespace=namespace, secret=secret_for(None))
+        else:
+            there = replace(loaded, values={**loaded.values, "namespace": namespace, "shards": None})
+            there = replace(there, origins={**loaded.origins, "namespace": "argument"})
+            with opened_jobs(there) as jobs:
+                yield jobs
 
     def counts(self) -> StateCounts:
         """How many jobs there are in each state, not older than two seconds: several visitors share one count."""

@@ -12,7 +12,7 @@ from wheel_sched.management.opening import opened
 from wheel_sched_apscheduler.codec.signing import secret_for
 from wheel_sched_apscheduler.stores.redis import NAMESPACE, RedisWheelJobStore
 
-_MADE_BY = "a scheduler with this job store, or run `wheel-sched aps migrate`"
+MADE_BY = "a scheduler with this job store, or run `wheel-sched aps migrate`"
 
 
 @contextlib.contextmanager
@@ -29,7 +29,7 @@ def opened_jobs(
     settings = loaded.settings
     if loaded.origins["namespace"] == "default":
         settings = replace(settings, namespace=NAMESPACE)
-    with opened(settings, create=create, made_by=_MADE_BY) as store:
+    with opened(settings, create=create, made_by=MADE_BY) as store:
         yield RedisWheelJobStore(
             store=store, namespace=settings.namespace, secret=secret_for(settings.store), **codec or {}
         )

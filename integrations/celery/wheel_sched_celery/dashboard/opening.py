@@ -20,9 +20,9 @@ from celery import Celery
 from wheel_sched.config import Settings
 from wheel_sched.dashboard import Dashboard, NotFound
 from wheel_sched.errors import NotDone
+from wheel_sched.management.neighbours import beside, opened_by_client
 from wheel_sched.management.opening import opened
-from wheel_sched.store import DelayStore, open_store
-from wheel_sched.store.redis.library import shard_keys
+from wheel_sched.store import DelayStore
 from wheel_sched_celery.management import HeldTasks
 from wheel_sched_celery.settings import WheelSettings
 from wheel_sched_celery.wheel import Wheel, wheel_of
@@ -84,8 +84,9 @@ class OpenedTasks:
         core = self._dashboard.loaded.settings
         if self.app is None:
             namespace = self._dashboard.config.extras.get(NAMESPACE) or WheelSettings().namespace
-            if core.store == "memory:":  # it lives in this process only
-                return HeldTasks(_stand_in(), self._dashboard.store)
+            if core.store == "memory:":  # the program has opened its store itself
+                store = beside(self._dashboard.store, namespace, _MADE_BY)
+                return HeldTasks(_stand_in(), self._stack.enter_context(store))
             settings = replace(core, namespace=namespace, shards=None)
             return HeldTasks(_stand_in(), self._stack.enter_context(opened(settings, made_by=_MADE_BY)))
         wheel = wheel_of(self.app)
@@ -129,12 +130,4 @@ def _store_of(wheel: WheelSettings, core: Settings) -> contextlib.AbstractContex
             replicas=wheel.replicas,
         )
         return opened(settings, made_by=_MADE_BY)
-    if not wheel.url.exists(shard_keys(wheel.namespace, 0)[0]):
-        raise NotDone(f"there is no namespace {wheel.namespace!r}: nothing was changed; start {_MADE_BY}")
-    return open_store(
-        wheel.url,
-        namespace=wheel.namespace,
-        shards=wheel.shards,
-        durability=wheel.durability,
-        replicas=wheel.replicas,
-    )
+    return opened_by_client(wheel.url, wheel.namespace, _MADE_BY, wheel.durability, wheel.replicas)

@@ -9,8 +9,11 @@ from uuid import uuid4
 
 import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
-from wheel_sched_apscheduler import RedisWheelJobStore
+from wheel_sched_apscheduler import Producer, RedisWheelJobStore
+from wheel_sched_apscheduler.dashboard.part import PART
 
+from tests.integrations.dashboard_visitor import Visiting
+from wheel_sched.dashboard import dashboard, everyone
 from wheel_sched.store import open_store
 
 if TYPE_CHECKING:
@@ -90,3 +93,38 @@ def test_an_absent_namespace_of_a_server_is_not_created(
         assert "a scheduler with this job store" in visitor.page("/jobs")
     with redis.Redis.from_url(real_server.url) as client:
         assert client.keys(f"*{namespace}*") == []
+
+
+def add_jobs(url: str, namespace: str, *job_ids: str) -> None:
+    store = RedisWheelJobStore(url, namespace=namespace)
+    producer = Producer(store, timezone="UTC")
+    for job_id in job_ids:
+        producer.add_job(fail, "interval", hours=1, id=job_id)
+    producer.close()
+    store.connection.close()
+
+
+@pytest.mark.parametrize("given_as", ["address", "open store"])
+def test_a_mounted_dashboard_shows_the_jobs_beside_its_messages(redis_url: str, given_as: str) -> None:
+    """The namespace of the messages has no jobs, so those of "apscheduler" are shown; without them, nothing is made."""
+    with open_store(redis_url, namespace="orders") as store:
+        app = dashboard(redis_url if given_as == "address" else store, access=everyone("read"), namespace="orders")
+        visitor = Visiting(app, PART)
+        assert "a scheduler with this job store" in visitor.page("/jobs")
+        assert visitor.call("/jobs", 404)["error"]["kind"] == "JobsAbsent"
+        app.close()
+        add_jobs(redis_url, "apscheduler", "beside")
+        app = dashboard(redis_url if given_as == "address" else store, access=everyone("read"), namespace="orders")
+        assert [job["id"] for job in Visiting(app, PART).call("/jobs")["jobs"]] == ["beside"]
+        app.close()
+
+
+def test_the_namespace_of_jobs_can_be_named(redis_url: str) -> None:
+    """A namespace that the settings name is shown when it has jobs, and an extra names any."""
+    for namespace in ("mine", "other", "apscheduler"):
+        add_jobs(redis_url, namespace, f"in-{namespace}")
+    for namespace, extras in (("mine", {}), ("mine", {"apscheduler_namespace": "other"}), ("absent", {})):
+        app = dashboard(redis_url, access=everyone("read"), namespace=namespace, extras=extras)
+        expected = extras.get("apscheduler_namespace") or ("apscheduler" if namespace == "absent" else namespace)
+        assert [job["id"] for job in Visiting(app, PART).call("/jobs")["jobs"]] == [f"in-{expected}"]
+        app.close()

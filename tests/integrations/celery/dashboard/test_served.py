@@ -10,8 +10,11 @@ from uuid import uuid4
 import pytest
 from celery import Celery, chain
 from wheel_sched_celery import install
+from wheel_sched_celery.dashboard.part import PART
 
-from wheel_sched.store import DelayStore
+from tests.integrations.dashboard_visitor import Visiting
+from wheel_sched.dashboard import dashboard, everyone
+from wheel_sched.store import DelayStore, open_store
 
 if TYPE_CHECKING:
     from tests.servers.valkey import TemporaryServer
@@ -107,3 +110,14 @@ def test_an_absent_namespace_of_a_server_is_not_created(
             visitor = open_visitor(memory, {"store": real_server.url}, extras=extras)
             assert "a Celery worker" in visitor.page("/tasks")
         assert client.keys(f"*{namespace}*") == []
+
+
+def test_a_mounted_dashboard_gets_the_application(real_server: TemporaryServer, app: Celery) -> None:
+    """`dashboard(..., celery_app=app)` shows the tasks of that application, whatever its own store is."""
+    task_id = app.tasks["mail.send"].apply_async((1,), countdown=3600).id
+    with open_store(real_server.url, namespace=f"core-{app.wheel.settings.namespace}") as store:
+        for home in (real_server.url, store):
+            made = dashboard(home, access=everyone("read"), namespace=store.namespace, celery_app=app)
+            found = Visiting(made, PART).call("/tasks")
+            assert ([task["id"] for task in found["tasks"]], found["can_revoke"]) == ([task_id], True)
+            made.close()
