@@ -37,18 +37,21 @@ from retry_topic.management.filters import entry_of
 from retry_topic.management.inbox.groups import group_of
 from retry_topic.management.listing import error_of
 from retry_topic.management.search import parse_search
+from retry_topic.message.headers import replays_key
 from wheel_sched.errors import NotDone, Rejected
 from wheel_sched.management.operations import CountedStep, OperationBatch, PerformedBatch, PlannedBatch
 from wheel_sched.management.wording import one_line
 from wheel_sched.store import DelayStore, Found, Outcome
 from wheel_sched.store.core.call import Call, Plan
 from wheel_sched.store.core.change import Alteration, Change
+from wheel_sched.store.core.items import MAX_ID_BYTES, encode_text
 from wheel_sched.store.core.listing import read_cursor
 from wheel_sched.store.core.plans import shard_of
 
 REPLAY = "replay-dead-letters"
 DELETE = "delete-dead-letters"
 UNREADABLE = "cannot be read"
+UNNAMED = "with an id too long to count replays under"
 GUARDED = "replayed too often before"
 MOST_REPLAYS = 100
 
@@ -223,10 +226,11 @@ class ReplayDeadLetters(_LetterKind):
         An entry is id, version, route, name for the loop guard, number of the replay, time of death.
         """
         found, after = self._page(arguments, until_ms, cursor, budget)
-        letters = [read_dead(one) for one in found]
+        every = [read_dead(one) for one in found]
+        letters = [letter for letter in every if len(encode_text(replays_key(letter.root))) <= MAX_ID_BYTES]
         counts = replay_counts(self._store, [letter.root for letter in letters]) if letters else []
         most = int(arguments.get("max_replays", MAX_REPLAYS))
-        left: Counter[str] = Counter()
+        left: Counter[str] = Counter({UNNAMED: len(every) - len(letters)})
         entries = []
         for letter, count in zip(letters, counts, strict=True):
             if letter.message is None:
@@ -235,7 +239,7 @@ class ReplayDeadLetters(_LetterKind):
                 left[GUARDED] += 1
             else:
                 entries.append([letter.id, letter.version, letter.route, letter.root, count + 1, letter.died_ms])
-        return PlannedBatch(tuple(entries), after, dict(left))
+        return PlannedBatch(tuple(entries), after, dict(+left))
 
     def perform(
         self, arguments: Mapping[str, str], batch: OperationBatch, token: str, *, remembered: bool

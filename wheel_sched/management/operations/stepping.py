@@ -105,8 +105,9 @@ class Stepper:
             return None
         budget = min(batch_size(held.rate), held.matched - held.handled)
         plan = kind.plan(held.arguments, held.created_ms + 1, held.cursor, budget)
-        if len(json.dumps(plan.entries)) > _LARGEST:  # long ids: fewer of them
-            plan = kind.plan(held.arguments, held.created_ms + 1, held.cursor, max(1, budget // 10))
+        while len(json.dumps(plan.entries)) > _LARGEST and budget > 1:  # long ids: fewer of them
+            budget = max(1, budget // 4)
+            plan = kind.plan(held.arguments, held.created_ms + 1, held.cursor, budget)
         now_ms = self._store.now_ms()
         every_ms = 1000 / held.rate if held.rate else 0.0
         batch = OperationBatch(held.batches + 1, now_ms, every_ms, plan.entries, plan.left)
