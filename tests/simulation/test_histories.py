@@ -32,7 +32,7 @@ KEPT = {
     # an owner that had stood still took its records back after the lease, so that the next owner read past them
     "retry-ordered": (4299, 116, 3, 101118, 101907, 102365, 101771),
     # letters that had died again under their old id and version, before a batch came again
-    "operations": (21,),
+    "operations": (168,),
     # a reader that started again took its new assignments for old ones
     "retry-log-ordered": (100354,),
     # run times beyond the store's clock; a last run that waited for room and was missed; a run that was put back and

@@ -154,6 +154,10 @@ class WatchedStore(StoreServer):
         before = records[-1][1] if records else None
         if before is not None and record.batches > before.batches and before.state != "running":
             self.found.append(f"stopped: operation {record.id} is {before.state} and begins batch {record.batches}")
+        if before is not None and before.state not in ("running", record.state) and record.state == "running":
+            settled = before.batch is not None and record.batch is None  # which no visitor does
+            if before.state not in ("ready", "paused") or settled:
+                self.found.append(f"stopped: operation {record.id} was {before.state}, and runs again")
         if before is not None and not before.is_open:
             self.found.append(f"ended: operation {record.id} was {before.state}, and is {record.state}")
         if record.batch is not None and (record.id, record.batch.number) not in self.batches:
