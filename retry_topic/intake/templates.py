@@ -18,7 +18,6 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from operator import itemgetter
 from typing import Any, ClassVar
 
@@ -37,7 +36,7 @@ from wheel_sched.store import BatchCount, Item
 _MOST = 4_096  # how many templates, and how many lists of header names, are remembered
 _MOST_HEADERS = 64  # a few dozen are usual
 _UNUSUAL = frozenset({"key_lock", "signature", "retry_after_ms", "published_ms"})
-_ATTEMPTS = FIELDS["failed_attempts"]
+_ATTEMPTS, _PROCESS = FIELDS["failed_attempts"], FIELDS["process"]
 _NAME_OF = {field.header: name for name, field in FIELDS.items()}
 _WRITTEN = FIELDS["due_ms"].header, FIELDS["delay_ms"].header, FAILED_ATTEMPTS  # they differ in similar records
 
@@ -317,7 +316,7 @@ def _failed_attempts(known: _Names, values: Sequence[bytes], template: Template,
     line = line_of(
         template.attempt,
         decision.why.now_ms if known.failed_at is None else int(values[known.failed_at]),
-        NONE if known.process_at is None else _quoted_process(values[known.process_at]),
+        NONE if known.process_at is None else quoted(values[known.process_at].decode("ascii"), _PROCESS.max_bytes),
         template.error_class,
         NONE if known.message_at is None else quoted_bytes(values[known.message_at]),
         decision.delay_ms,
@@ -326,11 +325,6 @@ def _failed_attempts(known: _Names, values: Sequence[bytes], template: Template,
     if known.attempts_at is None:
         return line
     return with_line(decode(_ATTEMPTS, values[known.attempts_at])[0], line.decode()).encode()
-
-
-@lru_cache(maxsize=1024)
-def _quoted_process(raw: bytes) -> bytes:
-    return quoted(raw.decode("ascii"), FIELDS["process"].max_bytes)
 
 
 def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: PolicySet) -> Template | None:

@@ -15,7 +15,7 @@ from retry_topic import Connection, connect
 from tests.browser.seeding import POLICIES, seed
 from tests.browser.seeding_frameworks import celery_with_tasks, seed_jobs
 from tests.browser.serving import served
-from wheel_sched.dashboard import DashboardApp, Page, dashboard, everyone
+from wheel_sched.dashboard import DashboardApp, DashboardPage, dashboard, everyone
 from wheel_sched.dashboard.app import installed_parts
 
 PARTS = installed_parts()
@@ -30,7 +30,7 @@ class Demonstration:
     connection: Connection
 
     @property
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[DashboardPage]:
         return [page for part in self.app.dashboard.parts for page in part.pages]
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urljoin, urlsplit
 
 from starlette.routing import compile_path
 
-from wheel_sched.dashboard import Page
+from wheel_sched.dashboard import DashboardPage
 
 OF_EACH = 6  # addresses of one route
 
@@ -71,7 +71,7 @@ class Walk:
     strays: list[str]
 
 
-def walk(url: str, pages: Sequence[Page]) -> Walk:
+def walk(url: str, pages: Sequence[DashboardPage]) -> Walk:
     """Follow the links from the overview on.
 
     Args:

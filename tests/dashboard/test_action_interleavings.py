@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from wheel_sched.dashboard import Action, ActionResult, Dashboard, Preview, Visitor
 from wheel_sched.dashboard.actions import digest_of, execute, preview
-from wheel_sched.dashboard.signing import Signer
+from wheel_sched.dashboard.signing import TextSigner
 from wheel_sched.errors import StoreUnavailable, WheelSchedError
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.call import Call
@@ -58,7 +58,7 @@ class Room:
     """Things with versions, an action that changes all of them, and what each request has changed."""
 
     backend: MemoryBackend = field(default_factory=lambda: MemoryBackend(1))
-    signer: Signer = field(default_factory=lambda: Signer(b"sixteen bytes ok"))
+    signer: TextSigner = field(default_factory=lambda: TextSigner(b"sixteen bytes ok"))
     versions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
     tokens: list[Token] = field(default_factory=list)
     began: Counter[str] = field(default_factory=Counter)  # by key: how often its action began to change things

@@ -16,14 +16,14 @@ from starlette.testclient import TestClient
 from wheel_sched.config import given_settings
 from wheel_sched.dashboard import (
     Action,
+    ActionField,
     ActionResult,
     ApiCall,
     Dashboard,
     DashboardApp,
     DashboardConfig,
+    DashboardPage,
     DashboardPart,
-    Field,
-    Page,
     PasswordFile,
     Preview,
     everyone,
@@ -53,12 +53,15 @@ class Things:
     def part(self, folder: Path) -> DashboardPart:
         (folder / "things").mkdir(parents=True, exist_ok=True)
         (folder / "things" / "list.html").write_text(TEMPLATE, "utf-8")
-        fields = (Field("name", "which things", required=True, many=True), Field("colour", "the new colour"))
+        fields = (
+            ActionField("name", "which things", required=True, many=True),
+            ActionField("colour", "the new colour"),
+        )
         return DashboardPart(
             name="things",
             pages=(
-                Page("/things", self.show, "Things", live=True),
-                Page("/things/{name:path}", self.show_one, live=True),
+                DashboardPage("/things", self.show, "Things", live=True),
+                DashboardPage("/things/{name:path}", self.show_one, live=True),
             ),
             calls=(ApiCall("/things/{name:path}", self.answer, "One thing", {"type": "object"}),),
             actions=(

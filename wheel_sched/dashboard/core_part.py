@@ -10,7 +10,7 @@ from starlette.responses import Response
 from wheel_sched.dashboard import overview
 from wheel_sched.dashboard.audit import AuditLog
 from wheel_sched.dashboard.context import Dashboard
-from wheel_sched.dashboard.parts import ApiCall, DashboardPart, Page, Parameter
+from wheel_sched.dashboard.parts import ApiCall, DashboardPage, DashboardPart, Parameter
 from wheel_sched.dashboard.queries import cursor_of, limit_of
 from wheel_sched.dashboard.schemas import INTEGER, TEXT, TEXT_OR_NONE, listing, record
 from wheel_sched.management.members import as_dict, live_members
@@ -45,9 +45,9 @@ CORE = DashboardPart(
     name="core",
     place=0,
     pages=(
-        Page("/", overview.show, "Overview", live=True),
-        Page("/members", _members, "Members", live=True, place=80),
-        Page("/audit", _audit, "Audit log", place=90),
+        DashboardPage("/", overview.show, "Overview", live=True),
+        DashboardPage("/members", _members, "Members", live=True, place=80),
+        DashboardPage("/audit", _audit, "Audit log", place=90),
     ),
     calls=(
         ApiCall("/overview", overview.answer, "Counts, rates and what ails", overview.SCHEMA),

@@ -16,7 +16,7 @@ from wheel_sched.dashboard.actions import ChangedMeanwhile, NotAllowed, allow, c
 from wheel_sched.dashboard.addresses import AnyPath, base_of, here, is_local, path_of
 from wheel_sched.dashboard.context import Dashboard
 from wheel_sched.dashboard.live import LiveFragments
-from wheel_sched.dashboard.parts import Action, Arguments, NotFound, Page
+from wheel_sched.dashboard.parts import Action, Arguments, DashboardPage, NotFound
 from wheel_sched.dashboard.requests import (
     NOBODY_LET_IN,
     Exact,
@@ -102,7 +102,7 @@ class HtmlEndpoints:
             return PlainTextResponse("not signed in; nothing was shown\n", 401)
         return RedirectResponse(f"{base_of(request)}/sign-in?to={quote(here(request), safe='')}", 303)
 
-    def _page(self, page: Page) -> Endpoint:
+    def _page(self, page: DashboardPage) -> Endpoint:
         async def shown(request: Request) -> Response:
             if page.live and self._live_updates:
                 path, mark, asked = here(request).partition("?")
@@ -112,7 +112,7 @@ class HtmlEndpoints:
 
         return shown
 
-    def _live(self, page: Page) -> Endpoint:
+    def _live(self, page: DashboardPage) -> Endpoint:
         async def updates(plain: Request) -> Response:
             request = Exact(plain.scope, plain.receive)
             try:
@@ -128,7 +128,7 @@ class HtmlEndpoints:
 
         return updates
 
-    async def _events(self, page: Page, request: Request) -> AsyncIterator[bytes]:
+    async def _events(self, page: DashboardPage, request: Request) -> AsyncIterator[bytes]:
         """Server-sent events: the block `live` of the page whenever it has changed, and a comment to keep it open.
 
         The stream ends after a while and the browser opens it again: so it is asked again who the visitor is, and a

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 from starlette.requests import Request
@@ -17,15 +17,15 @@ from starlette.responses import Response
 from wheel_sched.dashboard.rights import Right
 from wheel_sched.errors import WheelSchedError
 
-if TYPE_CHECKING:
-    from wheel_sched.dashboard.context import Dashboard
+Dashboard = Any
+"""A `wheel_sched.dashboard.Dashboard`. The module of that class imports this one, so it has no name here."""
 
 
 class NotFound(WheelSchedError):
     """The thing that an address names does not exist. The message says what to do."""
 
 
-class Page(NamedTuple):
+class DashboardPage(NamedTuple):
     """A page for people. It only reads.
 
     Args:
@@ -114,7 +114,7 @@ class ActionResult:
         return {"done": self.done, "words": self.words, "left": dict(self.left), "link": self.link}
 
 
-class Field(NamedTuple):
+class ActionField(NamedTuple):
     """An argument of an action.
 
     Args:
@@ -152,7 +152,7 @@ class Action(NamedTuple):
     name: str
     right: Right
     summary: str
-    fields: Sequence[Field]
+    fields: Sequence[ActionField]
     preview: Callable[[Dashboard, Arguments], Preview]
     execute: Callable[[Dashboard, Arguments, Preview, str], ActionResult]
 
@@ -177,7 +177,7 @@ class DashboardPart:
     """
 
     name: str
-    pages: Sequence[Page] = ()
+    pages: Sequence[DashboardPage] = ()
     calls: Sequence[ApiCall] = ()
     actions: Sequence[Action] = ()
     templates: Path | None = None

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from wheel_sched.dashboard.context import Dashboard
-from wheel_sched.dashboard.parts import ApiCall, DashboardPart, Page
+from wheel_sched.dashboard.parts import ApiCall, DashboardPage, DashboardPart
 from wheel_sched.dashboard.schemas import INTEGER, INTEGER_OR_NONE, SWITCH, TEXT, array, mapping, record
 from wheel_sched.management.process import ShownPurgatory, shown_purgatories, shown_timers
 from wheel_sched.management.wording import span
@@ -77,7 +77,7 @@ _TIMER = record(
 PROCESS = DashboardPart(
     name="process",
     place=85,
-    pages=(Page("/timers", _show, "Timers", live=True),),
+    pages=(DashboardPage("/timers", _show, "Timers", live=True),),
     calls=(
         ApiCall(
             "/process",

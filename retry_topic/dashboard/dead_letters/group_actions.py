@@ -7,14 +7,14 @@ from collections.abc import Callable
 from retry_topic.dashboard.dead_letters.addresses import group_path
 from retry_topic.dashboard.dead_letters.group_page import found_group
 from retry_topic.management.inbox.notes import GroupNote, GroupNotes, Mark, checked_note
-from wheel_sched.dashboard import Action, ActionResult, Dashboard, Field, Preview
+from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, Preview
 from wheel_sched.dashboard.actions import digest_of
 from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.management.wording import amount
 
 GROUP_FIELDS = (
-    Field("topic", "the topic of the group; none for letters without a topic"),
-    Field("group", "the fingerprint of the error, or the code of the reason"),
+    ActionField("topic", "the topic of the group; none for letters without a topic"),
+    ActionField("group", "the fingerprint of the error, or the code of the reason"),
 )
 
 
@@ -73,8 +73,8 @@ ACTIONS = (
         "Write a note on a group of dead letters",
         (
             *GROUP_FIELDS,
-            Field("text", "the note, at most 1,000 characters; without text and link the note is removed"),
-            Field("link", "an http or https address, such as that of a ticket"),
+            ActionField("text", "the note, at most 1,000 characters; without text and link the note is removed"),
+            ActionField("link", "an http or https address, such as that of a ticket"),
         ),
         _preview_note,
         _write_note,

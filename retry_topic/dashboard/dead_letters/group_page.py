@@ -14,7 +14,7 @@ from retry_topic.management.inbox.error_diff import error_parts
 from retry_topic.management.inbox.groups import Inbox, InboxGroup, is_rising, is_selectable
 from retry_topic.management.inbox.members import group_members
 from retry_topic.management.listing import preview
-from wheel_sched.dashboard import ApiCall, Dashboard, NotFound, Page
+from wheel_sched.dashboard import ApiCall, Dashboard, DashboardPage, NotFound
 from wheel_sched.dashboard.schemas import INTEGER, TEXT, array, record
 
 _ERROR = 2_000  # characters of an error that is compared
@@ -82,7 +82,7 @@ def _answer(dashboard: Dashboard, request: Request) -> Any:
     }
 
 
-PAGE = Page("/dead-letters/{topic}/{group}", _show)
+PAGE = DashboardPage("/dead-letters/{topic}/{group}", _show)
 CALL = ApiCall(
     "/dead-letters/{topic}/{group}",
     _answer,

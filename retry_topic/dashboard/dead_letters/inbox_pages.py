@@ -10,7 +10,7 @@ from starlette.responses import Response
 from retry_topic.dashboard.dead_letters.addresses import group_path
 from retry_topic.dashboard.opening import connection_of
 from retry_topic.management.inbox.groups import GROUP_STATES, GroupState, Inbox, InboxPage, Sort, is_rising
-from wheel_sched.dashboard import ApiCall, Dashboard, Page, Parameter
+from wheel_sched.dashboard import ApiCall, Dashboard, DashboardPage, Parameter
 from wheel_sched.dashboard.queries import cursor_of, limit_of
 from wheel_sched.dashboard.schemas import INTEGER, TEXT, TEXT_OR_NONE, Schema, array, listing, record
 from wheel_sched.errors import Rejected
@@ -90,7 +90,7 @@ def _answer(dashboard: Dashboard, request: Request) -> Any:
     }
 
 
-PAGE = Page("/dead-letters", _show, "Dead letters", live=True)
+PAGE = DashboardPage("/dead-letters", _show, "Dead letters", live=True)
 CALL = ApiCall(
     "/dead-letters",
     _answer,

@@ -17,7 +17,7 @@ from retry_topic.management.dead_letter_operations import DELETE, MOST_REPLAYS, 
 from retry_topic.management.inbox.groups import is_selectable
 from retry_topic.management.operation_words import meaning, outcome
 from retry_topic.management.search import parse_search
-from wheel_sched.dashboard import Action, ActionResult, Dashboard, Field, NotFound, Preview
+from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, NotFound, Preview
 from wheel_sched.dashboard.actions import digest_of
 from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.dashboard.rights import Right
@@ -168,8 +168,8 @@ def _change(name: str, summary: str, states: tuple[str, ...], change: Callable[.
     return Action(name, "operate", summary, _ID, preview, execute)
 
 
-_ID = (Field("id", "the id of the operation", required=True),)
-_SEARCH = Field("search", "instead of topic and group: a search for dead letters, see GET /items")
+_ID = (ActionField("id", "the id of the operation", required=True),)
+_SEARCH = ActionField("search", "instead of topic and group: a search for dead letters, see GET /items")
 
 ACTIONS = (
     Action(
@@ -179,9 +179,9 @@ ACTIONS = (
         (
             *GROUP_FIELDS,
             _SEARCH,
-            Field("rate", "replay about this many a second"),
-            Field("spread", "instead of a rate: spread the replay over this time, such as 10m"),
-            Field("max_replays", "how often one message may be replayed; 3 by default"),
+            ActionField("rate", "replay about this many a second"),
+            ActionField("spread", "instead of a rate: spread the replay over this time, such as 10m"),
+            ActionField("max_replays", "how often one message may be replayed; 3 by default"),
         ),
         _preview_replay,
         _start_replay,

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from retry_topic.dashboard.dead_letters.addresses import group_path
 from retry_topic.management.dead_letter_operations import DELETE
 from retry_topic.management.operation_words import meaning
-from wheel_sched.dashboard import ApiCall, Dashboard, NotFound, Page, Parameter
+from wheel_sched.dashboard import ApiCall, Dashboard, DashboardPage, NotFound, Parameter
 from wheel_sched.dashboard.queries import cursor_of, limit_of
 from wheel_sched.dashboard.schemas import (
     INTEGER,
@@ -101,8 +101,8 @@ def _one_answer(dashboard: Dashboard, request: Request) -> Any:
 
 
 PAGES = (
-    Page("/operations", _list, "Operations", live=True),
-    Page("/operations/{id}", _one, live=True),
+    DashboardPage("/operations", _list, "Operations", live=True),
+    DashboardPage("/operations/{id}", _one, live=True),
 )
 CALLS = (
     ApiCall(

@@ -6,14 +6,14 @@ from retry_topic.dashboard.items import one_item, searching
 from retry_topic.dashboard.items.actions import ACTIONS
 from retry_topic.dashboard.items.answers import ITEM, ONE_ITEM
 from retry_topic.dashboard.items.panel import PANELS
-from wheel_sched.dashboard import ApiCall, Page, Parameter
+from wheel_sched.dashboard import ApiCall, DashboardPage, Parameter
 from wheel_sched.dashboard.schemas import INTEGER, TEXT, TEXT_OR_NONE, listing
 
 __all__ = ["ACTIONS", "CALLS", "PAGES", "PANELS"]
 
-PAGES: tuple[Page, ...] = (
-    Page("/items", searching.show, "Messages"),
-    Page("/items/{id:path}", one_item.show),
+PAGES: tuple[DashboardPage, ...] = (
+    DashboardPage("/items", searching.show, "Messages"),
+    DashboardPage("/items/{id:path}", one_item.show),
 )
 CALLS: tuple[ApiCall, ...] = (
     ApiCall(

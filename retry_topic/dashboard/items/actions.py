@@ -16,15 +16,15 @@ from retry_topic.dashboard.opening import connection_of, settings_of
 from retry_topic.management import changing
 from retry_topic.management.changing import LIVING, ChangedMessages, ChangePace, outcome_words
 from retry_topic.management.opening import secrets_of
-from wheel_sched.dashboard import Action, ActionResult, Dashboard, Field, Preview, Right
+from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, Preview, Right
 from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.store import Outcome, State
 from wheel_sched.store.core.items import STATES
 
-_SPREAD = Field("spread", "spread the due times evenly over this duration, such as 10m")
-_IN = Field("in", "due this long from now, such as 5m")
-_AT = Field("at", "due at this instant, such as 2030-01-01T06:00:00Z; instead of `in`")
-_REASON = Field("reason", "why they are held, for people")
+_SPREAD = ActionField("spread", "spread the due times evenly over this duration, such as 10m")
+_IN = ActionField("in", "due this long from now, such as 5m")
+_AT = ActionField("at", "due at this instant, such as 2030-01-01T06:00:00Z; instead of `in`")
+_REASON = ActionField("reason", "why they are held, for people")
 
 
 class Deed(NamedTuple):
@@ -47,7 +47,7 @@ class Deed(NamedTuple):
     parked: bool | None = False
 
 
-def action_of(name: str, right: Right, summary: str, deed: Deed, *fields: Field) -> Action:
+def action_of(name: str, right: Right, summary: str, deed: Deed, *fields: ActionField) -> Action:
     """Make an action of a deed."""
 
     def preview(dashboard: Dashboard, arguments: Arguments) -> Preview:

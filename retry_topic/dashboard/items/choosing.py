@@ -14,7 +14,7 @@ from retry_topic.management.filters import ListedMessage, entry_of
 from retry_topic.management.paging import matching_page
 from retry_topic.management.search import parse_search
 from retry_topic.management.selecting import SAMPLES, Selected, SelectedMessage, find_messages
-from wheel_sched.dashboard import Field, NotFound
+from wheel_sched.dashboard import ActionField, NotFound
 from wheel_sched.dashboard.actions import digest_of
 from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.errors import NotDone, Rejected
@@ -34,8 +34,8 @@ _OTHERS = {
 }
 
 FIELDS = (
-    Field("ids", "the ids of the messages", many=True),
-    Field("search", "instead of ids: a search, as on the page Messages"),
+    ActionField("ids", "the ids of the messages", many=True),
+    ActionField("search", "instead of ids: a search, as on the page Messages"),
 )
 
 

@@ -11,7 +11,7 @@ from retry_topic.dashboard.policies.charts import delay_chart
 from retry_topic.dashboard.policies.reading import present_policies, source_of
 from retry_topic.dashboard.policies.schemas import POLICY
 from retry_topic.management.policy_trials import pictures
-from wheel_sched.dashboard import ApiCall, Dashboard, Page
+from wheel_sched.dashboard import ApiCall, Dashboard, DashboardPage
 from wheel_sched.dashboard.schemas import INTEGER, TEXT_OR_NONE, listing
 
 _SHOWN = 10  # a picture costs some milliseconds
@@ -42,7 +42,7 @@ def answer(dashboard: Dashboard, request: Request) -> Any:
     }
 
 
-PAGES = (Page("/policies", show, "Policies"),)
+PAGES = (DashboardPage("/policies", show, "Policies"),)
 CALLS = (
     ApiCall(
         "/policies",

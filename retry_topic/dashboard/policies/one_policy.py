@@ -31,7 +31,7 @@ from retry_topic.policy.load_simulation import (
     simulate_load,
 )
 from retry_topic.policy.rules import MAX_ATTEMPTS
-from wheel_sched.dashboard import ApiCall, Dashboard, NotFound, Page, Parameter
+from wheel_sched.dashboard import ApiCall, Dashboard, DashboardPage, NotFound, Parameter
 
 _LONGEST_TOPIC = 1_000
 _BOUNDS = {
@@ -117,7 +117,7 @@ _FAILURE = (
     Parameter("status", "HTTP status of the error, 100 to 599", "integer"),
 )
 
-PAGES = (Page("/policies/{topic:path}", show),)
+PAGES = (DashboardPage("/policies/{topic:path}", show),)
 CALLS = (
     ApiCall(
         "/policies/{topic:path}/explain",

@@ -17,7 +17,7 @@ from retry_topic.management.policy_trials import (
 )
 from retry_topic.policy.dumping import dump_policies
 from retry_topic.policy.explanation import format_time
-from wheel_sched.dashboard import ApiCall, Dashboard, Page, Parameter
+from wheel_sched.dashboard import ApiCall, Dashboard, DashboardPage, Parameter
 from wheel_sched.errors import ConfigError, Rejected
 
 _SHOWN = 50
@@ -68,7 +68,7 @@ def answer(dashboard: Dashboard, request: Request) -> Any:
     return {**found, "topics": topics}
 
 
-PAGES = (Page("/what-if", show),)
+PAGES = (DashboardPage("/what-if", show),)
 CALLS = (
     ApiCall(
         "/policies/what-if",

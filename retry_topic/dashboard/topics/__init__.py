@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from retry_topic.dashboard.topics import looking, unread
 from retry_topic.dashboard.topics.actions import ACTIONS
-from wheel_sched.dashboard import ApiCall, Page
+from wheel_sched.dashboard import ApiCall, DashboardPage
 from wheel_sched.dashboard.schemas import INTEGER, INTEGER_OR_NONE, TEXT, array, listing, record
 
 __all__ = ["ACTIONS", "CALLS", "PAGES", "PANELS"]
@@ -19,9 +19,9 @@ _NUMBERS = {
     "paused_since_ms": INTEGER_OR_NONE,
 }
 
-PAGES: tuple[Page, ...] = (
-    Page("/topics", looking.show, "Topics", live=True),
-    Page("/topics/{topic:path}", looking.show_one, live=True),
+PAGES: tuple[DashboardPage, ...] = (
+    DashboardPage("/topics", looking.show, "Topics", live=True),
+    DashboardPage("/topics/{topic:path}", looking.show_one, live=True),
 )
 CALLS: tuple[ApiCall, ...] = (
     ApiCall(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from retry_topic.dashboard.items.times import spread_of
 from retry_topic.dashboard.opening import connection_of
 from retry_topic.management.topics import pause_topic, resume_topic, unknown_topic
-from wheel_sched.dashboard import Action, ActionResult, Dashboard, Field, NotFound, Preview
+from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, NotFound, Preview
 from wheel_sched.dashboard.actions import digest_of
 from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.dashboard.rendering import quote_path
 from wheel_sched.management.wording import amount, instant
 
-_TOPIC = Field("topic", "the name of the topic", required=True)
-_SPREAD = Field("spread", "spread the overdue messages evenly over this duration, such as 10m")
+_TOPIC = ActionField("topic", "the name of the topic", required=True)
+_SPREAD = ActionField("spread", "spread the overdue messages evenly over this duration, such as 10m")
 
 
 def _pause_preview(dashboard: Dashboard, arguments: Arguments) -> Preview:

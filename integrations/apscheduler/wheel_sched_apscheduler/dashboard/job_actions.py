@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from wheel_sched.dashboard import Action, ActionResult, Dashboard, Field, Preview
+from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, Preview
 from wheel_sched.dashboard.actions import digest_of
 from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.dashboard.rights import Right
@@ -28,8 +28,8 @@ _SAMPLES = 5
 Change = Callable[[RedisWheelJobStore, Sequence[str], Condition | None], Iterator[ChangedJob]]
 
 FIELDS = (
-    Field("job", "the id of a job; may be repeated", many=True),
-    Field("jobs", "ids of jobs, one in a line"),
+    ActionField("job", "the id of a job; may be repeated", many=True),
+    ActionField("jobs", "ids of jobs, one in a line"),
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wheel_sched.dashboard import Ailment, Dashboard, DashboardPart, Page, Panel
+from wheel_sched.dashboard import Ailment, Dashboard, DashboardPage, DashboardPart, Panel
 from wheel_sched.management.wording import amount, relative
 from wheel_sched_apscheduler.dashboard import pages
 from wheel_sched_apscheduler.dashboard.answers import next_ms
@@ -43,9 +43,9 @@ def panel(dashboard: Dashboard) -> Panel | None:
 PART = DashboardPart(
     name=NAME,
     pages=(
-        Page("/jobs", pages.jobs, "Jobs", live=True),
-        Page("/jobs-history", pages.history, "Job runs"),
-        Page("/jobs/{id:path}", pages.job),
+        DashboardPage("/jobs", pages.jobs, "Jobs", live=True),
+        DashboardPage("/jobs-history", pages.history, "Job runs"),
+        DashboardPage("/jobs/{id:path}", pages.job),
     ),
     calls=CALLS,
     actions=ACTIONS,

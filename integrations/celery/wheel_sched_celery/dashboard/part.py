@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wheel_sched.dashboard import Ailment, Dashboard, DashboardPart, Page, Panel
+from wheel_sched.dashboard import Ailment, Dashboard, DashboardPage, DashboardPart, Panel
 from wheel_sched.management.overdue import NOTICED_MS, overdue
 from wheel_sched.management.wording import amount, relative
 from wheel_sched.store import Members
@@ -47,7 +47,7 @@ def panel(dashboard: Dashboard) -> Panel | None:
 
 PART = DashboardPart(
     name=NAME,
-    pages=(Page("/tasks", pages.tasks, "Tasks", live=True), Page("/tasks/{id:path}", pages.task)),
+    pages=(DashboardPage("/tasks", pages.tasks, "Tasks", live=True), DashboardPage("/tasks/{id:path}", pages.task)),
     calls=CALLS,
     actions=ACTIONS,
     templates=Path(__file__).parent / "templates",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from wheel_sched.dashboard import Action, ActionResult, Dashboard, Field, Preview
+from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, Preview
 from wheel_sched.dashboard.actions import digest_of
 from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.dashboard.rights import Right
@@ -23,12 +23,12 @@ MOST = 500  # tasks of one request
 _SAMPLES = 5
 
 IDS = (
-    Field("task", "the id of a task, or of one item; may be repeated", many=True),
-    Field("tasks", "ids of tasks, one in a line"),
+    ActionField("task", "the id of a task, or of one item; may be repeated", many=True),
+    ActionField("tasks", "ids of tasks, one in a line"),
 )
 MOMENT = (
-    Field("in", "the new ETA, counted from now, such as 2h"),
-    Field("at", "the new ETA, such as 2026-12-24T18:00:00Z; without a zone it is UTC"),
+    ActionField("in", "the new ETA, counted from now, such as 2h"),
+    ActionField("at", "the new ETA, such as 2026-12-24T18:00:00Z; without a zone it is UTC"),
 )
 Change = Callable[[OpenedTasks, Sequence[WaitingTask], Arguments], Changed]
 
@@ -56,7 +56,7 @@ class TaskChange(NamedTuple):
     done: str
     why_not: Callable[[HeldTasks, WaitingTask], str]
     change: Change
-    fields: tuple[Field, ...] = IDS
+    fields: tuple[ActionField, ...] = IDS
     warning: str = ""
     check: Callable[[OpenedTasks], None] = lambda _: None
 
