@@ -143,7 +143,7 @@ async def ask(app, path):
     sent = []
 
     async def receive():
-        return {{"type": "http.request"}}
+        await asyncio.Event().wait()  # the client stays
 
     async def send(message):
         sent.append(message)
