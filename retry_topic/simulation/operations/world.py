@@ -31,7 +31,7 @@ from retry_topic.simulation.operations.drawing import (
 from retry_topic.simulation.operations.watching import WatchedStore, replays_of
 from retry_topic.simulation.queue_broker import QueueServer, RemoteBroker
 from wheel_sched.errors import NotDone, WheelSchedError
-from wheel_sched.management.operations import DurableOperation, OperationBook, OperationRunner
+from wheel_sched.management.operations import DurableOperation, OperationBook, OperationKind, OperationRunner
 from wheel_sched.simulation.calls import MS
 from wheel_sched.simulation.scenario import HandIn, Scenario
 from wheel_sched.simulation.store import RemoteStore, remote_store
@@ -134,7 +134,7 @@ class OperationsWorld:
 
     def _runner(self) -> Callable[[], object]:
         connection = self._connection()
-        kinds = [ReplayDeadLetters(connection), DeleteDeadLetters(connection)]
+        kinds: list[OperationKind] = [ReplayDeadLetters(connection), DeleteDeadLetters(connection)]
         return OperationRunner(connection.store, kinds, lease_ms=RUNNER_LEASE_MS).start().close
 
     def _consumer(self) -> Callable[[], object]:
