@@ -83,6 +83,6 @@ SAFEGUARDS = [
         " or not operation.is_free(self.owner, now_ms)",
         "",
         "operations",
-        hidden="versions and tokens keep the promises; the lease only saves work",
+        hidden="versions and tokens keep the promises; the lease only saves work; few histories were tried",
     ),
 ]
