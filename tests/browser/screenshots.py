@@ -10,16 +10,19 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from random import randint
+from uuid import uuid4
 
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.browser.browsing import ARGUMENTS, CHROMIUM, MISSING
 from tests.browser.demonstration import Demonstration, demonstration
 from tests.servers.valkey import temporary_server
+from wheel_sched.store import Item
 
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 MAX_BYTES = 150_000
-WIDTH, HEIGHT = 1200, 900
+WIDTH, HEIGHT = 1200, 800
 
 # name of the picture -> path of the page, and the link on it to click first, as a CSS selector ("" for none)
 SHOTS = {
@@ -30,8 +33,18 @@ SHOTS = {
 }
 
 
-def take(browser: Browser, shop: Demonstration, name: str, folder: Path, **settings: object) -> Path:
+def take(
+    browser: Browser, shop: Demonstration, name: str, folder: Path, *, traffic: int = 0, **settings: object
+) -> Path:
     """Take one picture, of the first screen of the page.
+
+    Args:
+        browser: takes it.
+        shop: what is on it.
+        name: its name, without "dashboard-".
+        folder: where it goes.
+        traffic: for how many seconds new messages come before. Defaults to 0.
+        settings: of the browser's context.
 
     Raises:
         SystemExit: the picture is larger than 150 kB.
@@ -45,6 +58,11 @@ def take(browser: Browser, shop: Demonstration, name: str, folder: Path, **setti
         if link:
             page.locator(link).click()
         page.locator("h1").wait_for()
+        for _ in range(traffic):  # so that rates and their curves show something
+            shop.connection.store.schedule(
+                [Item(uuid4().hex, 4_102_444_800_000, b"", "orders") for _ in range(randint(5, 40))]
+            )
+            page.wait_for_timeout(1_050)  # a page is updated once a second
         page.screenshot(path=file)
     if file.stat().st_size > MAX_BYTES:
         raise SystemExit(f"{file} has {file.stat().st_size:,} bytes, the limit is {MAX_BYTES:,}")
@@ -68,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         made = []
         for name, (path, _) in SHOTS.items():
             if path.partition("?")[0] in known:
-                made.append(take(browser, shop, name, folder))
+                made.append(take(browser, shop, name, folder, traffic=12 * (name == "overview")))
                 made.append(take(browser, shop, f"{name}-dark", folder, color_scheme="dark"))
         phone = {"viewport": {"width": 360, "height": 740}, "device_scale_factor": 2, "is_mobile": True}
         made.append(take(browser, shop, "phone", folder, **phone))

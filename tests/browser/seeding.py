@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retry_topic import Connection
 from retry_topic.history.attempt import Attempt
+from retry_topic.management.dead_letter_operations import DELETE, REPLAY
+from retry_topic.management.inbox.notes import GroupNotes
 from retry_topic.message import Message
 from retry_topic.message.encoding import encode_body
 from retry_topic.message.fingerprint import fingerprint
-from retry_topic.message.headers import RetryState, write
+from retry_topic.message.headers import RetryState, read, write
 from retry_topic.message.headers.failed_attempts import FailedAttempt, with_failed_attempt
+from wheel_sched.management.operations import OperationBook
 from wheel_sched.store import DelayStore, History, Item, Member, Members
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -84,6 +87,9 @@ FAILURES: Sequence[Failing] = (
     Failing("emails", "shop.mail.MailboxFull", "mailbox {n}@example.org is full", 6, 552),
 )
 
+LEFT = Failing("refunds", "shop.refund.Refused", "refused", 0)
+"""All dead letters of this kind have left."""
+
 
 def failed(
     kind: Failing, n: int, attempt: int, now_ms: int, *, due_ms: int | None, value: bytes | None = None
@@ -125,6 +131,15 @@ def failed(
     return Message("shop.redelivery", payload, f"c-{n % 17}".encode(), write((("trace", b"t-%d" % n),), state))
 
 
+def letter_of(letter_id: str, died_ms: int, message: Message) -> tuple[Item, str]:
+    """A dead letter and its reason, as the intake buries it."""
+    state = read(message.headers)
+    refs = (f"fp:{state.error_fingerprint}",)
+    return Item(
+        letter_id, died_ms, encode_body(message), state.original_topic or "", refs
+    ), f"max-attempts: {state.error_class}"
+
+
 def seed(connection: Connection, *, hostile: bool = True) -> None:
     """Fill the store of a connection. Takes about a tenth of a second.
 
@@ -148,6 +163,37 @@ def seed(connection: Connection, *, hostile: bool = True) -> None:
         for n in range(200, 0, -1)
     ]  # fmt: skip
     History(store).append([(row.id, row.encode()) for row in rows], keep=10_000)
+    _prepare_operations(store)
+    _note_groups(connection)
+
+
+def _prepare_operations(store: DelayStore) -> None:
+    """An operation in each state. Their letters have left meanwhile, so none of them changes anything."""
+    now_ms = store.now_ms()
+    store.bury([letter_of("ref00001.5", now_ms, failed(LEFT, 1, 5, now_ms, due_ms=None))])
+    store.delete_dead(["ref00001.5"])
+    arguments = {"topic": LEFT.topic, "group": fingerprint(LEFT.error, LEFT.text)}
+    book = OperationBook(store)
+    for kind, state, done in (
+        (REPLAY, "ready", 0), (DELETE, "ready", 0), (REPLAY, "running", 7), (REPLAY, "paused", 9), (REPLAY, "done", 23),
+    ):  # fmt: skip
+        made = book.create(kind, arguments, "ada", rate=2)
+        later_ms = made.created_ms + _HOUR_MS  # the next batch of the one that runs
+        book.put(replace(made, state=state, matched=24, done=done, left={"gone": done // 9}, next_ms=later_ms))
+
+
+def _note_groups(connection: Connection) -> None:
+    """One group is acknowledged, one fixed, and one of those that were fixed has come back."""
+    notes, store = GroupNotes(connection.store), connection.store
+    fixed, refused, _, _, full = (
+        (kind.topic, fingerprint(kind.error, kind.text.replace("{n}", "7"))) for kind in FAILURES
+    )
+    for (topic, group), mark in ((fixed, "fixed"), (refused, "fixed"), (full, "acknowledged")):
+        notes.mark(notes.get(topic, group), mark, "grace")
+    notes.write(notes.get(*full), "The provider has raised the quota.", "https://example.org/tickets/7", "grace")
+    died_ms = store.now_ms() + 1
+    message = failed(FAILURES[0], 5_900, 5, died_ms, due_ms=None)
+    store.bury([letter_of("ord05900.5", died_ms, message)])
 
 
 def _announce(store: DelayStore, hostile: bool) -> None:
@@ -192,12 +238,7 @@ def _seed_dead(connection: Connection, now_ms: int) -> None:
             place = 5_000 + 200 * number + n
             message = failed(kind, place, 5, now_ms, due_ms=None)
             died_ms = now_ms - n * _HOUR_MS // 3
-            letters.append(
-                (
-                    Item(f"{kind.topic[:3]}{place:05d}.5", died_ms, encode_body(message), kind.topic),
-                    f"max-attempts: {kind.error}",
-                )
-            )
+            letters.append(letter_of(f"{kind.topic[:3]}{place:05d}.5", died_ms, message))
     connection.store.bury(letters)
 
 
@@ -212,6 +253,6 @@ def _seed_hostile(connection: Connection, now_ms: int) -> None:
     worse = Failing("orders", f"evil.{MARKUP}", f"{HOSTILE[2]} {HOSTILE[3]} {LONG}", 0)
     for n in range(2):
         message = failed(worse, 9500 + n, 5, now_ms, due_ms=None, value=b"\x00\xff" + MARKUP.encode())
-        letters.append((Item(f"bad{n}.5", now_ms - n, encode_body(message), "orders"), f"handler said {MARKUP}"))
+        letters.append(letter_of(f"bad{n}.5", now_ms - n, message))
     connection.store.schedule(items)
     connection.store.bury(letters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from celery import Celery
@@ -33,14 +34,30 @@ def seed_jobs(url: str, *, hostile: bool) -> None:
         now = datetime.now(UTC)
         producer.add_job(run_report, "cron", id="nightly-report", hour=2, minute=30, day_of_week="mon-fri")
         producer.add_job(run_report, "cron", id="month-end", day="last", hour=23, tags=("billing",))
-        producer.add_job(run_report, "interval", id="poll-bank", minutes=5, args=["bank"], tags=("billing", "io"))
+        producer.add_job(run_report, "interval", id="poll-bank", minutes=30, args=["bank"], tags=("billing", "io"))
         producer.add_job(run_report, "date", id="birthday", run_date=now + timedelta(days=3))
         producer.add_job(run_report, "interval", id="paused-job", hours=1, next_run_time=None)
         for n in range(12):
-            producer.add_job(run_report, "interval", id=f"sync-{n:02d}", minutes=7 + n, name=f"Sync of shop {n}")
+            producer.add_job(run_report, "interval", id=f"sync-{n:02d}", hours=1 + n, name=f"Sync of shop {n}")
+        producer.add_job(run_report, "interval", id="lost-function", minutes=1, next_run_time=now)
         for n, text in enumerate(HOSTILE if hostile else ()):
             job_id = f"job {n} " + "".join(one for one in text if one.isprintable())  # others are refused
             producer.add_job(run_report, "interval", id=job_id, hours=2, name=job_id, args=[text])
+
+    _quarantine(url, "lost-function")
+
+
+def _quarantine(url: str, job_id: str) -> None:
+    """Let a process refuse a due job whose function it does not have."""
+    store = RedisWheelJobStore(url, quarantine_refusals=1, quarantine_after_s=0)
+    store.start(None, "default")
+    found = store.store.get([job_id])[0]
+    assert found is not None
+    body = found.body.replace(b"run_report", b"run_repor_")
+    store.store.replace(replace(found.item(), body=body), keep_due=True)
+    store.claim_batch(datetime.now(UTC))
+    store.tracker.flush()
+    store.shutdown()
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def served(app: ASGIApp, port: int = 0) -> Iterator[Served]:
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.bind(("127.0.0.1", port))
-    server = _Server(uvicorn.Config(app, lifespan="off", log_config=None, access_log=False))
+    server = _Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=0))
     thread = threading.Thread(target=server.run, args=([listening],), name="served-dashboard")
     thread.start()
     try:
@@ -53,7 +53,7 @@ def served(app: ASGIApp, port: int = 0) -> Iterator[Served]:
         taken = listening.getsockname()[1]
         yield Served(taken, f"http://127.0.0.1:{taken}")
     finally:
-        server.should_exit = server.force_exit = True
+        server.should_exit = True
         thread.join(_PATIENCE_S)
         listening.close()
     assert not thread.is_alive()

@@ -78,7 +78,7 @@ def test_keys_open_pages(demo: Demonstration, tab: Page) -> None:
     for letter, label in keys.items():
         tab.keyboard.press("g")
         tab.keyboard.press(letter)
-        expect(tab.locator("nav [aria-current=page]")).to_have_text(label)
+        expect(tab.locator("header nav [aria-current=page]")).to_have_text(label)
 
 
 def test_the_list_of_keys_opens_and_closes(demo: Demonstration, tab: Page) -> None:

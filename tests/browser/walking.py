@@ -7,6 +7,7 @@ page depend on what it shows: a waiting message has others than a dead letter.
 from __future__ import annotations
 
 import re
+import urllib.error
 import urllib.request
 from collections import defaultdict
 from collections.abc import Sequence
@@ -63,7 +64,7 @@ class Walk:
     Args:
         addresses: the addresses of each route, those of the navigation first.
         forms: a form of each action, by the action's name.
-        strays: links to an address that no page answers, with the page they are on.
+        strays: links that no page answers, or with an error.
     """
 
     addresses: dict[str, list[str]]
@@ -86,8 +87,12 @@ def walk(url: str, pages: Sequence[DashboardPage]) -> Walk:
         route = _route(urlsplit(address).path, routes)
         if len(found.addresses[route]) >= OF_EACH:
             continue
-        with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310  # the test's own server
-            text = answer.read().decode()
+        try:
+            with urllib.request.urlopen(address, timeout=30) as answer:  # noqa: S310  # the test's own server
+                text = answer.read().decode()
+        except urllib.error.HTTPError as error:
+            found.strays.append(f"{address} answered {error.code}")
+            continue
         found.addresses[route].append(address)
         reader = _Reader(address)
         reader.feed(text)

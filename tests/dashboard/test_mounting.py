@@ -139,6 +139,15 @@ def test_given_settings_report_every_mistake() -> None:
     assert len(caught.value.problems) == 3
 
 
+@pytest.mark.parametrize(("given", "origin"), [({}, "default"), ({"namespace": "orders"}, "argument")])
+def test_a_namespace_that_nobody_names_is_the_default(given: dict[str, str], origin: str) -> None:
+    """Without a namespace the packages look in those that they have by default, such as "apscheduler" for jobs."""
+    app = dashboard("redis://127.0.0.1:1/0", access=everyone("read"), **given)
+    loaded = app.dashboard.loaded
+    assert loaded.origins["namespace"] == origin
+    assert loaded.settings.namespace == given.get("namespace", "wheel")
+
+
 def test_an_application_starts_without_its_store(monkeypatch: pytest.MonkeyPatch, store: DelayStore) -> None:
     """The dashboard says that the store is away, and works as soon as it is there. It is opened once, and closed."""
     closed = []

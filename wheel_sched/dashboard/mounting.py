@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from wheel_sched.config import given_settings
+from wheel_sched.config import Settings, given_settings
 from wheel_sched.dashboard.app import DashboardApp
 from wheel_sched.dashboard.context import DashboardConfig
 from wheel_sched.dashboard.lazy_store import LazyStore
@@ -15,6 +15,7 @@ from wheel_sched.errors import ConfigError
 from wheel_sched.extensions import installed
 from wheel_sched.store import DelayStore
 
+NAMESPACE = Settings().namespace
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
@@ -22,7 +23,7 @@ def dashboard(
     home: str | DelayStore,
     *,
     access: Authenticate | PasswordFile,
-    namespace: str = "wheel",
+    namespace: str = NAMESPACE,
     shards: int | None = None,
     durability: str = "everysec",
     replicas: int = 1,
@@ -101,7 +102,8 @@ def _place(home: str | DelayStore, namespace: str, shards: int | None) -> dict[s
             f"expected home to be the address of a server, embedded:FOLDER or an open store, got: {home!r:.100}; "
             "nothing was opened; a store in memory must be given open"
         )
-    return {"store": home, "namespace": namespace, "shards": shards}
+    # the default is not passed on: the packages then choose the namespaces that they have without settings
+    return {"store": home, "namespace": None if namespace == NAMESPACE else namespace, "shards": shards}
 
 
 def dashboard_wsgi(home: str | DelayStore, *, live: bool = False, **options: Any) -> WsgiApp:

@@ -59,12 +59,12 @@
     }
   }
 
-  // A table that is wider than the screen can be scrolled with the arrow keys, in every browser.
+  // What is larger than its frame can be scrolled with the arrow keys, in every browser.
   const markScrolling = () => {
-    [...document.querySelectorAll(".scroll")].forEach((one, number) => {
+    [...document.querySelectorAll(".scroll, pre")].forEach((one, number) => {
       const heading = one.closest("section")?.querySelector("h2") ?? document.querySelector("h1");
-      const given = { tabindex: "0", role: "region", "aria-label": `${heading?.textContent}, table ${number + 1}` };
-      const scrolls = one.scrollWidth > one.clientWidth;
+      const given = { tabindex: "0", role: "region", "aria-label": `${heading?.textContent}, part ${number + 1}` };
+      const scrolls = one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight;
       for (const [name, value] of Object.entries(given)) scrolls ? one.setAttribute(name, value) : one.removeAttribute(name);
     });
   };
@@ -119,7 +119,7 @@
   // "g" and then the first letter of a page's name opens it; "/" goes to the search; "?" lists the keys.
   const pages = () => {
     const found = new Map();
-    for (const link of document.querySelectorAll("nav a")) {
+    for (const link of document.querySelectorAll("header nav a")) {
       const letter = [...link.textContent.trim().toLowerCase()].find((one) => /[a-z]/.test(one) && !found.has(one));
       if (letter) found.set(letter, link);
     }
