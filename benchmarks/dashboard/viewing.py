@@ -54,7 +54,9 @@ def running_dashboard(url: str) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, "-m", "wheel_sched", "--store", url, "--namespace", NAMESPACE]
-    with subprocess.Popen([*command, "dashboard", "--listen", address], stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [*command, "dashboard", "--listen", address], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
         try:
             give_up = time.monotonic() + _READY_S
             while not _answers(address):

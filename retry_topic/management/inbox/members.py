@@ -9,14 +9,15 @@ from wheel_sched.errors import Rejected
 from wheel_sched.store import Found
 
 MOST_MEMBERS = 20
-_FOUND = 200  # ids that are looked up by the fingerprint
-_PAGE = 50  # a listing reads at most 40 pages, so 2,000 letters
+_FOUND = 1_000  # ids that are looked up by the fingerprint, which groups of several topics may share
+_READ = 50  # letters in one call
 
 
 def group_members(connection: Connection, topic: str, group: str, last_id: str = "") -> list[ListedMessage]:
     """At most 20 dead letters of a group, the last one first.
 
-    At most 200 items with the fingerprint are read, and then the 2,000 letters of the topic that died first.
+    At most 1,000 items with the fingerprint are read. If no item has it, as in a group that is named after the reason,
+    the 2,000 letters of the topic that died first are read.
 
     Args:
         connection: where the letters are stored.
@@ -34,9 +35,13 @@ def group_members(connection: Connection, topic: str, group: str, last_id: str =
     except Rejected:  # the code of a reason may be no ref
         ids = []
     ids = list(dict.fromkeys([*([last_id] if last_id else []), *ids]))
-    members = {one.id: one for one in store.get(ids, anywhere=True) if one is not None and belongs(one)}
-    if len(members) < MOST_MEMBERS:
-        page = store.list_items("dead", topic=topic, limit=_PAGE, matches=belongs)
-        members.update((one.id, one) for one in page.found)
-    newest = sorted(members.values(), key=lambda one: (-one.score_ms, one.id))
+    members: list[Found] = []
+    for at in range(0, len(ids), _READ):
+        members += [one for one in store.get(ids[at : at + _READ], anywhere=True) if one is not None and belongs(one)]
+        if len(members) >= MOST_MEMBERS:
+            break
+    if len(ids) <= 1:  # no letter has the fingerprint as a ref; a listing reads at most 40 pages
+        listed = store.list_items("dead", topic=topic, limit=_READ, matches=belongs).found
+        members = list({one.id: one for one in (*members, *listed)}.values())
+    newest = sorted(members, key=lambda one: (-one.score_ms, one.id))
     return [entry_of(one) for one in newest[:MOST_MEMBERS]]
