@@ -192,7 +192,7 @@ def test_the_example_of_the_api_previews_and_executes(redis_url: str) -> None:
             lines = example.replace("http://127.0.0.1:8500", address)
             done = subprocess.run(["bash", "-euc", lines], capture_output=True, text=True, timeout=PATIENCE_S)
             assert done.returncode == 0, done.stderr
-            assert json.loads(done.stdout)["words"] == "orders is paused; 1 message held"
+            assert json.loads(done.stdout)["words"] == "1 message of orders held; it is paused"
         assert list(store.counts().paused) == ["orders"]
 
 

@@ -15,6 +15,7 @@ from wheel_sched.config import Loaded
 from wheel_sched.dashboard.addresses import base_of, here, path_of
 from wheel_sched.dashboard.lazy_store import LazyStore
 from wheel_sched.dashboard.parts import Action, DashboardPart
+from wheel_sched.dashboard.recent import Recent
 from wheel_sched.dashboard.rendering import Renderer
 from wheel_sched.dashboard.rights import Right, Visitor
 from wheel_sched.dashboard.sampling import Sampler
@@ -79,6 +80,7 @@ class Dashboard:
         self.parts = parts
         self.config = config
         self.signer = signer
+        self.recent = Recent()
         self.sampler = Sampler(self._counts)
         listed = [(page.place or part.place, page) for part in parts for page in part.pages if page.label]
         self._navigation = [(page.label, page.path) for _, page in sorted(listed, key=lambda one: one[0])]

@@ -15,7 +15,6 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from wheel_sched.dashboard.actions import ChangedMeanwhile, NotAllowed, allow, checked, execute, preview
 from wheel_sched.dashboard.addresses import AnyPath, base_of, here, is_local, path_of
 from wheel_sched.dashboard.context import Dashboard
-from wheel_sched.dashboard.live import LiveFragments
 from wheel_sched.dashboard.parts import Action, Arguments, DashboardPage, NotFound
 from wheel_sched.dashboard.requests import (
     NOBODY_LET_IN,
@@ -54,7 +53,6 @@ class HtmlEndpoints:
         self._dashboard = dashboard
         self._access = access
         self._live_updates = live
-        self._fragments = LiveFragments(LIVE_SECONDS * 0.9)
 
     def routes(self) -> list[AnyPath]:
         pages = [page for part in self._dashboard.parts for page in part.pages]
@@ -134,7 +132,7 @@ class HtmlEndpoints:
         The stream ends after a while and the browser opens it again: so it is asked again who the visitor is, and a
         server that shuts down does not wait for an open page.
         """
-        key = page.path, base_of(request), here(request), request.state.visitor
+        key = "live", page.path, base_of(request), here(request), request.state.visitor
 
         def show() -> bytes:
             return bytes(page.show(self._dashboard, request).body)
@@ -143,7 +141,7 @@ class HtmlEndpoints:
         yield b"retry: 500\n\n"
         while time.monotonic() < ends_at_s and not ending.is_set() and not await request.is_disconnected():
             try:
-                fragment = await in_thread(self._fragments.get, key, show)
+                fragment = await in_thread(self._dashboard.recent.get, key, LIVE_SECONDS * 0.9, show)
             except (WheelSchedError, OSError) as error:
                 logger.warning("dashboard.live_failed: %s: %s", type(error).__name__, error)
                 fragment = await in_thread(self._live_error, request, error)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 from retry_topic.history.latest import latest_attempts
 from retry_topic.management.filters import ListedMessage, entry_of
@@ -22,15 +18,6 @@ _FRESH_S = 5.0
 _STEPS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000)
 
 
-class _Read(NamedTuple):
-    at_s: float
-    rows: Sequence[tuple[str, int]]
-
-
-_kept: WeakKeyDictionary[Dashboard, _Read] = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
 def lateness_rows(late_ms: Sequence[int]) -> list[tuple[str, int]]:
     """How many attempts started how late, as (label, count); empty without attempts."""
     if not late_ms:
@@ -44,18 +31,9 @@ def lateness_rows(late_ms: Sequence[int]) -> list[tuple[str, int]]:
 
 
 def _lateness(dashboard: Dashboard) -> Sequence[tuple[str, int]]:
-    """The rows of the latest 1,000 attempts, at most five seconds old."""
-    now_s = time.monotonic()
-    with _lock:
-        kept = _kept.get(dashboard)
-    if kept is not None and now_s - kept.at_s < _FRESH_S:
-        return kept.rows
+    """The rows of the latest 1,000 attempts."""
     found = latest_attempts(dashboard.store, ATTEMPTS).rows
-    late_ms = [max(0, one.started_ms - one.due_ms) for one in found if one.due_ms is not None]
-    read = _Read(now_s, lateness_rows(late_ms))
-    with _lock:
-        _kept[dashboard] = read
-    return read.rows
+    return lateness_rows([max(0, one.started_ms - one.due_ms) for one in found if one.due_ms is not None])
 
 
 def due_next(store: DelayStore, limit: int = NEXT) -> list[ListedMessage]:
@@ -71,7 +49,7 @@ def panel(dashboard: Dashboard) -> Panel:
         (relative(entry.at_ms or 0, now_ms), _line(entry), f"/items/{quote_path(entry.id)}")
         for entry in due_next(store)
     ]
-    rows = _lateness(dashboard)
+    rows = dashboard.recent.get("lateness", _FRESH_S, lambda: _lateness(dashboard))
     about = "how late the latest recorded attempts started"
     chart = histogram(rows, about) if rows else None
     return Panel("Due next, and how late attempts start" if chart else "Due next", lines, chart=chart)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Sequence
-from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 from retry_topic.brokers.protocol import BacklogBroker
 from retry_topic.dashboard.opening import connection_of, settings_of
@@ -18,25 +14,9 @@ from wheel_sched.store import Members
 _FRESH_S = 5.0
 
 
-class _Looked(NamedTuple):
-    at_s: float
-    ailments: Sequence[Ailment]
-
-
-_kept: WeakKeyDictionary[Dashboard, _Looked] = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
 def unread(dashboard: Dashboard) -> Sequence[Ailment]:
     """The retry topics whose records no service takes in, and the groups that have consumers and no service."""
-    now_s = time.monotonic()
-    with _lock:
-        kept = _kept.get(dashboard)
-    if kept is None or now_s - kept.at_s >= _FRESH_S:
-        kept = _Looked(now_s, _look(dashboard))
-        with _lock:
-            _kept[dashboard] = kept
-    return kept.ailments
+    return dashboard.recent.get("untaken retries", _FRESH_S, lambda: _look(dashboard))
 
 
 def _look(dashboard: Dashboard) -> list[Ailment]:

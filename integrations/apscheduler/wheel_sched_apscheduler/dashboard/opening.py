@@ -47,7 +47,6 @@ class OpenedJobs:
         self._stack = contextlib.ExitStack()
         self._store: RedisWheelJobStore | None = None
         self._absent, self._absent_until_s = "", 0.0
-        self._counts: tuple[float, StateCounts] | None = None
 
     @property
     def store(self) -> RedisWheelJobStore:
@@ -98,12 +97,7 @@ class OpenedJobs:
 
     def counts(self) -> StateCounts:
         """How many jobs there are in each state, not older than two seconds: several visitors share one count."""
-        store = self.store
-        kept = self._counts
-        if kept is None or time.monotonic() >= kept[0]:
-            kept = (time.monotonic() + _COUNT_AGAIN_S, state_counts(store))
-            self._counts = kept
-        return kept[1]
+        return self._dashboard.recent.get("job states", _COUNT_AGAIN_S, lambda: state_counts(self.store))
 
     def close(self) -> None:
         """Close the jobstore. Idempotent."""
