@@ -45,8 +45,8 @@ SAFEGUARDS = [
     Safeguard(
         "an operation means only letters that had died before it was made",
         f"{KINDS}:_LetterKind._page",
-        "max(before_ms - 1, 0)",
-        "before_ms + 1_000_000",
+        " if one.score_ms < until_ms",
+        "",
         "operations",
     ),
     Safeguard(
