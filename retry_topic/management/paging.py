@@ -59,7 +59,7 @@ def matching_page(
     Raises:
         Rejected: the cursor is not one of this search.
     """
-    states = [state for state in STATES if state in (chosen.states or STATES)]
+    states: list[State] = [state for state in STATES if state in (chosen.states or STATES)]
     at, behind = _read_cursor(cursor, states)
     found: list[ListedMessage] = []
     looked = calls = 0

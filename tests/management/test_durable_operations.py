@@ -345,3 +345,20 @@ def test_the_thread_runs_operations_and_stops(store: DelayStore) -> None:
     runner.close()
     runner.close()
     assert len(kind.changed) == 10
+
+
+def test_an_operation_whose_record_took_long_is_found_by_runners(
+    store: DelayStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A runner forgets an entry that has no record for a minute. The record may come after that."""
+    book = OperationBook(store)
+    put = Documents.put
+
+    def late(self: Documents, collection: str, *args: Any, **kwargs: Any) -> Any:
+        if collection == "operations":
+            self.remove("open-operations", args[0])
+        return put(self, collection, *args, **kwargs)
+
+    monkeypatch.setattr(Documents, "put", late)
+    made = book.create("numbers", {}, "ada")
+    assert [one.id for one in book.open()] == [made.id]

@@ -150,7 +150,7 @@ def _read(line: str) -> tuple[str, _Entry | None]:
     name, _, rest = line.partition(":")
     right, _, mark = rest.partition(":")
     kind, *parts = mark.split("$")
-    known = next((one for one in RIGHTS if one == right), None)
+    known: Right | None = next((one for one in RIGHTS if one == right), None)
     if not _NAME.fullmatch(name) or known is None or kind != "scrypt" or len(parts) != 5:
         return name, None
     try:

@@ -173,7 +173,7 @@ class Inbox:
         counted = DeathGroups(self._store).groups()
         places = {_place(one, sort): one for one in counted.groups if topic is None or one.topic == topic}
         known = self._of(places[place] for place in sorted(places))
-        states = {name: sum(one.state == name for one in known) for name in GROUP_STATES}
+        states: dict[GroupState, int] = {name: sum(one.state == name for one in known) for name in GROUP_STATES}
         chosen = [one for one in known if state is None or one.state == state]
         if text:
             read = [*self._with_samples(chosen[:_READ]), *chosen[_READ:]]

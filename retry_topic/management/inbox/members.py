@@ -34,7 +34,8 @@ def group_members(connection: Connection, topic: str, group: str, last_id: str =
         ids = store.find(f"fp:{group}", limit=_FOUND)
     except Rejected:  # the code of a reason may be no ref
         ids = []
-    ids = list(dict.fromkeys([*([last_id] if last_id else []), *ids]))
+    if last_id:
+        ids = [last_id, *(one for one in ids if one != last_id)]
     members: list[Found] = []
     for at in range(0, len(ids), _READ):
         members += [one for one in store.get(ids[at : at + _READ], anywhere=True) if one is not None and belongs(one)]

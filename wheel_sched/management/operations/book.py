@@ -74,6 +74,7 @@ class OperationBook:
         )
         self._documents.put(_OPEN, new.id, b"", ttl_ms=KEPT_MS)
         version = self._documents.put(_OPERATIONS, new.id, new.as_json(), expect=0, ttl_ms=KEPT_MS)
+        self._documents.put(_OPEN, new.id, b"", ttl_ms=KEPT_MS)  # a runner removes it if the record took a minute
         return replace(new, version=version or 0)
 
     def get(self, operation_id: str) -> DurableOperation | None:

@@ -53,12 +53,15 @@ class OperationKind(Protocol):
     @property
     def name(self) -> str:
         """Its name in records, such as "replay-dead-letters"."""
+        ...
 
     def count(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None) -> CountedStep:
         """Count some of the things. One call reads a bounded number."""
+        ...
 
     def plan(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, budget: int) -> PlannedBatch:
         """Choose at most `budget` things, counting those of `left`. Changes nothing, reads a bounded number."""
+        ...
 
     def perform(
         self, arguments: Mapping[str, str], batch: OperationBatch, token: str, *, remembered: bool
@@ -74,3 +77,4 @@ class OperationKind(Protocol):
             remembered: whether the store still has that answer. If not, the kind has to find out otherwise which things
                 were changed.
         """
+        ...
