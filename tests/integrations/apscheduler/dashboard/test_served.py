@@ -89,7 +89,8 @@ def test_an_absent_namespace_of_a_server_is_not_created(
     import redis
 
     with open_store("memory:") as store:
-        visitor = open_browser(store, {"store": real_server.url, "namespace": namespace})
+        extras = {"apscheduler_namespace": namespace}  # other tests make the namespace that is looked at otherwise
+        visitor = open_browser(store, {"store": real_server.url}, extras=extras)
         assert "a scheduler with this job store" in visitor.page("/jobs")
     with redis.Redis.from_url(real_server.url) as client:
         assert client.keys(f"*{namespace}*") == []
