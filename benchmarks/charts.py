@@ -50,7 +50,7 @@ class RowGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class ChartPanel:
     """A panel of lines. `lines` has the points (x, y) of each line, by the number of its series in the legend."""
 
     heading: str
@@ -157,7 +157,7 @@ def _told(words: Words, groups: Sequence[RowGroup]) -> str:
     return " ".join(sentences)
 
 
-def _told_panel(words: Words, panel: Panel) -> str:
+def _told_panel(words: Words, panel: ChartPanel) -> str:
     """The values of a panel as a sentence, for screen readers."""
     told = [
         f"{words.legend[series]}, {', '.join(f'{number_text(y)} at {number_text(x)}' for x, y in line)}"
@@ -168,7 +168,7 @@ def _told_panel(words: Words, panel: Panel) -> str:
 
 def lines(
     words: Words,
-    panels: Sequence[Panel],
+    panels: Sequence[ChartPanel],
     *,
     logs: tuple[bool, bool],
     dashed: Sequence[int] = (),

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.charts import Panel, Words, lines
+from benchmarks.charts import ChartPanel, Words, lines
 
 _DESIGNS = {"new": "wheel-sched", "old": "old design"}
 _CASES = {"low": "few time out", "high": "half time out"}
@@ -46,7 +46,7 @@ def draw(folder: Path) -> list[Path]:
             legend=[*names, "as asked for"],
             across="asked for, thousand requests a second",
         ),
-        [Panel("", {_ASKED: sorted(asked), **_lines(points, "achieved", 1000)})],
+        [ChartPanel("", {_ASKED: sorted(asked), **_lines(points, "achieved", 1000)})],
         logs=(False, False),
         dashed=_DASHED,
         hollow=_HOLLOW,
@@ -60,7 +60,7 @@ def draw(folder: Path) -> list[Path]:
             legend=names,
             across="asked for, thousand requests a second",
         ),
-        [Panel("", _lines(points, "cpu_us", 1))],
+        [ChartPanel("", _lines(points, "cpu_us", 1))],
         logs=(False, True),
         dashed=_DASHED,
         hollow=_HOLLOW,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.charts import Mark, Panel, Row, RowGroup, Words, dots, lines
+from benchmarks.charts import ChartPanel, Mark, Row, RowGroup, Words, dots, lines
 
 _TITLES = {
     "schedule": "Schedule a timer",
@@ -43,7 +43,7 @@ def _choices(costs: Mapping[str, Costs]) -> str:
         across="pending timers",
     )
     panels = [
-        Panel(
+        ChartPanel(
             title,
             {
                 series: [(_number(count), values[name]) for count, values in costs[what].items() if name in values]

@@ -135,7 +135,7 @@ def what_if(rows: Iterable[Attempt], present: PolicySet, edited: PolicySet) -> W
     for row in sorted(rows, key=lambda row: row.attempt):
         messages.setdefault((row.topic, row.id), []).append(row)
     sound = {key: attempts for key, attempts in messages.items() if _is_whole(attempts)}
-    sides = (_Side(present), _Side(edited))
+    sides = (_PolicySide(present), _PolicySide(edited))
     by_topic: dict[str, _Sums] = {}
     total = _Sums()
     for number, ((topic, _), attempts) in enumerate(sorted(sound.items())):
@@ -163,7 +163,7 @@ def _is_whole(attempts: Sequence[Attempt]) -> bool:
     )
 
 
-class _Side:
+class _PolicySide:
     """One set of policies, and how many failures after the recorded ones it may still meet."""
 
     def __init__(self, policies: PolicySet) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.apscheduler import plots as apscheduler_plots
-from benchmarks.charts import Mark, Panel, Row, RowGroup, Words, bars, dots, lines, time_text
+from benchmarks.charts import ChartPanel, Mark, Row, RowGroup, Words, bars, dots, lines, time_text
 from benchmarks.purgatory import plots as purgatory_plots
 from benchmarks.svg import Canvas, linear, logarithmic
 from benchmarks.wheel import plots as wheel_plots
@@ -72,7 +72,7 @@ def test_the_description_has_the_values() -> None:
     )
     assert "How it is read. One: x, a 3 ms. y, b &lt;c&gt; &amp; d 4 ms." in rows
     words = Words("A title", "Read.", "ms", ("a",), across="n")
-    assert "Read. P: a, 3 at 1, 4 at 2." in lines(words, [Panel("P", {0: [(1, 3), (2, 4)]})], logs=(False, False))
+    assert "Read. P: a, 3 at 1, 4 at 2." in lines(words, [ChartPanel("P", {0: [(1, 3), (2, 4)]})], logs=(False, False))
 
 
 def test_the_same_calls_give_the_same_picture() -> None:
