@@ -6,11 +6,9 @@ during the operation has died later, so it stays dead and is not replayed in a c
 The letters of a group are found by their fingerprint when there are few. Otherwise the letters of the topic are read in
 order of death, some thousand in each step.
 
-Each batch names its letters with their versions and times of death, and a letter is changed only if it still has both.
-So a letter that is replayed or deleted by anybody else meanwhile is left, and counted by what happened to it. A letter
-that was replayed and has died again under the same id has its old version again, so its time of death is read again
-just before it is changed. The operation takes it for the old one only if it dies again between that read and the
-change.
+Each batch names its letters with their versions, and a letter is changed only if it still has its version. So a letter
+that is replayed or deleted by anybody else meanwhile is left, and counted by what happened to it. A letter that was
+replayed and has died again under the same id has another version.
 
 The counts are exact when a runner dies and another one goes on within a minute. If it takes longer, a letter of the one
 batch in between that is not dead any more counts as done when the loop guard has counted its replay; a deletion counts
@@ -171,14 +169,6 @@ class _LetterKind:
             raise NotDone(f"over {_MANY:,} letters have this error by now: the rest is unchanged; prepare it again")
         return sorted(ids) if len(ids) <= most else []
 
-    def _read(self, batch: OperationBatch) -> list[Found | None]:
-        """The letters of a batch as they are now. None: it is gone, not dead, or has died again since the plan."""
-        found = self._store.get([entry[0] for entry in batch.entries], anywhere=True)
-        return [
-            item if item is not None and item.state == "dead" and item.score_ms == entry[-1] else None
-            for entry, item in zip(batch.entries, found, strict=True)
-        ]
-
     def _change(self, alterations: Sequence[tuple[str | None, Alteration]], token: str) -> list[Outcome]:
         """Make changes, each with its route. A repeat with the same token gets the first answers, for a minute."""
         return self._store.run(_changed(self._store.shards, alterations, token))
@@ -221,10 +211,7 @@ class ReplayDeadLetters(_LetterKind):
         check_secrets((letter.state for letter in letters), self._secrets())
 
     def plan(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, budget: int) -> PlannedBatch:
-        """Choose the next letters.
-
-        An entry is id, version, route, name for the loop guard, number of the replay, time of death.
-        """
+        """Choose the next letters. An entry is id, version, route, name for the loop guard, number of the replay."""
         found, after = self._page(arguments, until_ms, cursor, budget)
         every = [read_dead(one) for one in found]
         letters = [letter for letter in every if len(encode_text(replays_key(letter.root))) <= MAX_ID_BYTES]
@@ -238,25 +225,24 @@ class ReplayDeadLetters(_LetterKind):
             elif count >= most:
                 left[GUARDED] += 1
             else:
-                entries.append([letter.id, letter.version, letter.route, letter.root, count + 1, letter.died_ms])
+                entries.append([letter.id, letter.version, letter.route, letter.root, count + 1])
         return PlannedBatch(tuple(entries), after, dict(+left))
 
     def perform(
         self, arguments: Mapping[str, str], batch: OperationBatch, token: str, *, remembered: bool
     ) -> PerformedBatch:
         """Replay the letters of a batch, due one after another at the pace of the operation."""
-        found = self._read(batch)
+        found = self._store.get([entry[0] for entry in batch.entries], anywhere=True)
         now_ms, secrets = self._store.now_ms(), self._secrets()
         made = LetterReplay(
             self._store, now_ms, lambda *_: now_ms, lambda _, message: message, MOST_REPLAYS, False, None, secrets
         )
         alterations: list[tuple[str | None, Alteration]] = []
         counted = []
-        for place, ((item_id, version, route, root, replays, _), item) in enumerate(
-            zip(batch.entries, found, strict=True)
-        ):
+        for place, (entry, item) in enumerate(zip(batch.entries, found, strict=True)):
+            item_id, version, route, root, replays = entry
             alteration = Alteration(item_id, "q", now_ms + int(place * batch.every_ms), _NO_VERSION)
-            if item is not None and item.version == version:
+            if item is not None and item.state == "dead" and item.version == version:
                 alteration.version = version
                 letter = read_dead(item)
                 check_secrets([letter.state], secrets)
@@ -290,18 +276,15 @@ class DeleteDeadLetters(_LetterKind):
     name = DELETE
 
     def plan(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, budget: int) -> PlannedBatch:
-        """Choose the next letters. An entry is id, version, route, time of death."""
+        """Choose the next letters. An entry is id, version, route."""
         found, after = self._page(arguments, until_ms, cursor, budget)
-        return PlannedBatch(tuple([one.id, one.version, one.route, one.score_ms] for one in found), after)
+        return PlannedBatch(tuple([one.id, one.version, one.route] for one in found), after)
 
     def perform(
         self, arguments: Mapping[str, str], batch: OperationBatch, token: str, *, remembered: bool
     ) -> PerformedBatch:
         """Delete the letters of a batch."""
-        changes = [
-            (entry[2], Alteration(entry[0], "x", version=_NO_VERSION if item is None else entry[1]))
-            for entry, item in zip(batch.entries, self._read(batch), strict=True)
-        ]
+        changes = [(route, Alteration(item_id, "x", version=version)) for item_id, version, route in batch.entries]
         outcomes = self._change(changes, token)
         if not remembered:
             outcomes = [Outcome.DONE if outcome is Outcome.ABSENT else outcome for outcome in outcomes]

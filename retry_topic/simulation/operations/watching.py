@@ -15,16 +15,13 @@ from retry_topic.message.encoding import decode_body
 from retry_topic.message.headers import read
 from wheel_sched.management.operations.operation import DurableOperation, OperationBatch, read_operation
 from wheel_sched.simulation.calls import MS
-from wheel_sched.simulation.scheduler import Process
 from wheel_sched.simulation.store import StoreServer
 from wheel_sched.simulation.world import World
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.change import Alteration, Change
-from wheel_sched.store.core.get import Get
 from wheel_sched.store.core.restore import Restore
 from wheel_sched.store.documents.operations import PutDocument
 
-LATE_MS = 5_100  # a request that arrives late was sent so long ago at most
 _TOKEN = re.compile(r"operation-([0-9a-f]+)-(\d+)-[\d-]+")
 
 
@@ -77,14 +74,10 @@ class WatchedStore(StoreServer):
         self.performed: dict[tuple[str, int], list[int]] = {}  # the store's time (ms) of each change for a batch
         self.deaths: dict[str, list[Death]] = {}
         self.changes: list[LetterChange] = []
-        self.excused: list[LetterChange] = []  # changes of letters that had died again after the runner's last look
-        self._read_ns: dict[Process, int] = {}  # when each process last read letters by their ids
 
     def perform(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Overrides `StoreServer.perform`: notes what the calls have changed."""
         kinds = {type(call.operation) for call in calls}
-        if Get in kinds:
-            self._read_ns[self.world.scheduler.process] = self.world.scheduler.now_ns
         if not kinds & {Change, Restore, PutDocument}:
             return super().perform(calls)
         letters = bool(kinds & {Change, Restore})
@@ -135,9 +128,6 @@ class WatchedStore(StoreServer):
             self.found.append(f"unwritten: {where}, which had not written it down")
             return
         deaths, made_ms = self.deaths[change.id], records[0][1].created_ms
-        if deaths[-1].at_ns > self._read_ns.get(self.world.scheduler.process, change.at_ns - LATE_MS * MS):
-            self.excused.append(change)  # it died again after the runner's last look, which the kind allows
-            return
         if len(deaths) != written.deaths[change.id]:
             self.found.append(f"version: {where}, although it has died again since")
         if deaths[-1].died_ms > made_ms:

@@ -15,17 +15,17 @@ SAFEGUARDS = [
         "operations",
     ),
     Safeguard(
-        "an operation replays a letter only in the version and at the death that it has chosen",
+        "an operation changes a letter only in the version that it has chosen",
         f"{KINDS}:_LetterKind._change",
         "return self._store.run(",
         "[setattr(one, 'version', None) for _, one in alterations]; return self._store.run(",
         "operations",
     ),
     Safeguard(
-        "a letter that has died again is not taken for the old one",
-        f"{KINDS}:_LetterKind._read",
-        " and item.score_ms == entry[-1]",
-        "",
+        "a letter that dies again gets a version of its own",
+        "wheel_sched.store.core.restore:Restore.in_memory",
+        "found.version or next(fresh)",
+        "found.version",
         "operations",
     ),
     Safeguard(

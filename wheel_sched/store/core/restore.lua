@@ -1,17 +1,22 @@
 -- Puts items back exactly as they were, for restore and reshard. An id that exists is not changed.
--- Works in a frozen namespace, because a reshard freezes it.
+-- Works in a frozen namespace, because a reshard freezes it. A record of version 0 is new: it gets a version.
 -- ARGV[3..] -> quintuples: id, state (one in flight is due when its lease would have ended), score (ms), record, reason
 -- Answers how many were put.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
-local put, greatest = 0, tonumber(redis.call('HGET', KEYS[META], 'seq') or '0')
-local seq = greatest
+local put, seq = 0, tonumber(redis.call('HGET', KEYS[META], 'seq') or '0')
+local greatest = seq
+for at = 6, #ARGV, 5 do greatest = math.max(greatest, tonumber(string.match(ARGV[at], '^1:(%d+):') or '0')) end
+local fresh
 for at = 3, #ARGV, 5 do
   local id, state, score, rec, reason = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4]
   if redis.call('HEXISTS', KEYS[BODY], id) == 0 and redis.call('HEXISTS', KEYS[DEADBODY], id) == 0 then
-    local topic, refs, version = parse(rec)
+    if string.sub(rec, 1, 4) == '1:0:' then
+      fresh = fresh or greatest + 1
+      rec = '1:' .. ms(fresh) .. string.sub(rec, 4)
+    end
+    local topic, refs = parse(rec)
     topic = topic or ''
-    greatest = math.max(greatest, tonumber(version or '0'))
     if state == 'leased' then state = 'due' end
     if state == 'dead' then
       bury(s, id, rec, topic, reason, score)
@@ -32,6 +37,7 @@ for at = 3, #ARGV, 5 do
   end
 end
 -- so that no two records ever get the same version
+greatest = fresh or greatest
 if greatest > seq then redis.call('HSET', KEYS[META], 'seq', ms(greatest)) end
 write(s)
 return put

@@ -15,7 +15,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, plain
 class Restore(Operation[int]):
     """Put items back as they were; items that were in flight become due. An id that exists is not changed.
 
-    The answer is how many items were put back.
+    An item of version 0 is new and gets a version. The answer is how many items were put back.
     """
 
     script = "restore"
@@ -37,15 +37,17 @@ class Restore(Operation[int]):
 
     def in_memory(self, shard: MemoryShard) -> int:
         put = 0
+        shard.seq = max((shard.seq, *(found.version for found in self.found)))
+        fresh = shard.sequence()
         for found in self.found:
             key = encode_text(found.id)
             if key in shard.items:
                 continue
             route = plain(found.route) if found.route else None
             refs = tuple(map(plain, found.refs))
-            item = MemoryItem(key, plain(found.id), found.version, plain(found.topic), route, refs, found.body)
+            version = found.version or next(fresh)
+            item = MemoryItem(key, plain(found.id), version, plain(found.topic), route, refs, found.body)
             shard.items[key] = item
-            shard.seq = max(shard.seq, found.version)
             shard.add_refs(item)
             if found.state == "dead":
                 shard.bury(item, bounded_reason(found.reason), found.score_ms)

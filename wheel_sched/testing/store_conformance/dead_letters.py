@@ -110,6 +110,18 @@ class DeadLetterCases:
         assert bench.store.replace(Item("a", 0, b"new"), if_version=5) == DONE
         assert bench.one("a").version not in seen
 
+    def test_a_letter_that_is_stored_dead_gets_a_version(self, bench: Bench) -> None:
+        """A letter that dies again under its old id has a version that no record had before."""
+        seen = set()
+        for _ in range(3):
+            assert bench.store.bury([(Item("again", bench.now_ms, b"letter"), "why"), (Item("b", 0, b""), "why")]) >= 1
+            seen.add(bench.one("again").version)
+            assert bench.store.delete_dead(["again"]) == [DONE]
+        bench.put("later")
+        seen.add(bench.one("later").version)
+        assert len(seen) == 4
+        assert 0 not in seen
+
     def test_a_restored_item_raises_the_marker(self, bench: Bench) -> None:
         """A restored item that is due before all others writes the marker that wakes dispatchers."""
         mark = bench.store.windows(0)[0].mark
