@@ -9,15 +9,15 @@ from wheel_sched.errors import Rejected
 from wheel_sched.store import Found
 
 MOST_MEMBERS = 20
-_FOUND = 1_000  # ids that are looked up by the fingerprint, which groups of several topics may share
-_READ = 50  # letters in one call
+_FOUND = 400  # ids that are looked up by the fingerprint, which groups of several topics may share
+_READ = 25  # letters in one call
 
 
 def group_members(connection: Connection, topic: str, group: str, last_id: str = "") -> list[ListedMessage]:
     """At most 20 dead letters of a group, the last one first.
 
-    At most 1,000 items with the fingerprint are read. If no item has it, as in a group that is named after the reason,
-    the 2,000 letters of the topic that died first are read.
+    At most 400 items with the fingerprint are read. If no item has it, as in a group that is named after the reason,
+    the first letters of the topic are read, in order of death.
 
     Args:
         connection: where the letters are stored.

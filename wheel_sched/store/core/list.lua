@@ -2,9 +2,10 @@
 -- One page of ids of a state, in order of score. Writes nothing.
 -- ARGV[3] -> state: due, leased, held or dead   ARGV[4] -> least score   ARGV[5] -> greatest score
 -- ARGV[6] -> last id of the page before ("" = from the start)   ARGV[7] -> score of that id   ARGV[8] -> limit
--- ARGV[9] -> "" = every topic, or =<topic>: then a call looks at MAX_BATCH ids at most, and at few large records
+-- ARGV[9] -> "" = every topic, or =<topic>: then a call looks at LOOKED ids at most, and at few large records
 -- Answers {now (us), "1" = there may be more, last id looked at ("" = none), its score (text), id, score (text), ...}.
-local BYTES, PART = 262144, 100        -- a call reads PART records at a time, until it has read BYTES bytes
+local LOOKED = 250
+local BYTES, PART = 262144, 50         -- a call reads PART records at a time, until it has read BYTES bytes
 -- The topic of a record from the hash of `state`; nil when the record cannot be read.
 local function topic_of(state, rec)
   if state == 'dead' then
@@ -20,7 +21,7 @@ local state, limit, wanted = ARGV[3], tonumber(ARGV[8]), nil
 if ARGV[9] ~= '' then wanted = string.sub(ARGV[9], 2) end
 if wanted and redis.call('HEXISTS', KEYS[META], 'n:' .. state .. ':' .. wanted) == 0 then return {s.us, '', '', '0'} end
 local key = KEYS[PLACES[state]]
-local asked = wanted and MAX_BATCH or math.min(limit, MAX_BATCH)
+local asked = wanted and LOOKED or math.min(limit, MAX_BATCH)
 local found = page_behind(key, ARGV[4], ARGV[5], ARGV[6], ARGV[7], asked)
 local n = #found / 2
 local more, looked, chosen = n == asked and n > 0, 0, {}

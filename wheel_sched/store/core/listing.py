@@ -37,6 +37,9 @@ class IdPage(NamedTuple):
     more: bool
 
 
+_LOOKED = 250  # as in list.lua: how many items a page of one topic looks at
+
+
 @dataclass(slots=True)
 class ListIds(Operation[IdPage]):
     """Read a page of the ids in a state, in order of score, behind `last`. With `topic`, only ids of this topic.
@@ -73,7 +76,7 @@ class ListIds(Operation[IdPage]):
             return IdPage(page, page[-1] if page else None, more)
         if (self.state, self.topic) not in shard.now:
             return IdPage([], None, False)
-        page = page_of(shard, self, MAX_BATCH)
+        page = page_of(shard, self, _LOOKED)
         found: list[tuple[str, int]] = []
         looked = 0
         while looked < len(page) and len(found) < self.limit:
@@ -81,7 +84,7 @@ class ListIds(Operation[IdPage]):
             if shard.items[encode_text(item_id)].topic == self.topic:
                 found.append(page[looked])
             looked += 1
-        more = looked < len(page) or len(page) == MAX_BATCH
+        more = looked < len(page) or len(page) == _LOOKED
         return IdPage(found, page[looked - 1] if looked else None, more)
 
 
