@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 from wheel_sched.store import AttemptCounts, DelayStore, Item, open_store
 from wheel_sched.store.core.items import STATES
-from wheel_sched.store.maintenance.backup import all_attempt_counts, all_items, write_backup
+from wheel_sched.store.documents import Document, Documents
+from wheel_sched.store.maintenance.backup import all_attempt_counts, all_documents, all_items, write_backup
 from wheel_sched.store.maintenance.restoring import (
     BadBackup,
     NamespaceNotEmpty,
@@ -36,6 +38,12 @@ def contents(store: DelayStore) -> list[tuple[Any, ...]]:
     )
 
 
+def documents(store: DelayStore) -> list[tuple[str, Document]]:
+    """All documents of a store, without their versions, newest first."""
+    book = Documents(store)
+    return [(name, replace(one, version=0)) for name in book.collections() for one in all_documents(book, name)]
+
+
 def attempt_counts(store: DelayStore) -> set[tuple[str, int, int]]:
     return {(r.key, r.attempts, r.expiry_ms) for s in range(store.shards) for r in all_attempt_counts(store, s)}
 
@@ -57,20 +65,24 @@ def filled(store: DelayStore) -> DelayStore:
     store.pause("t1")
     store.bury([(Item(f"d{n}", now + n, b"gone", "t0"), f"fatal: {n}") for n in range(30)])
     AttemptCounts(store).raise_to([(f"k{n}", n % 9 + 1, now + HOUR * n) for n in range(1, 600)])
+    for n in range(120):
+        Documents(store).put("audit", f"{n}", b"\xff%d" % n, ttl_ms=HOUR)
+    Documents(store).put("notes", "a", b"a note")
     return store
 
 
 def test_a_restore_equals_its_backup(filled: DelayStore, tmp_path: Path) -> None:
-    """Items, refs, routes, pauses and attempt counts are equal after a restore, even with another number of shards."""
-    before, records = contents(filled), attempt_counts(filled)
+    """All contents are equal after a restore, even with another number of shards."""
+    before, records, kept = contents(filled), attempt_counts(filled), documents(filled)
     written = write_backup(filled, tmp_path / "b", namespace="wheel")
     assert written.exact
-    assert (written.items, written.attempt_counts) == (733, len(records))
+    assert (written.items, written.attempt_counts, written.documents) == (733, len(records), 121)
     assert verify_backup(tmp_path / "b") == written
     with open_store("memory:", shards=3) as other:
         assert restore_backup(other, tmp_path / "b") == 733
         assert contents(other) == before
         assert attempt_counts(other) == records
+        assert documents(other) == kept
         assert set(other.counts().paused) == {"t1"}
         assert sorted(other.find("r1")) == sorted(filled.find("r1"))
         counts = other.counts()
@@ -147,11 +159,11 @@ def test_a_damaged_file_is_refused_before_anything_is_written(filled: DelayStore
 
 
 def test_every_line_is_json_with_a_kind(filled: DelayStore, tmp_path: Path) -> None:
-    """Each line of a backup is JSON for other tools: the header, items, attempt counts and the footer."""
+    """Each line of a backup is JSON for other tools: the header, items, attempt counts, documents and the footer."""
     write_backup(filled, tmp_path / "b", namespace="wheel")
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "b").read_bytes().splitlines()]
     assert (kinds[0], kinds[-1]) == ("wheel-sched-backup", "footer")
-    assert set(kinds[1:-1]) == {"item", "attempt_count"}
+    assert set(kinds[1:-1]) == {"item", "attempt_count", "document"}
 
 
 def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path: Path) -> None:

@@ -48,10 +48,8 @@ def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
         emit({"file": file, **asdict(written)})
     else:
         states = ", ".join(f"{count:,} {state}" for state, count in sorted(written.by_state.items()))
-        say(
-            f"{written.items:,} items and {written.attempt_counts:,} attempt counts in {file}"
-            + (f" ({states})" * bool(states))
-        )
+        others = f"{amount(written.attempt_counts, 'attempt count')} and {amount(written.documents, 'document')}"
+        say(f"{amount(written.items, 'item')}, {others} in {file}" + (f" ({states})" * bool(states)))
     if not written.exact:
         note("items that changed during the backup have their earlier state; for an exact copy, stop the services")
 

@@ -148,11 +148,20 @@ def _confirmation(kind: str, name: str, right: Right, summary: str) -> Action:
     return Action(name, right, summary, _ID, preview, execute)
 
 
-def _change(name: str, summary: str, states: tuple[str, ...], change: Callable[..., DurableOperation]) -> Action:
-    """An action that changes the state of an operation."""
+def _change(
+    name: str,
+    summary: str,
+    states: tuple[str, ...],
+    change: Callable[..., DurableOperation],
+    right: Right = "operate",
+    kind: str | None = None,
+) -> Action:
+    """An action that changes the state of an operation, of this kind if one is given."""
 
     def preview(dashboard: Dashboard, arguments: Arguments) -> Preview:
         found = _operation(dashboard, arguments)
+        if kind is not None and found.kind != kind:
+            raise NotDone(f"{name} is for another kind of operation: nothing was changed; see /operations/{found.id}")
         if found.state not in states:
             raise NotDone(
                 f"operation {found.id} is {found.state}: nothing was changed; it must be {' or '.join(states)}"
@@ -165,7 +174,7 @@ def _change(name: str, summary: str, states: tuple[str, ...], change: Callable[.
         runner_of(dashboard).wake()
         return ActionResult(1, f"operation {changed.id} is {changed.state}", link=operation_path(changed.id))
 
-    return Action(name, "operate", summary, _ID, preview, execute)
+    return Action(name, right, summary, _ID, preview, execute)
 
 
 _ID = (ActionField("id", "the id of the operation", required=True),)
@@ -197,7 +206,8 @@ ACTIONS = (
     _confirmation(REPLAY, "confirm-operation", "operate", "Replay the counted dead letters"),
     _confirmation(DELETE, "confirm-delete", "delete", "Delete the counted dead letters"),
     _change("pause-operation", "Pause an operation", ("running",), OperationBook.pause),
-    _change("resume-operation", "Resume an operation", ("paused",), OperationBook.resume),
+    _change("resume-operation", "Resume a replay", ("paused",), OperationBook.resume, kind=REPLAY),
+    _change("resume-delete", "Resume a deletion", ("paused",), OperationBook.resume, "delete", DELETE),
     _change(
         "cancel-operation",
         "Cancel an operation",

@@ -59,14 +59,14 @@ def link_of(operation: DurableOperation) -> str:
     return group_path(arguments.get("topic", ""), arguments["group"]) if "group" in arguments else ""
 
 
-def confirmation(operation: DurableOperation) -> str:
-    """The action that confirms an operation."""
-    return "confirm-delete" if operation.kind == DELETE else "confirm-operation"
+def further(operation: DurableOperation) -> str:
+    """What the actions that let an operation change letters end with: "delete" or "operation"."""
+    return "delete" if operation.kind == DELETE else "operation"
 
 
 def _list(dashboard: Dashboard, request: Request) -> Response:
     found, cursor = OperationBook(dashboard.store).newest(limit_of(request), cursor_of(request))
-    rows = [(one, meaning(one), operation_path(one.id), link_of(one), confirmation(one)) for one in found]
+    rows = [(one, meaning(one), operation_path(one.id), link_of(one), further(one)) for one in found]
     values = {"rows": rows, "cursor": cursor, "now_ms": dashboard.store.now_ms()}
     return dashboard.page(request, "retry_topic/dead_letters_operations.html", values)
 
@@ -90,7 +90,7 @@ def _one(dashboard: Dashboard, request: Request) -> Response:
         "one": found,
         "meaning": meaning(found),
         "link": link_of(found),
-        "confirm": confirmation(found),
+        "further": further(found),
         "now_ms": dashboard.store.now_ms(),
     }
     return dashboard.page(request, "retry_topic/dead_letters_operation.html", values)

@@ -121,6 +121,30 @@ def test_a_deletion_needs_the_right_to_delete_for_both_steps(store: DelayStore) 
     operator.close()
 
 
+def test_a_paused_deletion_is_resumed_with_the_right_to_delete(store: DelayStore) -> None:
+    """Somebody who may only operate can pause a deletion, and cannot let it go on."""
+    site = InboxSite(store)
+    site.bury(50)
+    operation_id = site.do("delete-group", **NAMES)["link"].rpartition("/")[2]
+    site.until(operation_id, lambda found: found["state"] == "ready")
+    site.close()
+    book = OperationBook(store)  # no runner works now, so the deletion is paused before its first batch
+    counted = book.get(operation_id)
+    assert counted is not None
+    book.confirm(operation_id, "anna", counted.version)
+    book.pause(operation_id)
+    operator = InboxSite(store, "operate")
+    assert "may only operate" in operator.refused("resume-delete/preview", 403, id=operation_id)
+    assert "another kind" in operator.refused("resume-operation/preview", 409, id=operation_id)
+    assert "/actions/resume" not in operator.page(f"/operations/{operation_id}")
+    operator.close()
+    again = InboxSite(store)
+    assert "/actions/resume-delete" in again.page(f"/operations/{operation_id}")
+    again.do("resume-delete", id=operation_id)
+    assert again.until(operation_id, ended)["done"] == 50
+    again.close()
+
+
 def test_a_search_can_be_replayed(site: InboxSite) -> None:
     """Its durations become instants, so a long operation means the same letters all the time."""
     site.bury(12)

@@ -6,8 +6,8 @@ ask for a version, so that two writers do not overwrite each other's work.
 All documents lie in shard 0. Memory bounds them, so give `ttl_ms` or `keep` wherever the number of documents grows. A
 document that has ended is not returned any more. The next put into its collection, or a sweep, removes it from memory.
 
-A reshard leaves documents where they are: shard 0 always exists. A backup does not hold them, so a restored namespace
-has none. Writes are as durable as other writes of the store, and a frozen namespace refuses them.
+A reshard leaves documents where they are: shard 0 always exists. A backup holds them; restored documents have new
+versions. Writes are as durable as other writes of the store, and a frozen namespace refuses them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from wheel_sched.store.documents.operations import (
     CountDocuments,
     Document,
     GetDocuments,
+    ListCollections,
     ListDocuments,
     PutDocument,
     RemoveDocument,
+    RestoreDocuments,
 )
 
 SHARD = 0
@@ -154,6 +156,23 @@ def count_documents(plans: Plans, collection: str) -> Plan[int]:
     return (yield from plans.one(SHARD, CountDocuments(collection)))
 
 
+def list_collections(plans: Plans) -> Plan[list[str]]:
+    """The names of all collections that ever had a document, sorted."""
+    return sorted((yield from plans.one(SHARD, ListCollections())))
+
+
+def restore_documents(plans: Plans, collection: str, documents: Sequence[Document]) -> Plan[int]:
+    """Put documents back as they were, oldest first, each under a new version. Returns how many were put back.
+
+    An id that exists is not changed, and a document that has ended stays away.
+    """
+    _check(collection, [document.id for document in documents])
+    calls = [
+        Call(SHARD, RestoreDocuments(collection, documents[at : at + _IDS])) for at in range(0, len(documents), _IDS)
+    ]
+    return sum((yield calls) if calls else [])
+
+
 def _check(collection: str, ids: Sequence[str]) -> None:
     if not (isinstance(collection, str) and _COLLECTION.fullmatch(collection)):
         raise Rejected(
@@ -176,6 +195,8 @@ class Documents(Capability):
     newest = blocking(newest_documents)
     remove = blocking(remove_document)
     count = blocking(count_documents)
+    collections = blocking(list_collections)
+    restore = blocking(restore_documents)
 
 
 class AsyncDocuments(AsyncCapability):
@@ -186,3 +207,5 @@ class AsyncDocuments(AsyncCapability):
     newest = awaited(newest_documents)
     remove = awaited(remove_document)
     count = awaited(count_documents)
+    collections = awaited(list_collections)
+    restore = awaited(restore_documents)

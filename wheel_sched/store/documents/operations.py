@@ -22,12 +22,14 @@ class Document:
         version: the number that its last put gave it.
         put_ms: when its last put was, in epoch ms of the store's clock.
         value: its value.
+        until_ms: when it ends. Defaults to 0: without an end.
     """
 
     id: str
     version: int
     put_ms: int
     value: bytes
+    until_ms: int = 0
 
 
 class _Kept(NamedTuple):
@@ -51,6 +53,14 @@ class DocumentsInMemory:
         now_ms = self._shard.now_ms
         kept = self.collections.get(collection, {})
         return {key: one for key, one in kept.items() if not 0 < one.until_ms <= now_ms}
+
+    def store(self, collection: str, key: bytes, put_ms: int, until_ms: int, value: bytes) -> int:
+        """Store a document under a new version. Returns the version."""
+        version = self.versions[collection] = self.versions.get(collection, 0) + 1
+        kept = self.collections.setdefault(collection, {})
+        kept.pop(key, None)
+        kept[key] = _Kept(version, put_ms, until_ms, value)
+        return version
 
     def forget_old(self, collection: str, limit: int) -> int:
         """Remove documents of a collection that have ended, `limit` at most. Returns how many."""
@@ -99,10 +109,9 @@ class PutDocument(Operation[int | None]):
             shard.record_answer(self.token, 0)
             return None
         room.forget_old(self.collection, MAX_BATCH)
-        version = room.versions[self.collection] = room.versions.get(self.collection, 0) + 1
-        kept = room.collections.setdefault(self.collection, {})
-        kept.pop(key, None)
-        kept[key] = _Kept(version, shard.now_ms, shard.now_ms + self.ttl_ms if self.ttl_ms else 0, self.value)
+        until_ms = shard.now_ms + self.ttl_ms if self.ttl_ms else 0
+        version = room.store(self.collection, key, shard.now_ms, until_ms, self.value)
+        kept = room.collections[self.collection]
         over = min(len(kept) - self.keep, MAX_BATCH) if self.keep else 0
         for old in list(kept)[: max(0, over)]:
             del kept[old]
@@ -162,7 +171,7 @@ class GetDocuments(Operation[list[Document | None]]):
         live = shard.room(DocumentsInMemory).live(self.collection)
         found = [live.get(encode_text(i)) for i in self.ids]
         return [
-            Document(i, one.version, one.put_ms, one.value) if one else None
+            Document(i, one.version, one.put_ms, one.value, one.until_ms) if one else None
             for i, one in zip(self.ids, found, strict=True)
         ]
 
@@ -187,7 +196,7 @@ class ListDocuments(Operation[tuple[list[Document], int]]):
 
     def parse(self, reply: Any, shard: int) -> tuple[list[Document], int]:
         last, *rows = reply
-        return [Document(decode_text(key), version, put_ms, value) for key, version, put_ms, value in rows], int(last)
+        return [Document(decode_text(key), *row) for key, *row in rows], int(last)
 
     def in_memory(self, shard: MemoryShard) -> tuple[list[Document], int]:
         room = shard.room(DocumentsInMemory)
@@ -201,7 +210,7 @@ class ListDocuments(Operation[tuple[list[Document], int]]):
                 return page, before
             looked, before = looked + 1, one.version
             if key in live:
-                page.append(Document(decode_text(key), one.version, one.put_ms, one.value))
+                page.append(Document(decode_text(key), one.version, one.put_ms, one.value, one.until_ms))
                 size += len(one.value)
         return page, 0
 
@@ -224,3 +233,55 @@ class CountDocuments(Operation[int]):
 
     def in_memory(self, shard: MemoryShard) -> int:
         return len(shard.room(DocumentsInMemory).live(self.collection))
+
+
+@dataclass(slots=True)
+class ListCollections(Operation[list[str]]):
+    """The names of all collections that ever had a document, in no particular order."""
+
+    script = "list_collections"
+    reads = True
+    writes = False
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return []
+
+    def parse(self, reply: Any, shard: int) -> list[str]:
+        return [decode_text(name) for name in reply]
+
+    def in_memory(self, shard: MemoryShard) -> list[str]:
+        return list(shard.room(DocumentsInMemory).versions)
+
+
+@dataclass(slots=True)
+class RestoreDocuments(Operation[int]):
+    """Put documents back, with the times of their puts and their ends. An id that exists is not changed.
+
+    A document that has ended stays away. Each document gets a new version. The answer is how many were put back.
+    """
+
+    script = "restore_documents"
+    writes = True
+    collection: str
+    documents: Sequence[Document]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        args: list[Argument] = [self.collection]
+        for one in self.documents:
+            args += [encode_text(one.id), one.put_ms, one.until_ms, one.value]
+        return args
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply)
+
+    def in_memory(self, shard: MemoryShard) -> int:
+        check_batch(len(self.documents))
+        room, put = shard.room(DocumentsInMemory), 0
+        for one in self.documents:
+            key = encode_text(one.id)
+            if key not in room.live(self.collection) and (not one.until_ms or one.until_ms > shard.now_ms):
+                room.store(self.collection, key, one.put_ms, one.until_ms, one.value)
+                put += 1
+        return put

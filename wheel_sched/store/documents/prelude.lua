@@ -12,6 +12,19 @@ local function document_of(s, value)
   return version, put, ends, string.sub(value, at)
 end
 
+-- Stores a document under a new version. `put` and `ends` are text. Answers the version.
+local function store_document(s, collection, id, put, ends, value)
+  local version = ms(redis.call('HINCRBY', s.prefix .. 'docversions', collection, 1))
+  redis.call('HSET', s.prefix .. 'docs:' .. collection, id, version .. ':' .. put .. ':' .. ends .. ':' .. value)
+  redis.call('ZADD', s.prefix .. 'docorder:' .. collection, version, id)
+  if ends == '0' then
+    redis.call('ZREM', s.prefix .. 'docends:' .. collection, id)
+  else
+    redis.call('ZADD', s.prefix .. 'docends:' .. collection, ends, id)
+  end
+  return version
+end
+
 -- Removes documents, MAX_BATCH at most.
 local function remove_documents(s, collection, ids)
   if #ids == 0 then return end

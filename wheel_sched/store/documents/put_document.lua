@@ -9,19 +9,15 @@ local said = recall(s)
 if said then return tonumber(said) end
 local collection, id, ttl, keep = ARGV[3], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
 local docs, order = s.prefix .. 'docs:' .. collection, s.prefix .. 'docorder:' .. collection
-local ends = s.prefix .. 'docends:' .. collection
 if ARGV[5] ~= '' and (document_of(s, redis.call('HGET', docs, id)) or '0') ~= ARGV[5] then
   record_answer(s, '0')
   return 0
 end
 forget_documents(s, collection, MAX_BATCH)
-local version, until_ms = redis.call('HINCRBY', s.prefix .. 'docversions', collection, 1), ttl > 0 and s.now + ttl or 0
-redis.call('HSET', docs, id, ms(version) .. ':' .. ms(s.now) .. ':' .. ms(until_ms) .. ':' .. ARGV[8])
-redis.call('ZADD', order, version, id)
-if ttl > 0 then redis.call('ZADD', ends, ms(until_ms), id) else redis.call('ZREM', ends, id) end
+local version = store_document(s, collection, id, ms(s.now), ms(ttl > 0 and s.now + ttl or 0), ARGV[8])
 if keep > 0 then
   local over = math.min(redis.call('ZCARD', order) - keep, MAX_BATCH)
   if over > 0 then remove_documents(s, collection, redis.call('ZRANGE', order, 0, over - 1)) end
 end
-record_answer(s, ms(version))
-return version
+record_answer(s, version)
+return tonumber(version)

@@ -1,4 +1,4 @@
-"""Backup of a namespace as JSON Lines: a header, one line per item and per attempt count, a footer; see `restoring`.
+"""Backup of a namespace as JSON Lines: a header, a line per item, attempt count and document, and a footer.
 
 Invariants: a backup gets its name only when it is complete. Its footer has the counts and the SHA-256 of all lines
 before it. An item in flight is written as due, at its original due time.
@@ -27,6 +27,7 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, STATES, Found, State
+from wheel_sched.store.documents import MAX_PAGE, Document, Documents
 from wheel_sched.store.maintenance.whole_file import whole_file
 
 FORMAT = 1
@@ -48,6 +49,7 @@ class BackupFile:
         paused: topics that were paused.
         items: number of items in the file.
         attempt_counts: number of attempt counts in the file.
+        documents: number of documents in the file: notes, operations, the audit log.
         exact: whether nothing changed during the backup.
         by_state: number of items by state.
     """
@@ -60,6 +62,7 @@ class BackupFile:
     attempt_counts: int = 0
     exact: bool = True
     by_state: dict[str, int] = field(default_factory=dict)
+    documents: int = 0
 
 
 def write_backup(
@@ -137,17 +140,18 @@ class _Writer:
         for _ in range(0 if exact else MAX_PASSES - 1):
             if not self._pass():
                 break
-        attempt_counts, by_state = self._attempt_counts(), dict(self._by_state)
+        attempt_counts, documents, by_state = self._attempt_counts(), self._documents(), dict(self._by_state)
         footer = {
             "kind": "footer",
             "items": len(self._seen),
             "attempt_counts": attempt_counts,
+            "documents": documents,
             "exact": exact,
             "by_state": by_state,
         }
         self._file.write(_json({**footer, "sha256": self._digest.hexdigest()}))
         items, shards = len(self._seen), self._store.shards
-        return BackupFile(namespace, shards, taken_ms, tuple(paused), items, attempt_counts, exact, by_state)
+        return BackupFile(namespace, shards, taken_ms, tuple(paused), items, attempt_counts, exact, by_state, documents)
 
     def _pass(self) -> int:
         """Write every item that is not written yet. Returns their number."""
@@ -172,6 +176,16 @@ class _Writer:
             for record in all_attempt_counts(self._store, shard):
                 row = {"key": record.key, "attempts": record.attempts, "expiry_ms": record.expiry_ms}
                 self._line({"kind": "attempt_count", **row})
+                count += 1
+        return count
+
+    def _documents(self) -> int:
+        """Write all documents, those of a collection in the order of their puts. Returns their number."""
+        documents, count = Documents(self._store), 0
+        for collection in documents.collections():
+            for one in reversed(all_documents(documents, collection)):
+                row = {"collection": collection, "id": one.id, "put_ms": one.put_ms, "until_ms": one.until_ms}
+                self._line({"kind": "document", **row, "value": base64.b64encode(one.value).decode()})
                 count += 1
         return count
 
@@ -207,6 +221,16 @@ def all_attempt_counts(store: DelayStore, shard: int) -> Iterator[AttemptCount]:
         if len(page) < MAX_BATCH:
             return
         start += len(page)
+
+
+def all_documents(documents: Documents, collection: str) -> list[Document]:
+    """All documents of a collection, newest first."""
+    page = documents.newest(collection, MAX_PAGE)
+    found = page.documents
+    while page.cursor is not None:
+        page = documents.newest(collection, MAX_PAGE, page.cursor)
+        found += page.documents
+    return found
 
 
 def claimed_due_ms(found: Found) -> int | None:

@@ -19,6 +19,7 @@ from wheel_sched.errors import StoreError
 from wheel_sched.store.attempt_counts import AttemptCounts
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, STATES, Found
+from wheel_sched.store.documents import Document, Documents
 from wheel_sched.store.maintenance.backup import FORMAT, BackupFile, Progress
 
 _BATCH_BYTES = 8 * 1024 * 1024  # restored in one step: more would block the server
@@ -76,8 +77,9 @@ def _parsed(raw: bytes, path: object) -> dict[str, Any]:
 
 
 def _check_footer(footer: dict[str, Any], kinds: Counter[str], digest: str, path: object) -> None:
-    found = {"items": kinds["item"], "attempt_counts": kinds["attempt_count"], "sha256": digest}
-    wrong = [name for name, value in found.items() if footer.get(name) != value]
+    found = {"items": kinds["item"], "attempt_counts": kinds["attempt_count"], "documents": kinds["document"]}
+    told = {"documents": 0, **footer}  # an older release writes no documents
+    wrong = [name for name, value in {**found, "sha256": digest}.items() if told.get(name) != value]
     if wrong:
         raise BadBackup(f"{path} does not fit its footer ({', '.join(wrong)}): it was changed; nothing was restored")
 
@@ -92,6 +94,7 @@ def _described(header: dict[str, Any], footer: dict[str, Any]) -> BackupFile:
         footer["attempt_counts"],
         footer["exact"],
         footer["by_state"],
+        footer.get("documents", 0),
     )
 
 
@@ -126,6 +129,7 @@ def restore_backup(
     batch: list[Found] = []
     size = 0
     counts: list[tuple[str, int, int]] = []
+    documents: dict[str, list[Document]] = {}
     with Path(path).open("rb") as file:
         for raw in file:
             line = json.loads(raw)
@@ -135,6 +139,8 @@ def restore_backup(
                 seen += 1
             elif line["kind"] == "attempt_count":
                 counts.append((line["key"], line["attempts"], line["expiry_ms"]))
+            elif line["kind"] == "document":
+                documents.setdefault(line["collection"], []).append(_document(line))
             if len(batch) == MAX_BATCH or size > _BATCH_BYTES:
                 put += store.restore(batch)
                 batch, size = [], 0
@@ -146,9 +152,15 @@ def restore_backup(
     put += store.restore(batch)
     if counts:
         AttemptCounts(store).raise_to(counts)
+    for collection, restored in documents.items():
+        Documents(store).restore(collection, restored)
     if progress is not None:
         progress(seen)
     return put
+
+
+def _document(line: dict[str, Any]) -> Document:
+    return Document(line["id"], 0, line["put_ms"], base64.b64decode(line["value"]), line["until_ms"])
 
 
 def _found(line: dict[str, Any]) -> Found:

@@ -151,6 +151,32 @@ class DocumentCases:
         assert ([document.id for document in rest.documents], rest.cursor) == (["3", "2", "1", "0"], None)
         assert len([one for one in bench.documents.get("notes", names * 3) if one is not None]) == 60
 
+    def test_documents_are_restored_as_they_were(self, bench: Bench) -> None:
+        """A restore puts back values, times, ends and order. Ids that exist are not changed, and ended ones stay away.
+
+        The restored documents have new versions.
+        """
+        documents = bench.documents
+        documents.put("notes", "a", b"old")
+        documents.put("notes", "brief", b"x", ttl_ms=5)
+        bench.clock.advance(1)
+        documents.put("notes", "long", b"y", ttl_ms=500)
+        documents.put("other-notes", "z", b"z")
+        saved = documents.newest("notes", 10).documents[::-1]
+        assert documents.collections() == ["notes", "other-notes"]
+        for name in ("brief", "long"):
+            documents.remove("notes", name)
+        documents.put("notes", "a", b"new")
+        bench.clock.advance(10)
+        assert documents.restore("notes", saved) == 1
+        assert ids_of(bench) == ["long", "a"]
+        long, kept = documents.newest("notes", 10).documents
+        assert (long.value, long.put_ms, long.until_ms) == (b"y", saved[2].put_ms, saved[2].until_ms)
+        assert kept.value == b"new"
+        assert long.version > max(one.version for one in saved)
+        bench.clock.advance(500)
+        assert ids_of(bench) == ["a"]
+
     def test_documents_lie_in_one_shard(self, wide: Bench) -> None:
         """All documents of a namespace lie in the same shard, whatever their ids are."""
         for n in range(5):
