@@ -13,7 +13,8 @@ import pytest
 
 from wheel_sched.store import AttemptCounts, DelayStore, Item, open_store
 from wheel_sched.store.core.items import STATES
-from wheel_sched.store.documents import Document, Documents
+from wheel_sched.store.documents import Documents
+from wheel_sched.store.documents.operations import Document
 from wheel_sched.store.maintenance.backup import all_attempt_counts, all_documents, all_items, write_backup
 from wheel_sched.store.maintenance.restoring import (
     BadBackup,

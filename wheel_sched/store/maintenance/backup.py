@@ -27,7 +27,8 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, STATES, Found, State
-from wheel_sched.store.documents import MAX_PAGE, Document, Documents
+from wheel_sched.store.documents import MAX_PAGE, Documents
+from wheel_sched.store.documents.operations import Document
 from wheel_sched.store.maintenance.whole_file import whole_file
 
 FORMAT = 1

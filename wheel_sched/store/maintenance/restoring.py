@@ -19,7 +19,8 @@ from wheel_sched.errors import StoreError
 from wheel_sched.store.attempt_counts import AttemptCounts
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, STATES, Found
-from wheel_sched.store.documents import Document, Documents
+from wheel_sched.store.documents import Documents
+from wheel_sched.store.documents.operations import Document
 from wheel_sched.store.maintenance.backup import FORMAT, BackupFile, Progress
 
 _BATCH_BYTES = 8 * 1024 * 1024  # restored in one step: more would block the server
