@@ -9,6 +9,7 @@ PY := .venv/bin/python
 export ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE # so that tests and their processes compile each module once
 WORKERS ?= 4 # twice the processors of a small machine: tests often wait for servers, processes and clocks
+UNIT_WORKERS ?= auto # one for each processor: these tests compute, and every worker collects all of them
 SEEDS ?= 10000
 BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 
@@ -29,7 +30,7 @@ test: test-unit test-real ## every test: the unit layer, then real servers and r
 
 test-unit: venv-test ## the unit layer alone: no server
 	@printf '==> unit layer\n'
-	@$(call pytest,-m "not real and not slow and not proof and not built and not spark and not kafka" -n $(WORKERS))
+	@$(call pytest,-m "not real and not slow and not proof and not built and not spark and not kafka" -n $(UNIT_WORKERS))
 
 test-real: venv-test ## the real-server layer alone: embedded servers, real kills
 	@printf '==> real-server layer\n'
