@@ -214,7 +214,9 @@ class RetryService:
         member = this_process("retry-service", self.group, topics=(retry,), takes_in=(retry,), releases=True)
         return MemberAnnouncer(
             lambda: self.connection.store,
-            lambda: replace(member, holds={"in_flight": self.stats.in_flight}),
+            lambda: replace(
+                member, holds={"in_flight": self.stats.in_flight}, lateness=(*self.dispatcher.stats.lateness_counts,)
+            ),
             self.config.announce_ms,
             f"{self.group}-announce",
         )

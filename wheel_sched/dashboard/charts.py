@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup, escape
 
+from wheel_sched.management.wording import span
+
 _WIDTH, _HEIGHT = 120, 28
 
 
@@ -50,6 +52,18 @@ def histogram(rows: Sequence[tuple[str, int]], about: str) -> Markup:
         )
     text = about + ": " + "; ".join(f"{label} {count:,}" for label, count in rows)
     return _svg("histogram", width, max(len(rows) * line, line), text, "".join(parts))
+
+
+def lateness_rows(counts: Sequence[tuple[int | None, int]]) -> list[tuple[str, int]]:
+    """Counts by lateness as rows of a histogram: upper bound in ms (None: later) and count, up to the last that counts.
+
+    Empty when nothing was counted.
+    """
+    last = max((number for number, (_, count) in enumerate(counts) if count), default=-1)
+    return [
+        (f"up to {span(bound_ms)}" if bound_ms is not None else "later", count)
+        for bound_ms, count in counts[: last + 1]
+    ]
 
 
 def curve(

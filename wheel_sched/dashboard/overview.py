@@ -1,4 +1,4 @@
-"""The overview: what waits, how fast it moves, what is due next, and what ails with its fix."""
+"""The overview: what waits, how fast it moves, how late it goes out, what is due next, and what ails with its fix."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from wheel_sched.dashboard.charts import lateness_rows
 from wheel_sched.dashboard.context import Dashboard
 from wheel_sched.dashboard.parts import Ailment, Panel
 from wheel_sched.dashboard.sampling import EVENTS, Sample
 from wheel_sched.dashboard.schemas import INTEGER, INTEGER_OR_NONE, TEXT, array, mapping, nullable, record
 from wheel_sched.errors import WheelSchedError
-from wheel_sched.management.members import counted
+from wheel_sched.management.members import counted, lateness_of
 from wheel_sched.management.overdue import NOTICED_MS, overdue, unreleased
 from wheel_sched.management.statistics import counts_as_dict
 from wheel_sched.management.wording import amount, span
@@ -34,6 +35,7 @@ SCHEMA = record(
     next_due_ms=INTEGER_OR_NONE,
     overdue_ms=INTEGER,
     ever=mapping(INTEGER),
+    lateness=array(record(up_to_ms=INTEGER_OR_NONE, count=INTEGER)),
     topics=mapping(record(due=INTEGER, leased=INTEGER, held=INTEGER, dead=INTEGER, paused_since_ms=INTEGER_OR_NONE)),
     rates=mapping(nullable({"type": "number"})),
     ailments=array(record(what=TEXT, fix=TEXT, level={"enum": ["warn", "problem"]})),
@@ -84,7 +86,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
     """The page."""
     sample = dashboard.sampler.now()
     counts = sample.counts
-    panels = panels_of(dashboard)
+    panels, live = panels_of(dashboard), Members(dashboard.store).live()
     topics = sorted(counts.topics, key=lambda topic: -sum(counts.now.get((state, topic), 0) for state in STATES))
     values = {
         "counts": counts,
@@ -96,7 +98,8 @@ def show(dashboard: Dashboard, request: Request) -> Response:
         ],
         "more_topics": len(topics) - _SHOWN_TOPICS,
         "now_ms": counts.now_us // 1000,
-        "live": counted(Members(dashboard.store).live()),
+        "live": counted(live),
+        "lateness": lateness_rows(lateness_of(live)),
         "ailments": [*ailments_of(dashboard, sample), *(one for panel in panels for one in panel.ailments)],
         "panels": [panel for panel in panels if panel.lines or panel.chart],
     }
@@ -110,5 +113,8 @@ def answer(dashboard: Dashboard, request: Request) -> Any:
     return {
         **counts_as_dict(sample.counts, dashboard.store.shards, dashboard.store.namespace),
         "rates": {event: dashboard.sampler.rate(event) for event in EVENTS},
+        "lateness": [
+            {"up_to_ms": bound_ms, "count": count} for bound_ms, count in lateness_of(Members(dashboard.store).live())
+        ],
         "ailments": [one._asdict() for one in found],
     }

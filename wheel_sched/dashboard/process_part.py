@@ -9,11 +9,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from wheel_sched.dashboard.charts import lateness_rows
 from wheel_sched.dashboard.context import Dashboard
 from wheel_sched.dashboard.parts import ApiCall, DashboardPage, DashboardPart
 from wheel_sched.dashboard.schemas import INTEGER, INTEGER_OR_NONE, SWITCH, TEXT, array, mapping, record
 from wheel_sched.management.process import ShownPurgatory, shown_purgatories, shown_timers
-from wheel_sched.management.wording import span
 
 _LABELS = {
     "satisfied": "by a try",
@@ -29,24 +29,14 @@ def _ends(one: ShownPurgatory) -> list[tuple[str, int]]:
     return [(label, one.numbers[name] or 0) for name, label in _LABELS.items() if name in one.numbers]
 
 
-def _lateness(one: ShownPurgatory) -> list[tuple[str, int]]:
-    """Expirations by lateness, as bars: up to the last bucket that holds one."""
-    if not any(count for _, count in one.lateness):
-        return []
-    last = max(number for number, (_, count) in enumerate(one.lateness) if count)
-    return [
-        (f"up to {span(bound_ms)}" if bound_ms is not None else "later", count)
-        for bound_ms, count in one.lateness[: last + 1]
-    ]
-
-
 def _show(dashboard: Dashboard, request: Request) -> Response:
     config = dashboard.config
     values = {
         "pid": os.getpid(),
         "host": platform.node(),
         "purgatories": [
-            (one, _ends(one) if one.lateness else [], _lateness(one)) for one in shown_purgatories(config.purgatories)
+            (one, _ends(one) if one.lateness else [], lateness_rows(one.lateness))
+            for one in shown_purgatories(config.purgatories)
         ],
         "timers": shown_timers(config.timers),
     }

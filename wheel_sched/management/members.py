@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 from wheel_sched.escaping import escaped
 from wheel_sched.management.wording import amount, one_line, relative
 from wheel_sched.store.core.delay_store import DelayStore
@@ -30,6 +31,13 @@ def counted(found: Sequence[LiveMember]) -> str:
     """How many members there are of each kind: `2 consumers, 1 retry-service`."""
     kinds = Counter(shown(one.member.kind, KIND) for one in found)
     return ", ".join(amount(count, kind) for kind, count in sorted(kinds.items())) or "none"
+
+
+def lateness_of(found: Sequence[LiveMember]) -> list[tuple[int | None, int]]:
+    """How late the members released items since each of them started: upper bound in ms and count; None: later."""
+    bounds = (*LATENESS_BUCKETS_MS, None)
+    told = [one.member.lateness for one in found if len(one.member.lateness) == len(bounds)]
+    return [(bound_ms, sum(max(0, one[at]) for one in told)) for at, bound_ms in enumerate(bounds)]
 
 
 def place(one: LiveMember, now_ms: int) -> str:

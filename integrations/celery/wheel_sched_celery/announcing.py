@@ -59,10 +59,11 @@ def _present(member: Member, w: Any) -> Member:
     worker's dispatcher.
     """
     holds = {"active": len(worker_state.active_requests), "reserved": len(worker_state.reserved_requests)}
-    embedded = getattr(w, "wheel_dispatcher", None)
+    embedded, lateness = getattr(w, "wheel_dispatcher", None), ()
     if embedded is not None and embedded.dispatcher is not None:
         holds["in_flight"] = embedded.dispatcher.stats.in_flight
-    return replace(member, topics=_queues(w.app), holds=holds)
+        lateness = tuple(embedded.dispatcher.stats.lateness_counts)
+    return replace(member, topics=_queues(w.app), holds=holds, lateness=lateness)
 
 
 def _queues(app: Any) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import pytest
 
 from retry_topic import Consumer, ConsumerConfig, Message, RetryService, ServiceConfig, connect
 from wheel_sched.dispatcher import DispatcherConfig
+from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import Members
 
@@ -56,6 +57,7 @@ def test_a_consumer_and_a_service_announce_what_they_are() -> None:
     assert (service.kind, service.name, service.releases) == ("retry-service", "billing", True)
     assert service.takes_in == ("billing.retry",)
     assert consumer.holds == service.holds == {"in_flight": 0}
+    assert len(service.lateness) == len(LATENESS_BUCKETS_MS) + 1
     assert consumer.pid == service.pid == os.getpid()
 
 

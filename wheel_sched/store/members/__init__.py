@@ -48,6 +48,8 @@ class Member:
         retries_to: the retry topic to which it writes failed messages. Defaults to "": none.
         releases: whether it releases due items of the namespace. Defaults to False.
         holds: what it holds now, as counts by name, such as {"in_flight": 3}. Defaults to {}.
+        lateness: of the items that it has released since it started, how many were late by up to each bound of
+            `LATENESS_BUCKETS_MS` and more than the bound before, and by more than the last one. Defaults to ().
         host: its machine. Defaults to "".
         pid: the number of its process on that machine. Defaults to 0.
         version: its version of wheel-sched. Defaults to "".
@@ -61,6 +63,7 @@ class Member:
     retries_to: str = ""
     releases: bool = False
     holds: Mapping[str, int] = field(default_factory=dict)
+    lateness: tuple[int, ...] = ()
     host: str = ""
     pid: int = 0
     version: str = ""
@@ -74,6 +77,7 @@ class Member:
             "releases": self.releases,
             "holds": {name[:_TEXT]: count for name, count in list(self.holds.items())[:_LISTED]},
             "pid": self.pid,
+            **({"lateness": self.lateness[:_LISTED]} if self.lateness else {}),
         }
         return json.dumps(fields, separators=(",", ":")).encode()
 
@@ -86,7 +90,7 @@ class Member:
             return None
         if not isinstance(found, dict):
             return None
-        holds, pid = found.get("holds"), found.get("pid")
+        holds, pid, lateness = found.get("holds"), found.get("pid"), found.get("lateness")
         counts = holds.items() if isinstance(holds, dict) else ()
         return cls(
             _text(found.get("kind")),
@@ -96,6 +100,7 @@ class Member:
             retries_to=_text(found.get("retries_to")),
             releases=found.get("releases") is True,
             holds={name: count for name, count in counts if type(count) is int},
+            lateness=tuple(one for one in lateness if type(one) is int) if isinstance(lateness, list) else (),
             host=_text(found.get("host")),
             pid=pid if type(pid) is int else 0,
             version=_text(found.get("version")),

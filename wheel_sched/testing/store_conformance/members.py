@@ -37,7 +37,7 @@ class MemberCases:
         began_ms = bench.now_ms
         assert bench.members.announce(CONSUMER, LEASE_MS, age_ms=400) == began_ms + LEASE_MS
         bench.clock.advance(5_000)
-        busy = replace(CONSUMER, holds={"in_flight": 8})
+        busy = replace(CONSUMER, holds={"in_flight": 8}, lateness=(5, 0, 2))
         bench.members.announce(busy, LEASE_MS, age_ms=5_400)
         (found,) = bench.members.live()
         assert found.member == busy
