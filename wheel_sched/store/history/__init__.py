@@ -129,22 +129,10 @@ class ReadLog(Operation[Logged]):
 
 
 @dataclass(slots=True)
-class ReadNewestLog(Operation[Logged]):
+class ReadNewestLog(ReadLog):
     """Read a page of a shard's history, before the place `last` ("" = from the end), newest entry first."""
 
     script = "newest_logged"
-    reads = True
-    writes = False
-    last: str = ""
-    limit: int = 1_000
-    token: str = ""
-
-    def argv(self) -> list[Argument]:
-        return [self.last, self.limit]
-
-    def parse(self, reply: Any, shard: int) -> Logged:
-        _, places, entries = reply
-        return Logged(decode_text(places[-1]) if places else "", list(entries))
 
     def in_memory(self, shard: MemoryShard) -> Logged:
         history = shard.room(HistoryInMemory).entries
