@@ -77,6 +77,8 @@ class Settings:
             None: 1 for a new namespace, the stored count for an existing one.
         durability: memory, everysec, fsync or replicated. Defaults to "everysec".
         replicas: how many replicas must confirm each write at durability "replicated". Defaults to 1.
+        log_format: how the commands that run until a signal write their log: "text", or "json" for one JSON object a
+            line. Defaults to "text".
     """
 
     store: str = setting(  # it may hold a password
@@ -97,6 +99,14 @@ class Settings:
         ),
     )
     replicas: int = setting(1, SettingSpec(kind="number"))
+    log_format: str = setting(
+        "text",
+        SettingSpec(
+            choices=("text", "json"),
+            flag_help="Log of serve and dashboard: text or json (default: text).",
+            metavar="FORM",
+        ),
+    )
 
 
 S = TypeVar("S", bound=Settings)

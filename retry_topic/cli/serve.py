@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import logging
 import os
 import signal
 import threading
@@ -26,11 +25,11 @@ from retry_topic.management.opening import kafka_broker, opened_connection, poli
 from retry_topic.message.topic_names import GroupTopics
 from retry_topic.service import RetryService, ServiceConfig
 from wheel_sched.cli.failing import INTERRUPTED, OK
+from wheel_sched.cli.logs import set_up_logs
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, note
 from wheel_sched.config import Settings
 from wheel_sched.errors import EmbeddedServerError
-from wheel_sched.escaping import ONE_LINE
 from wheel_sched.management.opening import embedded_folder
 from wheel_sched.observability import Endpoint, dead_parts, parse_address, unready_parts, verdict
 from wheel_sched.redacting import redacted
@@ -129,10 +128,8 @@ def serve(
       wheel-sched serve webhooks --http 9464
       wheel-sched --kafka broker:9092 --store redis://prod:6379 serve orders
     """
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    for handler in logging.getLogger().handlers:
-        handler.addFilter(ONE_LINE)  # also for lines of libraries
     settings = settings_of(session)
+    set_up_logs(settings.log_format, log_level)
     policy_set = policies_of(settings, policies)
     address = None if http is None else parse_address(http)
     config = ServiceConfig(

@@ -17,6 +17,7 @@ from typing import Any
 import click
 import uvicorn
 
+from wheel_sched.cli.logs import set_up_logs
 from wheel_sched.cli.options import Session, pass_session
 from wheel_sched.cli.output import note, say
 from wheel_sched.dashboard import DashboardApp, DashboardConfig, PasswordFile, everyone
@@ -63,6 +64,7 @@ def dashboard(
       wheel-sched dashboard --right read --listen 127.0.0.1:9000
       wheel-sched dashboard --listen 0.0.0.0:8500 --password-file users --right delete
     """
+    set_up_logs(session.settings.log_format, "warning")
     host, port = _address(listen)
     if password_file is None and not _is_loopback(host):
         raise ConfigError(
@@ -107,6 +109,7 @@ def _serve(app: DashboardApp, sock: socket.socket, host: str, root_path: str) ->
         access_log=False,
         server_header=False,
         log_level="warning",
+        log_config=None,  # the handlers of `set_up_logs` write its lines too
         timeout_graceful_shutdown=_GRACE_S,
     )
     signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn shuts down, and then sends itself the signal once more

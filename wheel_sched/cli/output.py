@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from wheel_sched.errors import ConfigError, EmbeddedServerError
@@ -24,6 +24,7 @@ from wheel_sched.redacting import redacted_text
 
 _MARK = os.urandom(16).hex()
 _STYLED = re.compile(rf"\x00{_MARK}([0-9]+);")
+_comments: list[Callable[[str], None]] = []  # at most one: who writes comments instead of `note`
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 
@@ -37,8 +38,20 @@ def say(text: str = "") -> None:
     sys.stdout.write(_shown(text) + "\n")
 
 
+def comment_by(write: Callable[[str], None] | None) -> None:
+    """Let a function write all further comments of this process.
+
+    Args:
+        write: takes the comment without styles. None: they are lines on stderr again.
+    """
+    _comments[:] = [] if write is None else [write]
+
+
 def note(text: str) -> None:
     """Write a comment as one line to stderr; control characters are shown as escapes."""
+    if _comments:
+        _comments[0](_STYLED.sub("", text))
+        return
     sys.stderr.write(_shown(text) + "\n")
 
 

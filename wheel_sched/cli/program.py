@@ -12,7 +12,7 @@ import click
 from wheel_sched.cli.failing import OK, drop_output, guarded
 from wheel_sched.cli.lazy import LazyGroup
 from wheel_sched.cli.options import Session
-from wheel_sched.cli.output import note
+from wheel_sched.cli.output import comment_by, note
 from wheel_sched.config import specs
 from wheel_sched.extensions import Installed, Lazy, installed
 from wheel_sched.management.missing import missing_package, store_named_by
@@ -129,4 +129,5 @@ def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 @click.pass_context
 def cli(ctx: click.Context, /, file: str | None, **flags: Any) -> None:
+    comment_by(None)
     ctx.obj = Session(flags, file)

@@ -174,6 +174,41 @@ def test_serve_refuses_a_wrong_address(started: Any) -> None:
     assert not Path("data").exists()
 
 
+@pytest.mark.parametrize("way", ["flag", "environment"])
+def test_with_json_logs_every_line_of_stderr_is_json(started: Any, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """From the start to the end of a service, its comments and its log records are JSON, one object a line."""
+    if way == "environment":
+        monkeypatch.setenv("WHEEL_SCHED_LOG_FORMAT", "json")
+    flags = ("--log-format", "json") if way == "flag" else ()
+    process = started(*EMBEDDED, *flags, "serve", "billing", "--log-level", "debug")
+    first = json.loads(read_until(process, b"serving"))
+    assert (first["level"], first["logger"]) == ("info", "wheel_sched.cli")
+    assert first["message"].startswith("serving billing from embedded:data")
+    process.send_signal(signal.SIGTERM)
+    _, rest = process.communicate(timeout=40)
+    assert process.returncode == 0
+    messages = [json.loads(line)["message"] for line in rest.splitlines()]
+    assert "billing: 0 published, 0 failed, 0 dead" in messages
+
+
+def test_an_error_at_the_start_is_json_too(wheel_sched: Any) -> None:
+    """A service that cannot reach its store ends with exit code 69, and says why in a JSON object."""
+    done = wheel_sched("--store", "redis://ada:lovelace@127.0.0.1:1/0", "--log-format", "json", "serve", "billing")
+    assert done.returncode == 69
+    last = json.loads(done.stderr.splitlines()[-1])
+    assert last["message"].startswith("wheel-sched: ")
+    assert b"lovelace" not in done.stderr
+
+
+def test_an_unknown_log_format_is_refused(wheel_sched: Any) -> None:
+    """The error names the two forms. Nothing is started."""
+    done = wheel_sched(*EMBEDDED, "--log-format", "xml", "serve", "billing")
+    assert done.returncode == 2
+    assert b"log_format" in done.stderr
+    assert b"json" in done.stderr
+    assert not Path("data").exists()
+
+
 def test_a_reader_that_has_seen_enough_ends_the_listing_quietly(wheel_sched: Any, started: Any, tmp_path: Path) -> None:
     """`list --json | head -1` ends with exit code 0 and prints no error."""
     (tmp_path / "lines").write_bytes(b"x" * 100 + b"\n" + b"y\n" * 3_000)

@@ -1,12 +1,13 @@
 #!lua flags=no-writes
 -- The shard's counters beside the true sizes. Writes nothing.
--- Answers {now (us), due, leased, held, dead, bodies, dead bodies, claims, reasons, head of due, head of leased, field,
--- value, ...}.
+-- Answers {now (us), due, leased, held, dead, bodies, dead bodies, claims, reasons, head of due, head of leased, number
+-- of overdue items, field, value, ...}.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local reply = {s.us, redis.call('ZCARD', KEYS[DUE]), redis.call('ZCARD', KEYS[LEASED]), redis.call('ZCARD', KEYS[HELD]),
                redis.call('ZCARD', KEYS[DEAD]), redis.call('HLEN', KEYS[BODY]), redis.call('HLEN', KEYS[DEADBODY]),
                redis.call('HLEN', KEYS[CLAIM]), redis.call('HLEN', KEYS[WHY]),
-               first_score(KEYS[DUE]), first_score(KEYS[LEASED])}
+               first_score(KEYS[DUE]), first_score(KEYS[LEASED]),
+               redis.call('ZCOUNT', KEYS[DUE], '-inf', s.now)}
 for _, text in ipairs(redis.call('HGETALL', KEYS[META])) do reply[#reply + 1] = text end
 return reply

@@ -17,7 +17,8 @@ class Counts:
 
     `now`: number of items in each (state, topic). `ever`: number of events for each (event, topic); the events are
     accepted, completed, cancelled, lapsed, died, requeued, deleted and trimmed. `sizes`: the true sizes of
-    the sets and hashes that hold the items; a caller can compare them with `now`.
+    the sets and hashes that hold the items; a caller can compare them with `now`. `overdue`: the number of items that
+    are due now and not released.
     """
 
     now_us: int
@@ -32,6 +33,7 @@ class Counts:
     paused: dict[str, int]
     unreadable: int = 0
     frozen: str | None = None
+    overdue: int = 0
 
     def total(self, state: str) -> int:
         return sum(n for (kind, _), n in self.now.items() if kind == state)
@@ -59,8 +61,10 @@ class Count(Operation[Counts]):
     def parse(self, reply: Any, shard: int) -> Counts:
         names = ("due", "leased", "held", "dead", "body", "deadbody", "claim", "why")
         sizes: dict[str, int] = {name: reply[1 + at] for at, name in enumerate(names)}
-        meta = {decode_text(reply[at]): decode_text(reply[at + 1]) for at in range(11, len(reply), 2)}
-        return counts_of(reply[0], sizes, meta, head_of(reply[9]), head_of(reply[10]))
+        meta = {decode_text(reply[at]): decode_text(reply[at + 1]) for at in range(12, len(reply), 2)}
+        counts = counts_of(reply[0], sizes, meta, head_of(reply[9]), head_of(reply[10]))
+        counts.overdue = reply[11]
+        return counts
 
     def in_memory(self, shard: MemoryShard) -> Counts:
         sizes: dict[str, int] = {
@@ -81,6 +85,7 @@ class Count(Operation[Counts]):
             last_jump_ms=shard.last_jump_ms,
             paused=dict(shard.paused),
             frozen=shard.frozen,
+            overdue=shard.due.rank_behind(shard.now_ms + 1, b""),
         )
 
 
@@ -132,6 +137,7 @@ def add_up(parts: Sequence[Counts]) -> Counts:
         total.paused.update(part.paused)
         total.unreadable += part.unreadable
         total.frozen = total.frozen or part.frozen
+        total.overdue += part.overdue
     return total
 
 

@@ -203,6 +203,15 @@ class RedisBackend:
             node = default.redis_connection
         return _info_of(node)
 
+    def memory(self) -> list[tuple[int, int]]:
+        """For each server that takes writes, its used memory and its limit (bytes; 0: no limit), from INFO memory.
+
+        Raises:
+            StoreError: a server refuses INFO, or does not answer.
+        """
+        found = [_info_of(node, "memory") for node in self._primaries()]
+        return [(int(info["used_memory"]), int(info.get("maxmemory", 0))) for info in found if "used_memory" in info]
+
     def identity(self) -> tuple[str, int] | None:
         """(run id, database) of a standalone server; None in a cluster, or if the server does not give its run id."""
         if self.cluster:
@@ -326,9 +335,9 @@ def _in_one_go(client: Any, step: Send) -> list[Any]:
     return list(pipeline.execute(raise_on_error=False))
 
 
-def _info_of(node: Any) -> dict[str, Any]:
+def _info_of(node: Any, *section: str) -> dict[str, Any]:
     try:
-        info: dict[str, Any] = node.info()
+        info: dict[str, Any] = node.info(*section)
         return info
     except redis.ResponseError as error:
         if "unknown command" in str(error).lower():

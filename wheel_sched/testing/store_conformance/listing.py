@@ -141,6 +141,17 @@ class ListingCases:
         assert (counts.total("held"), counts.happened("accepted")) == (1, 10)
         assert len(wide.store.counts_by_shard()) == 3
 
+    def test_the_overdue_items_are_counted(self, wide: Bench) -> None:
+        """`counts` has the number of items that are due now and not released, over all shards, however many."""
+        wide.put(*(f"a{n}" for n in range(9)))
+        wide.put("later", in_ms=1)
+        wide.put("parked", in_ms=None)
+        assert wide.store.counts().overdue == 9
+        wide.clock.advance(1)
+        assert wide.store.counts().overdue == 10
+        claimed = sum(len(wide.claim(shard=shard).items) for shard in range(3))
+        assert (claimed, wide.store.counts().overdue) == (10, 0)
+
     def test_an_item_may_be_large(self, bench: Bench) -> None:
         """`get` and `claim` return a body of a megabyte complete."""
         body = bytes(range(256)) * 4096
