@@ -2,7 +2,7 @@
 
 Celery's schedules compute "how long until the run after `last_run_at`" from the present time. Here they get `last` as
 the present time, so the answer depends on nothing but schedule and `last`. Time zones and daylight saving are therefore
-exactly Celery's: its code decides.
+Celery's: its code decides. There is one difference, see `repeated_hour`.
 
 The functions are pure, so any thread may call them, also with one schedule at the same time.
 """
@@ -12,12 +12,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
 
 from celery.schedules import crontab, schedule, solar
 
 from wheel_sched.errors import Rejected
+from wheel_sched_celery.beat.repeated_hour import repeated_hour, runs_every_hour
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -67,9 +68,22 @@ def _every_ms(value: Any) -> int:
 
 
 def _after(value: Any, last_ms: int) -> int:
-    last = (_EPOCH + last_ms * _MS).astimezone(value.tz)
+    due_ms = _by_celery(value, last_ms, value.tz)
+    if type(value) is not crontab or not runs_every_hour(value):
+        return due_ms
+    hour = repeated_hour(value.tz, last_ms)
+    if hour is None or last_ms < due_ms < hour.begin_ms:
+        return due_ms
+    again_ms = _by_celery(value, max(last_ms, hour.begin_ms - 1), timezone(hour.offset))
+    return again_ms if again_ms < hour.end_ms else _by_celery(value, hour.end_ms - 1, value.tz)
+
+
+def _by_celery(value: Any, last_ms: int, zone: tzinfo) -> int:
+    last = (_EPOCH + last_ms * _MS).astimezone(zone)
+    frozen = _at(value, lambda: last)
+    frozen.tz = zone
     try:
-        due = last.astimezone(UTC) + _at(value, lambda: last).remaining_estimate(last)
+        due = last.astimezone(UTC) + frozen.remaining_estimate(last)
     except (ArithmeticError, RuntimeError, ValueError) as error:
         raise Rejected(f"the schedule {value!r} has no time after {last}: {error}; nothing was changed") from error
     return int(-((_EPOCH - due) // _MS))

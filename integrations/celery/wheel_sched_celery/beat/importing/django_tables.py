@@ -1,7 +1,7 @@
 """Reads the entries of django-celery-beat: from an SQLite file, or from the JSON of `manage.py dumpdata`.
 
-Django itself is not needed, and nothing is written. `manage.py dumpdata django_celery_beat` works with every database of
-Django. A time without a zone means a project with USE_TZ = False: it is read in the zone that the caller gives.
+Django itself is not needed, and nothing is written. `manage.py dumpdata django_celery_beat` works with every database
+of Django. A time without a zone means a project with USE_TZ = False: it is read in the zone that the caller gives.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from wheel_sched_celery.beat.importing.foreign_entry import (
     ms_of,
     shown,
     text_of,
-    zone_of,
 )
+from wheel_sched_celery.beat.schedules import zone_of
 
 APP: Final = "django_celery_beat"
 _SQLITE: Final = b"SQLite format 3\0"
@@ -133,7 +133,9 @@ def tables_of_dump(text: bytes) -> Tables:
         if app != APP or model not in found:
             continue
         if not isinstance(fields, dict) or not isinstance(key, int | str):
-            raise Rejected(f"expected pk and fields in each object of the dump, got: {shown(each)}; nothing was changed")
+            raise Rejected(
+                f"expected pk and fields in each object of the dump, got: {shown(each)}; nothing was changed"
+            )
         found[model][key] = fields
     if not found[_TASKS]:
         raise Rejected(f"the dump has no object of the model {APP}.{_TASKS}; nothing was changed")
@@ -177,7 +179,6 @@ def _entry(row: Row, tables: Tables, zone: tzinfo) -> ForeignEntry:
         list_of("args", _json("args", row.get("args") or "[]")),
         mapping_of("kwargs", _json("kwargs", row.get("kwargs") or "{}")),
         _options(row, zone),
-        timezone=_zone_name(found) if kind == "crontab" else None,
         paused=not row.get("enabled", True),
         last_run_ms=last_ms,
         once=once,
@@ -188,7 +189,7 @@ def _entry(row: Row, tables: Tables, zone: tzinfo) -> ForeignEntry:
 
 def _schedule(kind: str, row: Row) -> Any:
     if kind == "crontab":
-        return crontab_of(row)
+        return crontab_of(row, zone_of(row.get("timezone") or "UTC"))
     if kind == "interval":
         every, period = row.get("every"), row.get("period")
         if type(every) is not int or period not in _PERIODS or not 0 < every < 10**15:
@@ -203,12 +204,6 @@ def _schedule(kind: str, row: Row) -> Any:
         except Exception as error:  # ephem is missing, or a value is wrong
             raise Rejected(f"its solar schedule cannot be made: {str(error).strip()}") from error
     return None
-
-
-def _zone_name(row: Row) -> str:
-    name = row.get("timezone") or "UTC"
-    zone_of(name)
-    return str(name)
 
 
 def _options(row: Row, zone: tzinfo) -> dict[str, Any]:

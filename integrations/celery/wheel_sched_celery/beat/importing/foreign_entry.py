@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from celery.schedules import crontab, schedule
 
@@ -31,7 +30,6 @@ class ForeignEntry:
         schedule: a schedule of Celery; None when it runs at `once_ms`, or when it cannot be imported.
         args, kwargs: the task's arguments.
         options: further arguments of `apply_async`.
-        timezone: the zone of a crontab; None = the app's zone.
         paused: whether the other scheduler has it disabled.
         last_run_ms: when it last sent the task, in ms since 1970; None = never, or not known.
         once: whether it sends one task and then ends.
@@ -47,7 +45,6 @@ class ForeignEntry:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-    timezone: str | None = None
     paused: bool = False
     last_run_ms: int | None = None
     once: bool = False
@@ -100,8 +97,12 @@ def mapping_of(name: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def crontab_of(fields: Mapping[str, Any]) -> crontab:
+def crontab_of(fields: Mapping[str, Any], zone: tzinfo | None = None) -> crontab:
     """A crontab from its five fields: each a pattern, a number, or a list of numbers.
+
+    Args:
+        fields: the fields by name; one that is absent is "*".
+        zone: its time zone. Defaults to None: that of the app.
 
     Raises:
         Rejected: a field is wrong.
@@ -116,9 +117,12 @@ def crontab_of(fields: Mapping[str, Any]) -> crontab:
             raise Rejected(f"expected {name} of its crontab to be a pattern such as '*/5', got: {shown(value)}")
         given[name] = value if isinstance(value, int) else value.replace(" ", "")
     try:
-        return crontab(**given)
+        made = crontab(**given)
     except Exception as error:  # Celery's parser raises several kinds
         raise Rejected(f"its crontab is wrong: {error}") from error
+    if zone is not None:
+        made.tz = zone
+    return made
 
 
 def interval_of(seconds: float | timedelta, relative: bool = False) -> schedule:
@@ -131,18 +135,6 @@ def interval_of(seconds: float | timedelta, relative: bool = False) -> schedule:
     if isinstance(length, bool) or not isinstance(length, int | float) or not 0 < length < 32e9:
         raise Rejected(f"expected its interval to be a number of seconds above 0, got: {shown(seconds)}")
     return schedule(timedelta(seconds=length), relative=relative)
-
-
-def zone_of(name: Any) -> tzinfo:
-    """A time zone by its name in the time zone database.
-
-    Raises:
-        Rejected: there is none of this name.
-    """
-    try:
-        return ZoneInfo(name)
-    except Exception as error:  # an unknown name, a path, a value of another type
-        raise Rejected(f"expected a time zone such as Europe/Berlin, got: {shown(name)}") from error
 
 
 def ms_of(moment: datetime) -> int:

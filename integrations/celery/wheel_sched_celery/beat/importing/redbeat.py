@@ -24,8 +24,8 @@ from wheel_sched_celery.beat.importing.foreign_entry import (
     ms_of,
     shown,
     text_of,
-    zone_of,
 )
+from wheel_sched_celery.beat.schedules import zone_of
 
 PREFIX: Final = "redbeat:"
 _PAGE: Final = 500
@@ -165,9 +165,5 @@ def _object(found: dict[str, Any]) -> Any:
 
 def _date(fields: dict[str, Any]) -> datetime:
     zone = fields.pop("timezone", "UTC")
-    tz: tzinfo
-    if isinstance(zone, int | float):
-        tz = timezone(timedelta(seconds=zone))
-    else:
-        tz = zone_of(zone)
+    tz: tzinfo = timezone(timedelta(seconds=zone)) if isinstance(zone, int | float) else zone_of(zone)
     return datetime(tzinfo=tz, **fields)
