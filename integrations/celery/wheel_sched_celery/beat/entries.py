@@ -152,7 +152,7 @@ class BeatEntries:
     # -- changing
 
     def add(self, entry: BeatEntry) -> StoredEntry:
-        """Store a new entry. Its first due time is the first one of its schedule after now.
+        """Store a new entry. Its first due time is its `due_ms`, or the first one of its schedule after now.
 
         Raises:
             NotDone: there is an entry of this name; nothing was changed.
@@ -160,7 +160,7 @@ class BeatEntries:
         """
         now_ms = self.store.now_ms()
         fresh = replace(entry, added_ms=now_ms, changed_ms=now_ms)
-        if not fresh.paused and not fresh.removed:
+        if not fresh.paused and not fresh.removed and fresh.due_ms is None:
             fresh = replace(fresh, due_ms=self.first_due_ms(fresh, now_ms))
         fresh.check()
         found = self._found(entry.name)
@@ -183,6 +183,25 @@ class BeatEntries:
         """
         entry.check()
         return self._changed(entry.name, lambda old, now_ms: self._redefined(old, entry, now_ms), if_version)
+
+    def set_rhythm(self, name: str, last_ms: int, due_ms: int) -> StoredEntry:
+        """Let an entry that has not run yet go on from the last run that another scheduler has made.
+
+        Args:
+            name: the name of the entry.
+            last_ms: the time of that run, in ms since 1970.
+            due_ms: the next due time; it may have passed.
+
+        Raises:
+            NotDone: there is no such entry, it has run already, or it is paused or removed; nothing was changed.
+        """
+
+        def edit(old: BeatEntry, _: int) -> BeatEntry:
+            if old.last_ms is not None or old.due_ms is None:
+                raise NotDone(f"the entry {quoted(name)} has run already, or does not run; nothing was changed")
+            return replace(old, last_ms=last_ms, due_ms=due_ms)
+
+        return self._changed(name, edit)
 
     def pause(self, name: str) -> StoredEntry:
         """Let an entry wait until `resume`. Occurrences of the time between do not count as missed. Idempotent.

@@ -129,7 +129,7 @@ def test_a_change_of_the_clocks(zone: str, what: str) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("zone", ZONES)
 def test_a_year(zone: str) -> None:
-    """A leap year, from New Year to New Year. In one zone every 5 minutes, from one change of the clocks to the other."""
+    """A leap year. In one zone every 5 minutes, from before one change of the clocks to after the other."""
     local = datetime(2028, 1, 1, tzinfo=ZoneInfo(zone))
     since, until = local.astimezone(UTC), local.replace(year=2029).astimezone(UTC)
     assert [compare(zone, make, since, until) for make in SPARSE.values()] == [0] * len(SPARSE)

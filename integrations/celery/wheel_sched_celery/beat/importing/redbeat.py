@@ -46,7 +46,8 @@ def read_redbeat(url: str, prefix: str = PREFIX) -> list[ForeignEntry]:
     from wheel_sched.store.redis.backend import client_for
 
     with contextlib.closing(client_for(url)) as client, _translated():
-        keys: list[bytes] = list(client.zrange(f"{prefix}:schedule", 0, MAX_ENTRIES))
+        members: Any = client.zrange(f"{prefix}:schedule", 0, MAX_ENTRIES)
+        keys: list[bytes] = list(members)
         if not keys:
             raise Rejected(
                 f"there are no entries of redbeat under the prefix {shown(prefix)}; nothing was changed; "
