@@ -26,6 +26,7 @@ REF: Final = "beat-entry"
 """The ref by which `DelayStore.find` finds all entries."""
 MARK: Final = b"B1"
 CATCH_UP: Final = ("skip", "latest", "all")
+STATES: Final = ("waiting", "running", "paused", "removed", "failed", "unreadable")
 SOURCES: Final = ("code", "file", "run-time")
 LONGEST_NAME: Final = 200
 MOST_LATE: Final = 1_000  # the greatest `catch_up_limit`

@@ -11,11 +11,10 @@ from wheel_sched.cli.output import emit, note, paint, say, table
 from wheel_sched.errors import NotDone, WheelSchedError
 from wheel_sched.management.wording import instant, one_line, relative
 from wheel_sched_celery.beat.entries import BeatEntries
-from wheel_sched_celery.beat.entry import StoredEntry
+from wheel_sched_celery.beat.entry import STATES, StoredEntry
 from wheel_sched_celery.beat.shown_entry import HEAD, as_dict, lines_of, row_of
 from wheel_sched_celery.cli.beat.choosing import beat_entries, choose
 
-STATES = ("waiting", "running", "paused", "removed", "failed", "unreadable")
 _LONGEST = 400
 
 
