@@ -26,6 +26,7 @@ from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS, Found, Item, Outcome
 from wheel_sched.store.core.plans import shard_of
+from wheel_sched_celery.beat.entry import is_entry
 from wheel_sched_celery.management.waiting_task import TaskFilter, WaitingTask, read
 from wheel_sched_celery.message.held_task import REVOKED, bounded, ref_of, route_of, stamp_ref
 from wheel_sched_celery.remote_control.revoking import Announcer
@@ -150,7 +151,7 @@ class HeldTasks:
                 page = self.store.list_items(
                     state, cursor=cursor, limit=MAX_BATCH, least_ms=least_ms, greatest_ms=greatest_ms
                 )
-                yield from map(read, page.found)
+                yield from (read(found) for found in page.found if not is_entry(found.body))
                 cursor = page.cursor
                 if cursor is None:
                     break
