@@ -17,12 +17,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from wheel_sched.errors import ConfigError, NotDone, Rejected
+from wheel_sched.errors import ConfigError, NotDone, Rejected, WheelSchedError
 from wheel_sched.store.core.change import Alteration
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Found, Outcome, quoted
+from wheel_sched_celery.beat.code_entries import code_entry, defined_names
 from wheel_sched_celery.beat.entry import REF, BeatEntry, StoredEntry, item_id_of, read_entry
 from wheel_sched_celery.beat.next_due import first_due_ms, is_plain, next_runs
+from wheel_sched_celery.beat.occurrence import extra_id, occurrence_items
 from wheel_sched_celery.beat.schedules import CODE, form_of, schedule_from, schedule_from_text, schedule_of
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
@@ -83,7 +85,7 @@ class BeatEntries:
         entry, _ = self._readable(name)
         if entry.due_ms is None:
             return []
-        if entry.in_code:
+        if entry.schedule.get("kind") == CODE:
             return [entry.due_ms][:count]
         return next_runs(schedule_of(entry.schedule, self.wheel.app), entry.due_ms, count)
 
@@ -240,7 +242,7 @@ class BeatEntries:
         stored = self.get(name)
         if stored is None:
             return False
-        if stored.entry is not None and stored.entry.source != "run-time" and self.is_in_code(name):
+        if stored.entry is not None and stored.entry.source != "run-time" and name in defined_names(self.wheel):
             if not stored.entry.removed:
                 self._changed(name, lambda old, _: replace(old, removed=True, paused=False, due_ms=None), if_version)
             return True
@@ -251,9 +253,47 @@ class BeatEntries:
         (outcome,) = self.store.change([Alteration(found.id, verb)])
         return outcome in (Outcome.DONE, Outcome.CANCELLED)
 
-    def is_in_code(self, name: str) -> bool:
-        """Whether the code of this process, or its file of entries, has an entry of this name."""
-        return name in self.wheel.app.conf.beat_schedule
+    def run_now(self, name: str) -> str:
+        """Send one more occurrence at once, also of a paused entry. The rhythm of the entry does not change.
+
+        Returns:
+            The id of the task.
+
+        Raises:
+            NotDone: there is no such entry, or somebody removed it; nothing was sent.
+            Rejected: the message cannot be made here; nothing was sent.
+        """
+        entry = _present(self._readable(name)[0])
+        arguments = None
+        if entry.in_code:
+            code = code_entry(self.wheel, name)
+            if code is None:
+                raise Rejected(
+                    f"entry {quoted(name)} is only in code that this process does not have; nothing was sent"
+                )
+            arguments = code.arguments
+        task_id = extra_id()
+        try:
+            items = occurrence_items(self.wheel, entry, self.store.now_ms(), task_id, arguments=arguments)
+        except WheelSchedError:
+            raise
+        except Exception as error:  # the app's code, or a serializer
+            raise Rejected(f"entry {quoted(name)}: its message cannot be made: {error!r}; nothing was sent") from error
+        if items:
+            self.store.schedule(items)
+        return task_id
+
+    def gone(self) -> list[StoredEntry]:
+        """Entries of code or file that this process does not have. They go on until somebody removes them."""
+        known = defined_names(self.wheel)
+        return [
+            stored
+            for stored in self.all()
+            if stored.entry is not None
+            and stored.entry.source != "run-time"
+            and not stored.entry.removed
+            and stored.name not in known
+        ]
 
     def first_due_ms(self, entry: BeatEntry, now_ms: int) -> int:
         """The first due time of an entry that is new or changed, after `now_ms`.
@@ -263,7 +303,7 @@ class BeatEntries:
         Raises:
             Rejected: the schedule is wrong or has no later time; nothing was changed.
         """
-        if entry.in_code:
+        if entry.schedule.get("kind") == CODE:
             return now_ms
         value = schedule_of(entry.schedule, self.wheel.app)
         return first_due_ms(value, now_ms, entry.last_ms) if is_plain(value) else now_ms

@@ -19,17 +19,16 @@ from wheel_sched.errors import Rejected
 from wheel_sched.store.core.items import MAX_DUE_MS, Found, Item, quoted
 from wheel_sched_celery.beat.schedules import CODE, Form
 from wheel_sched_celery.message.held_task import bounded
+from wheel_sched_celery.settings import CATCH_UP, MOST_LATE
 
 TOPIC: Final = "wheel-sched-beat"
 """The topic of all entries in the store. No queue can have this name as long as the app uses beat on the wheel."""
 REF: Final = "beat-entry"
 """The ref by which `DelayStore.find` finds all entries."""
 MARK: Final = b"B1"
-CATCH_UP: Final = ("skip", "latest", "all")
 STATES: Final = ("waiting", "running", "paused", "removed", "failed", "unreadable")
 SOURCES: Final = ("code", "file", "run-time")
 LONGEST_NAME: Final = 200
-MOST_LATE: Final = 1_000  # the greatest `catch_up_limit`
 _EARLIER: Final = 20  # forms that were replaced, of which an entry remembers the last ones
 
 

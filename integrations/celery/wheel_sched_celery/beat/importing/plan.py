@@ -19,6 +19,7 @@ from celery.schedules import schedule
 
 from wheel_sched.errors import NotDone, Rejected
 from wheel_sched.management.wording import instant
+from wheel_sched_celery.beat.code_entries import defined_names
 from wheel_sched_celery.beat.entries import BeatEntries
 from wheel_sched_celery.beat.entry import BeatEntry, StoredEntry
 from wheel_sched_celery.beat.importing.foreign_entry import ForeignEntry
@@ -128,7 +129,7 @@ def _has_not_run(old: BeatEntry, entry: BeatEntry) -> bool:
 
 
 def _entry(entries: BeatEntries, found: ForeignEntry) -> BeatEntry:
-    source = "code" if entries.is_in_code(found.name) else "run-time"
+    source = "code" if found.name in defined_names(entries.wheel) else "run-time"
     return entries.make(found.name, found.task, found.schedule, found.args, found.kwargs, found.options, source=source)
 
 

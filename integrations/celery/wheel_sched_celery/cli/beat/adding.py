@@ -12,9 +12,9 @@ from wheel_sched.cli.options import json_option
 from wheel_sched.cli.output import emit, say
 from wheel_sched.errors import NotDone
 from wheel_sched.management.wording import when
-from wheel_sched_celery.beat.entry import CATCH_UP, MOST_LATE
 from wheel_sched_celery.beat.shown_entry import as_dict
 from wheel_sched_celery.cli.beat.choosing import beat_entries
+from wheel_sched_celery.settings import CATCH_UP, MOST_LATE
 
 _OPTIONS = ("queue", "exchange", "routing_key", "priority", "expires")
 
