@@ -70,7 +70,7 @@ def beat_panel(dashboard: Dashboard) -> Panel | None:
         if counts["states"].get(name)
     ]
     ailments = [
-        Ailment(found.what, found.fix, "problem" if found.level == "problem" else "warn")
+        Ailment(found.evidence, found.fix, "problem" if found.level == "problem" else "warn")
         for found in beat_findings(state)
         if found.level != "ok"
     ]

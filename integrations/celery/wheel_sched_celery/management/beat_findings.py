@@ -16,7 +16,7 @@ from wheel_sched_celery.beat.entry import StoredEntry
 from wheel_sched_celery.beat.shown_entry import entries_of
 
 LATE_MS: Final = 5_000  # a due entry that waits longer than this is a sign that no worker serves any
-START: Final = "start a worker with install(app, beat=True), or `celery -A PROJECT beat -S wheel`"
+START: Final = "start a worker with install(app, beat=True) and dispatch=True, or `celery -A PROJECT beat -S wheel`"
 _NAMED: Final = 5
 
 
