@@ -36,7 +36,9 @@ class Visiting:
         assert answer.status_code == status, answer.text
         found = answer.json()
         if status == 200:
-            known = self._calls.get(path) or next(call for name, call in self._calls.items() if "{" in name)
+            known = self._calls.get(path) or next(
+                call for name, call in self._calls.items() if "{" in name and path.startswith(name.partition("{")[0])
+            )
             jsonschema.validate(found, known.schema)
         return found
 

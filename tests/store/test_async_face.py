@@ -23,6 +23,7 @@ from wheel_sched.store.history import AsyncHistory, History
 from wheel_sched.store.known_ids import AsyncKnownIds, KnownIds
 from wheel_sched.store.log_intake import AsyncLogIntake, LogIntake
 from wheel_sched.store.members import AsyncMembers, Members
+from wheel_sched.store.recurring import AsyncRecurring, Recurring
 from wheel_sched.store.redis.asyncio_backend import AsyncRedisBackend, async_client_for
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect
@@ -45,6 +46,7 @@ TWINS: dict[Any, Any] = {
     KnownIds: AsyncKnownIds,
     LogIntake: AsyncLogIntake,
     Members: AsyncMembers,
+    Recurring: AsyncRecurring,
     ShardOwnership: AsyncShardOwnership,
     WriterFences: AsyncWriterFences,
 }

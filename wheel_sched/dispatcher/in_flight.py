@@ -32,6 +32,7 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import Claim, Claimed
 from wheel_sched.store.core.items import Outcome
 from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settle, Settled, Settlement, check_settlement
+from wheel_sched.store.recurring import Recur, SettleRecurring
 from wheel_sched.timers.queue import DeadlineQueue, deadline_after
 from wheel_sched.wheel import TimerTaskEntry
 
@@ -214,7 +215,9 @@ class InFlightBatches:
                     unknown.append(batch.claim.shard)
                     self._forget(batch, [Outcome.STALE] * len(batch.items), 0)
                     continue
-                batch.settling = Settle(batch.claim.number, to_settle, self._config.dead_cap)
+                recurs = any(isinstance(settlement, Recur) for settlement in to_settle)
+                settle = SettleRecurring if recurs else Settle
+                batch.settling = settle(batch.claim.number, to_settle, self._config.dead_cap)
             calls.append((Call(batch.claim.shard, batch.settling), batch))
         return calls, unknown
 
@@ -355,7 +358,10 @@ def _problem(item: Claimed, answer: object) -> str | None:
     if answer.id != item.id:
         return f"it is about {answer.id!r}"
     try:
-        check_settlement(answer)
+        if isinstance(answer, Recur):
+            answer.check()
+        else:
+            check_settlement(answer)
     except Rejected as error:
         return str(error)
     return None

@@ -334,10 +334,19 @@ class OwnerLoop:
         elif not pushed.refused:
             self.stats.empty_claims += 1
         if pushed.refused:
-            batch = Batch(pushed, [refused.item for refused in pushed.refused], on_answered=self._on_answered)
-            batch.answers = [self.workers.refuse(refused) for refused in pushed.refused]
-            self.in_flight.hold(batch, calls.sent_us)
-            self.in_flight.watch(batch)
+            answers = [(refused.item, self.workers.refuse(refused)) for refused in pushed.refused]
+            decided = [(item, answer) for item, answer in answers if answer is not None]
+            if decided:
+                batch = Batch(pushed, [item for item, _ in decided], on_answered=self._on_answered)
+                batch.answers = [answer for _, answer in decided]
+                self.in_flight.hold(batch, calls.sent_us)
+                self.in_flight.watch(batch)
+            if len(decided) < len(answers):  # for a worker
+                batch = Batch(
+                    pushed, [item for item, answer in answers if answer is None], on_answered=self._on_answered
+                )
+                self.in_flight.hold(batch, calls.sent_us)
+                self.in_flight.ready.append(batch)
         self.shards.replied(pushed.shard, pushed, self._now_ms())
 
     def _handle_window(self, window: Window) -> None:

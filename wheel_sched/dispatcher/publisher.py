@@ -36,7 +36,8 @@ class Batch:
     """Items of one claim that are published together.
 
     A publisher fills `answers` in place, all at once or item by item. An item whose answer is still None when the batch
-    ends is in doubt.
+    ends is in doubt. An answer may be a `Recur`: then the item waits again, and its occurrences are stored, in one
+    step.
     """
 
     claim: Claim | Pushed
@@ -117,6 +118,10 @@ class Publisher(Protocol):
         """
         ...
 
-    def refuse(self, item: Claimed, reason: str) -> Answer:
-        """Decide about an item that the server could not push. Called only when the server pushes items itself."""
+    def refuse(self, item: Claimed, reason: str) -> Answer | None:
+        """Decide about an item that the server could not push. Called only when the server pushes items itself.
+
+        The dispatcher's owner thread makes this call, so it must not take long. None: the dispatcher gives the item to
+        `publish`, in a worker thread.
+        """
         ...

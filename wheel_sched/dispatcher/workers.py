@@ -141,8 +141,8 @@ class Workers:
         else:
             self._queues[batch.claim.shard % len(self._queues)].put(batch)
 
-    def refuse(self, refused: Refused) -> Answer:
-        """Ask the publisher, in the caller's thread, about an item that the server could not push."""
+    def refuse(self, refused: Refused) -> Answer | None:
+        """Ask the publisher, in the caller's thread, about an item that the server could not push. None: publish it."""
         try:
             return self._publisher.refuse(refused.item, refused.reason)
         except BaseException as error:

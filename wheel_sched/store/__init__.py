@@ -2,8 +2,8 @@
 
 `open_store` opens a store. `DelayStore` has the methods that every user needs. Each further capability is a small class
 over an open store: `OrderedKeys`, `RateLimits`, `LogIntake`, `AttemptCounts`, `KnownIds`, `WriterFences`,
-`ShardOwnership`, `History`, `Members`, `Documents`, `DeathGroups` and `ServerPush`. `rooms` lists the folders of this
-package, one for the core and one for each capability.
+`ShardOwnership`, `History`, `Members`, `Documents`, `DeathGroups`, `Recurring` and `ServerPush`. `rooms` lists the
+folders of this package, one for the core and one for each capability.
 
 The design is a durable form of Kafka's purgatory of delayed operations. It has leases instead of pops, because a popped
 message is lost when its process dies.
@@ -30,6 +30,7 @@ from wheel_sched.store.ordering import OrderedKeys
 from wheel_sched.store.push import AsyncServerPush, Pushed, Refused, ServerPush
 from wheel_sched.store.push.push_form import PushForm, decode_push, encode_push
 from wheel_sched.store.rate_limits import RateLimits
+from wheel_sched.store.recurring import AsyncRecurring, Recur, Recurring
 from wheel_sched.store.shard_ownership import AsyncShardOwnership, ShardOwnership
 from wheel_sched.store.writer_fence import AsyncWriterFences, Fence, WriterFences
 
@@ -44,6 +45,7 @@ __all__ = [
     "AsyncKnownIds",
     "AsyncLogIntake",
     "AsyncMembers",
+    "AsyncRecurring",
     "AsyncServerPush",
     "AsyncShardOwnership",
     "AsyncWriterFences",
@@ -80,6 +82,8 @@ __all__ = [
     "PushForm",
     "Pushed",
     "RateLimits",
+    "Recur",
+    "Recurring",
     "Refused",
     "ServerPush",
     "Settled",

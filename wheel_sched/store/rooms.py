@@ -54,6 +54,7 @@ ROOMS = (
     Room("members", MembersInMemory),
     Room("documents", DocumentsInMemory),
     Room("death_groups", DeathGroupsInMemory),
+    Room("recurring"),
     Room("push"),
     Room("maintenance"),
 )

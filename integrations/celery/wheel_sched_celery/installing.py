@@ -17,11 +17,16 @@ from wheel_sched_celery.takeover.step import TakeoverStep
 from wheel_sched_celery.wheel import Wheel, wheel_of
 from wheel_sched_celery.worker_timer import CollectorStep, WheelTimerStep
 
+SCHEDULER = "wheel_sched_celery.beat.scheduler:WheelScheduler"
+_STOCK_SCHEDULER = "celery.beat:PersistentScheduler"
+
 
 def install(
     app: Any,
     url: Any = UNSET,
     horizon: str | float | timedelta | None = UNSET,
+    *,
+    beat: bool = UNSET,
     **settings: Any,
 ) -> Wheel:
     """Let an app's ETA, countdown and retry tasks wait in a delay store instead of in workers.
@@ -34,6 +39,8 @@ def install(
         url: address of the store; None = no store, only a better timer in the worker. Defaults to `app.conf.wheel_url`,
             else to the broker's URL if the broker is a Redis.
         horizon: a task due later than this from now is held; None = Celery's own behaviour. Defaults to "2s".
+        beat: whether workers send the periodic tasks of the app's schedule, so that no `celery beat` is necessary.
+            Defaults to `app.conf.wheel_beat`, else False.
         settings: the other fields of `WheelSettings`.
 
     Raises:
@@ -49,9 +56,24 @@ def install(
             "install: app.amqp is in use already, so messages would go past the hold; call install(app) right after "
             "the app is made"
         )
-    wheel = Wheel(app, {"url": url, "horizon": horizon, **settings})
+    wheel = Wheel(app, {"url": url, "horizon": horizon, "beat": beat, **settings})
     app.wheel = wheel
     app.amqp_cls = holding(symbol_by_name(app.amqp_cls))
     app.steps["consumer"].add(TakeoverStep)
     app.steps["worker"].update((WheelTimerStep, CollectorStep, DispatcherStep, AnnounceStep))
+    if app.configured:
+        _choose_scheduler(app)
+    else:
+        app.on_after_configure.connect(_choose_scheduler, weak=False)
     return wheel
+
+
+def _choose_scheduler(sender: Any, **_: Any) -> None:
+    """Let `celery beat` and `worker -B` use the entries in the store, if workers do.
+
+    With Celery's own scheduler beside them every periodic task would be sent twice. A scheduler that the app has chosen
+    stays.
+    """
+    given = sender.wheel.given("beat")
+    if given is True and sender.conf.beat_scheduler == _STOCK_SCHEDULER:
+        sender.conf.beat_scheduler = SCHEDULER

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
+from os import PathLike, fspath
 from typing import Any, Final
 
 from wheel_sched.duration import parse_duration
@@ -22,8 +23,11 @@ HORIZON_MS: Final = 2_000
 LEAD_MS: Final = 1_000  # workers fetch the tasks of a burst this long before they are due
 _DAY_MS: Final = 86_400_000
 ON_OUTAGE = ("stock", "refuse")
-_DURATIONS = ("horizon", "lead", "timeout", "drain_timeout", "announce")
-_MAY_BE_ZERO = ("lead", "announce")
+_DURATIONS = ("horizon", "lead", "timeout", "drain_timeout", "announce", "beat_grace")
+_MAY_BE_ZERO = ("lead", "announce", "beat_grace")
+_FLAGS = ("dispatch", "takeover", "beat")
+CATCH_UP: Final = ("skip", "latest", "all")
+MOST_LATE: Final = 1_000  # the greatest number of missed occurrences that beat sends
 
 
 class _Unset:
@@ -63,6 +67,13 @@ class WheelSettings:
             for it. Defaults to 5 s.
         drain_timeout: how long a stopping worker waits for its dispatcher's publishes. Defaults to 10 s.
         announce: how often a worker announces itself in the store, for `wheel-sched ps`; 0 = never. Defaults to 1 min.
+        beat: whether workers of this app send the periodic tasks of its schedule, without a beat process. Defaults to
+            False.
+        beat_file: path of a TOML file with more entries of the schedule. Defaults to None.
+        beat_catch_up: what becomes of occurrences that were missed while no worker was there: "skip", "latest" (one
+            run, as Celery's beat does) or "all". An entry may say otherwise. Defaults to "latest".
+        beat_catch_up_limit: how many missed occurrences "all" sends at most, the last ones. Defaults to 100.
+        beat_grace: with "skip", an occurrence that is late by no more than this is not missed. Defaults to 1 min.
     """
 
     url: Any = field(default=None, repr=False)  # it may hold a password
@@ -78,6 +89,11 @@ class WheelSettings:
     timeout: int = 5_000
     drain_timeout: int = 10_000
     announce: int = DISPATCHER_EVERY_MS
+    beat: bool = False
+    beat_file: str | None = None
+    beat_catch_up: str = "latest"
+    beat_catch_up_limit: int = 100
+    beat_grace: int = 60_000
 
     @property
     def holds(self) -> bool:
@@ -164,12 +180,22 @@ def _checked(name: str, value: Any, place: str, problems: list[str]) -> Any:
         elif name == "announce" and (problem := every_problem(place, length_ms)):
             problems.append(problem)
         return length_ms
-    if name in ("dispatch", "takeover"):
+    if name in _FLAGS:
         if not isinstance(value, bool):
             problems.append(f"expected {place} to be True or False, got: {value!r}")
     elif name == "replicas":
         if type(value) is not int or value < 1:
             problems.append(f"expected {place} to be a whole number from 1 up, got: {value!r}")
+    elif name == "beat_catch_up":
+        if value not in CATCH_UP:
+            problems.append(f'expected {place} to be "skip", "latest" or "all", got: {value!r}')
+    elif name == "beat_catch_up_limit":
+        if type(value) is not int or not 1 <= value <= MOST_LATE:
+            problems.append(f"expected {place} to be a whole number from 1 to {MOST_LATE}, got: {value!r}")
+    elif name == "beat_file":
+        if value is not None and not isinstance(value, str | PathLike):
+            problems.append(f"expected {place} to be the path of a file, got: {value!r}")
+        return None if value is None else fspath(value) if isinstance(value, str | PathLike) else value
     elif name == "on_outage":
         if value not in ON_OUTAGE:
             problems.append(f'expected {place} to be "stock" or "refuse", got: {value!r}')

@@ -29,7 +29,7 @@ from wheel_sched_celery.errors import HoldRefused
 from wheel_sched_celery.message.held_task import HeldTask
 from wheel_sched_celery.message.stored_forms import encode_neutral
 from wheel_sched_celery.release.shared_server import SharedServer
-from wheel_sched_celery.settings import WheelSettings, load_settings
+from wheel_sched_celery.settings import PREFIX, UNSET, WheelSettings, load_settings
 from wheel_sched_celery.store_thread import StoreThread
 
 logger = logger_of("wheel_sched.celery")
@@ -83,6 +83,11 @@ class Wheel:
             conf = self.app.conf
             self._settings = load_settings(self._given, conf, conf.broker_write_url)
         return self._settings
+
+    def given(self, name: str) -> Any:
+        """A setting as the app gives it, unchecked: the argument of `install`, else that of `app.conf`, else UNSET."""
+        value = self._given.get(name, UNSET)
+        return self.app.conf.get(PREFIX + name, UNSET) if value is UNSET else value
 
     @property
     def store(self) -> DelayStore:

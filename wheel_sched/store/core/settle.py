@@ -107,11 +107,12 @@ class Settle(Operation[Settled]):
         args: list[Argument] = [self.claim, self.dead_cap, len(done)]
         args += [encode_text(self.settlements[i].id) for i in done]
         for i in rest:
-            args.extend(self._quadruple(self.settlements[i]))
+            args.extend(self.quadruple(self.settlements[i]))
         return args
 
     @staticmethod
-    def _quadruple(settlement: Settlement) -> tuple[Argument, ...]:
+    def quadruple(settlement: Settlement) -> tuple[Argument, ...]:
+        """The arguments of the script for a settlement that is not a plain `Done`."""
         raw_id = encode_text(settlement.id)
         match settlement:
             case Done(version=version):
@@ -138,31 +139,56 @@ class Settle(Operation[Settled]):
         if remembered is not None:
             return Settled(list(remembered), shard.now_us, *shard.heads())
         check_batch(len(self.settlements))
-        outcomes = [Outcome.STALE] * len(self.settlements)
-        versions = shard.sequence()
-        done, rest = self.order()
-        for i in done + rest:
-            settlement = self.settlements[i]
-            item = shard.items.get(encode_text(settlement.id))
-            if item is None or item.state != "leased" or item.claim != self.claim:
-                continue
-            wanted = settlement.version if isinstance(settlement, Done | Next) else None
-            if wanted is not None and wanted != item.version and not item.cancelled:
-                outcomes[i] = Outcome.OTHER_VERSION
-                continue
-            shard.leased.discard(item.key)
-            item.lapses = 0
-            outcomes[i] = Outcome.DONE
-            if isinstance(settlement, Done):
-                shard.remove(item, "leased", "completed")
-            elif item.cancelled and not isinstance(settlement, Dead):
-                outcomes[i] = Outcome.CANCELLED
-                shard.remove(item, "leased", "cancelled")
-            else:
-                _place(shard, item, settlement, versions)
+        outcomes = settle_items(shard, self.claim, self.settlements, self.order())
         shard.trim_dead_above(self.dead_cap, MAX_BATCH)
         shard.record_answer(self.token, tuple(outcomes))
         return Settled(outcomes, shard.now_us, *shard.heads())
+
+
+def settle_items(
+    shard: MemoryShard,
+    claim: int,
+    settlements: Sequence[Settlement],
+    order: tuple[list[int], list[int]],
+    *,
+    back: bool = False,
+) -> list[Outcome]:
+    """End items of a claim in a store in memory: the twin of prelude_settling.lua. Returns an outcome for each.
+
+    Args:
+        shard: the shard.
+        claim: the number of the claim.
+        settlements: what becomes of the items.
+        order: see `Settle.order`.
+        back: whether an item that has another version waits again and is due now. Defaults to False: it stays claimed.
+    """
+    outcomes = [Outcome.STALE] * len(settlements)
+    versions = shard.sequence()
+    done, rest = order
+    for i in done + rest:
+        settlement = settlements[i]
+        item = shard.items.get(encode_text(settlement.id))
+        if item is None or item.state != "leased" or item.claim != claim:
+            continue
+        wanted = settlement.version if isinstance(settlement, Done | Next) else None
+        if wanted is not None and wanted != item.version and not item.cancelled:
+            outcomes[i] = Outcome.OTHER_VERSION
+            if back:
+                shard.leased.discard(item.key)
+                item.lapses = 0
+                _place(shard, item, Next(settlement.id, shard.now_ms), versions)
+            continue
+        shard.leased.discard(item.key)
+        item.lapses = 0
+        outcomes[i] = Outcome.DONE
+        if isinstance(settlement, Done):
+            shard.remove(item, "leased", "completed")
+        elif item.cancelled and not isinstance(settlement, Dead):
+            outcomes[i] = Outcome.CANCELLED
+            shard.remove(item, "leased", "cancelled")
+        else:
+            _place(shard, item, settlement, versions)
+    return outcomes
 
 
 def _tail_of(settlement: Next | Dead) -> bytes:

@@ -35,6 +35,7 @@ from wheel_sched.testing.store_conformance.log_intake import LogIntakeCases
 from wheel_sched.testing.store_conformance.members import MemberCases
 from wheel_sched.testing.store_conformance.ordering import OrderingCases
 from wheel_sched.testing.store_conformance.rate_limits import RateLimitCases
+from wheel_sched.testing.store_conformance.recurring import RecurringCases
 from wheel_sched.testing.store_conformance.scheduling import SchedulingCases
 from wheel_sched.testing.store_conformance.settling import SettlingCases
 from wheel_sched.testing.store_conformance.shard_ownership import ShardOwnershipCases
@@ -58,6 +59,7 @@ class StoreConformance(
     LogIntakeCases,
     WriterFenceCases,
     OrderingCases,
+    RecurringCases,
     RateLimitCases,
     ShardOwnershipCases,
     HistoryCases,

@@ -20,6 +20,7 @@ from wheel_sched.store.log_intake import LogIntake
 from wheel_sched.store.members import Members
 from wheel_sched.store.ordering import OrderedKeys
 from wheel_sched.store.rate_limits import RateLimits
+from wheel_sched.store.recurring import Recurring
 from wheel_sched.store.shard_ownership import ShardOwnership
 from wheel_sched.store.writer_fence import WriterFences
 
@@ -112,6 +113,10 @@ class Bench:
     @property
     def death_groups(self) -> DeathGroups:
         return self.capability(DeathGroups)
+
+    @property
+    def recurring(self) -> Recurring:
+        return self.capability(Recurring)
 
     @property
     def documents(self) -> Documents:

@@ -1,4 +1,4 @@
-"""`celery wheel`: shows and changes the tasks in the store. It needs no running worker.
+"""`celery wheel`: shows and changes the tasks and the schedule in the store. It needs no running worker.
 
 Every `celery` command loads this module, so it imports click and the table of commands, and nothing else.
 """
@@ -26,6 +26,7 @@ COMMANDS = {
     "stats": Lazy(f"{_HERE}.stats:stats", "Count tasks by queue and state; show what is due next."),
     "purge": Lazy(f"{_HERE}.changing:purge", "Remove held tasks for good."),
     "drain": Lazy(f"{_HERE}.changing:drain", "Send all held tasks to their queues, before an uninstall."),
+    "beat": Lazy(f"{_HERE}.beat:beat", "Periodic tasks: list, add, pause, run, remove and import entries."),
     "doctor": Lazy(f"{_HERE}.doctor:doctor", "Check everything that a guarantee depends on."),
 }
 
@@ -61,7 +62,7 @@ class WheelGroup(LazyGroup):
 
 @click.group(cls=WheelGroup, lazy=COMMANDS, name="wheel")
 def wheel() -> None:
-    """ETA tasks that wait in the delay store.
+    """ETA tasks that wait in the delay store, and periodic tasks.
 
     \b
     Examples:
@@ -69,6 +70,7 @@ def wheel() -> None:
       celery -A proj wheel show 7f3c2a9e-...
       celery -A proj wheel cancel --task 'proj.tasks.remind*' --dry-run
       celery -A proj wheel reschedule 7f3c2a9e-... --at 2026-12-24T18:00:00+01:00
+      celery -A proj wheel beat list
       celery -A proj wheel doctor
 
     INSTANT is `2h` (ago), `+5m` (from now), `now` or RFC 3339 with a zone. Exit codes: 0 done, 1 failed or problems

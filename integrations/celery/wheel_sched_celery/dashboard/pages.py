@@ -29,7 +29,7 @@ _NAME = 200
 STATE_WORDS = {"due": "waiting", "leased": "on the way", "held": "held", "dead": "given up"}
 
 
-def _with_tasks(show: Show) -> Callable[[Dashboard, Request], Response]:
+def with_tasks(show: Show) -> Callable[[Dashboard, Request], Response]:
     """A page that says what to start when nothing is held yet."""
 
     @wraps(show)
@@ -64,7 +64,7 @@ def selection_of(request: Request, now_ms: int) -> TaskFilter:
     return TaskFilter((), name or None, asked.get("queue") or None, None, until_ms, (state,))
 
 
-@_with_tasks
+@with_tasks
 def tasks(dashboard: Dashboard, request: Request, opened: OpenedTasks) -> Response:
     """The tasks in a state."""
     held = opened.tasks
@@ -91,7 +91,7 @@ def tasks(dashboard: Dashboard, request: Request, opened: OpenedTasks) -> Respon
     return dashboard.page(request, f"{_FOLDER}/tasks.html", values)
 
 
-@_with_tasks
+@with_tasks
 def task(dashboard: Dashboard, request: Request, opened: OpenedTasks) -> Response:
     """Everything about one task: each of its messages that waits here."""
     task_id = request.path_params["id"]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from wheel_sched.dashboard import Ailment, Dashboard, DashboardPage, DashboardPart, Panel
 from wheel_sched.management.overdue import NOTICED_MS, overdue
 from wheel_sched.management.wording import amount, relative
 from wheel_sched.store import Members
-from wheel_sched_celery.dashboard import pages
+from wheel_sched_celery.beat.entry import REF
+from wheel_sched_celery.dashboard import beat_actions, beat_pages, pages
+from wheel_sched_celery.dashboard.beat_answers import entries_of
 from wheel_sched_celery.dashboard.calls import CALLS
 from wheel_sched_celery.dashboard.opening import NAME, OpenedTasks, TasksAbsent, opened_of
 from wheel_sched_celery.dashboard.task_actions import ACTIONS
+from wheel_sched_celery.management.beat_findings import beat_findings, beat_state
 
 
 def panel(dashboard: Dashboard) -> Panel | None:
@@ -45,12 +49,45 @@ def panel(dashboard: Dashboard) -> Panel | None:
     return Panel("Celery tasks", tuple(lines), tuple(ailments))
 
 
+def beat_panel(dashboard: Dashboard) -> Panel | None:
+    """Entries of the schedule, the next one, and what is wrong with them; None when there are none."""
+    opened = opened_of(dashboard)
+    try:
+        entries = entries_of(opened)
+    except TasksAbsent:
+        return None
+    if not entries.store.find(REF, limit=1):
+        return None
+    state = beat_state(entries) if opened.app is not None else replace(beat_state(entries), gone=frozenset())
+    counts = state.as_dict()
+    lines = [("entries", f"{counts['entries']:,}", "/beat")]
+    first = state.next
+    if first is not None:
+        lines.append(("next", f"{first.name}, {relative(counts['next_ms'], state.now_ms)}", "/beat"))
+    lines += [
+        (name, f"{counts['states'][name]:,}", f"/beat?state={name}")
+        for name in ("paused", "failed", "unreadable")
+        if counts["states"].get(name)
+    ]
+    ailments = [
+        Ailment(found.evidence, found.fix, "problem" if found.level == "problem" else "warn")
+        for found in beat_findings(state)
+        if found.level != "ok"
+    ]
+    return Panel("Celery schedule", tuple(lines), tuple(ailments))
+
+
 PART = DashboardPart(
     name=NAME,
-    pages=(DashboardPage("/tasks", pages.tasks, "Tasks", live=True), DashboardPage("/tasks/{id:path}", pages.task)),
-    calls=CALLS,
-    actions=ACTIONS,
+    pages=(
+        DashboardPage("/tasks", pages.tasks, "Tasks", live=True),
+        DashboardPage("/tasks/{id:path}", pages.task),
+        DashboardPage("/beat", beat_pages.schedule, "Schedule", live=True),
+        DashboardPage("/beat/{name:path}", beat_pages.entry),
+    ),
+    calls=(*CALLS, *beat_pages.CALLS),
+    actions=(*ACTIONS, *beat_actions.ACTIONS),
     templates=Path(__file__).parent / "templates",
     open=OpenedTasks,
-    panels=(panel,),
+    panels=(panel, beat_panel),
 )

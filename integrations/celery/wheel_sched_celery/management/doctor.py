@@ -18,6 +18,9 @@ from wheel_sched.management.doctor.finding import Finding, ok, problem, warn
 from wheel_sched.management.wording import amount, span
 from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS
+from wheel_sched_celery.beat.apart import is_task
+from wheel_sched_celery.beat.entries import BeatEntries
+from wheel_sched_celery.management.beat_findings import beat_findings, beat_state
 from wheel_sched_celery.management.held_tasks import HeldTasks
 from wheel_sched_celery.management.waiting_task import read
 from wheel_sched_celery.message.headers import instant_ms
@@ -79,6 +82,7 @@ def examine(app: Any, timeout_s: float = 1.0) -> Iterator[Finding]:
     _ask_workers(app, examined, timeout_s)
     for check in _CHECKS:
         yield check(examined)
+    yield from beat_findings(beat_state(BeatEntries(tasks.wheel, tasks.store)))
 
 
 def _longest_ms(examined: Examined) -> int | None:
@@ -89,11 +93,20 @@ def _longest_ms(examined: Examined) -> int | None:
     least_ms, greatest_ms = head_ms, MAX_DUE_MS
     while greatest_ms - least_ms > 1000:
         middle_ms = (least_ms + greatest_ms) // 2
-        if tasks.store.list_items("due", least_ms=middle_ms, limit=1).found:
+        if _is_task_due_from(tasks, middle_ms):
             least_ms = middle_ms
         else:
             greatest_ms = middle_ms
     return least_ms
+
+
+def _is_task_due_from(tasks: HeldTasks, least_ms: int) -> bool:
+    cursor: str | None = None
+    while True:
+        page = tasks.store.list_items("due", least_ms=least_ms, limit=MAX_BATCH, cursor=cursor, matches=is_task)
+        cursor = page.cursor
+        if page.found or cursor is None:
+            return bool(page.found)
 
 
 def _senders(tasks: HeldTasks) -> Counter[str]:
@@ -201,8 +214,10 @@ def agreement(examined: Examined) -> Finding:
 
 def late(examined: Examined) -> Finding:
     """Check whether a task still waits in the store more than `LATE_MS` after its due time."""
-    head_ms = examined.counts.due_head_ms
-    late_ms = 0 if head_ms is None else examined.now_ms - head_ms
+    late_ms = examined.now_ms - (examined.counts.due_head_ms or examined.now_ms)
+    if late_ms > LATE_MS:  # perhaps of an entry of the schedule, which has a finding of its own
+        head = examined.tasks.store.list_items("due", limit=1, matches=is_task).found
+        late_ms = examined.now_ms - head[0].score_ms if head else 0
     if late_ms > LATE_MS:
         return problem(
             "dispatch",
@@ -269,7 +284,7 @@ def producers(examined: Examined) -> Finding:
 
 def task_ids(examined: Examined) -> Finding:
     """Check whether two tasks have the same id and ETA, and so share one result."""
-    page = examined.tasks.store.list_items("due", limit=MAX_BATCH)
+    page = examined.tasks.store.list_items("due", limit=MAX_BATCH, matches=is_task)
     sent = Counter(found.id.rpartition(":")[0] for found in page.found if found.id.count(":") >= _COLONS)
     several = [key for key, count in sent.items() if count > 1]
     if several:
@@ -284,7 +299,7 @@ def task_ids(examined: Examined) -> Finding:
 
 def revoked(examined: Examined) -> Finding:
     """Find revoked tasks that are not announced: the process that revoked them died, or the result backend was away."""
-    page = examined.tasks.store.list_items("held", limit=MAX_BATCH)
+    page = examined.tasks.store.list_items("held", limit=MAX_BATCH, matches=is_task)
     silent = [waiting.id for waiting in map(read, page.found) if waiting.revoked]
     if silent:
         return warn(
@@ -310,7 +325,11 @@ def given_up(examined: Examined) -> Finding:
 def _in_memory(examined: Examined, scheduled: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Rows of `inspect scheduled` about tasks that a worker has in memory, and that are not in the store."""
     rows = [row for answer in scheduled.values() for row in answer if row.get("eta") and row.get("request")]
-    held = {read(found).id for found in examined.tasks.store.list_items("due", limit=LISTED).found} if rows else set()
+    held = (
+        {read(found).id for found in examined.tasks.store.list_items("due", limit=LISTED, matches=is_task).found}
+        if rows
+        else set()
+    )
     return [row for row in rows if row["request"]["id"] not in held and not examined.tasks.get(row["request"]["id"])]
 
 

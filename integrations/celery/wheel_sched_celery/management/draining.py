@@ -18,6 +18,8 @@ from wheel_sched.store.core.change import Alteration, Change
 from wheel_sched.store.core.claim import Claimed
 from wheel_sched.store.core.items import Found
 from wheel_sched.store.core.settle import Done, Held, Next, Settlement
+from wheel_sched_celery.beat.apart import is_task, tasks_alone
+from wheel_sched_celery.beat.entry import TOPIC
 from wheel_sched_celery.message.held_task import HeldTask
 from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection, short_connection
@@ -67,7 +69,7 @@ def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None) ->
     try:
         cursor: str | None = None
         while True:
-            page = wheel.store.list_items("due", cursor=cursor, limit=BATCH)
+            page = wheel.store.list_items("due", cursor=cursor, limit=BATCH, matches=is_task)
             drained.page(page.found)
             cursor = page.cursor
             if cursor is None:
@@ -100,7 +102,7 @@ class _Draining:
 
     def back(self) -> int:
         """How many tasks wait in the store, without those that the drain kept."""
-        return max(0, self._store.counts().total("due") - self._later)
+        return max(0, tasks_alone(self._store.counts()).total("due") - self._later)
 
     def _make_due(self, shard: int, ids: Sequence[str]) -> None:
         now_ms = self._store.now_ms()
@@ -124,13 +126,16 @@ class _Draining:
         self._claimed.update(item.id for item in claim.items)
         settlements: list[Settlement] = []
         readable: list[tuple[Claimed, HeldTask]] = []
+        later_ms = claim.now_us // 1000 + LEASE_MS
         for item in claim.items:
+            if item.topic == TOPIC:  # an entry of the schedule: the dispatcher of a worker serves it
+                settlements.append(Next(item.id, later_ms))
+                continue
             try:
                 readable.append((item, decode(item.body)))
             except Rejected as error:
                 self._keep("unreadable")
                 settlements.append(Held(item.id, f"unreadable: {error}"))
-        later_ms = claim.now_us // 1000 + LEASE_MS
         failures = self._broker.send([task for _, task in readable])
         self.published += failures.count(None)
         for (item, task), failure in zip(readable, failures, strict=True):

@@ -26,6 +26,7 @@ from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS, Found, Item, Outcome
 from wheel_sched.store.core.plans import shard_of
+from wheel_sched_celery.beat.apart import is_task, tasks_alone
 from wheel_sched_celery.management.waiting_task import TaskFilter, WaitingTask, read
 from wheel_sched_celery.message.held_task import REVOKED, bounded, ref_of, route_of, stamp_ref
 from wheel_sched_celery.remote_control.revoking import Announcer
@@ -94,8 +95,8 @@ class HeldTasks:
         return self.store.now_ms()
 
     def counts(self) -> Counts:
-        """How many tasks are in each state, by queue."""
-        return self.store.counts()
+        """How many tasks are in each state, by queue. `due_head_ms` may be the due time of an entry of the schedule."""
+        return tasks_alone(self.store.counts())
 
     def get(self, task_id: str) -> list[WaitingTask]:
         """The held messages of a task: several if it was sent more than once with one id, none if it is not held.
@@ -114,7 +115,8 @@ class HeldTasks:
         )
 
     def _item(self, item_id: str) -> list[Found | None]:
-        return self.store.get([bounded(item_id)], route=route_of(item_id) or None)
+        found = self.store.get([bounded(item_id)], route=route_of(item_id) or None)
+        return [item for item in found if item is None or is_task(item)]
 
     def stamped(self, stamps: Mapping[str, Sequence[Any]]) -> Iterator[WaitingTask]:
         """Held tasks with one of these stamps. `stamps`: lists of values by name, as in `revoke_by_stamped_headers`."""
@@ -148,7 +150,7 @@ class HeldTasks:
             cursor: str | None = None
             while True:
                 page = self.store.list_items(
-                    state, cursor=cursor, limit=MAX_BATCH, least_ms=least_ms, greatest_ms=greatest_ms
+                    state, cursor=cursor, limit=MAX_BATCH, least_ms=least_ms, greatest_ms=greatest_ms, matches=is_task
                 )
                 yield from map(read, page.found)
                 cursor = page.cursor

@@ -64,6 +64,20 @@ def eta_of(body: Any, headers: Any, timezone: Callable[[], Any]) -> int | None:
     return instant_ms(holder["eta"], timezone())
 
 
+# -- the due time of an occurrence of beat
+
+OCCURRENCE: Final = "wheel-sched-due"
+"""The header of a task that beat sends: the due time of the occurrence, as Celery writes an ETA.
+
+Such a task has no ETA, because stock beat sends none. A task reads the header as `request.headers["wheel-sched-due"]`.
+"""
+
+
+def due_of(headers: Mapping[str, Any]) -> int | None:
+    """The due time of a held message in protocol 2, in ms: its ETA, else that of its occurrence; None without both."""
+    return instant_ms(headers.get("eta") or headers.get(OCCURRENCE), None)
+
+
 # -- the mark of messages that the store has sent
 
 # Without the mark, a worker with another horizon or clock could take the message over just before the dispatcher

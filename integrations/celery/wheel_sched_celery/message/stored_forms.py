@@ -25,7 +25,7 @@ from kombu.utils.json import JSONEncoder, dumps, loads
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.push.push_form import decode_push, encode_push
-from wheel_sched_celery.message.headers import MARK, instant_ms, marked
+from wheel_sched_celery.message.headers import MARK, due_of, marked
 from wheel_sched_celery.message.held_task import HeldTask
 
 NEUTRAL = b"C1"
@@ -117,9 +117,9 @@ def _from_push(body: bytes) -> HeldTask:
     encoding = properties.pop("body_encoding", None)
     properties.pop("delivery_tag", None)
     priority = properties.pop("priority", None)
-    eta_ms = instant_ms(headers["eta"], None)
+    eta_ms = due_of(headers)
     if eta_ms is None:
-        raise ValueError(headers["eta"])
+        raise ValueError(headers.get("eta"))
     ttl = properties.get("expiration")
     return HeldTask(
         task_id=headers["id"],
@@ -177,7 +177,7 @@ class RedisQueue:
             return None
         if any(entity["kind"] == "queue" and entity["expires"] for entity in task.declare):
             return None
-        if instant_ms(task.headers.get("eta"), None) != task.eta_ms or task.headers.get("id") != task.task_id:
+        if due_of(task.headers) != task.eta_ms or task.headers.get("id") != task.task_id:
             return None
         channel = self._channel
         message = channel.prepare_message(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from dataclasses import asdict
 from typing import Any
 
 from celery import bootsteps
@@ -19,6 +20,8 @@ from kombu.exceptions import OperationalError
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, PushTarget
 from wheel_sched.errors import StoreUnavailable, WheelSchedError
 from wheel_sched.escaping import logger_of
+from wheel_sched_celery.beat.entries import BeatEntries
+from wheel_sched_celery.beat.syncing import sync
 from wheel_sched_celery.release.preloading import preload
 from wheel_sched_celery.release.publishing import TaskPublisher
 from wheel_sched_celery.remote_control import commands
@@ -39,10 +42,14 @@ class EmbeddedDispatcher:
 
     Args:
         wheel: the integration of the app.
+        beat: whether it brings the entries of the app's schedule into the store, before it starts. Defaults to what
+            the app says.
     """
 
-    def __init__(self, wheel: Wheel) -> None:
+    def __init__(self, wheel: Wheel, beat: bool | None = None) -> None:
         self._wheel = wheel
+        self._beat = wheel.settings.beat if beat is None else beat
+        self._publisher: TaskPublisher | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="wheel-sched-celery", daemon=True)
         self._problem = "it has just started"
@@ -72,6 +79,7 @@ class EmbeddedDispatcher:
             "in_doubt": stats.in_doubt,
             "in_flight": stats.in_flight,
             "store_errors": stats.store_errors,
+            "beat": {} if self._publisher is None else asdict(self._publisher.beat_stats),
         }
 
     def _run(self) -> None:
@@ -106,7 +114,10 @@ class EmbeddedDispatcher:
             if not server.ask():
                 raise StoreUnavailable("the broker is away")
             queue = server.queue
-            with contextlib.closing(TaskPublisher(self._wheel.app, queue)) as publisher:
+            if self._beat:
+                sync(BeatEntries(self._wheel, store))
+            with contextlib.closing(TaskPublisher(self._wheel.app, queue, store.shards)) as publisher:
+                self._publisher = publisher
                 dispatcher = Dispatcher(store, publisher, push=None if queue is None else PushTarget(), config=CONFIG)
                 dispatcher.start()
                 self.dispatcher = dispatcher

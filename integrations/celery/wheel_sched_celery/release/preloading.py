@@ -30,6 +30,7 @@ def preload(wheel: Wheel) -> None:
     for name in names:
         importlib.import_module(name)
     importlib.import_module("wheel_sched.store.redis.library").library("")  # reads the scripts
+    _ = wheel.app.backend, wheel.app.timezone  # for ticks of beat
     connection = wheel.app.connection_for_write()
     try:
         _ = connection.transport

@@ -11,9 +11,12 @@ from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.claim import Claimed
 from wheel_sched.store.core.settle import Done, Next
+from wheel_sched_celery.beat.entry import is_entry
+from wheel_sched_celery.beat.ticking import BeatStats, Ticker
 from wheel_sched_celery.message.held_task import HeldTask
 from wheel_sched_celery.message.stored_forms import RedisQueue, decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection
+from wheel_sched_celery.wheel import wheel_of
 
 logger = logger_of("wheel_sched.celery")
 
@@ -21,15 +24,20 @@ logger = logger_of("wheel_sched.celery")
 class TaskPublisher:
     """Publishes claimed tasks to the app's broker (a `wheel_sched.dispatcher.Publisher`).
 
+    Claimed entries of beat are answered by a `Ticker`.
+
     Args:
         app: the app whose broker is used.
         queue: writes a task as the store's server pushes it to its queue (push form). None when broker and store are
             two servers.
+        shards: the number of shards of the store. Defaults to 1.
     """
 
     traits = PublisherTraits()
 
-    def __init__(self, app: Any, queue: RedisQueue | None) -> None:
+    def __init__(self, app: Any, queue: RedisQueue | None, shards: int = 1) -> None:
+        wheel = wheel_of(app)
+        self._ticker = None if wheel is None else Ticker(wheel, shards)
         self._broker = BrokerConnection(app)
         self._queue = queue
         self._lock = threading.Lock()
@@ -38,22 +46,36 @@ class TaskPublisher:
         """Publish `batch.items`, and put an answer for each into `batch.answers`."""
         tasks: list[tuple[int, HeldTask]] = []
         for place, item in enumerate(batch.items):
+            if self._ticker is not None and is_entry(item.body):
+                batch.answers[place] = self._ticker.tick(item, batch.claim.now_us // 1000)
+                continue
             try:
                 tasks.append((place, decode(item.body)))
             except Rejected as error:
                 batch.answers[place] = Failed(str(error), transient=False)
+        if not tasks:
+            return
         with self._lock:
             failures = self._broker.send([task for _, task in tasks])
         for (place, _), failure in zip(tasks, failures, strict=True):
             batch.answers[place] = failure or Done(batch.items[place].id)
 
-    def refuse(self, item: Claimed, reason: str) -> Answer:
+    @property
+    def beat_stats(self) -> BeatStats:
+        """What the ticks of this publisher did."""
+        return BeatStats() if self._ticker is None else self._ticker.stats
+
+    def refuse(self, item: Claimed, reason: str) -> Answer | None:
         """Decide about an item that the server could not push to its queue. The dispatcher carries out the answer.
+
+        An entry of beat goes to `publish`, in a worker thread: a tick calls the app's code, which may take long.
 
         The server pushes only a body in push form (see `stored_forms`). A body in another form is written again in push
         form, and the answer stores it. A task that has no push form is published here. If the body had push form, the
         answer is a failure with `reason`.
         """
+        if is_entry(item.body):
+            return None
         try:
             task = decode(item.body)
         except Rejected as error:

@@ -27,6 +27,7 @@ from wheel_sched.errors import Rejected, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Found
+from wheel_sched_celery.beat.apart import is_task, tasks_alone
 from wheel_sched_celery.management import HeldTasks, WaitingTask
 from wheel_sched_celery.message.headers import iso_of
 from wheel_sched_celery.message.held_task import REVOKED, bounded, ref_of
@@ -128,7 +129,7 @@ def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:
     if wheel is None or not _lists_held_tasks(state):
         return rows
     try:
-        page = wheel.call_in_thread(lambda store: store.list_items("due", limit=LIMIT))
+        page = wheel.call_in_thread(lambda store: store.list_items("due", limit=LIMIT, matches=is_task))
     except WheelSchedError as error:
         logger.warning("celery.held_not_listed: %s", error)
         return rows
@@ -180,7 +181,7 @@ def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
         "dispatcher": None if embedded is None else embedded.info,
     }
     try:
-        counts = wheel.call_in_thread(DelayStore.counts)
+        counts = tasks_alone(wheel.call_in_thread(DelayStore.counts))
     except WheelSchedError as error:
         return {**answer, "error": str(error)}
     return {

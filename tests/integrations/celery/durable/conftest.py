@@ -56,13 +56,16 @@ class Run(NamedTuple):
 
 
 class Worker:
-    """A `celery worker` process."""
+    """A `celery worker` process, or a `celery beat` process."""
 
-    def __init__(self, name: str, log: Path, env: dict[str, str], arguments: list[str]) -> None:
+    def __init__(
+        self, name: str, log: Path, env: dict[str, str], arguments: list[str], program: str = "worker"
+    ) -> None:
         self.name = name
         self._log = log
-        command = [sys.executable, "-m", "celery", "-A", "wheel_tasks", "worker", "-n", f"{name}@test"]
-        command += ["-l", "INFO", "--without-mingle", *arguments]
+        command = [sys.executable, "-m", "celery", "-A", "wheel_tasks", program, "-l", "INFO", *arguments]
+        if program == "worker":
+            command += ["-n", f"{name}@test", "--without-mingle"]
         with log.open("wb") as out:
             self.process = subprocess.Popen(
                 command,
@@ -157,17 +160,18 @@ class Stage:
 
     def worker(self, *arguments: str, installed: bool = True, pool: str = "threads", **env: str) -> Worker:
         """Start a worker without waiting for it; `wait_ready` waits."""
-        name = f"w{len(self._workers)}-{uuid.uuid4().hex[:6]}"
-        env = {
-            "BROKER": self.broker_url,
-            "BACKEND": self.server.tcp_url,
-            "STORE": self.store_url,
-            "RUNS": self.list,
-            "INSTALLED": "yes" if installed else "no",
-            **env,
-        }
         options = [*arguments, "-P", pool] + ([] if "-c" in arguments else ["-c", "2"])
-        worker = Worker(name, self.folder / f"{name}.log", env, options)
+        return self._process("worker", options, {"INSTALLED": "yes" if installed else "no", **env})
+
+    def beat(self, *arguments: str, **env: str) -> Worker:
+        """Start a beat process without waiting for it."""
+        return self._process("beat", list(arguments), env)
+
+    def _process(self, program: str, arguments: list[str], env: dict[str, str]) -> Worker:
+        name = f"{program[0]}{len(self._workers)}-{uuid.uuid4().hex[:6]}"
+        places = {"BROKER": self.broker_url, "BACKEND": self.server.tcp_url, "STORE": self.store_url}
+        log = self.folder / f"{name}.log"
+        worker = Worker(name, log, {**places, "RUNS": self.list, **env}, arguments, program)
         self._workers.append(worker)
         return worker
 
@@ -191,6 +195,11 @@ class Stage:
         """Wait until tasks have run this many times in all."""
         wait_until(lambda: self.client.llen(self.list) >= count, f"{count} tasks ran")
         return self.runs()
+
+    @staticmethod
+    def ms_of(text: str) -> int:
+        """An instant of a header, in ms since 1970."""
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
 
     def assert_once(self, names: list[Any]) -> list[Run]:
         """Wait until each of the named tasks has run. Fails if one ran twice or early, or if another task ran."""

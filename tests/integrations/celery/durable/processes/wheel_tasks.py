@@ -64,6 +64,12 @@ def note(self: Any, name: Any = None) -> Any:
     return name
 
 
+@app.task(bind=True, name="tick")
+def tick(self: Any) -> None:
+    """A periodic task: writes its due time and its id."""
+    _wrote(self, [self.request.headers["wheel-sched-due"], self.request.id])
+
+
 @app.task(bind=True, name="add")
 def add(self: Any, x: int, y: int) -> int:
     _wrote(self, f"add {x} {y}")

@@ -1,0 +1,70 @@
+"""`WheelScheduler`: `celery -A app beat -S wheel`, for those who keep a beat process; any number of them side by side.
+
+The process brings the entries of its code into the store and runs a dispatcher, as a worker does. It has no lock, no
+leader and no schedule of its own: stop it, kill it or start ten of it, and every occurrence is sent once.
+
+Threads: Celery's beat calls it from one thread; the dispatcher has its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from celery.beat import Scheduler
+from celery.exceptions import ImproperlyConfigured
+
+from wheel_sched_celery.release.dispatcher_step import EmbeddedDispatcher
+from wheel_sched_celery.release.preloading import preload
+from wheel_sched_celery.wheel import Wheel, wheel_with_store
+
+TICK_S: Final = 5  # only a sign of life for Celery's beat; the dispatcher sleeps until an entry is due
+
+
+class WheelScheduler(Scheduler):
+    """A scheduler of Celery's beat whose entries are in the app's delay store.
+
+    Its own `schedule` is empty; `BeatEntries` has the entries.
+
+    Raises:
+        ImproperlyConfigured: the app has no store.
+    """
+
+    max_interval = TICK_S
+
+    def __init__(self, app: Any, *args: Any, **kwargs: Any) -> None:
+        self._embedded: EmbeddedDispatcher | None = None
+        super().__init__(app, *args, **kwargs)
+
+    def setup_schedule(self) -> None:
+        """Start the dispatcher. Its thread opens the store and brings the entries into it, as soon as both answer."""
+        wheel = self._wheel()
+        preload(wheel)
+        self._embedded = EmbeddedDispatcher(wheel, beat=True)
+        self._embedded.start()
+
+    def _wheel(self) -> Wheel:
+        wheel = wheel_with_store(self.app)
+        if wheel is None:
+            raise ImproperlyConfigured(
+                "beat -S wheel needs an app with a delay store: call wheel_sched_celery.install(app) where it is made; "
+                "nothing was started"
+            )
+        return wheel
+
+    def tick(self, *_args: Any, **_options: Any) -> float:
+        """Do nothing: the dispatcher sends what is due. Returns the seconds until the next call."""
+        return min(TICK_S, self.max_interval)
+
+    def close(self) -> None:
+        """Send no more, and wait for what is under way. Idempotent."""
+        embedded, self._embedded = self._embedded, None
+        if embedded is not None:
+            embedded.stop()
+        super().close()
+
+    @property
+    def info(self) -> str:
+        wheel = wheel_with_store(self.app)
+        return (
+            "" if wheel is None else f"    . store -> namespace {wheel.settings.namespace!r}, shared with all workers"
+        )

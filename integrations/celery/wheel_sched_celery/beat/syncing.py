@@ -1,0 +1,137 @@
+"""Brings the entries of code and file into the store.
+
+Every process that serves beat compares its entries with those in the store when it starts. Processes with old and new
+code run side by side during a rolling deployment, so the comparison must not let them undo each other's work:
+
+- A form (all of an entry's definition) that the store has never seen is newer, and replaces the stored one.
+- A form that was replaced within the last hour is older. It does not come back by itself: a worker with old code that
+  restarts in the middle of a deployment changes nothing. After that hour it counts as a deliberate return to old code.
+  `sync(force=True)` returns to it at once.
+- A form that somebody replaced at run time never comes back by itself; a form that is new in the code does.
+- An entry that somebody removed at run time stays removed, until `resume` or `add`.
+- An entry of code that the code of this process does not have goes on, and is reported. This process cannot know
+  whether it was deleted, or belongs to a part of the app that is not imported here. A run too many can be seen, a run
+  too few cannot. `BeatEntries.remove` ends it.
+
+Threads: any thread may call `sync`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from wheel_sched.errors import NotDone, Rejected
+from wheel_sched.escaping import logger_of
+from wheel_sched.store.core.items import quoted
+from wheel_sched_celery.beat.code_entries import defined
+from wheel_sched_celery.beat.entries import BeatEntries
+from wheel_sched_celery.beat.entry import BeatEntry
+
+logger = logger_of("wheel_sched.celery")
+
+OLDER_MS: Final = 3_600_000  # a form that was replaced so recently is one of older code
+
+
+@dataclass(slots=True)
+class Synced:
+    """The result of `sync`: the names of entries.
+
+    Args:
+        added: new in the store.
+        changed: replaced by the form in code.
+        resumed: failed before, because no process had their code.
+        older: the store has a newer form than the code of this process, or one set at run time.
+        removed: in the code, but somebody removed them at run time.
+        gone: in the store as entries of code, but not in the code of this process.
+        problems: one line for each entry that is wrong; it was left out.
+    """
+
+    added: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    resumed: list[str] = field(default_factory=list)
+    older: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def sync(entries: BeatEntries, *, force: bool = False) -> Synced:
+    """Bring the entries of code and file into the store; see the top of this module. Logs what it finds.
+
+    Args:
+        entries: the entries in the store.
+        force: whether the forms of this process replace those in the store, also newer ones and removed entries.
+            Defaults to False.
+
+    Raises:
+        StoreError: the store is away; a repeat does the rest.
+    """
+    mine, problems = defined(entries.wheel)
+    synced = Synced(problems=problems)
+    for name, entry in sorted(mine.items()):
+        try:
+            _sync_one(entries, name, entry, synced, force)
+        except (NotDone, Rejected) as error:
+            synced.problems.append(f"entry {quoted(name)}: {error}")
+    synced.gone = [stored.name for stored in entries.gone()]
+    _log(synced)
+    return synced
+
+
+def _sync_one(entries: BeatEntries, name: str, entry: BeatEntry, synced: Synced, force: bool) -> None:
+    stored = entries.get(name)
+    if stored is None:
+        try:
+            entries.add(entry)
+            synced.added.append(name)
+            return
+        except NotDone:  # another process added it meanwhile
+            stored = entries.get(name)
+    if stored is None or stored.entry is None:
+        synced.problems.append(f"entry {quoted(name)} in the store cannot be read here; it was left as it is")
+        return
+    old = stored.entry
+    if old.removed and not force:
+        synced.removed.append(name)
+    elif old.fingerprint == entry.fingerprint:
+        if stored.state == "failed" and (old.in_code or stored.found.state == "dead"):
+            entries.resume(name)
+            synced.resumed.append(name)
+    elif force or not _is_older(entries, old, entry):
+        if old.removed:
+            entries.resume(name)
+        entries.replace(entry)
+        synced.changed.append(name)
+    else:
+        synced.older.append(name)
+
+
+def _is_older(entries: BeatEntries, old: BeatEntry, entry: BeatEntry) -> bool:
+    """Whether the form of `entry` was replaced by a newer one, or by somebody at run time."""
+    ends_ms = [end_ms for mark, end_ms in old.earlier if mark == entry.fingerprint]
+    if not ends_ms:
+        return False
+    return old.source == "run-time" or entries.store.now_ms() - max(ends_ms) < OLDER_MS
+
+
+def _log(synced: Synced) -> None:
+    for problem in synced.problems:
+        logger.error("celery.beat_wrong: %.600s", problem)
+    for name in synced.added:
+        logger.info("celery.beat_added: entry '%.200s'", name)
+    for name in synced.changed:
+        logger.info("celery.beat_changed: entry '%.200s' has the form of this process's code now", name)
+    for name in synced.older:
+        logger.warning(
+            "celery.beat_older: entry '%.200s' in the store is newer than in this process's code, or was set at run "
+            "time; it was left as it is",
+            name,
+        )
+    for name in synced.removed:
+        logger.warning("celery.beat_removed: entry '%.200s' is in the code, but was removed at run time", name)
+    for name in synced.gone:
+        logger.warning(
+            "celery.beat_gone: entry '%.200s' is not in this process's code any more; it goes on until it is removed",
+            name,
+        )
