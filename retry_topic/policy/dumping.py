@@ -41,6 +41,7 @@ def _policy(policy: RetryPolicy, place: tuple[str, ...]) -> str:
         f"burst = {policy.burst}",
         f"budget = {_budget(policy.budget)}",
         f"breaker = {_breaker(policy.breaker)}",
+        *_once_per_key(policy),
     ]
     if not policy.rules:
         lines.append("rule = []")  # explicit: without the key a topic inherits the default's rules
@@ -79,6 +80,18 @@ def _breaker(breaker: Breaker | None) -> str:
         f"{{ failures = {_text(f'{breaker.percent}%')}, of = {breaker.of}, within = {_duration(breaker.within_ms)}, "
         f"open = {_duration(breaker.open_ms)}, by = {_text(breaker.by)} }}"
     )
+
+
+def _once_per_key(policy: RetryPolicy) -> Iterator[str]:
+    """The one that is on, or that both are off."""
+    if policy.collapse is not None:
+        yield f"collapse = {{ key = {_text(str(policy.collapse.key))} }}"
+    if policy.debounce is not None:
+        wait = _duration(policy.debounce.max_wait_ms)
+        yield f"debounce = {{ key = {_text(str(policy.debounce.key))}, max_wait = {wait} }}"
+    if policy.once_per_key is None:
+        yield f"collapse = {_text(OFF)}"
+        yield f"debounce = {_text(OFF)}"
 
 
 def _delay(delay: Delay) -> str:

@@ -21,6 +21,7 @@ from wheel_sched.store.history import HistoryInMemory
 from wheel_sched.store.known_ids import KnownIdsInMemory
 from wheel_sched.store.log_intake import LogIntakeInMemory
 from wheel_sched.store.members import MembersInMemory
+from wheel_sched.store.once_per_key.waiting import OncePerKeyInMemory
 from wheel_sched.store.ordering.operations import OrderingInMemory
 from wheel_sched.store.rate_limits import RateLimitsInMemory
 from wheel_sched.store.shard_ownership import OwnershipInMemory
@@ -44,6 +45,7 @@ class Room(NamedTuple):
 ROOMS = (
     Room("core"),
     Room("known_ids", KnownIdsInMemory),
+    Room("once_per_key", OncePerKeyInMemory),
     Room("attempt_counts", AttemptCountsInMemory),
     Room("log_intake", LogIntakeInMemory),
     Room("writer_fence", WriterFencesInMemory),

@@ -38,6 +38,9 @@ local REPLY_TTL_MS = 60000   -- how long the first answer of a call is kept for 
 local PAD = '~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~'
 PAD = PAD .. PAD .. PAD .. PAD .. PAD .. PAD .. PAD .. PAD
 
+-- A ref that starts with these bytes says how a room handles its item.
+local INSTRUCTION = 'wheel:'
+
 local function ms(n) return string.format('%d', n) end
 
 -- Hooks: when a room is loaded, it adds a function to a list. The core calls every function of the list.
@@ -48,6 +51,10 @@ local on_sweep = {}          -- (s): sweep.lua runs
 local on_died = {}           -- (s, id, refs, topic, reason, died (ms)): answers the letter's mark, see bury; nil = none
 local on_dead_gone = {}      -- (s, id, refs, topic, reason, mark, lifted): a dead letter is dead no more. `lifted`: its
                              -- time of death (ms) when it lies in another shard now, otherwise nil
+local on_storing = {}        -- (s, ARGV, first, i, n, have, dead, seen): from number i on, triples of store_new have refs
+                             -- that start with INSTRUCTION; answers {[number] = {code, other = id, due}}: code x does
+                             -- not store the triple, r stores it in place of the other id
+local on_put_back = {}       -- (s, id, topic, refs): a restore or a reshard put back a waiting item that has refs
 local on_write = {}          -- (s): the call writes what it has gathered
 local room_keys = {}         -- names of the keys that rooms keep for a shard; they are deleted with the shard
 local reshard_keys = {}      -- room keys that are wrong after a change of the number of shards

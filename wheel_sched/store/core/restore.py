@@ -55,6 +55,8 @@ class Restore(Operation[int]):
                     hook(item, found.score_ms)
             else:  # an item in flight becomes due when its lease would have ended
                 shard.put_due(item, found.score_ms)
+                for put_back in shard.on_put_back:
+                    put_back(item)
             shard.moves(item.topic, None, item.state)
             shard.event("accepted", item.topic)
             put += 1

@@ -7,16 +7,17 @@ id, because Redis orders and compares bytes. A shard has no lock: `MemoryBackend
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from wheel_sched.errors import NamespaceMismatch, Rejected
-from wheel_sched.store.core.items import MAX_BATCH, Item, Marker, Outcome, State, decode_text, encode_text
+from wheel_sched.store.core.items import INSTRUCTION, MAX_BATCH, Item, Marker, Outcome, State, encode_text
+from wheel_sched.store.core.memory_item import MemoryItem, Verdict, plain, reason_code
 from wheel_sched.store.core.sorted_set import SortedSet
 from wheel_sched.store.core.turns import Turns
+
+__all__ = ["MemoryItem", "MemoryShard", "RoomState", "Verdict", "check_batch", "plain", "reason_code"]
 
 CLAMP_MS = 5_000  # a step back of up to this much counts as jitter and is ignored
 ANSWER_TTL_US = 60_000_000  # how long the first answer of a call is kept for repeats of the call
@@ -25,13 +26,6 @@ ANSWERS_AT_MOST = (
 )
 
 R = TypeVar("R")
-
-_CODE = re.compile(rb"[A-Za-z0-9_-]+")
-
-
-def plain(text: str) -> str:
-    """The text after it was encoded and decoded. It can differ: surrogate escapes may form valid UTF-8 together."""
-    return text if text.isascii() else decode_text(encode_text(text))
 
 
 def check_batch(count: int) -> None:
@@ -42,32 +36,6 @@ def check_batch(count: int) -> None:
     """
     if not 0 <= count <= MAX_BATCH:
         raise Rejected(f"at most {MAX_BATCH} items a call, got: {count}; nothing was changed")
-
-
-def reason_code(reason: bytes) -> bytes:
-    """The first word of a reason. `held_index` groups held items by it."""
-    found = _CODE.match(reason)
-    return found[0] if found else b"other"
-
-
-@dataclass(slots=True, eq=False)
-class MemoryItem:
-    """An item in the shard. `claim` to `cancelled` are for items in flight, `reason` is for held and dead items."""
-
-    key: bytes
-    id: str
-    version: int
-    topic: str
-    route: str | None
-    refs: tuple[str, ...]
-    body: bytes
-    state: State = "due"
-    lapses: int = 0
-    claim: int = 0
-    claimed_due_ms: int = 0
-    cancelled: bool = False
-    reason: bytes = b""
-    mark: int = 0  # of a dead item: what a hook of `on_died` has answered
 
 
 class RoomState(Protocol):
@@ -93,6 +61,9 @@ class MemoryShard:
         self.on_free: list[Callable[[MemoryItem], None]] = []  # an item was cancelled or deleted: its id is free
         self.on_restored: list[Callable[[MemoryItem, int], None]] = []  # a held item was put back, with its score
         self.on_sweep: list[Callable[[], None]] = []
+        # items have refs that start with INSTRUCTION, from this number on: which are not stored just as they are
+        self.on_storing: list[Callable[[Sequence[Item], int, Callable[[bytes, Item], bool]], dict[int, Verdict]]] = []
+        self.on_put_back: list[Callable[[MemoryItem], None]] = []  # a waiting item was put back
         self.on_died: list[Callable[[MemoryItem, int], int]] = []  # with the time of death (ms); answers the mark
         self.on_dead_gone: list[Callable[[MemoryItem], None]] = []  # a dead letter is dead no more
         self._rooms: dict[type, Any] = {}
@@ -112,6 +83,7 @@ class MemoryShard:
         self.epoch, self.jumps, self.last_jump_ms = 1, 0, 0
         self.seq = self.claims = 0
         self.frozen: str | None = None
+        self.others: dict[int, str] = {}  # of the last call that stored items: see `Stored.others`
         self.mark = Marker(b"0-0", -1)
         self.now_ms = self.now_us = 0
         self.turns = Turns(self.due, self.items, self.now, self.paused)
@@ -289,7 +261,7 @@ class MemoryShard:
         """Make an item a dead letter that died at `died_ms`, and call the hooks `on_died`."""
         item.state, item.reason, item.mark = "dead", reason, 0
         for hook in self.on_died:
-            item.mark = hook(item, died_ms)
+            item.mark = hook(item, died_ms) or item.mark
         self.dead.add(item.key, died_ms)
         self.event("died", item.topic)
 
@@ -332,19 +304,41 @@ class MemoryShard:
     def store_new(self, items: Sequence[Item], is_known: Callable[[bytes, Item], bool] | None = None) -> list[Outcome]:
         """Store items whose ids are absent and not known: the twin of `store_new` in `prelude_storing.lua`."""
         self.seq += 1
-        outcomes = []
-        for given in items:
+        self.others = {}
+        outcomes: list[Outcome] = []
+        verdicts: dict[int, Verdict] | None = None
+        refused: set[bytes] = set()
+
+        def exists(key: bytes, given: Item) -> bool:
+            return key in self.items or key in refused or (is_known is not None and is_known(key, given))
+
+        for at, given in enumerate(items):
             key = encode_text(given.id)
-            if key in self.items or (is_known is not None and is_known(key, given)):
+            if exists(key, given):
                 outcomes.append(Outcome.DUPLICATE)
                 continue
+            if verdicts is None and any(INSTRUCTION in ref for ref in given.refs):
+                verdicts = self._verdicts(items, at, exists)
+            verdict = verdicts.get(at) if verdicts else None
+            if verdict is not None and not verdict.stores:
+                refused.add(key)
+                outcomes.append(Outcome.SUPERSEDED)
+                continue
             item = self.new_item(given)
-            due_ms = given.due_ms
+            due_ms = given.due_ms if verdict is None else verdict.due_ms
             state = self.put_held(item, 0, b"parked") if due_ms is None else self.put_waiting(item, due_ms)
             self.moves(item.topic, None, state)
             self.event("accepted", item.topic)
-            outcomes.append(Outcome.STORED if state == "due" else Outcome.HELD)
+            kept = Outcome.STORED if state == "due" else Outcome.HELD
+            outcomes.append(Outcome.REPLACED if at in self.others else kept)
         return outcomes
+
+    def _verdicts(self, items: Sequence[Item], start: int, exists: Callable[[bytes, Item], bool]) -> dict[int, Verdict]:
+        verdicts: dict[int, Verdict] = {}
+        for hook in self.on_storing:
+            verdicts.update(hook(items, start, exists))
+        self.others = {at: verdict.other for at, verdict in verdicts.items() if verdict.other is not None}
+        return verdicts
 
     def trim_dead(self, keys: list[bytes]) -> None:
         for key in keys:

@@ -8,7 +8,7 @@
 `make_backend` gives a function that makes a `Backend` (see `wheel_sched.store.core.delay_store`) over a fresh namespace
 with a test clock: the suite passes the time to each call. A test calls the function once at most. After each test the
 suite checks the store's invariants: every id is in one state, the counters equal the sizes of the sets, and
-accepted = completed + cancelled + deleted + trimmed + items in the store.
+accepted = completed + cancelled + deleted + trimmed + replaced + items in the store.
 
 Call `pytest.register_assert_rewrite("wheel_sched.testing.store_conformance")` before the import: then a failed test
 shows the compared values.
@@ -33,6 +33,7 @@ from wheel_sched.testing.store_conformance.known_ids import KnownIdCases
 from wheel_sched.testing.store_conformance.listing import ListingCases
 from wheel_sched.testing.store_conformance.log_intake import LogIntakeCases
 from wheel_sched.testing.store_conformance.members import MemberCases
+from wheel_sched.testing.store_conformance.once_per_key import OncePerKeyCases
 from wheel_sched.testing.store_conformance.ordering import OrderingCases
 from wheel_sched.testing.store_conformance.rate_limits import RateLimitCases
 from wheel_sched.testing.store_conformance.scheduling import SchedulingCases
@@ -54,6 +55,7 @@ class StoreConformance(
     ListingCases,
     ClockCases,
     KnownIdCases,
+    OncePerKeyCases,
     AttemptCountCases,
     LogIntakeCases,
     WriterFenceCases,

@@ -171,7 +171,7 @@ class Bench:
         assert {state: counts.total(state) for state in STATES} == {state: sizes[state] for state in STATES}
         assert sizes["body"] == sizes["due"] + sizes["leased"] + sizes["held"]
         assert (sizes["deadbody"], sizes["claim"], sizes["why"]) == (sizes["dead"], sizes["leased"], sizes["held"])
-        gone = sum(counts.happened(event) for event in ("completed", "cancelled", "deleted", "trimmed"))
+        gone = sum(counts.happened(event) for event in ("completed", "cancelled", "deleted", "trimmed", "replaced"))
         assert counts.happened("accepted") == gone + sum(sizes[state] for state in STATES)
         assert all(number > 0 for number in counts.now.values())
         listed = {state: self.everything(state) for state in STATES}
