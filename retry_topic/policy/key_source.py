@@ -1,8 +1,8 @@
 """Where the key of a message comes from: its own key, a header, or a place in a JSON payload.
 
-    key = "key"                 the message key
-    key = "header:tenant"       the value of a header; if there are several, the last one
-    key = "json:/customer/id"   a JSON pointer (RFC 6901) into a JSON payload; a text, a number, true or false
+key = "key"                 the message key
+key = "header:tenant"       the value of a header; if there are several, the last one
+key = "json:/customer/id"   a JSON pointer (RFC 6901) into a JSON payload; a text, a number, true or false
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def _at(payload: bytes, pointer: str) -> bytes | None:
         name = part.replace("~1", "/").replace("~0", "~")
         if isinstance(found, dict):
             found = found.get(name)
-        elif isinstance(found, list) and name.isdecimal() and name.isascii() and len(name) < 7 and int(name) < len(found):
+        elif (
+            isinstance(found, list) and name.isdecimal() and name.isascii() and len(name) < 7 and int(name) < len(found)
+        ):
             found = found[int(name)]
         else:
             return None

@@ -81,4 +81,6 @@ def check_once(collapse: object, debounce: object) -> list[str]:
 
 
 def _named(key: KeySource) -> str:
-    return {"key": "message key", "header": f"header {key.name}", "json": f"value at {key.name} in the payload"}[key.kind]
+    return {"key": "message key", "header": f"header {key.name}", "json": f"value at {key.name} in the payload"}[
+        key.kind
+    ]

@@ -66,7 +66,7 @@ def run(bench: Bench, kind: str, what: Any) -> Any:
 def test_the_store_in_memory_is_the_twin_of_the_scripts(
     history: list[tuple[str, Any]], shared_fake: redis.Redis, namespace: str
 ) -> None:
-    """After storing, claiming, pausing, cancelling and dying in any order, both stores have the same items and counts."""
+    """After any steps, in any order, both stores have the same items and counts."""
     twins = [Bench(MemoryBackend(1, clock="test"), 1), Bench(RedisBackend(shared_fake, Dialect(namespace)), 1)]
     try:
         for kind, what in history:
