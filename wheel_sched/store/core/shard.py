@@ -7,14 +7,13 @@ id, because Redis orders and compares bytes. A shard has no lock: `MemoryBackend
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from wheel_sched.errors import NamespaceMismatch, Rejected
 from wheel_sched.store.core.items import MAX_BATCH, Item, Marker, Outcome, State, decode_text, encode_text
+from wheel_sched.store.core.memory_item import FairTaking, MemoryItem, indexed, reason_code
 from wheel_sched.store.core.sorted_set import SortedSet
 from wheel_sched.store.core.turns import Turns
 
@@ -25,8 +24,6 @@ ANSWERS_AT_MOST = (
 )
 
 R = TypeVar("R")
-
-_CODE = re.compile(rb"[A-Za-z0-9_-]+")
 
 
 def plain(text: str) -> str:
@@ -42,32 +39,6 @@ def check_batch(count: int) -> None:
     """
     if not 0 <= count <= MAX_BATCH:
         raise Rejected(f"at most {MAX_BATCH} items a call, got: {count}; nothing was changed")
-
-
-def reason_code(reason: bytes) -> bytes:
-    """The first word of a reason. `held_index` groups held items by it."""
-    found = _CODE.match(reason)
-    return found[0] if found else b"other"
-
-
-@dataclass(slots=True, eq=False)
-class MemoryItem:
-    """An item in the shard. `claim` to `cancelled` are for items in flight, `reason` is for held and dead items."""
-
-    key: bytes
-    id: str
-    version: int
-    topic: str
-    route: str | None
-    refs: tuple[str, ...]
-    body: bytes
-    state: State = "due"
-    lapses: int = 0
-    claim: int = 0
-    claimed_due_ms: int = 0
-    cancelled: bool = False
-    reason: bytes = b""
-    mark: int = 0  # of a dead item: what a hook of `on_died` has answered
 
 
 class RoomState(Protocol):
@@ -98,6 +69,8 @@ class MemoryShard:
         self._rooms: dict[type, Any] = {}
         self.items: dict[bytes, MemoryItem] = {}
         self.due, self.leased, self.held, self.dead = SortedSet(), SortedSet(), SortedSet(), SortedSet()
+        self.ready = SortedSet()  # overdue items of fair topics: they wait here, and no longer in `due`
+        self.shares: FairTaking | None = None  # None: no topic is fair
         self.places: dict[State, SortedSet] = {
             "due": self.due,
             "leased": self.leased,
@@ -114,7 +87,7 @@ class MemoryShard:
         self.frozen: str | None = None
         self.mark = Marker(b"0-0", -1)
         self.now_ms = self.now_us = 0
-        self.turns = Turns(self.due, self.items, self.now, self.paused)
+        self.turns = Turns(self.due, self.ready, self.items, self.now, self.paused)
         self._wall_us = wall_us
         self._last_ms = 0
         self._marks = 0
@@ -180,8 +153,15 @@ class MemoryShard:
         self.mark = Marker(b"%d-0" % self._marks, self._earlier_ms)
         return True
 
+    def wake_claimers(self, due_ms: int) -> None:
+        """Write the marker: an item may go at `due_ms`, or now if that is later. Negative: nothing waits."""
+        if due_ms >= 0:
+            self._earlier_ms = min(due_ms, self.now_ms)
+
     def heads(self) -> tuple[int | None, int | None]:
         due, leased = self.due.first_score(), self.leased.first_score()
+        if self.shares is not None:
+            due = self.shares.head(due)
         return None if due < 0 else due, None if leased < 0 else leased
 
     def recall(self, token: str) -> Any:
@@ -215,11 +195,11 @@ class MemoryShard:
         self.ever[name, topic] = self.ever.get((name, topic), 0) + 1
 
     def add_refs(self, item: MemoryItem) -> None:
-        for ref in item.refs:
+        for ref in indexed(item.refs):
             self.refs.setdefault(ref, {})[item.key] = None
 
     def drop_refs(self, item: MemoryItem) -> None:
-        for ref in item.refs:
+        for ref in indexed(item.refs):
             ids = self.refs.get(ref)
             if ids is not None:
                 ids.pop(item.key, None)
@@ -244,6 +224,15 @@ class MemoryShard:
         self.add_refs(item)
 
     # Places.
+
+    def score_of(self, item: MemoryItem) -> int | None:
+        """The score of an item in the set of its state."""
+        score = self.places[item.state].score(item.key)
+        return self.ready.score(item.key) if score is None and item.state == "due" else score
+
+    def drop_due(self, key: bytes) -> bool:
+        """Remove an item from the waiting ones. Returns whether it waited."""
+        return self.due.discard(key) or self.ready.discard(key)
 
     def put_held(self, item: MemoryItem, due_ms: int, reason: bytes) -> State:
         item.state, item.reason = "held", reason
@@ -365,6 +354,7 @@ class MemoryShard:
             self.leased.discard(key)
             if item.cancelled:
                 self.remove(item, "leased", "cancelled")
+                self.ended([key])
                 continue
             self.lapse(item, cap, b"its lease ran out")
         return len(expired)
@@ -373,17 +363,25 @@ class MemoryShard:
         """End the claim of an item that nobody has settled: it waits again, or dies after `cap` lapses (0 = never)."""
         item.lapses += 1
         self.event("lapsed", item.topic)
+        self.ended([item.key])
         if 0 < cap <= item.lapses:
             state = self.put_dead(item, b"poison: %s %d times" % (what, item.lapses))
         else:
             state = self.put_waiting(item, item.claimed_due_ms)
         self.moves(item.topic, "leased", state)
 
+    def ended(self, keys: Sequence[bytes], published: Container[bytes] = ()) -> None:
+        """Tell the room `fair_shares` that items are claimed no more. `published`: those of them that are done."""
+        if self.shares is not None:
+            self.shares.ended(keys, published)
+
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
         """Remove up to `limit` items due by `until_ms` from `due`. Topics take turns while many items are overdue.
 
         Items of paused topics are held. Returns the other items with their due times.
         """
+        if self.shares is not None:
+            return self.shares.take(limit, until_ms)
         found = self.due.up_to(until_ms, limit)
         others = self.turns.overdue_of_others(found, limit, until_ms) if len(found) == limit else []
         found = found[: len(found) - len(others)]
