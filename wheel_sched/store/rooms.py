@@ -17,6 +17,7 @@ from wheel_sched.store.attempt_counts import AttemptCountsInMemory
 from wheel_sched.store.core.shard import RoomState
 from wheel_sched.store.death_groups.counting import DeathGroupsInMemory
 from wheel_sched.store.documents.operations import DocumentsInMemory
+from wheel_sched.store.fair_shares.in_memory import FairSharesInMemory
 from wheel_sched.store.history import HistoryInMemory
 from wheel_sched.store.known_ids import KnownIdsInMemory
 from wheel_sched.store.log_intake import LogIntakeInMemory
@@ -56,6 +57,7 @@ ROOMS = (
     Room("members", MembersInMemory),
     Room("documents", DocumentsInMemory),
     Room("death_groups", DeathGroupsInMemory),
+    Room("fair_shares", FairSharesInMemory),
     Room("push"),
     Room("maintenance"),
 )

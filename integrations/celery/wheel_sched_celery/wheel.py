@@ -25,6 +25,7 @@ from wheel_sched.store.core.change import Alteration, Change
 from wheel_sched.store.core.counts import Look
 from wheel_sched.store.core.delay_store import DelayStore, values_of
 from wheel_sched.store.core.items import Found, Item, Outcome
+from wheel_sched.store.core.schedule import Stored
 from wheel_sched_celery.errors import HoldRefused
 from wheel_sched_celery.hold.once_per_key import log_superseded
 from wheel_sched_celery.message.held_task import HeldTask
@@ -234,6 +235,9 @@ class Wheel:
 
         return finish
 
+    def _schedule_once(self, item: Item) -> Stored:
+        return self.call(lambda store: store.schedule([item], token=""))
+
     def not_held(self, items: Sequence[Item], error: Exception) -> Collection[str]:
         """The ids of the items that the caller must send as stock Celery does, after `schedule` failed with `error`.
 
@@ -308,7 +312,7 @@ class Wheel:
         try:
             item = self.item_of(task)
             if item is not None and task.once_ref:
-                log_superseded(task, item.id, self.call(lambda store: store.schedule([item], token="")))
+                log_superseded(task, item.id, self._schedule_once(item))
             elif item is not None:
                 self.schedule([item])
             return item is not None

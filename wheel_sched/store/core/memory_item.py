@@ -1,12 +1,14 @@
-"""The items of a store in memory, and what rooms decide about an item that is stored."""
+"""The items of a store in memory, and what the core asks of rooms: verdicts on new items, and fair shares."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from wheel_sched.store.core.items import State, decode_text, encode_text
+from wheel_sched.errors import Rejected
+from wheel_sched.store.core.items import MAX_BATCH, Item, State, decode_text, encode_text
 
 _CODE = re.compile(rb"[A-Za-z0-9_-]+")
 
@@ -14,6 +16,21 @@ _CODE = re.compile(rb"[A-Za-z0-9_-]+")
 def plain(text: str) -> str:
     """The text after it was encoded and decoded. It can differ: surrogate escapes may form valid UTF-8 together."""
     return text if text.isascii() else decode_text(encode_text(text))
+
+
+def check_batch(count: int) -> None:
+    """Refuse a batch that a script would refuse.
+
+    Raises:
+        Rejected: the batch is too large.
+    """
+    if not 0 <= count <= MAX_BATCH:
+        raise Rejected(f"at most {MAX_BATCH} items a call, got: {count}; nothing was changed")
+
+
+def indexed(refs: Sequence[str]) -> list[str]:
+    """The refs without the fair key, which has no index."""
+    return [ref for ref in refs if not ref.startswith("fair:")]
 
 
 def reason_code(reason: bytes) -> bytes:
@@ -54,3 +71,26 @@ class Verdict(NamedTuple):
     stores: bool
     other: str | None = None
     due_ms: int | None = None
+
+
+StoringHook = Callable[[Sequence[Item], int, Callable[[bytes, Item], bool]], dict[int, Verdict]]
+"""Decides about new items from a number on; the last argument says whether an item exists already."""
+
+
+def verdicts_of(
+    hooks: Iterable[StoringHook], items: Sequence[Item], start: int, exists: Callable[[bytes, Item], bool]
+) -> dict[int, Verdict]:
+    """What the hooks decide about the items from number `start` on."""
+    return {number: verdict for hook in hooks for number, verdict in hook(items, start, exists).items()}
+
+
+class FairTaking(Protocol):
+    """What a shard asks of the room `fair_shares` while a topic is fair: the functions `shares` of `prelude.lua`."""
+
+    def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]: ...
+
+    def head(self, head_ms: int) -> int: ...
+
+    def ended(self, keys: Sequence[bytes], published: Container[bytes]) -> None: ...
+
+    def renamed(self, key: bytes, other: bytes) -> None: ...

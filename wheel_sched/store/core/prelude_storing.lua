@@ -52,9 +52,9 @@ end
 -- and those that a hook of on_storing refuses. Answers a code per item, and the text that starts every record of this
 -- call.
 local function store_new(s, ARGV, first, n, have, dead)
-  local seq = ms(tonumber(s.meta[7] or '0') + 1)
+  local seq = ms(tonumber(s.meta[8] or '0') + 1)
   local prefix = '1:' .. seq .. ':'
-  s.counts = {[s.waiting] = tonumber(s.meta[8] or '0'), [s.accepted] = tonumber(s.meta[9] or '0')}
+  s.counts = {[s.waiting] = tonumber(s.meta[9] or '0'), [s.accepted] = tonumber(s.meta[10] or '0')}
   local codes, bodies, seen, topics = {}, {}, {}, {}
   local fresh, known, verdicts = 0, nil, nil
   local topic, refs                      -- most batches hold one topic: parse only when the start differs

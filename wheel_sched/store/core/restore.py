@@ -8,7 +8,8 @@ from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason
 from wheel_sched.store.core.items import Found, encode_text, make_tail
-from wheel_sched.store.core.shard import MemoryItem, MemoryShard, plain
+from wheel_sched.store.core.memory_item import MemoryItem, plain
+from wheel_sched.store.core.shard import MemoryShard
 
 
 @dataclass(slots=True)

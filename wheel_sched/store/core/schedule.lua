@@ -14,12 +14,12 @@ if n == 1 and ARGV[2] == '' and s.paused == 0 and string.find(ARGV[4], '^%d+$')
   if redis.call('HEXISTS', KEYS[BODY], id) == 1 or redis.call('ZSCORE', KEYS[DEAD], id) then return {'d', s.us} end
   local head = first_score(KEYS[DUE])
   if refs then refs_of(s, refs, id, 'SADD') end
-  local seq = ms(tonumber(s.meta[7] or '0') + 1)
+  local seq = ms(tonumber(s.meta[8] or '0') + 1)
   redis.call('HSET', KEYS[BODY], id, '1:' .. seq .. ':' .. tail)
   redis.call('ZADD', KEYS[DUE], due, id)
   if head < 0 or tonumber(due) < head then redis.call('XADD', KEYS[MARK], 'MAXLEN', 1, '*', 'd', due) end
-  redis.call('HSET', KEYS[META], 'last', ms(s.now), 'seq', seq, waiting, ms(tonumber(s.meta[8] or '0') + 1),
-             accepted, ms(tonumber(s.meta[9] or '0') + 1))
+  redis.call('HSET', KEYS[META], 'last', ms(s.now), 'seq', seq, waiting, ms(tonumber(s.meta[9] or '0') + 1),
+             accepted, ms(tonumber(s.meta[10] or '0') + 1))
   return {'s', s.us}
 end
 local answer = answer_before(s, n)

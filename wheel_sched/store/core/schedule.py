@@ -8,7 +8,8 @@ from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, new_token, outcomes_of
 from wheel_sched.store.core.items import Item, Outcome, decode_text, encode_text, make_tail
-from wheel_sched.store.core.shard import MemoryShard, check_batch
+from wheel_sched.store.core.memory_item import check_batch
+from wheel_sched.store.core.shard import MemoryShard
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ if #ids > MAX_BATCH then return TOO_MANY end
 local codes = {}
 if #ids > 0 then
   local claims = redis.call('HMGET', KEYS[CLAIM], unpack(ids))
-  local landed, gone, settled, done = {}, {}, {}, {}
+  local landed, gone, settled, done, published = {}, {}, {}, {}, {}
   local seq
   -- claims of a batch differ only in the due, which has 13 digits today: most claims are only compared with the last
   -- claim that was parsed
@@ -62,6 +62,7 @@ if #ids > 0 then
         if refs == 'r' and verb == 'o' then unref(s, id, rec) end
         if verb == 'o' then
           done[#done + 1] = topic
+          if s.ready then published[id] = true end
         else
           if refs == 'r' then cancelled(s, id, rec) end
           call_all(on_free, s, id, topic)
@@ -102,6 +103,7 @@ if #ids > 0 then
     event(s, 'completed', topic, count)
   end
   if #landed > 0 then
+    if s.ready then shares.ended(s, landed, published) end
     redis.call('ZREM', KEYS[LEASED], unpack(landed))
     redis.call('HDEL', KEYS[CLAIM], unpack(landed))
     if redis.call('EXISTS', KEYS[LAPSED]) == 1 then redis.call('HDEL', KEYS[LAPSED], unpack(landed)) end

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from wheel_sched.store.core.burying import trim_dead_above
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason, head_of, new_token, outcomes_of
 from wheel_sched.store.core.claim import check_lease
 from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome, check_due, encode_text, make_tail
-from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
+from wheel_sched.store.core.memory_item import MemoryItem, check_batch
+from wheel_sched.store.core.shard import MemoryShard
 
 
 @dataclass(slots=True)
@@ -160,7 +162,12 @@ class Settle(Operation[Settled]):
                 shard.remove(item, "leased", "cancelled")
             else:
                 _place(shard, item, settlement, versions)
-        shard.trim_dead_above(self.dead_cap, MAX_BATCH)
+        if shard.shares is not None:
+            landed = [i for i in done + rest if outcomes[i] in (Outcome.DONE, Outcome.CANCELLED)]
+            keys = {i: encode_text(self.settlements[i].id) for i in landed}
+            published = {keys[i] for i in landed if isinstance(self.settlements[i], Done)}
+            shard.ended(list(dict.fromkeys(keys.values())), published)
+        trim_dead_above(shard, self.dead_cap, MAX_BATCH)
         shard.record_answer(self.token, tuple(outcomes))
         return Settled(outcomes, shard.now_us, *shard.heads())
 

@@ -8,34 +8,29 @@ id, because Redis orders and compares bytes. A shard has no lock: `MemoryBackend
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from wheel_sched.errors import NamespaceMismatch, Rejected
-from wheel_sched.store.core.items import INSTRUCTION, MAX_BATCH, Item, Marker, Outcome, State, encode_text
-from wheel_sched.store.core.memory_item import MemoryItem, Verdict, plain, reason_code
+from wheel_sched.errors import NamespaceMismatch
+from wheel_sched.store.core.items import INSTRUCTION, Item, Marker, Outcome, State, encode_text
+from wheel_sched.store.core.memory_item import (
+    FairTaking,
+    MemoryItem,
+    StoringHook,
+    Verdict,
+    indexed,
+    plain,
+    reason_code,
+    verdicts_of,
+)
 from wheel_sched.store.core.sorted_set import SortedSet
 from wheel_sched.store.core.turns import Turns
 
-__all__ = ["MemoryItem", "MemoryShard", "RoomState", "Verdict", "check_batch", "plain", "reason_code"]
-
 CLAMP_MS = 5_000  # a step back of up to this much counts as jitter and is ignored
 ANSWER_TTL_US = 60_000_000  # how long the first answer of a call is kept for repeats of the call
-ANSWERS_AT_MOST = (
-    100_000  # in one process no reply is lost, so the oldest answers may be dropped before their minute has ended
-)
+ANSWERS_AT_MOST = 100_000  # in one process no reply is lost, so the oldest answers may be dropped before their time
 
 R = TypeVar("R")
-
-
-def check_batch(count: int) -> None:
-    """Refuse a batch that a script would refuse.
-
-    Raises:
-        Rejected: the batch is too large.
-    """
-    if not 0 <= count <= MAX_BATCH:
-        raise Rejected(f"at most {MAX_BATCH} items a call, got: {count}; nothing was changed")
 
 
 class RoomState(Protocol):
@@ -62,13 +57,15 @@ class MemoryShard:
         self.on_restored: list[Callable[[MemoryItem, int], None]] = []  # a held item was put back, with its score
         self.on_sweep: list[Callable[[], None]] = []
         # items have refs that start with INSTRUCTION, from this number on: which are not stored just as they are
-        self.on_storing: list[Callable[[Sequence[Item], int, Callable[[bytes, Item], bool]], dict[int, Verdict]]] = []
+        self.on_storing: list[StoringHook] = []
         self.on_put_back: list[Callable[[MemoryItem], None]] = []  # a waiting item was put back
         self.on_died: list[Callable[[MemoryItem, int], int]] = []  # with the time of death (ms); answers the mark
         self.on_dead_gone: list[Callable[[MemoryItem], None]] = []  # a dead letter is dead no more
         self._rooms: dict[type, Any] = {}
         self.items: dict[bytes, MemoryItem] = {}
         self.due, self.leased, self.held, self.dead = SortedSet(), SortedSet(), SortedSet(), SortedSet()
+        self.ready = SortedSet()  # overdue items of fair topics: they wait here, and no longer in `due`
+        self.shares: FairTaking | None = None  # None: no topic is fair
         self.places: dict[State, SortedSet] = {
             "due": self.due,
             "leased": self.leased,
@@ -86,7 +83,7 @@ class MemoryShard:
         self.others: dict[int, str] = {}  # of the last call that stored items: see `Stored.others`
         self.mark = Marker(b"0-0", -1)
         self.now_ms = self.now_us = 0
-        self.turns = Turns(self.due, self.items, self.now, self.paused)
+        self.turns = Turns(self.due, self.ready, self.items, self.now, self.paused)
         self._wall_us = wall_us
         self._last_ms = 0
         self._marks = 0
@@ -152,8 +149,15 @@ class MemoryShard:
         self.mark = Marker(b"%d-0" % self._marks, self._earlier_ms)
         return True
 
+    def wake_claimers(self, due_ms: int) -> None:
+        """Write the marker: an item may go at `due_ms`, or now if that is later. Negative: nothing waits."""
+        if due_ms >= 0:
+            self._earlier_ms = min(due_ms, self.now_ms)
+
     def heads(self) -> tuple[int | None, int | None]:
         due, leased = self.due.first_score(), self.leased.first_score()
+        if self.shares is not None:
+            due = self.shares.head(due)
         return None if due < 0 else due, None if leased < 0 else leased
 
     def recall(self, token: str) -> Any:
@@ -187,11 +191,11 @@ class MemoryShard:
         self.ever[name, topic] = self.ever.get((name, topic), 0) + 1
 
     def add_refs(self, item: MemoryItem) -> None:
-        for ref in item.refs:
+        for ref in indexed(item.refs):
             self.refs.setdefault(ref, {})[item.key] = None
 
     def drop_refs(self, item: MemoryItem) -> None:
-        for ref in item.refs:
+        for ref in indexed(item.refs):
             ids = self.refs.get(ref)
             if ids is not None:
                 ids.pop(item.key, None)
@@ -216,6 +220,15 @@ class MemoryShard:
         self.add_refs(item)
 
     # Places.
+
+    def score_of(self, item: MemoryItem) -> int | None:
+        """The score of an item in the set of its state."""
+        score = self.places[item.state].score(item.key)
+        return self.ready.score(item.key) if score is None and item.state == "due" else score
+
+    def drop_due(self, key: bytes) -> bool:
+        """Remove an item from the waiting ones. Returns whether it waited."""
+        return self.due.discard(key) or self.ready.discard(key)
 
     def put_held(self, item: MemoryItem, due_ms: int, reason: bytes) -> State:
         item.state, item.reason = "held", reason
@@ -318,7 +331,8 @@ class MemoryShard:
                 outcomes.append(Outcome.DUPLICATE)
                 continue
             if verdicts is None and any(INSTRUCTION in ref for ref in given.refs):
-                verdicts = self._verdicts(items, at, exists)
+                verdicts = verdicts_of(self.on_storing, items, at, exists)
+                self.others = {n: one.other for n, one in verdicts.items() if one.other is not None}
             verdict = verdicts.get(at) if verdicts else None
             if verdict is not None and not verdict.stores:
                 refused.add(key)
@@ -333,24 +347,6 @@ class MemoryShard:
             outcomes.append(Outcome.REPLACED if at in self.others else kept)
         return outcomes
 
-    def _verdicts(self, items: Sequence[Item], start: int, exists: Callable[[bytes, Item], bool]) -> dict[int, Verdict]:
-        verdicts: dict[int, Verdict] = {}
-        for hook in self.on_storing:
-            verdicts.update(hook(items, start, exists))
-        self.others = {at: verdict.other for at, verdict in verdicts.items() if verdict.other is not None}
-        return verdicts
-
-    def trim_dead(self, keys: list[bytes]) -> None:
-        for key in keys:
-            self.dead.discard(key)
-            self.remove(self.items[key], "dead", "trimmed")
-
-    def trim_dead_above(self, cap: int, batch: int) -> None:
-        """Remove the oldest dead letters above `cap`, at most `batch` of them; cap 0 = unlimited."""
-        over = len(self.dead) - cap
-        if cap > 0 and over > 0:
-            self.trim_dead([key for _, key in self.dead.by_rank(0, min(over, batch))])
-
     def recover(self, limit: int, cap: int) -> int:
         """Recover items whose lease ran out (see `lapse`). A cancelled item leaves. Returns how many leases ran out."""
         expired = self.leased.up_to(self.now_ms, limit)
@@ -359,6 +355,7 @@ class MemoryShard:
             self.leased.discard(key)
             if item.cancelled:
                 self.remove(item, "leased", "cancelled")
+                self.ended([key])
                 continue
             self.lapse(item, cap, b"its lease ran out")
         return len(expired)
@@ -367,17 +364,25 @@ class MemoryShard:
         """End the claim of an item that nobody has settled: it waits again, or dies after `cap` lapses (0 = never)."""
         item.lapses += 1
         self.event("lapsed", item.topic)
+        self.ended([item.key])
         if 0 < cap <= item.lapses:
             state = self.put_dead(item, b"poison: %s %d times" % (what, item.lapses))
         else:
             state = self.put_waiting(item, item.claimed_due_ms)
         self.moves(item.topic, "leased", state)
 
+    def ended(self, keys: Sequence[bytes], published: Container[bytes] = ()) -> None:
+        """Tell the room `fair_shares` that items are claimed no more. `published`: those of them that are done."""
+        if self.shares is not None:
+            self.shares.ended(keys, published)
+
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
         """Remove up to `limit` items due by `until_ms` from `due`. Topics take turns while many items are overdue.
 
         Items of paused topics are held. Returns the other items with their due times.
         """
+        if self.shares is not None:
+            return self.shares.take(limit, until_ms)
         found = self.due.up_to(until_ms, limit)
         others = self.turns.overdue_of_others(found, limit, until_ms) if len(found) == limit else []
         found = found[: len(found) - len(others)]

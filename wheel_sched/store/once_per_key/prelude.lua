@@ -38,14 +38,14 @@ local function once_waiting(s, name)
   local topic, refs = parse(rec)
   local _, _, key = once_mark(refs)
   if not key or topic .. '\n' .. key ~= name then return nil end
-  local state = redis.call('ZSCORE', s.K[DUE], id) and 'due'
+  local state = due_score(s, id) and 'due'
   if not state and string.find(redis.call('HGET', s.K[WHY], id) or '', '^paused\n') then state = 'held' end
   return state and {id = id, first = tonumber(first), rec = rec, state = state}
 end
 
 local function once_replace(s, there, topic)
   local _, refs = parse(there.rec)
-  if there.state == 'due' then redis.call('ZREM', s.K[DUE], there.id) else drop_held(s, there.id) end
+  if there.state == 'due' then drop_due(s, there.id) else drop_held(s, there.id) end
   if refs then refs_of(s, refs, there.id, 'SREM') end
   drop_record(s, there.id)
   moves(s, topic, there.state, nil)

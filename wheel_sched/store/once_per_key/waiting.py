@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wheel_sched.store.core.items import Item, encode_text
-from wheel_sched.store.core.shard import MemoryItem, MemoryShard, Verdict, plain
+from wheel_sched.store.core.memory_item import MemoryItem, Verdict, plain
+from wheel_sched.store.core.shard import MemoryShard
 
 COLLAPSE, DEBOUNCE = "wheel:collapse:", "wheel:debounce:"
 CHECK_MS = 60_000
@@ -109,7 +110,7 @@ class OncePerKeyInMemory:
     def _take_out(self, item: MemoryItem) -> None:
         shard = self._shard
         if item.state == "due":
-            shard.due.discard(item.key)
+            shard.drop_due(item.key)
         else:
             shard.drop_held(item)
         del shard.items[item.key]

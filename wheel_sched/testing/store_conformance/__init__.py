@@ -28,6 +28,7 @@ from wheel_sched.testing.store_conformance.clocks import ClockCases
 from wheel_sched.testing.store_conformance.dead_letters import DeadLetterCases
 from wheel_sched.testing.store_conformance.death_groups import DeathGroupCases
 from wheel_sched.testing.store_conformance.documents import DocumentCases
+from wheel_sched.testing.store_conformance.fair_shares import FairShareCases
 from wheel_sched.testing.store_conformance.history import HistoryCases
 from wheel_sched.testing.store_conformance.known_ids import KnownIdCases
 from wheel_sched.testing.store_conformance.listing import ListingCases
@@ -66,6 +67,7 @@ class StoreConformance(
     MemberCases,
     DocumentCases,
     DeathGroupCases,
+    FairShareCases,
 ):
     """The tests of all capabilities of a store. Subclass it, and give the subclass a `make_backend` fixture."""
 

@@ -14,6 +14,7 @@ from wheel_sched.store.core.items import STATES, Found, Item, Outcome, State, en
 from wheel_sched.store.core.settle import Dead, Done
 from wheel_sched.store.death_groups import OTHER_GROUP, DeathGroups
 from wheel_sched.store.documents import Documents
+from wheel_sched.store.fair_shares import FairShares
 from wheel_sched.store.history import History
 from wheel_sched.store.known_ids import KnownIds
 from wheel_sched.store.log_intake import LogIntake
@@ -112,6 +113,10 @@ class Bench:
     @property
     def death_groups(self) -> DeathGroups:
         return self.capability(DeathGroups)
+
+    @property
+    def fair_shares(self) -> FairShares:
+        return self.capability(FairShares)
 
     @property
     def documents(self) -> Documents:
