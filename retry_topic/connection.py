@@ -28,6 +28,7 @@ from wheel_sched.errors import (
 )
 from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, Item, KnownIds, Outcome, open_store
+from wheel_sched.store.once_per_key import LONGEST_WAIT_MS, collapse_ref, debounce_ref, route_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # how long a caller's id is remembered: by the topic (a message sent now), by the store (a later one, from its due time)
@@ -100,8 +101,14 @@ class Connection:
         at: datetime | None = None,
         expires: float | timedelta | datetime | None = None,
         id: str | None = None,  # noqa: A002  # the field's own name
+        collapse: str | None = None,
+        debounce: str | None = None,
+        max_wait: float | timedelta = LONGEST_WAIT_MS / 1000,
     ) -> str:
         """Publish a message now or later. Returns its id, by which a message for later can be cancelled or rescheduled.
+
+        With `collapse` or `debounce`, of several messages of a topic that wait under one key, only the first or the
+        last is sent. A message in flight does not wait any more.
 
         Args:
             topic: an existing topic.
@@ -117,6 +124,11 @@ class Connection:
                 holds until ten minutes after its due time, unless it is cancelled. For a message that is sent now it
                 holds for ten minutes; but on Kafka each such call sends a record, all with this id. Consumers get the
                 id as the header `retry-id`. Defaults to a random id.
+            collapse: a key. While a message waits under it, this call stores nothing, and returns the id of that one.
+                Defaults to None.
+            debounce: a key. The message takes the place of the one that waits under it. Defaults to None.
+            max_wait: with `debounce`, seconds or a timedelta: the message is sent at most this long after the first one
+                of its key was published, however often others take its place. Defaults to one hour.
 
         Raises:
             UnknownTopic: the topic does not exist. Nothing was sent.
@@ -126,6 +138,9 @@ class Connection:
         """
         if delay is not None and at is not None:
             raise Rejected("expected delay or at, got both; nothing was sent")
+        once = _once_per_key(collapse, debounce, max_wait)
+        if once is not None and delay is None and at is None:
+            raise Rejected("expected delay or at with collapse and debounce, which are for messages for later")
         message = _checked(Message(topic, value, key, tuple(headers)))
         message = message.to(topic, without_ours(message.headers))  # copied retry headers belong to another message
         message_id = uuid.uuid4().hex[:20] if id is None else id
@@ -145,9 +160,8 @@ class Connection:
         known_ms = MADE_KNOWN_MS if id is None else KNOWN_MS
         # a message that is stored for later under this id is not also sent now
         if due_ms > now_ms or (id is not None and KnownIds(self.store).known(id, topic)):
-            self._publish_later(message, message_id, due_ms, now_ms, known_ms)
-        else:
-            self._publish_now(message, message_id, known_ms)
+            return self._publish_later(message, message_id, due_ms, now_ms, known_ms, once)
+        self._publish_now(message, message_id, known_ms)
         return message_id
 
     def check_topic(self, topic: str) -> None:
@@ -188,8 +202,14 @@ class Connection:
             return
         self._topics.add(topic)
 
-    def _publish_later(self, message: Message, message_id: str, due_ms: int, now_ms: int, known_ms: int) -> None:
+    def _publish_later(
+        self, message: Message, message_id: str, due_ms: int, now_ms: int, known_ms: int, once: tuple[str, str] | None
+    ) -> str:
+        """Store a message. Returns its id, or the id of the message that is sent in its place."""
         item = Item(message_id, due_ms, encode_body(published(message, message_id, now_ms)), message.topic)
+        if once is not None:
+            key, ref = once
+            item.refs, item.route = (ref,), route_of(message.topic, key)
         self.prepare_topic(message.topic)
         if known_ms == MADE_KNOWN_MS and due_ms > now_ms + 2 * MADE_KNOWN_MS:
             known_ms = 0  # only an error shows this id to the caller: a quick repeat finds the message waiting
@@ -201,12 +221,15 @@ class Connection:
             again = f"publish it again with id={message_id!r}, which sends nothing twice "
             again += f"until {known_ms // 60_000} min after its due time" if known_ms else "while it waits"
             raise type(error)(f"{error}; {again}", in_doubt=True) from error
-        there = self.store.get([message_id])[0] if stored.outcomes == [Outcome.DUPLICATE] else None
+        if stored.outcomes == [Outcome.SUPERSEDED]:
+            return stored.others[0]
+        there = self.store.get([message_id], route=item.route)[0] if stored.outcomes == [Outcome.DUPLICATE] else None
         if there is not None and there.topic != message.topic:
             raise Rejected(
                 f"the id {message_id!r} is that of a message for {there.topic!r}, which is stored: nothing was sent; "
                 "give it another id, or publish it after that one was sent"
             )
+        return message_id
 
     def _publish_now(self, message: Message, message_id: str, known_ms: int) -> None:
         message = published(message, message_id)
@@ -260,6 +283,18 @@ def _checked(message: Message) -> Message:
     if problems:
         raise Rejected(f"expected {'; '.join(problems)}; nothing was sent")
     return message
+
+
+def _once_per_key(collapse: str | None, debounce: str | None, max_wait: float | timedelta) -> tuple[str, str] | None:
+    """The key of a message and the ref of its item; None without collapse and debounce."""
+    if collapse is not None and debounce is not None:
+        raise Rejected("expected collapse or debounce, got both; nothing was sent")
+    key = debounce if collapse is None else collapse
+    if key is None:
+        return None
+    if not isinstance(key, str) or not key:
+        raise Rejected(f"expected the key of collapse or debounce to be text, got: {key!r}; nothing was sent")
+    return key, collapse_ref(key) if debounce is None else debounce_ref(key, _span_ms("max_wait", max_wait))
 
 
 def _span_ms(name: str, span: float | timedelta) -> int:

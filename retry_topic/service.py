@@ -21,7 +21,7 @@ from retry_topic.consumer.config import settings_problems
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.intake.origins import origins_problems
-from retry_topic.intake.records import Taken
+from retry_topic.intake.taken import Taken
 from retry_topic.intake.worker import IntakeWorker, Reading
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, check_group
 from retry_topic.policy import PolicySet, RetryPolicy

@@ -16,7 +16,7 @@ from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.ordering import route_of
 
 VERSION = 1
-OUTCOMES = ("ok", "failed", "dead")
+OUTCOMES = ("ok", "failed", "dead", "superseded")
 
 
 class Attempt(NamedTuple):
@@ -30,7 +30,9 @@ class Attempt(NamedTuple):
             `started_ms` is not the start of the handler, so that nobody computes a wrong lateness from the two times.
         started_ms: when its handler started. If the consumer does not report the start: when the delivery failed, or
             when the intake took the failure in.
-        outcome: "ok", "failed" or "dead" (failed and given up).
+        outcome: "ok", "failed", "dead" (failed and given up), or "superseded" (failed, and another message of its key
+            is retried in its place, see `retry_topic.policy.once_per_key`). A later row of the same attempt replaces an
+            earlier one.
         error_class: the class of the failure's error.
         shard: the store's shard that held the message until the due time. None for the first delivery. None also when a
             message's source, not its id, decides its shard (`Connection.by_source`).

@@ -41,5 +41,6 @@ def latest_attempts(store: DelayStore, most: int = LATEST) -> LatestAttempts:
                 except Rejected:
                     unreadable += 1
                     continue
-                found[row.topic, row.id, row.attempt] = row  # a lost reply repeats a row
+                # from the newest row on; a lost reply repeats a row, and a superseded attempt has a newer one
+                found.setdefault((row.topic, row.id, row.attempt), row)
     return LatestAttempts(list(found.values()), unreadable)

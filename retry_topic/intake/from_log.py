@@ -29,7 +29,9 @@ from typing import Any
 from retry_topic.brokers.protocol import LogBatch, LogReader
 from retry_topic.connection import Connection
 from retry_topic.intake.plan import Entry, Plan, Work, make_way, records_of
-from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
+from retry_topic.intake.records import Decided, IntakeRecord, Known
+from retry_topic.intake.superseded import note_others
+from retry_topic.intake.taken import Taken
 from retry_topic.intake.templates import Prepared
 from retry_topic.intake.transport import SMALLER, Transport, UntilAvailable, logger
 from retry_topic.message import Message
@@ -251,6 +253,8 @@ class IntakeFromLog(Transport):
                 self._plan_again(batch, records_of(batch.plan.entries), Known(ask=True), until_available)
             else:
                 self._plan_again(batch, self._make_way(batch, until_available), Known(), until_available)
+        if isinstance(stored, Stored):
+            note_others([one for one in batch.plan.fresh if one.dead is None and one.item is not None], stored)
         return stored
 
     def _store_elsewhere(self, batch: _Batch, until_available: UntilAvailable) -> bool:

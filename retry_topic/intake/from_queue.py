@@ -17,7 +17,9 @@ from collections.abc import Sequence
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery, TrimBroker
 from retry_topic.intake.plan import make_way
-from retry_topic.intake.records import Decided, Known, Taken, dead_letter
+from retry_topic.intake.records import Decided, Known, dead_letter
+from retry_topic.intake.superseded import note_others
+from retry_topic.intake.taken import Taken
 from retry_topic.intake.transport import SMALLER, Transport, UntilAvailable, logger, once
 from retry_topic.message import Message
 from retry_topic.message.headers import return_to_origin
@@ -79,6 +81,7 @@ class IntakeFromQueue(Transport):
             items, token = [one.item for one in waiting if one.item is not None], new_token()
             notes = [note for one in waiting for note in one.notes()]
             stored = until_available(lambda: self._counts.schedule(items, notes, token=token))  # noqa: B023
+            note_others(waiting, stored)
             refused = [
                 one for one, outcome in zip(waiting, stored.outcomes, strict=True) if outcome is Outcome.DUPLICATE
             ]

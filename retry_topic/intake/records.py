@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.history import Attempt, releasing_shard
+from retry_topic.intake.taken import Taken
 from retry_topic.message import Message
 from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.fingerprint import fingerprint
@@ -35,9 +36,11 @@ from retry_topic.message.headers import (
 )
 from retry_topic.message.headers.failed_attempts import FailedAttempt, with_failed_attempt
 from retry_topic.message.headers.state import FIELDS
-from retry_topic.policy import Decision, PolicySet, RetryDecision, RetryPolicy, chosen_by, explain
+from retry_topic.policy import Decision, PolicySet, RetryDecision, RetryPolicy, chosen_by
+from retry_topic.policy.once_per_key import Collapse, Debounce, ref_and_key
 from wheel_sched.errors import Rejected
 from wheel_sched.store import ENDED, BatchCount, Found, Item
+from wheel_sched.store.once_per_key import route_of as route_of_key
 from wheel_sched.store.ordering import ref_of, route_of
 
 DAY_MS = 86_400_000
@@ -51,34 +54,6 @@ _SHARED = ("policy", "max_attempts", "error_fingerprint", "original_topic", "con
 _OWN = ("started_ms", "due_ms", "delay_ms", "signature", "process", "failed_attempts")
 _rewrite = HeaderRewriter(_SHARED, _OWN)
 REWRITTEN = frozenset(FIELDS[name].header for name in (*_SHARED, *_OWN))
-
-
-@dataclass(slots=True)
-class Taken:
-    """The result of the intake for one failed message, for logs, metrics and tests.
-
-    Args:
-        id: the id of this attempt in the delay store.
-        topic: the topic on which the message first failed.
-        attempt: the number of the delivery that failed.
-        due_ms: when it is delivered again; None if never.
-        dead: why it is a dead letter; None if it is not.
-        decision: the policy's decision; None if there was nothing to decide.
-        duplicate: whether the failure was already known, so that nothing was stored.
-    """
-
-    id: str
-    topic: str
-    attempt: int
-    due_ms: int | None
-    dead: str | None
-    decision: Decision | None = None
-    duplicate: bool = False
-
-    @property
-    def why(self) -> str:
-        """The reasons of the decision, in words."""
-        return "the failure was already known" if self.decision is None else explain(self.decision)
 
 
 @dataclass(slots=True)
@@ -134,6 +109,8 @@ class Decided:
         keep_until_ms: epoch ms until which the store keeps the message's attempt count.
         item: the item to store.
         message: the message for the dead topic.
+        superseded_by: the id of the retry that goes out in place of this one. The store did not store this one.
+        replaced: the id of the waiting retry whose place this one has taken.
     """
 
     record: IntakeRecord
@@ -148,6 +125,8 @@ class Decided:
     keep_until_ms: int = 0
     item: Item | None = None
     message: Message | None = None
+    superseded_by: str | None = None
+    replaced: str | None = None
 
     def __post_init__(self) -> None:
         self.head = self.state.id_base
@@ -204,7 +183,9 @@ class Decided:
         return (key, counted, self.keep_until_ms), (self.record.record_key, 1, self.now_ms + TAKEN_FOR_MS)
 
     def taken(self) -> Taken:
-        return Taken(self.member, self.topic, self.state.attempt, self.due_ms, self.dead, self.decision, self.duplicate)
+        due_ms = self.due_ms if self.superseded_by is None else None
+        number, decision, duplicate = self.state.attempt, self.decision, self.duplicate
+        return Taken(self.member, self.topic, number, due_ms, self.dead, decision, duplicate, self.superseded_by)
 
     def attempt(self, shards: int | None, now_ms: int) -> Attempt:
         """The history row of the failed delivery. It has no due time if the start of the handler is not known."""
@@ -215,7 +196,7 @@ class Decided:
             number,
             state.due_ms if started_ms is not None and number > 1 else None,
             next((ms for ms in (started_ms, state.last_failed_ms) if ms is not None), now_ms),
-            "failed" if self.dead is None else "dead",
+            "superseded" if self.superseded_by else "failed" if self.dead is None else "dead",
             state.error_class,
             releasing_shard(state, number, shards),
         )
@@ -304,6 +285,10 @@ class Rules:
             return replace(policy, max_attempts=least, rules=())
         return policy
 
+    def once_per_key(self, one: Decided) -> Collapse | Debounce | None:
+        """The setting `collapse` or `debounce` of the record's topic."""
+        return self.policies.for_topic(one.record.topic).once_per_key
+
     def returns_to_origin(self, one: Decided) -> bool:
         """Whether the message may return to the topic on which it first failed, if that topic is one of `origins`.
 
@@ -340,10 +325,11 @@ class Rules:
         stored = sent
         if self.reference_above and len(sent.value) > self.reference_above and message.source is not None:
             stored = sent.by_reference(message.source)
-        one.item, problem = _item(one, stored)
+        once = None if state.key_lock is not None else ref_and_key(self.once_per_key(one), message)
+        one.item, problem = _item(one, stored, once)
         while problem and (smaller := lighter(stored)) is not None:
             stored = smaller
-            one.item, problem = _item(one, stored)
+            one.item, problem = _item(one, stored, once)
         if one.dead is None and problem:
             one.due_ms, one.dead = None, problem
         one.message = None if one.dead is None else sent
@@ -374,13 +360,18 @@ def fingerprint_of(one: Decided) -> str:
     return state.error_fingerprint or _fingerprint(state.error_class or "", state.error_message or "")
 
 
-def _item(one: Decided, message: Message) -> tuple[Item, str | None]:
+def _item(one: Decided, message: Message, once: tuple[str, bytes] | None) -> tuple[Item, str | None]:
     """The item, and why the store must not hold it until it is due; None if the store may.
 
     If the store would refuse the item, the returned item has no body: only the dead topic keeps the message.
     """
     topic, key_lock = one.record.topic[:_MAX_NAME], one.state.key_lock
-    refs, route = ((), None) if key_lock is None else ((ref_of(key_lock),), route_of(key_lock))
+    refs: tuple[str, ...] = ()
+    route = None
+    if key_lock is not None:
+        refs, route = (ref_of(key_lock),), route_of(key_lock)
+    elif once is not None and one.dead is None:
+        refs, route = (once[0],), route_of_key(topic, once[1])
     try:
         item = Item(one.member, one.due_ms, encode_body(message), topic, refs, route)
         item.check()

@@ -22,7 +22,8 @@ from operator import itemgetter
 from typing import Any, ClassVar
 
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.intake.records import DAY_MS, MAX_BODY_BYTES, REWRITTEN, Decided, IntakeRecord, Taken
+from retry_topic.intake.records import DAY_MS, MAX_BODY_BYTES, REWRITTEN, Decided, IntakeRecord
+from retry_topic.intake.taken import Taken
 from retry_topic.message import Message, Source
 from retry_topic.message.encoding import KEY, TRACEBACK_NOTE, VALUE, decode_body, field_of
 from retry_topic.message.headers import AMPLE, attempts_key, content_print, read
@@ -273,6 +274,8 @@ class Templates:
         message = one.delivery.message
         if one.dead is not None or one.key_lock is not None or one.duplicate or not message.headers:
             return
+        if self._policies.for_topic(one.topic).once_per_key is not None:
+            return  # each message has a key of its own
         names, values = zip(*message.headers, strict=True)
         known = self._names.get(names)
         if known is None:

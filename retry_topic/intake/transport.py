@@ -17,7 +17,9 @@ from retry_topic.connection import Connection
 from retry_topic.consumer.outcome import bounded
 from retry_topic.intake.origins import Origins
 from retry_topic.intake.plan import Entry, Plan, Work, plan
-from retry_topic.intake.records import MAX_BODY_BYTES, Decided, IntakeRecord, Known, Rules, Taken
+from retry_topic.intake.records import MAX_BODY_BYTES, Decided, IntakeRecord, Known, Rules
+from retry_topic.intake.superseded import log_superseded, rows_of_replaced, warn_of_ordering_keys
+from retry_topic.intake.taken import Taken
 from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message import Message
 from retry_topic.message.headers import lighter
@@ -131,6 +133,7 @@ class Transport:
             rng or random.Random(),
         )
         self.policies = policies
+        self._warned: set[str] = set()  # topics, of `warn_of_ordering_keys`
 
     @property
     def policies(self) -> PolicySet:
@@ -225,13 +228,15 @@ class Transport:
         """The history rows of stored records."""
         shards = None if self._connection.by_source else self._store.shards
         full = [one.decided() if isinstance(one, Prepared) else one for one in stored]
-        rows = [one.attempt(shards, now_ms) for one in full]
+        rows = [*(one.attempt(shards, now_ms) for one in full), *rows_of_replaced(full, now_ms)]
         return [(row.id, row.encode()) for row in rows]
 
     def _report(self, entries: Sequence[Entry]) -> list[Taken]:
         """Log the results of stored records and pass them to the observer `seen`."""
         done = [one.taken() for one in entries]
         _log_decisions(entries, done)
+        log_superseded(entries)
+        warn_of_ordering_keys(entries, self.policies, self._warned)
         if self._seen is not None:
             for taken in done:
                 try:
@@ -252,7 +257,7 @@ def _log_decisions(entries: Sequence[Entry], done: Sequence[Taken]) -> None:
         if taken.dead is not None:
             if not taken.duplicate:
                 _log_death(one, taken)
-        elif retries and not taken.duplicate and taken.decision is not None:
+        elif retries and not taken.duplicate and taken.decision is not None and taken.superseded_by is None:
             logger.info(
                 "intake.retry: message %s of %s, attempt %d: next attempt in %s; stored as %s",
                 *_named(one, taken),

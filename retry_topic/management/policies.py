@@ -57,6 +57,8 @@ def described_policy(chosen: RetryPolicy) -> DescribedPolicy:
         f"a wait that a handler or Retry-After asks for is granted up to {format_duration(chosen.retry_after_max_ms)}",
     ]
     lines += describe(chosen.rate, chosen.burst, chosen.spread_ms, chosen.budget, chosen.breaker)
+    if chosen.once_per_key is not None:
+        lines.append(chosen.once_per_key.words)
     for number, rule in enumerate(chosen.rules, 1):
         name = f" ({rule.name})" if rule.name else ""
         what = "dead at once" if rule.dead else "its own delay or caps"

@@ -18,7 +18,8 @@ from wheel_sched.duration import format_duration
 def dump_policies(policies: PolicySet) -> str:
     """The policies as TOML text with every key; `load_policies(dump_policies(p)) == p`."""
     blocks = [_policy(policies.default, ("default",))]
-    blocks += [_policy(policy, ("topic", topic)) for topic, policy in policies.topics.items()]
+    default_once = policies.default.once_per_key is not None
+    blocks += [_policy(policy, ("topic", topic), default_once) for topic, policy in policies.topics.items()]
     return "\n".join(blocks)
 
 
@@ -27,7 +28,8 @@ def content_hash(policy: RetryPolicy) -> str:
     return blake2b(_policy(policy, ("default",)).encode(), digest_size=6).hexdigest()
 
 
-def _policy(policy: RetryPolicy, place: tuple[str, ...]) -> str:
+def _policy(policy: RetryPolicy, place: tuple[str, ...], says_off: bool = False) -> str:
+    """A policy as TOML. `says_off`: say that collapse and debounce are off, because the default has one of them."""
     lines = [
         f"[{place_of(*place)}]",
         f"name = {_text(policy.name)}",
@@ -41,6 +43,7 @@ def _policy(policy: RetryPolicy, place: tuple[str, ...]) -> str:
         f"burst = {policy.burst}",
         f"budget = {_budget(policy.budget)}",
         f"breaker = {_breaker(policy.breaker)}",
+        *_once_per_key(policy, says_off),
     ]
     if not policy.rules:
         lines.append("rule = []")  # explicit: without the key a topic inherits the default's rules
@@ -79,6 +82,17 @@ def _breaker(breaker: Breaker | None) -> str:
         f"{{ failures = {_text(f'{breaker.percent}%')}, of = {breaker.of}, within = {_duration(breaker.within_ms)}, "
         f"open = {_duration(breaker.open_ms)}, by = {_text(breaker.by)} }}"
     )
+
+
+def _once_per_key(policy: RetryPolicy, says_off: bool) -> Iterator[str]:
+    if policy.collapse is not None:
+        yield f"collapse = {{ key = {_text(str(policy.collapse.key))} }}"
+    if policy.debounce is not None:
+        wait = _duration(policy.debounce.max_wait_ms)
+        yield f"debounce = {{ key = {_text(str(policy.debounce.key))}, max_wait = {wait} }}"
+    if policy.once_per_key is None and says_off:
+        yield f"collapse = {_text(OFF)}"
+        yield f"debounce = {_text(OFF)}"
 
 
 def _delay(delay: Delay) -> str:

@@ -16,11 +16,15 @@ from typing import Any, TypeVar
 from retry_topic.policy.checks import is_integer
 from retry_topic.policy.delays import KINDS, Delay
 from retry_topic.policy.flow import Breaker, Budget, Rate, parse_percent, parse_rate
+from retry_topic.policy.key_source import KeySource, parse_key_source
 from retry_topic.policy.model import PolicySet, RetryPolicy
+from retry_topic.policy.once_per_key import Collapse, Debounce
 from retry_topic.policy.rules import Rule
 from retry_topic.policy.schema import (
     BREAKER_KEYS,
     BUDGET_KEYS,
+    COLLAPSE_KEYS,
+    DEBOUNCE_KEYS,
     DELAY_KEYS,
     FILE_KEYS,
     OFF,
@@ -156,6 +160,13 @@ class _Table:
     def percent(self, key: str) -> int | None:
         return parse_percent(self.data[key]) or self.wrong(key, 'a share from "1%" to "100%"')
 
+    def key_source(self, key: str) -> KeySource | None:
+        try:
+            return parse_key_source(self.data[key])
+        except ConfigError as error:
+            self.problem(error.problems[0])
+            return None
+
     def listed(self, key: str, types: tuple[type, ...], wanted: str) -> tuple[Any, ...] | None:
         """The value or the list of values of `key`, as a tuple. None if a type is wrong; then a problem is added."""
         value = self.data[key]
@@ -208,7 +219,7 @@ def _policy(data: Any, place: Sequence[str], base: RetryPolicy, problems: list[s
         given["max_age_ms"] = table.limit("max_age", table.duration)
     if "delay" in table.data and (delay := _delay(table.data["delay"], (*place, "delay"), problems)) is not None:
         given["delay"] = delay
-    given |= _flow(table, place, problems)
+    given |= _flow(table, place, problems) | _once_per_key(table, place, problems)
     if "rule" in table.data:
         rules = table.data["rule"]
         if not isinstance(rules, list):
@@ -228,6 +239,28 @@ def _flow(table: _Table, place: Sequence[str], problems: list[str]) -> dict[str,
         given["budget"] = None if table.data["budget"] == OFF else _budget(table, place, problems)
     if "breaker" in table.data:
         given["breaker"] = None if table.data["breaker"] == OFF else _breaker(table, place, problems)
+    return given
+
+
+def _once_per_key(table: _Table, place: Sequence[str], problems: list[str]) -> dict[str, Any]:
+    """The settings `collapse` and `debounce`. A topic that gives one of them does not inherit the other one."""
+    given: dict[str, Any] = {}
+    for name, keys, kind in (("collapse", COLLAPSE_KEYS, Collapse), ("debounce", DEBOUNCE_KEYS, Debounce)):
+        if name not in table.data:
+            continue
+        given[name] = None
+        if table.data[name] == OFF:
+            continue
+        inner = _Table(table.data[name], (*place, name), keys, problems)
+        values = inner.given(("key", "key", inner.key_source), ("max_wait", "max_wait_ms", inner.duration))
+        if "key" not in inner.data:
+            inner.problem('expected key to be given, such as key = "header:order", got: none')
+        elif "key" in values:
+            given[name] = _made(lambda kind=kind, values=values: kind(**values), inner.place, problems)  # type: ignore[misc]
+    if given.get("collapse") is not None:
+        given.setdefault("debounce", None)
+    if given.get("debounce") is not None:
+        given.setdefault("collapse", None)
     return given
 
 

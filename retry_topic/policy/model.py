@@ -14,6 +14,7 @@ from types import MappingProxyType
 from retry_topic.policy.checks import check_duration, check_integer, check_name, check_tuple
 from retry_topic.policy.delays import Delay, Exponential, check_delay
 from retry_topic.policy.flow import Breaker, Budget, Rate, check_flow
+from retry_topic.policy.once_per_key import Collapse, Debounce, check_once
 from retry_topic.policy.rules import MAX_ATTEMPTS, Rule
 from wheel_sched.duration import UNITS_MS
 from wheel_sched.errors import ConfigError
@@ -40,6 +41,8 @@ class RetryPolicy:
             0.
         budget: limits retries to a share of the first attempts. Defaults to None: no limit.
         breaker: holds back retries to a failing destination. Defaults to None: no circuit breaker.
+        collapse: of several retries of one key, only the first goes out. Defaults to None: all go out.
+        debounce: of several retries of one key, only the last goes out. Defaults to None: all go out.
     """
 
     name: str = "default"
@@ -54,6 +57,8 @@ class RetryPolicy:
     spread_ms: int = 0
     budget: Budget | None = None
     breaker: Breaker | None = None
+    collapse: Collapse | None = None
+    debounce: Debounce | None = None
 
     def __post_init__(self) -> None:
         problems = check_name("name", self.name) + check_integer("version", self.version, 1, MAX_VERSION)
@@ -66,6 +71,7 @@ class RetryPolicy:
             problems.append("expected max_attempts or max_age to be limited, got: both unlimited")
         problems += check_duration("retry_after_max", self.retry_after_max_ms)
         problems += check_flow(self.rate, self.burst, self.spread_ms, self.budget, self.breaker)
+        problems += check_once(self.collapse, self.debounce)
         if problems:
             raise ConfigError(problems)
 
@@ -73,6 +79,11 @@ class RetryPolicy:
     def ident(self) -> str:
         """`name@version`, the value of the `retry-policy` header."""
         return f"{self.name}@{self.version}"
+
+    @property
+    def once_per_key(self) -> Collapse | Debounce | None:
+        """The setting `collapse` or `debounce`, if the policy has one."""
+        return self.collapse or self.debounce
 
     @property
     def limited(self) -> bool:

@@ -11,6 +11,8 @@ rate = "100/s"                 # most releases per s, m or h; or "unlimited"
 burst = 0                      # released at once after a pause; 0 = a second's worth
 budget = { share = "20%", least = "1/s" }                                         # or "off"
 breaker = { failures = "50%", of = 20, within = "1m", open = "30s", by = "" }     # or "off"
+collapse = { key = "header:order" }    # or "off"; of the retries of one key only the first goes out
+debounce = { key = "header:order", max_wait = "1h" }    # or "off"; only the last. Not both in one policy
 
 [[default.rule]]               # first match wins
 name = "bad input"
@@ -31,10 +33,12 @@ KeyType = Literal["duration", "durations", "number", "text"]
 FILE_KEYS = ("default", "topic")
 POLICY_KEYS = (
     "name", "version", "max_attempts", "max_age", "retry_after_max", "delay", "spread", "rate", "burst", "budget",
-    "breaker", "rule",
+    "breaker", "collapse", "debounce", "rule",
 )  # fmt: skip
 BUDGET_KEYS = ("share", "least")
 BREAKER_KEYS = ("failures", "of", "within", "open", "by")
+COLLAPSE_KEYS = ("key",)
+DEBOUNCE_KEYS = ("key", "max_wait")
 OFF = "off"
 RULE_KEYS = ("name", "error", "status", "dead", "max_attempts", "max_age", "delay")
 UNLIMITED = "unlimited"

@@ -16,7 +16,7 @@ import pytest
 
 from retry_topic import Connection, RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.intake.records import Taken
+from retry_topic.intake.taken import Taken
 from retry_topic.message import Message
 from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of

@@ -10,7 +10,7 @@ import pytest
 from retry_topic import Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.intake.records import Taken
+from retry_topic.intake.taken import Taken
 from retry_topic.message.encoding import decode_body
 from retry_topic.message.topic_names import retry_topic_of
 from retry_topic.policy import Fixed

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from retry_topic import Connection, Consumer, ConsumerConfig, DeadLetterInfo, DeadLetters, Message, RetryPolicy, connect
-from retry_topic.intake.records import Taken
+from retry_topic.intake.taken import Taken
 from retry_topic.message import Headers
 from retry_topic.message.headers import RetryState, read
 from retry_topic.policy import Fixed, PolicySet, Rule

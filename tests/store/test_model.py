@@ -456,7 +456,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert counts.now == {place: number for place, number in expected.items() if number}
         assert {state: counts.sizes[state] for state in STATES} == {state: counts.total(state) for state in STATES}
         assert counts.sizes["body"] + counts.sizes["deadbody"] == len(cells)
-        gone = sum(counts.happened(event) for event in ("completed", "cancelled", "deleted", "trimmed"))
+        gone = sum(counts.happened(event) for event in ("completed", "cancelled", "deleted", "trimmed", "replaced"))
         assert (counts.happened("accepted"), gone) == (self.model.accepted, self.model.gone)
         assert self.model.accepted == self.model.gone + len(cells)
         assert (counts.epoch, set(counts.paused)) == (self.model.epoch, self.model.paused)

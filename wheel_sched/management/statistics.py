@@ -15,7 +15,10 @@ from wheel_sched.store.core.items import STATES
 from wheel_sched.store.ordering import OrderedKeys
 from wheel_sched.store.rate_limits import Flow, RateLimits
 
-EVENTS = ("accepted", "completed", "cancelled", "lapsed", "died", "requeued", "deleted", "trimmed")
+EVENTS = (
+    *("accepted", "completed", "cancelled", "lapsed", "died", "requeued", "deleted", "trimmed"),
+    *("replaced", "dropped"),  # by debounce and collapse, see `wheel_sched.store.once_per_key`
+)
 CIRCUITS = {"c": "closed", "o": "open", "h": "half open"}  # `Flow.state` -> its word
 
 

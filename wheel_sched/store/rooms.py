@@ -17,10 +17,12 @@ from wheel_sched.store.attempt_counts import AttemptCountsInMemory
 from wheel_sched.store.core.shard import RoomState
 from wheel_sched.store.death_groups.counting import DeathGroupsInMemory
 from wheel_sched.store.documents.operations import DocumentsInMemory
+from wheel_sched.store.fair_shares.in_memory import FairSharesInMemory
 from wheel_sched.store.history import HistoryInMemory
 from wheel_sched.store.known_ids import KnownIdsInMemory
 from wheel_sched.store.log_intake import LogIntakeInMemory
 from wheel_sched.store.members import MembersInMemory
+from wheel_sched.store.once_per_key.waiting import OncePerKeyInMemory
 from wheel_sched.store.ordering.operations import OrderingInMemory
 from wheel_sched.store.rate_limits import RateLimitsInMemory
 from wheel_sched.store.shard_ownership import OwnershipInMemory
@@ -44,6 +46,7 @@ class Room(NamedTuple):
 ROOMS = (
     Room("core"),
     Room("known_ids", KnownIdsInMemory),
+    Room("once_per_key", OncePerKeyInMemory),
     Room("attempt_counts", AttemptCountsInMemory),
     Room("log_intake", LogIntakeInMemory),
     Room("writer_fence", WriterFencesInMemory),
@@ -55,6 +58,7 @@ ROOMS = (
     Room("documents", DocumentsInMemory),
     Room("death_groups", DeathGroupsInMemory),
     Room("recurring"),
+    Room("fair_shares", FairSharesInMemory),
     Room("push"),
     Room("maintenance"),
 )

@@ -25,7 +25,9 @@ from wheel_sched.store.core.change import Alteration, Change
 from wheel_sched.store.core.counts import Look
 from wheel_sched.store.core.delay_store import DelayStore, values_of
 from wheel_sched.store.core.items import Found, Item, Outcome
+from wheel_sched.store.core.schedule import Stored
 from wheel_sched_celery.errors import HoldRefused
+from wheel_sched_celery.hold.once_per_key import log_superseded
 from wheel_sched_celery.message.held_task import HeldTask
 from wheel_sched_celery.message.stored_forms import encode_neutral
 from wheel_sched_celery.release.shared_server import SharedServer
@@ -238,6 +240,9 @@ class Wheel:
 
         return finish
 
+    def _schedule_once(self, item: Item) -> Stored:
+        return self.call(lambda store: store.schedule([item], token=""))
+
     def not_held(self, items: Sequence[Item], error: Exception) -> Collection[str]:
         """The ids of the items that the caller must send as stock Celery does, after `schedule` failed with `error`.
 
@@ -296,16 +301,24 @@ class Wheel:
         """Hold one task. Returns False if the caller must send it as stock Celery does.
 
         Raises:
+            Rejected: the task has a key, and is one of many or the store has several shards; it was not sent.
             HoldRefused: the store is away and `on_outage` is "refuse"; the task was not sent, or it is not known
                 whether the store has it.
         """
         collected: list[HeldTask] | None = getattr(self._collected, "tasks", None)
+        if task.once_ref and (collected is not None or self.settings.shards > 1):
+            raise Rejected(
+                f"task {task.task_id}: expected a store with one shard, and a task that is sent alone, with "
+                "wheel_collapse and wheel_debounce; the task was not sent"
+            )
         if collected is not None:
             collected.append(task)
             return True
         try:
             item = self.item_of(task)
-            if item is not None:
+            if item is not None and task.once_ref:
+                log_superseded(task, item.id, self._schedule_once(item))
+            elif item is not None:
                 self.schedule([item])
             return item is not None
         except WheelSchedError as error:

@@ -7,7 +7,7 @@ from typing import Any
 from telling import Telling, settings, write_facts_until_stdin_ends
 
 from retry_topic import RetryPolicy, RetryService, ServiceConfig, connect
-from retry_topic.intake.records import Taken
+from retry_topic.intake.taken import Taken
 from retry_topic.policy import Fixed
 from wheel_sched.dispatcher import DispatcherConfig
 

@@ -397,3 +397,33 @@ def test_an_id_that_no_header_can_carry_is_refused(ready: Bench, message_id: str
     with pytest.raises(Rejected, match="expected an id of at most 250"):
         ready.connection.publish(TOPIC, b"m", delay=60, id=message_id)
     assert ready.connection.store.counts().total("due") == 0
+
+
+def test_of_messages_under_one_key_only_the_first_or_last_is_sent(ready: Bench) -> None:
+    """`collapse` names the message that waits; `debounce` takes its place, at most `max_wait` after the first."""
+    publish = ready.connection.publish
+    first = publish(TOPIC, b"1", delay=60, collapse="order-7")
+    assert publish(TOPIC, b"2", delay=60, collapse="order-7") == first
+    other = publish(TOPIC, b"3", delay=60, collapse="order-8", id="mine")
+    assert {name for name, _ in waiting(ready)} == {first, other}
+    last = publish(TOPIC, b"4", delay=3600, debounce="order-7", max_wait=90)
+    now_ms = ready.connection.store.now_ms()
+    dues = dict(waiting(ready))
+    assert set(dues) == {last, "mine"}
+    assert dues[last] <= now_ms + 90_000
+    assert publish(TOPIC, b"3", delay=60, collapse="order-8", id="mine") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"collapse": "a", "debounce": "b", "delay": 1}, "expected collapse or debounce, got both"),
+        ({"collapse": "a"}, "expected delay or at with collapse and debounce"),
+        ({"debounce": "", "delay": 1}, "expected the key of collapse or debounce to be text, got: ''"),
+        ({"debounce": "a", "delay": 1, "max_wait": -1}, "expected max_wait to be seconds from 0 up"),
+    ],
+)
+def test_a_wrong_key_is_refused(ready: Bench, arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(Rejected, match=problem):
+        ready.connection.publish(TOPIC, b"m", **arguments)
+    assert nothing_sent(ready)

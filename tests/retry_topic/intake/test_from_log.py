@@ -15,7 +15,7 @@ from retry_topic.connection import Connection
 from retry_topic.consumer.settling import Successes
 from retry_topic.history import read_attempt
 from retry_topic.intake.from_log import IntakeFromLog
-from retry_topic.intake.records import Taken
+from retry_topic.intake.taken import Taken
 from retry_topic.message import Message, Source
 from retry_topic.message.encoding import decode_body
 from retry_topic.message.headers import RetryState, attempts_key, content_id, read, write

@@ -14,7 +14,7 @@ from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.connection import Connection
 from retry_topic.intake.from_log import IntakeFromLog
-from retry_topic.intake.records import Taken
+from retry_topic.intake.taken import Taken
 from retry_topic.message import Message, Source
 from retry_topic.message.headers import RetryState, attempts_key, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy

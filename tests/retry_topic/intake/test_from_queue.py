@@ -14,7 +14,7 @@ from retry_topic.consumer import failed_message, retry_state
 from retry_topic.consumer.outcome import success_of
 from retry_topic.consumer.settling import Successes
 from retry_topic.intake.from_queue import IntakeFromQueue
-from retry_topic.intake.records import Taken
+from retry_topic.intake.taken import Taken
 from retry_topic.message import Headers, Message, Source
 from retry_topic.message.encoding import decode_body
 from retry_topic.message.headers import MAX_COUNT, RetryState, attempts_key, read, sign, write

@@ -19,7 +19,8 @@ from retry_topic.connection import Connection
 from retry_topic.consumer.retry_record import failed_message
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.plan import Plan, plan
-from retry_topic.intake.records import Decided, IntakeRecord, Known, Rules, Taken
+from retry_topic.intake.records import Decided, IntakeRecord, Known, Rules
+from retry_topic.intake.taken import Taken
 from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message import Headers, Message, Source
 from retry_topic.message.headers import RetryState, attempts_key, read, replays_key, write

@@ -34,8 +34,8 @@ SAFEGUARDS = [
     Safeguard(
         "an id that is stored is not stored again",
         f"{STORE}.shard:MemoryShard.store_new",
-        "if key in self.items or (is_known is not None and is_known(key, given)):",
-        "if False:",
+        "return key in self.items or key in refused or (is_known is not None and is_known(key, given))",
+        "return False",
     ),
     Safeguard(
         "the server remembers the id of a message that was released",

@@ -9,9 +9,8 @@
 local BYTES, PART = 1048576, 125
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
-local key = KEYS[PLACES[ARGV[3]]]
 local limit = math.min(tonumber(ARGV[8]), MAX_BATCH)
-local found = page_behind(key, ARGV[4], ARGV[5], ARGV[6], ARGV[7], limit)
+local found = page_of(s, ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], limit)
 local written = {}                     -- lengths as text; most lengths of a page are equal
 local ids, scores, lengths = {}, {}, {}
 local n = #found / 2

@@ -52,6 +52,7 @@ local function change_claimed(id, claim, verb, other, topic, refs, tail)
     redis.call('ZREM', KEYS[LEASED], id)
     redis.call('HDEL', KEYS[BODY], id)
     redis.call('HDEL', KEYS[CLAIM], id)
+    if s.ready then shares.renamed(s, id, other) end
     local lapses = redis.call('HGET', KEYS[LAPSED], id)
     if lapses then
       redis.call('HDEL', KEYS[LAPSED], id)
@@ -65,7 +66,7 @@ local function change_claimed(id, claim, verb, other, topic, refs, tail)
   if refs then refs_of(s, refs, other, 'SADD') end
   moves(s, topic, nil, 'leased')
   redis.call('HSET', KEYS[BODY], other, rec)
-  redis.call('HSET', KEYS[CLAIM], other, cut .. number .. (refs and 'r' or '-') .. ':' .. topic)
+  redis.call('HSET', KEYS[CLAIM], other, cut .. number .. (indexed(refs) and 'r' or '-') .. ':' .. topic)
   return 'o'
 end
 -- Gives an id the record of `tail` and its refs, in place of the old `refs`. Answers the topic of the record.
@@ -109,11 +110,11 @@ local function create(id, verb, due, version, tail)
   return 'o'
 end
 local function change_waiting(id, verb, argument, tail, rec, topic, refs)
-  local due = redis.call('ZSCORE', KEYS[DUE], id)
+  local due = due_score(s, id)
   local state = due and 'due' or 'held'
   if verb == 'm' or (verb == 'h' and state ~= 'due') or (verb == 'u' and state ~= 'held') then return 'w' end
   local kept, reason = due or verb ~= 'c' and redis.call('ZSCORE', KEYS[HELD], id), nil
-  if due then redis.call('ZREM', KEYS[DUE], id) else reason = drop_held(s, id) end
+  if due then drop_due(s, id) else reason = drop_held(s, id) end
   moves(s, topic, state, nil)
   if verb == 'c' then
     drop_record(s, id)

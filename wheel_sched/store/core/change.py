@@ -8,7 +8,8 @@ from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason, new_token, outcomes_of
 from wheel_sched.store.core.items import Item, Outcome, State, encode_text, make_tail
-from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch, plain
+from wheel_sched.store.core.memory_item import MemoryItem, check_batch, plain
+from wheel_sched.store.core.shard import MemoryShard
 
 
 @dataclass(slots=True)
@@ -98,7 +99,7 @@ def _change_waiting(shard: MemoryShard, item: MemoryItem, change: Alteration, ve
         return Outcome.DONE
     if verb == "m" or (verb == "h" and state != "due") or (verb == "u" and state != "held"):
         return Outcome.WRONG_STATE
-    kept_ms = shard.places[state].score(item.key)
+    kept_ms = shard.score_of(item)
     reason = _take_out(shard, item)
     shard.moves(item.topic, state, None)
     if verb in ("p", "P", "i"):
@@ -126,6 +127,8 @@ def _change_claimed(shard: MemoryShard, item: MemoryItem, change: Alteration, ve
         key = encode_text(other)
         if key in shard.items:
             return Outcome.DUPLICATE
+        if shard.shares is not None:
+            shard.shares.renamed(item.key, key)
         deadline_ms = shard.leased.score(item.key)
         shard.leased.discard(item.key)
         shard.drop_refs(item)
@@ -181,7 +184,7 @@ def _rewrite(shard: MemoryShard, item: MemoryItem, given: Item | None, versions:
 def _take_out(shard: MemoryShard, item: MemoryItem) -> bytes:
     if item.state == "held":
         return shard.drop_held(item)
-    shard.due.discard(item.key)
+    shard.drop_due(item.key)
     return b""
 
 

@@ -37,7 +37,7 @@ local ids, dues, recs, topics, refs = take(s, n, until_ms)
 local number = 0
 local reply = {0, s.us, s.epoch, 0, 0}
 if #ids > 0 then
-  number = ms(math.max(tonumber(s.meta[7] or '0'), tonumber(ARGV[8])) + 1)
+  number = ms(math.max(tonumber(s.meta[8] or '0'), tonumber(ARGV[8])) + 1)
   set(s, 'claims', number)
   local deadline = ms(lease and s.now + lease or NO_LEASE_END_MS)
   local leased, claims, start, ends = {}, {}, number .. ':', {}

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from wheel_sched.errors import Rejected, StaleEpoch
 from wheel_sched.store.core.call import Argument, Operation, head_of, new_token
 from wheel_sched.store.core.items import MAX_BATCH, NO_LEASE_END_MS, decode_text, read_record
-from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
+from wheel_sched.store.core.memory_item import MemoryItem, check_batch
+from wheel_sched.store.core.shard import MemoryShard
 
 
 @dataclass(slots=True)

@@ -69,6 +69,7 @@ class Count(Operation[Counts]):
     def in_memory(self, shard: MemoryShard) -> Counts:
         sizes: dict[str, int] = {
             **{state: len(place) for state, place in shard.places.items()},
+            "due": len(shard.due) + len(shard.ready),
             "body": len(shard.items) - len(shard.dead),
             "deadbody": len(shard.dead),
             "claim": len(shard.leased),
@@ -85,7 +86,7 @@ class Count(Operation[Counts]):
             last_jump_ms=shard.last_jump_ms,
             paused=dict(shard.paused),
             frozen=shard.frozen,
-            overdue=shard.due.rank_behind(shard.now_ms + 1, b""),
+            overdue=sum(place.rank_behind(shard.now_ms + 1, b"") for place in (shard.due, shard.ready)),
         )
 
 
@@ -180,6 +181,7 @@ class Look(Operation[Window]):
         return Window(shard, now_us, epoch, head_of(due_head), head_of(lease_head), mark, dues)
 
     def in_memory(self, shard: MemoryShard) -> Window:
-        found = shard.due.up_to(shard.now_ms + self.ahead_ms, self.limit)
+        until_ms = shard.now_ms + self.ahead_ms
+        found = sorted(shard.due.up_to(until_ms, self.limit) + shard.ready.up_to(until_ms, self.limit))[: self.limit]
         dues = [(shard.items[key].id, due_ms) for due_ms, key in found]
         return Window(shard.number, shard.now_us, shard.epoch, *shard.heads(), shard.mark.id, dues)

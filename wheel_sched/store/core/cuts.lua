@@ -6,9 +6,15 @@
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local key = KEYS[PLACES[ARGV[3]]]
-local count = redis.call('ZCOUNT', key, ARGV[4], ARGV[5])
-local parts = math.min(math.ceil(count / tonumber(ARGV[6])), tonumber(ARGV[7]))
-local reply = {s.us, count}
+local count, all = redis.call('ZCOUNT', key, ARGV[4], ARGV[5]), nil
+all = count
+if ARGV[3] == 'due' and s.ready then
+  local more = redis.call('ZCOUNT', s.ready, ARGV[4], ARGV[5])
+  all = count + more
+  if more > count then key, count = s.ready, more end   -- the larger set says where to cut
+end
+local parts = math.min(math.ceil(all / tonumber(ARGV[6])), tonumber(ARGV[7]))
+local reply = {s.us, all}
 if parts > 1 then
   local before = redis.call('ZCOUNT', key, '-inf', '(' .. ARGV[4])
   for part = 1, parts - 1 do

@@ -23,4 +23,4 @@ if #ids > 0 then
   end
   if #leased > 0 then redis.call('ZADD', KEYS[LEASED], 'XX', unpack(leased)) end
 end
-return {table.concat(codes), s.us, first_score(KEYS[DUE]), first_score(KEYS[LEASED])}
+return {table.concat(codes), s.us, due_head(s), first_score(KEYS[LEASED])}

@@ -13,7 +13,7 @@ for i = 3, #ARGV do
   local id = ARGV[i]
   local rec = redis.call('HGET', KEYS[BODY], id)
   if rec then
-    local due = redis.call('ZSCORE', KEYS[DUE], id)
+    local due = due_score(s, id)
     local leased = not due and redis.call('ZSCORE', KEYS[LEASED], id)
     if due then
       say('due', due, rec, '')

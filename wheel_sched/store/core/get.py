@@ -9,7 +9,8 @@ from typing import Any
 from wheel_sched.errors import StoreError
 from wheel_sched.store.core.call import Argument, Operation
 from wheel_sched.store.core.items import Found, decode_text, encode_text, read_record
-from wheel_sched.store.core.shard import MemoryItem, MemoryShard
+from wheel_sched.store.core.memory_item import MemoryItem, indexed
+from wheel_sched.store.core.shard import MemoryShard
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ def _found_in(shard: MemoryShard, item_id: str) -> Found | None:
     item = shard.items.get(encode_text(item_id))
     if item is None:
         return None
-    score_ms = shard.places[item.state].score(item.key)
+    score_ms = shard.score_of(item)
     assert score_ms is not None, item  # noqa: S101  # an id has a score in the set of its state
     return Found(
         item_id, item.state, score_ms, item.version, item.topic, item.body, reason_of(item), item.refs, item.route
@@ -61,7 +62,7 @@ def reason_of(item: MemoryItem) -> str:
     if item.state == "due":
         return ""
     if item.state == "leased":
-        cut, refs = "!" if item.cancelled else "", "r" if item.refs else "-"
+        cut, refs = "!" if item.cancelled else "", "r" if indexed(item.refs) else "-"
         return f"{cut}{item.claim}:{item.claimed_due_ms}:{refs}:{item.topic}"
     return item.reason.decode("utf-8", "replace")
 

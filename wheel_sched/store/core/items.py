@@ -25,6 +25,7 @@ MAX_ID_BYTES = 512
 MAX_BODY_BYTES = 16 * 1024 * 1024
 _MAX_NAME = 249  # characters of a topic or ref
 MAX_DUE_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z; also far below 2**53, the last exact ZSET score
+INSTRUCTION = "wheel:"  # a ref that starts with it says how a room handles its item
 NO_LEASE_END_MS = MAX_DUE_MS  # the lease end of a claim that only the owner of the shard ends
 
 State = Literal["due", "leased", "held", "dead"]
@@ -44,6 +45,8 @@ class Outcome(StrEnum):
     IN_FLIGHT = "f"
     OTHER_VERSION = "v"
     WRONG_STATE = "w"
+    SUPERSEDED = "x"  # not stored: another item of its key goes out in its place
+    REPLACED = "r"  # stored in place of the item that waited under its key
 
 
 @dataclass(slots=True)

@@ -20,9 +20,8 @@ if s.err then return s end
 local state, limit, wanted = ARGV[3], tonumber(ARGV[8]), nil
 if ARGV[9] ~= '' then wanted = string.sub(ARGV[9], 2) end
 if wanted and redis.call('HEXISTS', KEYS[META], 'n:' .. state .. ':' .. wanted) == 0 then return {s.us, '', '', '0'} end
-local key = KEYS[PLACES[state]]
 local asked = wanted and LOOKED or math.min(limit, MAX_BATCH)
-local found = page_behind(key, ARGV[4], ARGV[5], ARGV[6], ARGV[7], asked)
+local found = page_of(s, state, ARGV[4], ARGV[5], ARGV[6], ARGV[7], asked)
 local n = #found / 2
 local more, looked, chosen = n == asked and n > 0, 0, {}
 local function choose(i)

@@ -19,6 +19,7 @@ from wheel_sched.store.core.call import Argument, Call, Operation, Plan
 from wheel_sched.store.core.get import Get
 from wheel_sched.store.core.items import MAX_BATCH, Found, State, decode_text, encode_text
 from wheel_sched.store.core.shard import MemoryShard
+from wheel_sched.store.core.sorted_set import Entry
 
 
 @dataclass(slots=True)
@@ -98,13 +99,15 @@ class IdsWanted(Protocol):
 
 
 def page_of(shard: MemoryShard, call: IdsWanted, limit: int) -> list[tuple[str, int]]:
-    place = shard.places[call.state]
     limit = min(limit, MAX_BATCH)
-    if call.last is None or not call.last[0]:
-        page = place.between(call.least_ms, call.greatest_ms, limit)
-    else:
-        last_id, last_ms = call.last
-        page = place.behind(last_ms, encode_text(last_id), call.greatest_ms, limit)
+    page: list[Entry] = []
+    for place in (shard.due, shard.ready) if call.state == "due" else (shard.places[call.state],):
+        if call.last is None or not call.last[0]:
+            page += place.between(call.least_ms, call.greatest_ms, limit)
+        else:
+            last_id, last_ms = call.last
+            page += place.behind(last_ms, encode_text(last_id), call.greatest_ms, limit)
+    page = sorted(page)[:limit]
     return [(shard.items[key].id, score_ms) for score_ms, key in page]
 
 

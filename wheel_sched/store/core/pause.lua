@@ -10,7 +10,12 @@ local topic, from = ARGV[4], tonumber(ARGV[5])
 local flag, index = 'p:' .. topic, s.prefix .. 'held:paused:' .. topic
 if ARGV[3] == 'pause' then
   if redis.call('HSETNX', KEYS[META], flag, ms(s.now)) == 1 then redis.call('HINCRBY', KEYS[META], 'paused', 1) end
-  local found = redis.call('ZRANGE', KEYS[DUE], from, from + MAX_BATCH - 1, 'WITHSCORES')
+  local place, before = KEYS[DUE], 0
+  if s.ready then                      -- the ranks of `ready` follow those of `due`
+    before = redis.call('ZCARD', place)
+    if from >= before then place, from = s.ready, from - before else before = 0 end
+  end
+  local found = redis.call('ZRANGE', place, from, from + MAX_BATCH - 1, 'WITHSCORES')
   if #found == 0 then return {0, -1, s.us} end
   local ids, moved = {}, {}
   for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
@@ -22,9 +27,9 @@ if ARGV[3] == 'pause' then
       moves(s, topic, 'due', 'held')
     end
   end
-  if #moved > 0 then redis.call('ZREM', KEYS[DUE], unpack(moved)) end
+  if #moved > 0 then redis.call('ZREM', place, unpack(moved)) end
   write(s)
-  return {#moved, from + #ids - #moved, s.us}
+  return {#moved, before + from + #ids - #moved, s.us}
 end
 if redis.call('HDEL', KEYS[META], flag) == 1 then
   s.paused = redis.call('HINCRBY', KEYS[META], 'paused', -1)

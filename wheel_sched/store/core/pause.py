@@ -7,7 +7,8 @@ from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation
 from wheel_sched.store.core.items import MAX_BATCH, encode_text
-from wheel_sched.store.core.shard import MemoryShard, plain
+from wheel_sched.store.core.memory_item import plain
+from wheel_sched.store.core.shard import MemoryShard
 
 
 @dataclass(slots=True)
@@ -38,12 +39,15 @@ class Pause(Operation[tuple[int, int]]):
         if self.verb == "resume":
             return _resume(shard, self, topic)
         shard.paused.setdefault(topic, shard.now_ms)
-        found = shard.due.by_rank(self.start, MAX_BATCH)
+        place, before = shard.due, 0
+        if shard.shares is not None and self.start >= len(shard.due):  # the ranks of `ready` follow those of `due`
+            place, before = shard.ready, len(shard.due)
+        found = place.by_rank(self.start - before, MAX_BATCH)
         moved = 0
         for due_ms, key in found:
             item = shard.items[key]
             if item.topic == topic:
-                shard.due.discard(key)
+                place.discard(key)
                 shard.moves(topic, "due", shard.put_held(item, due_ms, b"paused"))
                 moved += 1
         return moved, self.start + len(found) - moved if found else -1

@@ -132,13 +132,14 @@ class Plans:
             return (yield from self.one(0, make(items, f"{token}.0" if token else "")))
         calls, members = self.batched(items, lambda item: item.route or item.id, make, token)
         outcomes = [Outcome.DUPLICATE] * len(items)
-        now_us = 0
+        now_us, others = 0, dict[int, str]()
         replies: list[Stored] = (yield calls) if calls else []
         for indices, stored in zip(members, replies, strict=True):
             now_us = max(now_us, stored.now_us)
+            others.update((indices[at], other) for at, other in stored.others.items())
             for i, outcome in zip(indices, stored.outcomes, strict=True):
                 outcomes[i] = outcome
-        return Stored(outcomes, now_us)
+        return Stored(outcomes, now_us, others)
 
     def _in_pages(self, make: Callable[[int, int], Pause]) -> Plan[int]:
         """Pause or resume a topic page by page in all shards. Returns how many items were moved."""

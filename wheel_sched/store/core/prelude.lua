@@ -3,7 +3,8 @@
 -- Every script gets the same KEYS, all with one hash tag {ns:shard}:
 --   KEYS[1]  meta   HASH    clock, last (ms), epoch, seq, claims, frozen, owner, owned (until, ms),
 --                           paused (number of topics), turn (see overdue_of_others), p:<topic>,
---                           n:<state>:<topic> (items of this state now), t:<event>:<topic> (events so far)
+--                           n:<state>:<topic> (items of this state now), t:<event>:<topic> (events so far),
+--                           fair (number of fair topics; the field exists while `ready` may hold ids)
 --   KEYS[2]  due    ZSET    id -> due (ms)
 --   KEYS[3]  leased ZSET    id -> lease deadline (ms)
 --   KEYS[4]  body   HASH    id -> record, of waiting, held and in-flight ids
@@ -14,7 +15,8 @@
 --   KEYS[9]  deadbody HASH  id -> <length of reason>:<reason><record>; zeros before the length are a mark, see bury
 --   KEYS[10] mark   STREAM  the marker: one entry {d: due}, written when a new item is due before all others
 --   KEYS[11] lapsed HASH    id -> how often its lease ran out
--- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids) and
+-- and, with the same hash tag: ready (ZSET id -> due: overdue ids of fair topics, which are in no other place; see the
+-- room fair_shares), op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids) and
 -- held:<reason code>:<topic> (ZSET id -> due). The rooms beside the core have further keys with the same hash tag. The
 -- `prelude.lua` or the scripts of each room describe them.
 -- ARGV[1] -> [<now (ms)>]@<shards>: `now` is present only in a test-clock namespace; `shards` is the number of shards
@@ -38,6 +40,9 @@ local REPLY_TTL_MS = 60000   -- how long the first answer of a call is kept for 
 local PAD = '~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~'
 PAD = PAD .. PAD .. PAD .. PAD .. PAD .. PAD .. PAD .. PAD
 
+-- A ref that starts with these bytes says how a room handles its item.
+local INSTRUCTION = 'wheel:'
+
 local function ms(n) return string.format('%d', n) end
 
 -- Hooks: when a room is loaded, it adds a function to a list. The core calls every function of the list.
@@ -48,7 +53,12 @@ local on_sweep = {}          -- (s): sweep.lua runs
 local on_died = {}           -- (s, id, refs, topic, reason, died (ms)): answers the letter's mark, see bury; nil = none
 local on_dead_gone = {}      -- (s, id, refs, topic, reason, mark, lifted): a dead letter is dead no more. `lifted`: its
                              -- time of death (ms) when it lies in another shard now, otherwise nil
+local on_storing = {}        -- (s, ARGV, first, i, n, have, dead, seen): from number i on, triples of store_new have refs
+                             -- that start with INSTRUCTION; answers {[number] = {code, other = id, due}}: code x does
+                             -- not store the triple, r stores it in place of the other id
+local on_put_back = {}       -- (s, id, topic, refs): a restore or a reshard put back a waiting item that has refs
 local on_write = {}          -- (s): the call writes what it has gathered
+local on_drop = {}           -- (s): the shard is deleted
 local room_keys = {}         -- names of the keys that rooms keep for a shard; they are deleted with the shard
 local reshard_keys = {}      -- room keys that are wrong after a change of the number of shards
 
@@ -59,11 +69,11 @@ end
 -- Begins a call. Answers the state of the call: time, epoch and everything to write at the end.
 -- `mode` READING: the call changes nothing, and works while the namespace is frozen.
 -- `mode` LATER: the call ends with `write` or `finish`, which also write the time.
--- `...`: names of more fields of `meta`; their values are in `s.meta` from index 7 up. One command that reads many
+-- `...`: names of more fields of `meta`; their values are in `s.meta` from index 8 up. One command that reads many
 -- fields is cheaper than two commands.
 local READING, LATER = 'reading', 'later'
 local function begin(KEYS, ARGV, mode, ...)
-  local m = redis.call('HMGET', KEYS[META], 'clock', 'last', 'epoch', 'paused', 'frozen', 'shards', ...)
+  local m = redis.call('HMGET', KEYS[META], 'clock', 'last', 'epoch', 'paused', 'frozen', 'shards', 'fair', ...)
   local reading = mode == READING
   if not m[1] then return {err = 'WSABSENT the namespace does not exist'} end
   if m[5] and not reading then return {err = 'WSFROZEN the namespace is frozen: ' .. m[5]} end
@@ -88,6 +98,7 @@ local function begin(KEYS, ARGV, mode, ...)
   local s = {K = KEYS, epoch = tonumber(m[3]), paused = tonumber(m[4] or '0'), tally = {}, due = {}, held = {},
              prefix = string.sub(KEYS[META], 1, -5), token = ARGV[2], meta = m, sets = {},
              now = math.floor(us / 1000), us = us}
+  if m[7] then s.ready = s.prefix .. 'ready' end
   local last = tonumber(m[2] or '0')
   if s.now < last then
     if last - s.now <= CLAMP_MS then
@@ -144,8 +155,17 @@ local function glance(s, rec)
   return topic, refs, at
 end
 
+-- A ref fair:<key> is the fair key of an item. It has no index.
 local function refs_of(s, refs, id, command)
-  for ref in string.gmatch(refs, '[^\n]+') do redis.call(command, s.prefix .. 'ref:' .. ref, id) end
+  for ref in string.gmatch(refs, '[^\n]+') do
+    if string.sub(ref, 1, 5) ~= 'fair:' then redis.call(command, s.prefix .. 'ref:' .. ref, id) end
+  end
+end
+
+-- Answers the refs, nil when there is none besides the fair key.
+local function indexed(refs)
+  if refs and string.sub(refs, 1, 5) == 'fair:' and not string.find(refs, '\n', 6, true) then return nil end
+  return refs
 end
 
 local function unref(s, id, rec)
@@ -213,6 +233,13 @@ local function ms_of(score)
   return ms(math.min(math.max(math.ceil(tonumber(score) or 0), 0), LAST_MS))
 end
 
+-- The functions of the room fair_shares. The core calls them only while `s.ready` is set.
+--   take(s, n, until_ms)      see `take`
+--   head(s, head)             head of `due` (-1 = none) -> when the next id may be claimed
+--   ended(s, ids, published)  ids are claimed no more; `published`: the set of those that are done
+--   renamed(s, id, other)     an id in flight has another name now
+local shares = {}
+
 local function first_score(key)
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   return head[2] and tonumber(ms_of(head[2])) or -1
@@ -255,10 +282,27 @@ local function write(s)
   return head
 end
 
--- Calls `write`. Answers the head of `due` (the earliest due time) and the head of `leased` (the earliest lease
--- deadline).
+-- Answers when the next waiting id may be claimed: the earliest due time, or later when the limits of a fair topic hold
+-- it back. -1 = never. `known`: the head of `due`, when the caller knows it.
+local function due_head(s, known)
+  local head = known or first_score(s.K[DUE])
+  if s.ready then return shares.head(s, head) end
+  return head
+end
+
+-- Answers the due time of a waiting id (text), nil when the id does not wait.
+local function due_score(s, id)
+  return redis.call('ZSCORE', s.K[DUE], id) or s.ready and redis.call('ZSCORE', s.ready, id) or nil
+end
+
+-- Removes an id from the waiting ones. Answers whether it waited.
+local function drop_due(s, id)
+  return redis.call('ZREM', s.K[DUE], id) == 1 or s.ready and redis.call('ZREM', s.ready, id) == 1 or false
+end
+
+-- Calls `write`. Answers the head of `due` (see `due_head`) and the head of `leased` (the earliest lease deadline).
 local function finish(s)
-  return write(s) or first_score(s.K[DUE]), first_score(s.K[LEASED])
+  return due_head(s, write(s)), first_score(s.K[LEASED])
 end
 
 local function recall(s) return s.token ~= '' and redis.call('GET', s.prefix .. 'op:' .. s.token) end
@@ -310,6 +354,24 @@ local function page_behind(key, least, greatest, last, last_score, limit)
     n = n - 2
   end
   return found
+end
+
+-- As `page_behind`, for a state. The waiting ids lie in two sets while a topic is fair.
+local function page_of(s, state, least, greatest, last, last_score, limit)
+  local found = page_behind(s.K[PLACES[state]], least, greatest, last, last_score, limit)
+  if state ~= 'due' or not s.ready then return found end
+  local other = page_behind(s.ready, least, greatest, last, last_score, limit)
+  if #other == 0 then return found end
+  local merged, i, j = {}, 1, 1
+  for at = 1, math.min(#found + #other, 2 * math.min(limit, MAX_BATCH)), 2 do
+    local a, b = tonumber(found[i + 1]), tonumber(other[j + 1])
+    if not b or a and (a < b or a == b and behind(other[j], found[i])) then
+      merged[at], merged[at + 1], i = found[i], found[i + 1], i + 2
+    else
+      merged[at], merged[at + 1], j = other[j], other[j + 1], j + 2
+    end
+  end
+  return merged
 end
 
 -- Counts how often each name occurs; the order is not fixed. With it a counter changes once per topic, not once per id.

@@ -1,4 +1,4 @@
--- Dead letters: how items die, are trimmed and leave. The twins are the methods of `MemoryShard`.
+-- Dead letters: how items die, are trimmed and leave. The twins are methods of `MemoryShard`, and `burying.py`.
 
 -- Stores a dead letter and calls the hooks. What they answer is the mark of the letter: zeros before the length of its
 -- reason. With the mark, a hook of on_dead_gone knows a letter that it has seen die. A letter that an older release has
@@ -65,6 +65,7 @@ end
 local function lapse(s, id, due, topic, cap, what)
   local lapses = redis.call('HINCRBY', s.K[LAPSED], id, 1)
   event(s, 'lapsed', topic)
+  if s.ready then shares.ended(s, {id}, {}) end
   if cap > 0 and lapses >= cap then
     local rec = redis.call('HGET', s.K[BODY], id) or ''
     put_dead(s, id, rec, topic, 'poison: ' .. what .. ' ' .. lapses .. ' times')
@@ -85,6 +86,7 @@ local function recover(s, limit, cap)
     if cut == '!' then
       local rec = redis.call('HGET', s.K[BODY], id)
       if rec then cancelled(s, id, rec) end
+      if s.ready then shares.ended(s, {id}, {}) end
       drop_record(s, id)
       call_all(on_free, s, id, topic)
       moves(s, topic, 'leased', nil)

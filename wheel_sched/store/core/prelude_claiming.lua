@@ -47,7 +47,7 @@ local function overdue_of_others(s, bodies, n, until_ms)
     local topic = rec and glance(s, rec)
     if topic then present[topic] = true end
   end
-  local others = redis.call('ZCARD', due)
+  local others = redis.call('ZCARD', due) + (s.ready and redis.call('ZCARD', s.ready) or 0)
   for topic in pairs(present) do
     local field = 'n:due:' .. topic
     others = others - tonumber(redis.call('HGET', s.K[META], field) or '0') - (s.tally[field] or 0)
@@ -110,6 +110,7 @@ end
 -- Takes up to `n` ids that are due at `until_ms` or before out of `due`. Answers lists of ids, dues (text), records,
 -- topics, refs and body starts. The call also holds ids of paused topics, and ids without a readable record die.
 local function take(s, n, until_ms)
+  if s.ready then return shares.take(s, n, until_ms) end
   local ids, dues, recs, topics, refs, starts = {}, {}, {}, {}, {}, {}
   local found = redis.call('ZRANGEBYSCORE', s.K[DUE], '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, n)
   if #found == 0 then return ids, dues, recs, topics, refs, starts end
@@ -144,7 +145,7 @@ local function take(s, n, until_ms)
       moves(s, topic, 'due', 'held')
     else
       k = k + 1
-      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, ref or false, at
+      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, indexed(ref) or false, at
     end
   end
   -- removes by rank: these ids are the front of the set, so the server need not look up each member

@@ -7,7 +7,7 @@ local function settle_items(s, ARGV, number, ids, plain, first, back)
   local codes = {}
   if #ids == 0 then return codes end
   local claims = redis.call('HMGET', s.K[CLAIM], unpack(ids))
-  local landed, gone, settled, done = {}, {}, {}, {}
+  local landed, gone, settled, done, published = {}, {}, {}, {}, {}
   local seq
   -- claims of a batch differ only in the due, which has 13 digits today: most claims are only compared with the last
   -- claim that was parsed
@@ -52,6 +52,7 @@ local function settle_items(s, ARGV, number, ids, plain, first, back)
         if refs == 'r' and verb == 'o' then unref(s, id, rec) end
         if verb == 'o' then
           done[#done + 1] = topic
+          if s.ready then published[id] = true end
         else
           if refs == 'r' then cancelled(s, id, rec) end
           call_all(on_free, s, id, topic)
@@ -92,6 +93,7 @@ local function settle_items(s, ARGV, number, ids, plain, first, back)
     event(s, 'completed', topic, count)
   end
   if #landed > 0 then
+    if s.ready then shares.ended(s, landed, published) end
     redis.call('ZREM', s.K[LEASED], unpack(landed))
     redis.call('HDEL', s.K[CLAIM], unpack(landed))
     if redis.call('EXISTS', s.K[LAPSED]) == 1 then redis.call('HDEL', s.K[LAPSED], unpack(landed)) end

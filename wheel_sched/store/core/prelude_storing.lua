@@ -33,14 +33,30 @@ local function existing(s, ARGV, first, n)
   return redis.call('HMGET', s.K[BODY], unpack(ids)), any and redis.call('ZMSCORE', s.K[DEAD], unpack(ids)) or {}, ids
 end
 
--- Stores `n` triples (id, due, tail) from ARGV[first] on, except those that are in `have` or `dead` (see `existing`).
--- Answers a code per item, and the text that starts every record of this call.
+-- What the hooks of on_storing decide about the items of a call from number `from` on, see store_new.
+local function verdicts_on(s, ARGV, first, from, n, have, dead, seen)
+  local verdicts = {}
+  for _, hook in ipairs(on_storing) do
+    for i, verdict in pairs(hook(s, ARGV, first, from, n, have, dead, seen)) do verdicts[i] = verdict end
+  end
+  local others = {}
+  for i = from, n do
+    local verdict = verdicts[i]
+    if verdict and verdict.other then others[#others + 1] = '\n' .. i .. ':' .. #verdict.other .. ':' .. verdict.other end
+  end
+  s.others = others
+  return verdicts
+end
+
+-- Stores `n` triples (id, due, tail) from ARGV[first] on, except those that are in `have` or `dead` (see `existing`),
+-- and those that a hook of on_storing refuses. Answers a code per item, and the text that starts every record of this
+-- call.
 local function store_new(s, ARGV, first, n, have, dead)
-  local seq = ms(tonumber(s.meta[7] or '0') + 1)
+  local seq = ms(tonumber(s.meta[8] or '0') + 1)
   local prefix = '1:' .. seq .. ':'
-  s.counts = {[s.waiting] = tonumber(s.meta[8] or '0'), [s.accepted] = tonumber(s.meta[9] or '0')}
+  s.counts = {[s.waiting] = tonumber(s.meta[9] or '0'), [s.accepted] = tonumber(s.meta[10] or '0')}
   local codes, bodies, seen, topics = {}, {}, {}, {}
-  local fresh, known = 0, nil
+  local fresh, known, verdicts = 0, nil, nil
   local topic, refs                      -- most batches hold one topic: parse only when the start differs
   local at = first
   for i = 1, n do
@@ -49,7 +65,6 @@ local function store_new(s, ARGV, first, n, have, dead)
     if have[i] or dead[i] or seen[id] then
       codes[i] = 'd'
     else
-      seen[id] = true
       if not known or string.sub(tail, 1, #known) ~= known then
         local tl, kl, rl, head_at
         topic, tl, kl, rl, head_at = head_of(tail)
@@ -57,17 +72,23 @@ local function store_new(s, ARGV, first, n, have, dead)
         -- only tails without route and refs start with the same bytes
         known = (rl == 0 and kl == 0) and string.sub(tail, 1, head_at + tl - 1) or nil
       end
-      bodies[2 * fresh + 1], bodies[2 * fresh + 2] = id, prefix .. tail
-      fresh = fresh + 1
-      topics[fresh] = topic
-      if due == '' then
-        put_held(s, id, 0, topic, 'parked')
-        codes[i] = 'h'
-      else
-        codes[i] = put_waiting(s, id, tonumber(due), topic) == 'due' and 's' or 'h'
+      if refs and not verdicts and string.find(refs, INSTRUCTION, 1, true) then
+        verdicts = verdicts_on(s, ARGV, first, i, n, have, dead, seen)
       end
-      if codes[i] == 'h' then moves(s, topic, 'due', 'held') end
-      if refs then refs_of(s, refs, id, 'SADD') end
+      seen[id] = true
+      local verdict = verdicts and verdicts[i]
+      codes[i] = verdict and verdict.code
+      if codes[i] ~= 'x' then
+        due = verdict and verdict.due or due
+        bodies[2 * fresh + 1], bodies[2 * fresh + 2] = id, prefix .. tail
+        fresh = fresh + 1
+        topics[fresh] = topic
+        local state = 'held'
+        if due == '' then put_held(s, id, 0, topic, 'parked') else state = put_waiting(s, id, tonumber(due), topic) end
+        if state == 'held' then moves(s, topic, 'due', 'held') end
+        codes[i] = codes[i] or (state == 'due' and 's' or 'h')
+        if refs then refs_of(s, refs, id, 'SADD') end
+      end
     end
   end
   for name, count in pairs(tally_of(topics)) do
@@ -79,9 +100,11 @@ local function store_new(s, ARGV, first, n, have, dead)
   return codes, prefix
 end
 
--- Ends a call that stores items: writes everything it has gathered and answers the reply.
+-- Ends a call that stores items: writes everything it has gathered and answers the reply. Behind the codes come lines
+-- `<number of the item>:<length of the other id>:<other id>`, for the codes x and r.
 local function finish_storing(s, codes)
   local text = table.concat(codes)
+  if s.others then text = text .. table.concat(s.others) end
   write(s)
   record_answer(s, text)
   return {text, s.us}

@@ -28,6 +28,7 @@ for at = 3, #ARGV, 5 do
       else
         table.insert(s.due, score) table.insert(s.due, id)
         if not s.least or score < s.least then s.least = score end
+        if refs then call_all(on_put_back, s, id, topic, refs) end
       end
     end
     if refs then refs_of(s, refs, id, 'SADD') end

@@ -8,7 +8,8 @@ from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason
 from wheel_sched.store.core.items import Found, encode_text, make_tail
-from wheel_sched.store.core.shard import MemoryItem, MemoryShard, plain
+from wheel_sched.store.core.memory_item import MemoryItem, plain
+from wheel_sched.store.core.shard import MemoryShard
 
 
 @dataclass(slots=True)
@@ -57,6 +58,8 @@ class Restore(Operation[int]):
                     hook(item, found.score_ms)
             else:  # an item in flight becomes due when its lease would have ended
                 shard.put_due(item, found.score_ms)
+                for put_back in shard.on_put_back:
+                    put_back(item)
             shard.moves(item.topic, None, item.state)
             shard.event("accepted", item.topic)
             put += 1

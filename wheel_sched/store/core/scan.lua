@@ -8,8 +8,7 @@
 -- `why`.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
-local key = KEYS[PLACES[ARGV[3]]]
-local found = page_behind(key, ARGV[4], ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8]))
+local found = page_of(s, ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8]))
 local ids, scores, records, reasons = {}, {}, {}, {}
 for i = 1, #found, 2 do
   ids[(i + 1) / 2], scores[(i + 1) / 2] = found[i], found[i + 1]

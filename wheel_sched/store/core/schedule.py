@@ -7,20 +7,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, new_token, outcomes_of
-from wheel_sched.store.core.items import Item, Outcome, encode_text, make_tail
-from wheel_sched.store.core.shard import MemoryShard, check_batch
+from wheel_sched.store.core.items import Item, Outcome, decode_text, encode_text, make_tail
+from wheel_sched.store.core.memory_item import check_batch
+from wheel_sched.store.core.shard import MemoryShard
 
 
 @dataclass(slots=True)
 class Stored:
-    """Outcomes of a `schedule` in the order of its items: STORED, HELD or DUPLICATE."""
+    """Outcomes of a `schedule` in the order of its items: STORED, HELD or DUPLICATE.
+
+    An item of a key (see `wheel_sched.store.once_per_key`) can also be SUPERSEDED (not stored) or REPLACED (stored in
+    place of another). `others` has the id of that other item, by the number of the item in the call.
+    """
 
     outcomes: list[Outcome]
     now_us: int
+    others: dict[int, str] = field(default_factory=dict)
 
     @property
     def accepted(self) -> int:
-        return len(self.outcomes) - self.outcomes.count(Outcome.DUPLICATE)
+        return len(self.outcomes) - self.outcomes.count(Outcome.DUPLICATE) - self.outcomes.count(Outcome.SUPERSEDED)
 
 
 def triples_of(items: Sequence[Item]) -> list[Argument]:
@@ -41,19 +47,32 @@ class StoringOperation(Operation[Stored]):
     items: Sequence[Item]
 
     def parse(self, reply: Any, shard: int) -> Stored:
-        return Stored(outcomes_of(reply[0]), reply[1])
+        codes, line, rest = reply[0].partition(b"\n")
+        return Stored(outcomes_of(codes), reply[1], _others(rest) if line else {})
 
     def in_memory(self, shard: MemoryShard) -> Stored:
-        outcomes = shard.recall(self.token)
-        if outcomes is None:
+        answer = shard.recall(self.token)
+        if answer is None:
             check_batch(len(self.items))
-            outcomes = self.store(shard)
-            shard.record_answer(self.token, outcomes)
-        return Stored(list(outcomes), shard.now_us)
+            shard.others = {}
+            answer = self.store(shard), shard.others
+            shard.record_answer(self.token, answer)
+        return Stored(list(answer[0]), shard.now_us, dict(answer[1]))
 
     def store(self, shard: MemoryShard) -> list[Outcome]:
         """Store the items in a shard of a store in memory. Returns their outcomes."""
         raise NotImplementedError
+
+
+def _others(rest: bytes) -> dict[int, str]:
+    """Read the lines behind the codes of a reply, see `finish_storing` in prelude_storing.lua."""
+    others: dict[int, str] = {}
+    while rest:
+        number, length, rest = rest.split(b":", 2)
+        end = int(length)
+        others[int(number) - 1] = decode_text(rest[:end])
+        rest = rest[end + 1 :]
+    return others
 
 
 @dataclass(slots=True)

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from wheel_sched.store.core.burying import trim_dead_above
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason, head_of, new_token, outcomes_of
 from wheel_sched.store.core.claim import check_lease
 from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome, check_due, encode_text, make_tail
-from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
+from wheel_sched.store.core.memory_item import MemoryItem, check_batch
+from wheel_sched.store.core.shard import MemoryShard
 
 
 @dataclass(slots=True)
@@ -140,7 +142,7 @@ class Settle(Operation[Settled]):
             return Settled(list(remembered), shard.now_us, *shard.heads())
         check_batch(len(self.settlements))
         outcomes = settle_items(shard, self.claim, self.settlements, self.order())
-        shard.trim_dead_above(self.dead_cap, MAX_BATCH)
+        trim_dead_above(shard, self.dead_cap, MAX_BATCH)
         shard.record_answer(self.token, tuple(outcomes))
         return Settled(outcomes, shard.now_us, *shard.heads())
 
@@ -188,6 +190,13 @@ def settle_items(
             shard.remove(item, "leased", "cancelled")
         else:
             _place(shard, item, settlement, versions)
+    if shard.shares is not None:
+        ended = [i for i in done + rest if outcomes[i] in (Outcome.DONE, Outcome.CANCELLED)]
+        if back:
+            ended += [i for i in rest if outcomes[i] is Outcome.OTHER_VERSION]
+        keys = {i: encode_text(settlements[i].id) for i in ended}
+        published = {keys[i] for i in ended if isinstance(settlements[i], Done)}
+        shard.ended(list(dict.fromkeys(keys.values())), published)
     return outcomes
 
 

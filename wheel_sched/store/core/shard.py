@@ -7,67 +7,30 @@ id, because Redis orders and compares bytes. A shard has no lock: `MemoryBackend
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from wheel_sched.errors import NamespaceMismatch, Rejected
-from wheel_sched.store.core.items import MAX_BATCH, Item, Marker, Outcome, State, decode_text, encode_text
+from wheel_sched.errors import NamespaceMismatch
+from wheel_sched.store.core.items import INSTRUCTION, Item, Marker, Outcome, State, encode_text
+from wheel_sched.store.core.memory_item import (
+    FairTaking,
+    MemoryItem,
+    StoringHook,
+    Verdict,
+    indexed,
+    plain,
+    reason_code,
+    verdicts_of,
+)
 from wheel_sched.store.core.sorted_set import SortedSet
 from wheel_sched.store.core.turns import Turns
 
 CLAMP_MS = 5_000  # a step back of up to this much counts as jitter and is ignored
 ANSWER_TTL_US = 60_000_000  # how long the first answer of a call is kept for repeats of the call
-ANSWERS_AT_MOST = (
-    100_000  # in one process no reply is lost, so the oldest answers may be dropped before their minute has ended
-)
+ANSWERS_AT_MOST = 100_000  # in one process no reply is lost, so the oldest answers may be dropped before their time
 
 R = TypeVar("R")
-
-_CODE = re.compile(rb"[A-Za-z0-9_-]+")
-
-
-def plain(text: str) -> str:
-    """The text after it was encoded and decoded. It can differ: surrogate escapes may form valid UTF-8 together."""
-    return text if text.isascii() else decode_text(encode_text(text))
-
-
-def check_batch(count: int) -> None:
-    """Refuse a batch that a script would refuse.
-
-    Raises:
-        Rejected: the batch is too large.
-    """
-    if not 0 <= count <= MAX_BATCH:
-        raise Rejected(f"at most {MAX_BATCH} items a call, got: {count}; nothing was changed")
-
-
-def reason_code(reason: bytes) -> bytes:
-    """The first word of a reason. `held_index` groups held items by it."""
-    found = _CODE.match(reason)
-    return found[0] if found else b"other"
-
-
-@dataclass(slots=True, eq=False)
-class MemoryItem:
-    """An item in the shard. `claim` to `cancelled` are for items in flight, `reason` is for held and dead items."""
-
-    key: bytes
-    id: str
-    version: int
-    topic: str
-    route: str | None
-    refs: tuple[str, ...]
-    body: bytes
-    state: State = "due"
-    lapses: int = 0
-    claim: int = 0
-    claimed_due_ms: int = 0
-    cancelled: bool = False
-    reason: bytes = b""
-    mark: int = 0  # of a dead item: what a hook of `on_died` has answered
 
 
 class RoomState(Protocol):
@@ -93,11 +56,16 @@ class MemoryShard:
         self.on_free: list[Callable[[MemoryItem], None]] = []  # an item was cancelled or deleted: its id is free
         self.on_restored: list[Callable[[MemoryItem, int], None]] = []  # a held item was put back, with its score
         self.on_sweep: list[Callable[[], None]] = []
+        # items have refs that start with INSTRUCTION, from this number on: which are not stored just as they are
+        self.on_storing: list[StoringHook] = []
+        self.on_put_back: list[Callable[[MemoryItem], None]] = []  # a waiting item was put back
         self.on_died: list[Callable[[MemoryItem, int], int]] = []  # with the time of death (ms); answers the mark
         self.on_dead_gone: list[Callable[[MemoryItem], None]] = []  # a dead letter is dead no more
         self._rooms: dict[type, Any] = {}
         self.items: dict[bytes, MemoryItem] = {}
         self.due, self.leased, self.held, self.dead = SortedSet(), SortedSet(), SortedSet(), SortedSet()
+        self.ready = SortedSet()  # overdue items of fair topics: they wait here, and no longer in `due`
+        self.shares: FairTaking | None = None  # None: no topic is fair
         self.places: dict[State, SortedSet] = {
             "due": self.due,
             "leased": self.leased,
@@ -112,9 +80,10 @@ class MemoryShard:
         self.epoch, self.jumps, self.last_jump_ms = 1, 0, 0
         self.seq = self.claims = 0
         self.frozen: str | None = None
+        self.others: dict[int, str] = {}  # of the last call that stored items: see `Stored.others`
         self.mark = Marker(b"0-0", -1)
         self.now_ms = self.now_us = 0
-        self.turns = Turns(self.due, self.items, self.now, self.paused)
+        self.turns = Turns(self.due, self.ready, self.items, self.now, self.paused)
         self._wall_us = wall_us
         self._last_ms = 0
         self._marks = 0
@@ -180,8 +149,15 @@ class MemoryShard:
         self.mark = Marker(b"%d-0" % self._marks, self._earlier_ms)
         return True
 
+    def wake_claimers(self, due_ms: int) -> None:
+        """Write the marker: an item may go at `due_ms`, or now if that is later. Negative: nothing waits."""
+        if due_ms >= 0:
+            self._earlier_ms = min(due_ms, self.now_ms)
+
     def heads(self) -> tuple[int | None, int | None]:
         due, leased = self.due.first_score(), self.leased.first_score()
+        if self.shares is not None:
+            due = self.shares.head(due)
         return None if due < 0 else due, None if leased < 0 else leased
 
     def recall(self, token: str) -> Any:
@@ -215,11 +191,11 @@ class MemoryShard:
         self.ever[name, topic] = self.ever.get((name, topic), 0) + 1
 
     def add_refs(self, item: MemoryItem) -> None:
-        for ref in item.refs:
+        for ref in indexed(item.refs):
             self.refs.setdefault(ref, {})[item.key] = None
 
     def drop_refs(self, item: MemoryItem) -> None:
-        for ref in item.refs:
+        for ref in indexed(item.refs):
             ids = self.refs.get(ref)
             if ids is not None:
                 ids.pop(item.key, None)
@@ -244,6 +220,15 @@ class MemoryShard:
         self.add_refs(item)
 
     # Places.
+
+    def score_of(self, item: MemoryItem) -> int | None:
+        """The score of an item in the set of its state."""
+        score = self.places[item.state].score(item.key)
+        return self.ready.score(item.key) if score is None and item.state == "due" else score
+
+    def drop_due(self, key: bytes) -> bool:
+        """Remove an item from the waiting ones. Returns whether it waited."""
+        return self.due.discard(key) or self.ready.discard(key)
 
     def put_held(self, item: MemoryItem, due_ms: int, reason: bytes) -> State:
         item.state, item.reason = "held", reason
@@ -289,7 +274,7 @@ class MemoryShard:
         """Make an item a dead letter that died at `died_ms`, and call the hooks `on_died`."""
         item.state, item.reason, item.mark = "dead", reason, 0
         for hook in self.on_died:
-            item.mark = hook(item, died_ms)
+            item.mark = hook(item, died_ms) or item.mark
         self.dead.add(item.key, died_ms)
         self.event("died", item.topic)
 
@@ -332,30 +317,35 @@ class MemoryShard:
     def store_new(self, items: Sequence[Item], is_known: Callable[[bytes, Item], bool] | None = None) -> list[Outcome]:
         """Store items whose ids are absent and not known: the twin of `store_new` in `prelude_storing.lua`."""
         self.seq += 1
-        outcomes = []
-        for given in items:
+        self.others = {}
+        outcomes: list[Outcome] = []
+        verdicts: dict[int, Verdict] | None = None
+        refused: set[bytes] = set()
+
+        def exists(key: bytes, given: Item) -> bool:
+            return key in self.items or key in refused or (is_known is not None and is_known(key, given))
+
+        for at, given in enumerate(items):
             key = encode_text(given.id)
-            if key in self.items or (is_known is not None and is_known(key, given)):
+            if exists(key, given):
                 outcomes.append(Outcome.DUPLICATE)
                 continue
+            if verdicts is None and any(INSTRUCTION in ref for ref in given.refs):
+                verdicts = verdicts_of(self.on_storing, items, at, exists)
+                self.others = {n: one.other for n, one in verdicts.items() if one.other is not None}
+            verdict = verdicts.get(at) if verdicts else None
+            if verdict is not None and not verdict.stores:
+                refused.add(key)
+                outcomes.append(Outcome.SUPERSEDED)
+                continue
             item = self.new_item(given)
-            due_ms = given.due_ms
+            due_ms = given.due_ms if verdict is None else verdict.due_ms
             state = self.put_held(item, 0, b"parked") if due_ms is None else self.put_waiting(item, due_ms)
             self.moves(item.topic, None, state)
             self.event("accepted", item.topic)
-            outcomes.append(Outcome.STORED if state == "due" else Outcome.HELD)
+            kept = Outcome.STORED if state == "due" else Outcome.HELD
+            outcomes.append(Outcome.REPLACED if at in self.others else kept)
         return outcomes
-
-    def trim_dead(self, keys: list[bytes]) -> None:
-        for key in keys:
-            self.dead.discard(key)
-            self.remove(self.items[key], "dead", "trimmed")
-
-    def trim_dead_above(self, cap: int, batch: int) -> None:
-        """Remove the oldest dead letters above `cap`, at most `batch` of them; cap 0 = unlimited."""
-        over = len(self.dead) - cap
-        if cap > 0 and over > 0:
-            self.trim_dead([key for _, key in self.dead.by_rank(0, min(over, batch))])
 
     def recover(self, limit: int, cap: int) -> int:
         """Recover items whose lease ran out (see `lapse`). A cancelled item leaves. Returns how many leases ran out."""
@@ -365,6 +355,7 @@ class MemoryShard:
             self.leased.discard(key)
             if item.cancelled:
                 self.remove(item, "leased", "cancelled")
+                self.ended([key])
                 continue
             self.lapse(item, cap, b"its lease ran out")
         return len(expired)
@@ -373,17 +364,25 @@ class MemoryShard:
         """End the claim of an item that nobody has settled: it waits again, or dies after `cap` lapses (0 = never)."""
         item.lapses += 1
         self.event("lapsed", item.topic)
+        self.ended([item.key])
         if 0 < cap <= item.lapses:
             state = self.put_dead(item, b"poison: %s %d times" % (what, item.lapses))
         else:
             state = self.put_waiting(item, item.claimed_due_ms)
         self.moves(item.topic, "leased", state)
 
+    def ended(self, keys: Sequence[bytes], published: Container[bytes] = ()) -> None:
+        """Tell the room `fair_shares` that items are claimed no more. `published`: those of them that are done."""
+        if self.shares is not None:
+            self.shares.ended(keys, published)
+
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
         """Remove up to `limit` items due by `until_ms` from `due`. Topics take turns while many items are overdue.
 
         Items of paused topics are held. Returns the other items with their due times.
         """
+        if self.shares is not None:
+            return self.shares.take(limit, until_ms)
         found = self.due.up_to(until_ms, limit)
         others = self.turns.overdue_of_others(found, limit, until_ms) if len(found) == limit else []
         found = found[: len(found) - len(others)]

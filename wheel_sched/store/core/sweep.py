@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from wheel_sched.store.core.burying import trim_dead, trim_dead_above
 from wheel_sched.store.core.call import Argument, Operation, head_of
 from wheel_sched.store.core.items import MAX_BATCH
 from wheel_sched.store.core.shard import MemoryShard
@@ -46,9 +47,9 @@ class Sweep(Operation[Swept]):
 
     def in_memory(self, shard: MemoryShard) -> Swept:
         recovered = shard.recover(MAX_BATCH, self.lapse_cap)
-        shard.trim_dead_above(self.dead_cap, MAX_BATCH)
+        trim_dead_above(shard, self.dead_cap, MAX_BATCH)
         if self.dead_age_ms > 0:
-            shard.trim_dead([key for _, key in shard.dead.up_to(shard.now_ms - self.dead_age_ms, MAX_BATCH)])
+            trim_dead(shard, [key for _, key in shard.dead.up_to(shard.now_ms - self.dead_age_ms, MAX_BATCH)])
         for hook in shard.on_sweep:
             hook()
         return Swept(shard.number, shard.now_us, shard.epoch, *shard.heads(), recovered)

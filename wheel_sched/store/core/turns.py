@@ -39,6 +39,7 @@ class Turns:
 
     Args:
         due: the waiting items.
+        ready: the waiting items of fair topics whose time has come.
         items: items of all states, by key.
         counts: number of items by state and topic.
         paused: the paused topics.
@@ -47,11 +48,13 @@ class Turns:
     def __init__(
         self,
         due: SortedSet,
+        ready: SortedSet,
         items: Mapping[bytes, TopicAndBody],
         counts: Mapping[tuple[str, str], int],
         paused: Container[str],
     ) -> None:
-        self._due, self._items, self._counts, self._paused = due, items, counts, paused
+        self._due, self._ready = due, ready
+        self._items, self._counts, self._paused = items, counts, paused
         self._turn: Turn | None = None
 
     def overdue_of_others(self, found: list[Entry], limit: int, until_ms: int) -> list[Entry]:
@@ -64,7 +67,7 @@ class Turns:
         if limit < LEAST or overdue <= 2 * limit:
             return []
         present = {items[key].topic for _, key in found}
-        if len(due) <= sum(self._counts.get(("due", topic), 0) for topic in present):
+        if len(due) + len(self._ready) <= sum(self._counts.get(("due", topic), 0) for topic in present):
             return []
         left, rank = False, limit
         if self._turn is not None:

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, field, replace
 
 from wheel_sched.store.core.items import MAX_BATCH, encode_text
-from wheel_sched.store.core.shard import MemoryItem, MemoryShard
+from wheel_sched.store.core.memory_item import MemoryItem
+from wheel_sched.store.core.shard import MemoryShard
 
 HOUR_MS = 3_600_000
 HOURS = 24

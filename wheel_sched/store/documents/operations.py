@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from wheel_sched.store.core.call import Argument, Operation, new_token
 from wheel_sched.store.core.items import MAX_BATCH, decode_text, encode_text
-from wheel_sched.store.core.shard import MemoryShard, check_batch
+from wheel_sched.store.core.memory_item import check_batch
+from wheel_sched.store.core.shard import MemoryShard
 
 _PAGE_BYTES = 1_048_576  # a page of a listing ends when its values have so many bytes
 

@@ -12,9 +12,10 @@ from typing import Any
 from wheel_sched.store.core.call import Argument, Operation, Plan, new_token
 from wheel_sched.store.core.delay_store import AsyncCapability, Capability, awaited, blocking
 from wheel_sched.store.core.items import Item, Outcome, check_id, check_name, encode_text
+from wheel_sched.store.core.memory_item import MemoryItem, plain
 from wheel_sched.store.core.plans import Plans, shard_of
 from wheel_sched.store.core.schedule import Stored, StoringOperation, triples_of
-from wheel_sched.store.core.shard import MemoryItem, MemoryShard, plain
+from wheel_sched.store.core.shard import MemoryShard
 
 
 def schedule_known(plans: Plans, items: Sequence[Item], known_ms: int, *, token: str | None = None) -> Plan[Stored]:

@@ -15,9 +15,10 @@ from wheel_sched.store.attempt_counts import ENDED, AttemptCountsInMemory, Batch
 from wheel_sched.store.core.call import Argument, Call, Operation, Plan, bounded_reason, new_token
 from wheel_sched.store.core.delay_store import AsyncCapability, Capability, awaited, blocking
 from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome, check_id, check_name, encode_text, make_tail
+from wheel_sched.store.core.memory_item import check_batch
 from wheel_sched.store.core.plans import Plans, shard_of
 from wheel_sched.store.core.schedule import Stored, StoringOperation, triples_of
-from wheel_sched.store.core.shard import MemoryShard, check_batch
+from wheel_sched.store.core.shard import MemoryShard
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ elseif verb == 'thaw' then
     redis.call('HDEL', KEYS[META], 'frozen')
     redis.call('HINCRBY', KEYS[META], 'epoch', 1)
     frozen = ''
-    local head = first_score(KEYS[DUE])
+    local head = due_head(s)
     if head >= 0 then redis.call('XADD', KEYS[MARK], 'MAXLEN', 1, '*', 'd', ms(head)) end
   end
 elseif verb == 'drop' then
@@ -64,6 +64,7 @@ elseif verb == 'drop' then
     return {err = 'WSFILLED the shard still holds items'}
   end
   local shards = tonumber(redis.call('HGET', KEYS[META], 'shards'))
+  call_all(on_drop, s)
   redis.call('DEL', unpack(KEYS))
   for _, name in ipairs(room_keys) do redis.call('DEL', s.prefix .. name) end
   return {0, '', shards}

@@ -4,7 +4,7 @@
 -- Answers {next cursor ("0" = finished), ids that have a record but no place}.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
-local hash, places = KEYS[BODY], {KEYS[DUE], KEYS[LEASED], KEYS[HELD]}
+local hash, places = KEYS[BODY], {KEYS[DUE], KEYS[LEASED], KEYS[HELD], s.ready}
 if ARGV[3] == 'deadbody' then hash, places = KEYS[DEADBODY], {KEYS[DEAD]} end
 local step = redis.call('HSCAN', hash, ARGV[4], 'COUNT', tonumber(ARGV[5]))
 local lost = {}

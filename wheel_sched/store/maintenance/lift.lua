@@ -13,7 +13,7 @@ for at = 3, #ARGV do
   local rec = redis.call('HGET', KEYS[BODY], id)
   local state = 'dead'
   if rec then
-    state = redis.call('ZREM', KEYS[DUE], id) == 1 and 'due' or 'held'
+    state = drop_due(s, id) and 'due' or 'held'
     if state == 'held' then drop_held(s, id) end
     redis.call('HDEL', KEYS[BODY], id)
     redis.call('HDEL', KEYS[LAPSED], id)

@@ -22,6 +22,7 @@ local function leave(id, place, topic)
     if not drop_held(s, id) then redis.call('ZREM', KEYS[HELD], id) end
   else
     redis.call('ZREM', KEYS[place], id)
+    if place == DUE and s.ready then redis.call('ZREM', s.ready, id) end
   end
   if topic then moves(s, topic, NAMES[place], nil) end
 end
@@ -31,7 +32,7 @@ local function mend_living(id, rec)
   local claim = redis.call('HGET', KEYS[CLAIM], id)
   local topic = rec and (parse(rec) or '') or (claim and string.match(claim, '^!?%d+:%d+:[r-]:(.*)$'))
   for _, place in ipairs({LEASED, DUE, HELD}) do
-    if redis.call('ZSCORE', KEYS[place], id) then
+    if redis.call('ZSCORE', KEYS[place], id) or place == DUE and due_score(s, id) then
       if rec and not first then
         first = place
       else

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from wheel_sched.store.core.call import Argument, Operation, outcomes_of
 from wheel_sched.store.core.items import Item, Outcome, decode_text, encode_text, make_tail
-from wheel_sched.store.core.shard import MemoryItem, MemoryShard
+from wheel_sched.store.core.memory_item import MemoryItem
+from wheel_sched.store.core.shard import MemoryShard
 
 UNKNOWN_HEAD = "?"  # the head of a key that was rebuilt from a backup
 

@@ -123,6 +123,11 @@ if #refused > 0 then
 end
 if #gone > 0 then
   redis.call('HDEL', KEYS[BODY], unpack(gone))
+  if s.ready then
+    local published = {}
+    for _, id in ipairs(gone) do published[id] = true end
+    shares.ended(s, gone, published)
+  end
   if redis.call('EXISTS', KEYS[LAPSED]) == 1 then redis.call('HDEL', KEYS[LAPSED], unpack(gone)) end
 end
 reply[#reply + 1] = table.concat(pushed, ' ')

@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from wheel_sched.errors import Rejected
+from wheel_sched.store.core.burying import trim_dead_above
 from wheel_sched.store.core.call import Argument, Plan, new_token
 from wheel_sched.store.core.claim import NumberedClaim
 from wheel_sched.store.core.delay_store import AsyncCapability, Capability, awaited, blocking
 from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome
+from wheel_sched.store.core.memory_item import check_batch
 from wheel_sched.store.core.plans import Plans, shard_of
 from wheel_sched.store.core.schedule import triples_of
 from wheel_sched.store.core.settle import Next, Settle, Settled, Settlement, check_settlement, settle_items
-from wheel_sched.store.core.shard import MemoryShard, check_batch
+from wheel_sched.store.core.shard import MemoryShard
 
 MOST_OCCURRENCES = 5
 """How many occurrences one settlement stores at most. Then a batch of 100 recurring items fits into one call."""
@@ -128,6 +130,6 @@ class SettleRecurring(Settle):
         for settlement, outcome in zip(self.settlements, outcomes, strict=True):
             if isinstance(settlement, Recur) and outcome is Outcome.DONE:
                 shard.store_new(settlement.occurrences)
-        shard.trim_dead_above(self.dead_cap, MAX_BATCH)
+        trim_dead_above(shard, self.dead_cap, MAX_BATCH)
         shard.record_answer(self.token, tuple(outcomes))
         return Settled(outcomes, shard.now_us, *shard.heads())

@@ -162,8 +162,10 @@ class Resolve(Operation[Resolved]):
             out = self.committed is not None and item.claim <= self.committed
             if out or item.cancelled:
                 shard.remove(item, "leased", "completed" if out else "cancelled")
+                shard.ended([key], (key,) if out else ())
                 completed += 1
             elif self.committed is None:
+                shard.ended([key], (key,))
                 reason = b"in-doubt: it is unknown whether claim %d was published" % item.claim
                 shard.moves(item.topic, "leased", shard.put_held(item, item.claimed_due_ms, reason))
                 held += 1

@@ -7,7 +7,7 @@
 local s = begin(KEYS, ARGV, LATER, 'owner', 'owned', 'claims')
 if s.err then return s end
 local mine, lease = ARGV[3], tonumber(ARGV[4])
-local owner, owned, claims = s.meta[7] or '', tonumber(s.meta[8] or '0'), tonumber(s.meta[9] or '0')
+local owner, owned, claims = s.meta[8] or '', tonumber(s.meta[9] or '0'), tonumber(s.meta[10] or '0')
 local new = owner ~= mine
 if new and (lease == 0 or (owner ~= '' and owned > s.now)) then
   write(s)

@@ -27,11 +27,13 @@ for i = 1, #claims, 2 do
         leave(s, id, redis.call('HGET', KEYS[BODY], id) or '')
       end
       drop_record(s, id)
+      if s.ready then shares.ended(s, {id}, {[id] = out}) end
       if not out then call_all(on_free, s, id, topic) end
       moves(s, topic, 'leased', nil)
       event(s, out and 'completed' or 'cancelled', topic)
       completed = completed + 1
     elseif not committed then
+      if s.ready then shares.ended(s, {id}, {[id] = true}) end
       put_held(s, id, tonumber(due), topic, 'in-doubt: it is unknown whether claim ' .. number .. ' was published')
       moves(s, topic, 'leased', 'held')
       held = held + 1
@@ -45,6 +47,6 @@ if #gone > 0 then
   redis.call('ZREM', KEYS[LEASED], unpack(gone))
   redis.call('HDEL', KEYS[CLAIM], unpack(gone))
 end
-if committed and committed > tonumber(s.meta[7] or '0') then set(s, 'claims', ms(committed)) end
+if committed and committed > tonumber(s.meta[8] or '0') then set(s, 'claims', ms(committed)) end
 local due_head, lease_head = finish(s)
 return {completed, released, held, more, s.us, due_head, lease_head}

@@ -8,7 +8,7 @@
 `make_backend` gives a function that makes a `Backend` (see `wheel_sched.store.core.delay_store`) over a fresh namespace
 with a test clock: the suite passes the time to each call. A test calls the function once at most. After each test the
 suite checks the store's invariants: every id is in one state, the counters equal the sizes of the sets, and
-accepted = completed + cancelled + deleted + trimmed + items in the store.
+accepted = completed + cancelled + deleted + trimmed + replaced + items in the store.
 
 Call `pytest.register_assert_rewrite("wheel_sched.testing.store_conformance")` before the import: then a failed test
 shows the compared values.
@@ -28,11 +28,13 @@ from wheel_sched.testing.store_conformance.clocks import ClockCases
 from wheel_sched.testing.store_conformance.dead_letters import DeadLetterCases
 from wheel_sched.testing.store_conformance.death_groups import DeathGroupCases
 from wheel_sched.testing.store_conformance.documents import DocumentCases
+from wheel_sched.testing.store_conformance.fair_shares import FairShareCases
 from wheel_sched.testing.store_conformance.history import HistoryCases
 from wheel_sched.testing.store_conformance.known_ids import KnownIdCases
 from wheel_sched.testing.store_conformance.listing import ListingCases
 from wheel_sched.testing.store_conformance.log_intake import LogIntakeCases
 from wheel_sched.testing.store_conformance.members import MemberCases
+from wheel_sched.testing.store_conformance.once_per_key import OncePerKeyCases
 from wheel_sched.testing.store_conformance.ordering import OrderingCases
 from wheel_sched.testing.store_conformance.rate_limits import RateLimitCases
 from wheel_sched.testing.store_conformance.recurring import RecurringCases
@@ -55,6 +57,7 @@ class StoreConformance(
     ListingCases,
     ClockCases,
     KnownIdCases,
+    OncePerKeyCases,
     AttemptCountCases,
     LogIntakeCases,
     WriterFenceCases,
@@ -66,6 +69,7 @@ class StoreConformance(
     MemberCases,
     DocumentCases,
     DeathGroupCases,
+    FairShareCases,
 ):
     """The tests of all capabilities of a store. Subclass it, and give the subclass a `make_backend` fixture."""
 

@@ -14,6 +14,7 @@ from wheel_sched.store.core.items import STATES, Found, Item, Outcome, State, en
 from wheel_sched.store.core.settle import Dead, Done
 from wheel_sched.store.death_groups import OTHER_GROUP, DeathGroups
 from wheel_sched.store.documents import Documents
+from wheel_sched.store.fair_shares import FairShares
 from wheel_sched.store.history import History
 from wheel_sched.store.known_ids import KnownIds
 from wheel_sched.store.log_intake import LogIntake
@@ -119,6 +120,10 @@ class Bench:
         return self.capability(Recurring)
 
     @property
+    def fair_shares(self) -> FairShares:
+        return self.capability(FairShares)
+
+    @property
     def documents(self) -> Documents:
         return self.capability(Documents)
 
@@ -176,7 +181,7 @@ class Bench:
         assert {state: counts.total(state) for state in STATES} == {state: sizes[state] for state in STATES}
         assert sizes["body"] == sizes["due"] + sizes["leased"] + sizes["held"]
         assert (sizes["deadbody"], sizes["claim"], sizes["why"]) == (sizes["dead"], sizes["leased"], sizes["held"])
-        gone = sum(counts.happened(event) for event in ("completed", "cancelled", "deleted", "trimmed"))
+        gone = sum(counts.happened(event) for event in ("completed", "cancelled", "deleted", "trimmed", "replaced"))
         assert counts.happened("accepted") == gone + sum(sizes[state] for state in STATES)
         assert all(number > 0 for number in counts.now.values())
         listed = {state: self.everything(state) for state in STATES}

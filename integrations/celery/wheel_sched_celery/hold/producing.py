@@ -21,6 +21,8 @@ from typing import Any
 from celery.app.amqp import AMQP
 from kombu import Exchange, Producer, Queue
 
+from wheel_sched.errors import Rejected
+from wheel_sched_celery.hold.once_per_key import OncePerKey, once_per_key
 from wheel_sched_celery.message.headers import eta_of, plain_repr
 from wheel_sched_celery.message.held_task import HeldTask
 from wheel_sched_celery.message.stored_forms import values_of
@@ -49,26 +51,39 @@ class HoldingProducer:
         return getattr(self._producer, name)
 
     def publish(self, body: Any, **options: Any) -> Any:
-        """Hold the task if it is due later than the horizon. Otherwise, or if it cannot be held, publish it."""
+        """Hold the task if it is due later than the horizon. Otherwise, or if it cannot be held, publish it.
+
+        A task of a key (`once_per_key`) is held whatever the horizon.
+
+        Raises:
+            Rejected: the task has a key and no ETA, or a wrong key; it was not sent.
+        """
         if self._held:  # then this is the task-sent event, which Celery buffers if it cannot be sent
             return self._producer.publish(body, **options)
+        once = once_per_key(options)
         eta_ms = eta_of(body, options.get("headers"), lambda: self._wheel.app.timezone)
-        if eta_ms is not None and self._hold(body, options, eta_ms):
+        if once is not None and (eta_ms is None or self._wheel.settings.horizon is None):
+            raise Rejected(
+                "expected a countdown or an ETA, and a setting `horizon` that holds tasks, with wheel_collapse and "
+                "wheel_debounce: only a task that waits in the store has a key; the task was not sent"
+            )
+        if eta_ms is not None and self._hold(body, options, eta_ms, once):
             self._held = True
             return None
         return self._producer.publish(body, **options)
 
-    def _hold(self, body: Any, options: dict[str, Any], eta_ms: int) -> bool:
+    def _hold(self, body: Any, options: dict[str, Any], eta_ms: int, once: OncePerKey | None) -> bool:
         horizon_ms = self._wheel.settings.horizon
-        if horizon_ms is None or eta_ms - time.time_ns() // 1_000_000 <= horizon_ms:
+        if horizon_ms is None or (once is None and eta_ms - time.time_ns() // 1_000_000 <= horizon_ms):
             return False
         if options.get("exchange") == "":  # the key names the queue, as for most tasks
             target: dict[str, Any] | None = {}
         else:
             target = self._target(options)
-        return target is not None and self._wheel.hold_or_fall_back(
-            record(self._producer, body, {**options, **target}, eta_ms)
-        )
+        if target is None:
+            return False
+        task = record(self._producer, body, {**options, **target}, eta_ms)
+        return self._wheel.hold_or_fall_back(task if once is None else once.marked(task))
 
     def _target(self, options: dict[str, Any]) -> dict[str, Any] | None:
         """The options that must replace those in `options` before the message is stored.

@@ -69,6 +69,8 @@ class HeldTask:
             `taken-over`.
         one_of_many: whether an exchange may have put copies of the message into other queues. Not stored.
         sent_to: exchange and routing key that the producer used, if `taken_over`. Not stored.
+        once_ref: the ref of collapse or debounce, else "". Not stored.
+        due_ms: when the task leaves the store, if that does not follow from the ETA. Not stored.
     """
 
     task_id: str
@@ -89,6 +91,8 @@ class HeldTask:
     taken_over: bool = False
     one_of_many: bool = False
     sent_to: tuple[str, str] | None = None
+    once_ref: str = ""
+    due_ms: int | None = None
 
     @property
     def item_id(self) -> str:
@@ -112,12 +116,13 @@ class HeldTask:
 
     def item(self, body: bytes, lead_ms: int) -> Item:
         """The item to store. Its refs are the task id and the stamps, and its topic is the queue."""
+        marks = (*((TAKEN_OVER,) if self.taken_over else ()), *((self.once_ref,) if self.once_ref else ()))
         return Item(
             self.item_id,
-            release_ms(self.eta_ms, lead_ms),
+            release_ms(self.eta_ms, lead_ms) if self.due_ms is None else self.due_ms,
             body,
             bounded(self.queue or self.routing_key, _LONGEST_NAME),  # the topic
-            (ref_of(self.task_id), *map(stamp_ref, self.stamps), *((TAKEN_OVER,) if self.taken_over else ())),
+            (ref_of(self.task_id), *map(stamp_ref, self.stamps), *marks),
             bounded(self.task_id),
         )
 

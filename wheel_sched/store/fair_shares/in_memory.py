@@ -1,0 +1,84 @@
+"""FairSharesInMemory: the fair topics of one shard in memory, as the core and the verbs of fair.lua use them."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from wheel_sched.store.core.memory_item import MemoryItem
+from wheel_sched.store.core.shard import MemoryShard
+from wheel_sched.store.core.sorted_set import SortedSet
+from wheel_sched.store.fair_shares.rings_in_memory import Rings, Settings, name_of
+from wheel_sched.store.fair_shares.taking_in_memory import Taking
+
+
+class FairSharesInMemory(Rings):
+    """The fair topics of one shard of a store in memory."""
+
+    def __init__(self, shard: MemoryShard) -> None:
+        super().__init__(shard)
+        self._taking = Taking(self)
+
+    # What the core calls.
+
+    def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
+        self.wake()
+        return self._taking.take(limit, until_ms)
+
+    def head(self, head_ms: int) -> int:
+        """When the next item may be claimed: `head_ms`, or later when limits hold items back. -1: never."""
+        now_ms = self.shard.now_ms
+        if len(self.turns):
+            return min(head_ms, now_ms) if head_ms >= 0 else now_ms
+        firsts = [first for first in (head_ms, self.wait.first_score(), self.until.first_score()) if first >= 0]
+        return min(firsts, default=-1)
+
+    def ended(self, keys: Sequence[bytes], published: Container[bytes]) -> None:
+        """Free the places of items that are claimed no more. A published item may keep its place until `finish`."""
+        self.free([key for key in keys if key in self.places and not self._stays(key, published)])
+
+    def _stays(self, key: bytes, published: Container[bytes]) -> bool:
+        return self.places[key][0] == "r" and key in published
+
+    def renamed(self, key: bytes, other: bytes) -> None:
+        if key in self.places:
+            self.places[other] = self.places.pop(key)
+            self.until.add(other, self.until.score(key) or 0)
+            self.until.discard(key)
+
+    # Verbs of fair.lua.
+
+    def configure(self, topic: str, settings: Settings | None, costs: dict[bytes, int]) -> int:
+        """Make a topic fair, or end that. Returns the number of fair topics."""
+        self.costs.pop(topic, None)
+        if settings is None:
+            self.settings.pop(topic, None)
+        else:
+            self.settings[topic] = settings
+            if costs:
+                self.costs[topic] = costs
+        if self.settings or len(self.shard.ready) or self.places:
+            self.shard.shares = self
+        else:
+            self.shard.shares = None
+            self.turn = self.rest = 0
+            self._taking.at = None
+        self.shard.wake_claimers(self.shard.due.first_score())
+        return len(self.settings)
+
+    def finish(self, keys: Sequence[bytes]) -> int:
+        """Free the places of these ids. Returns how many had one."""
+        if self.shard.shares is None:
+            return 0
+        found = sum(key in self.places for key in keys)
+        if self.free(keys):
+            self.shard.wake_claimers(self.shard.now_ms)
+        return found
+
+    def look(self, topic: str, limit: int) -> tuple[int, int, list[tuple[bytes, int, int, int]]]:
+        """How many items wait in the queues, how many keys may go on, and rows of keys (see fair.lua)."""
+        ring, queue = self.rings.get(topic, SortedSet()), self.queues.get(topic, SortedSet())
+        rows = []
+        for time, key in ring.by_rank(0, limit):
+            waiting = queue.rank_behind(0, key + b"\1") - queue.rank_behind(0, key)
+            rows.append((key, time, waiting, self.busy.get(name_of(topic, key), 0)))
+        return len(queue), len(ring), rows

@@ -1,0 +1,174 @@
+"""The operations of fair shares: the verbs of fair.lua, with their twins in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from wheel_sched.store.core.call import Argument, Operation, head_of
+from wheel_sched.store.core.items import decode_text, encode_text
+from wheel_sched.store.core.memory_item import check_batch
+from wheel_sched.store.core.shard import MemoryShard
+from wheel_sched.store.fair_shares.in_memory import FairSharesInMemory
+from wheel_sched.store.fair_shares.rings_in_memory import Settings
+
+
+class FairKey(NamedTuple):
+    """A fair key that has overdue items: its virtual time, how many wait and how many are in flight."""
+
+    key: str
+    time: int
+    waiting: int
+    in_flight: int
+
+    def plus(self, other: FairKey) -> FairKey:
+        """This key in two shards."""
+        waiting, in_flight = self.waiting + other.waiting, self.in_flight + other.in_flight
+        return FairKey(self.key, min(self.time, other.time), waiting, in_flight)
+
+
+@dataclass(frozen=True, slots=True)
+class FairTopic:
+    """A fair topic.
+
+    Args:
+        topic: its name.
+        settings: its settings, as the store keeps them.
+        waiting: how many overdue items wait in the queues of its keys.
+        active: how many keys may go on.
+        keys: some of these keys, those next in turn first.
+    """
+
+    topic: str
+    settings: Settings
+    waiting: int
+    active: int
+    keys: list[FairKey]
+
+
+@dataclass(slots=True)
+class ConfigureTopic(Operation[int]):
+    """Make a topic fair, with these settings and costs of keys; None: not fair. The answer is the number of topics."""
+
+    script = "fair"
+    writes = True
+    repeatable = True
+    topic: str
+    settings: Settings | None
+    costs: Sequence[tuple[bytes, int]] = ()
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        args: list[Argument] = ["configure", encode_text(self.topic)]
+        args.append("" if self.settings is None else self.settings.text())
+        for key, cost in self.costs:
+            args += [key, cost]
+        return args
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply[1])
+
+    def in_memory(self, shard: MemoryShard) -> int:
+        return shard.room(FairSharesInMemory).configure(self.topic, self.settings, dict(self.costs))
+
+
+@dataclass(slots=True)
+class FinishAttempts(Operation[int]):
+    """Free the places of released items. The answer is how many of them had a place."""
+
+    script = "fair"
+    writes = False
+    repeatable = True
+    ids: Sequence[str]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return ["finish", *map(encode_text, self.ids)]
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply[1])
+
+    def in_memory(self, shard: MemoryShard) -> int:
+        check_batch(len(self.ids))
+        return shard.room(FairSharesInMemory).finish([encode_text(item_id) for item_id in self.ids])
+
+
+class Prepared(NamedTuple):
+    """The answer of `PrepareDue`: the store's time, and the earliest due time and lease end of the shard."""
+
+    shard: int
+    now_us: int
+    due_head_ms: int | None
+    lease_head_ms: int | None
+
+
+@dataclass(slots=True)
+class PrepareDue(Operation[Prepared]):
+    """Look for overdue items of fair topics, as a claim does first. One call looks at about 500 items."""
+
+    script = "fair"
+    writes = False
+    repeatable = True
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return ["prepare"]
+
+    def parse(self, reply: Any, shard: int) -> Prepared:
+        return Prepared(shard, reply[0], head_of(reply[1]), head_of(reply[2]))
+
+    def in_memory(self, shard: MemoryShard) -> Prepared:
+        if shard.shares is not None:
+            shard.shares.take(0, shard.now_ms)
+        return Prepared(shard.number, shard.now_us, *shard.heads())
+
+
+@dataclass(slots=True)
+class LookAtTopic(Operation[FairTopic | None]):
+    """Read a fair topic with up to `limit` of its keys. The answer is None when the topic is not fair."""
+
+    script = "fair_look"
+    reads = True
+    writes = False
+    topic: str
+    limit: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return ["1", encode_text(self.topic), self.limit]
+
+    def parse(self, reply: Any, shard: int) -> FairTopic | None:
+        _, settings, waiting, active, *rest = reply
+        if not settings:
+            return None
+        keys = [FairKey(decode_text(rest[at]), *rest[at + 1 : at + 4]) for at in range(0, len(rest), 4)]
+        return FairTopic(self.topic, Settings.read(decode_text(settings)), waiting, active, keys)
+
+    def in_memory(self, shard: MemoryShard) -> FairTopic | None:
+        room = shard.room(FairSharesInMemory)
+        settings = room.settings.get(self.topic)
+        if settings is None:
+            return None
+        waiting, active, rows = room.look(self.topic, self.limit)
+        keys = [FairKey(decode_text(key), *numbers) for key, *numbers in rows]
+        return FairTopic(self.topic, settings, waiting, active, keys)
+
+
+@dataclass(slots=True)
+class ListFairTopics(Operation[list[str]]):
+    """Read the names of the fair topics."""
+
+    script = "fair_look"
+    reads = True
+    writes = False
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [""]
+
+    def parse(self, reply: Any, shard: int) -> list[str]:
+        return [decode_text(topic) for topic in reply[1:]]
+
+    def in_memory(self, shard: MemoryShard) -> list[str]:
+        return list(shard.room(FairSharesInMemory).settings)

@@ -1,0 +1,360 @@
+-- Fair shares: finds overdue ids of fair topics (`prepare`), and picks ids from the rings (`pick`, `shares.take`).
+do
+local STEP, NEWEST, BYTES, PART, OTHERS = 400, 100, 262144, 50, 150
+local ROUNDS = 4               -- how often a call looks for keys with due ids, when it finds keys without any
+
+-- Moves overdue ids of fair topics from `due` to `ready` and to the queues of their keys. A row is {id, due, topic, key}.
+local function make_ready(s, rows)
+  if #rows == 0 then return end
+  local gone, ready, queues, keys, order = {}, {}, {}, {}, {}
+  for i, row in ipairs(rows) do
+    local id, due, topic, key = row[1], row[2], row[3], row[4]
+    gone[i], ready[2 * i - 1], ready[2 * i] = id, due, id
+    if not queues[topic] then
+      queues[topic], keys[topic], order[#order + 1] = {}, {}, topic
+    end
+    local queue, at = queues[topic], #queues[topic]
+    queue[at + 1], queue[at + 2] = 0, key .. '\0' .. string.format('%016d', tonumber(due)) .. id
+    if not keys[topic][key] then
+      keys[topic][key] = true
+      table.insert(keys[topic], key)
+    end
+  end
+  redis.call('ZREM', s.K[DUE], unpack(gone))
+  redis.call('ZADD', s.ready, unpack(ready))
+  for _, topic in ipairs(order) do
+    redis.call('ZADD', s.prefix .. 'fairqueue:' .. topic, unpack(queues[topic]))
+    shares_work.join(s, topic, keys[topic])
+  end
+end
+
+-- Looks at a page of ids and scores, until it has read BYTES of records or seen OTHERS ids of other topics. Adds the
+-- rows of fair ids to `rows`. Answers how many ids were looked at, and how many of these are of other topics.
+local function look(s, found, rows)
+  local n, bytes, others, looked = #found / 2, 0, 0, 0
+  while looked < n and bytes < BYTES and others < OTHERS do
+    local part, first = {}, looked
+    for i = first + 1, math.min(first + PART, n) do part[#part + 1] = found[2 * i - 1] end
+    for i, rec in ipairs(redis.call('HMGET', s.K[BODY], unpack(part))) do
+      looked = first + i
+      local topic, refs
+      if rec then
+        topic, refs = glance(s, rec)
+        bytes = bytes + #rec
+      end
+      if topic and shares_work.settings_of(s, topic) then
+        rows[#rows + 1] = {found[2 * looked - 1], ms_of(found[2 * looked]), topic, shares_work.key_of(refs)}
+      else
+        others = others + 1
+      end
+    end
+  end
+  return looked, others
+end
+
+-- Finds overdue ids of fair topics. Each call looks at some ids from where the last call stopped, and when it does not
+-- reach the end, at the newest overdue ones: a key that still gets new ids is found at once.
+local function prepare(s, until_ms)
+  local score, last = string.match(redis.call('HGET', s.K[META], 'fair_at') or '', '^([^:]+):(.*)$')
+  local found = page_behind(s.K[DUE], '-inf', until_ms, last or '', score or '0', STEP)
+  local rows = {}
+  local looked, others = look(s, found, rows)
+  if looked < #found / 2 or looked == STEP then
+    local newest = redis.call('ZREVRANGEBYSCORE', s.K[DUE], until_ms, '-inf', 'WITHSCORES', 'LIMIT', 0, NEWEST)
+    local behind_these = {}
+    for i = 1, #newest, 2 do
+      local due, here = tonumber(newest[i + 1]), tonumber(found[2 * looked])
+      if due > here or due == here and behind(newest[i], found[2 * looked - 1]) then
+        behind_these[#behind_these + 1], behind_these[#behind_these + 2] = newest[i], newest[i + 1]
+      end
+    end
+    look(s, behind_these, rows)
+    if score or others > 0 then
+      redis.call('HSET', s.K[META], 'fair_at', found[2 * looked] .. ':' .. found[2 * looked - 1])
+    end
+  elseif score then
+    redis.call('HDEL', s.K[META], 'fair_at')
+  end
+  make_ready(s, rows)
+end
+
+-- How many ids a rate allows now (at most `most`), and its state `tat`.
+local function allowed(s, tat, interval, burst, most)
+  tat = math.max(tonumber(tat or '0'), s.us)
+  return math.min(most, math.max(0, math.floor((s.us + burst * interval - tat) / interval))), tat
+end
+
+-- When a rate allows `count` ids again (ms).
+local function open_at(s, tat, interval, burst, count)
+  return math.max(s.now + 1, math.ceil((tat - (burst - count) * interval) / 1000))
+end
+
+-- Reads more of a key's queue into `entry`: the ids that are in `ready`, up to the first that is not due. An id whose key
+-- was changed may be in two queues; it stays in the one that this call reads first.
+local function load(s, entry, count, until_ms)
+  while #entry.ids - entry.taken < 1 and not entry.over do
+    local found = redis.call('ZRANGEBYLEX', entry.queue, '[' .. entry.key .. '\0', '(' .. entry.key .. '\1',
+                             'LIMIT', entry.read, count)
+    if #found < count then entry.over = true end
+    local ids, dues = {}, {}
+    for i, member in ipairs(found) do
+      dues[i], ids[i] = string.sub(member, #entry.key + 2, #entry.key + 17), string.sub(member, #entry.key + 18)
+    end
+    local scores = #ids > 0 and redis.call('ZMSCORE', s.ready, unpack(ids)) or {}
+    for i, id in ipairs(ids) do
+      local due = tonumber(dues[i])
+      local in_other = s.loaded[id] and s.loaded[id] ~= entry.name
+      if not scores[i] or tonumber(scores[i]) ~= due or in_other then
+        entry.stale[#entry.stale + 1] = found[i]
+      elseif due > until_ms then
+        entry.over, entry.future = true, due
+        break
+      else
+        local k = #entry.ids + 1
+        entry.ids[k], entry.dues[k], entry.members[k] = id, ms(due), found[i]
+        s.loaded[id] = entry.name
+      end
+    end
+    entry.read = entry.read + #found
+  end
+  return #entry.ids > entry.taken
+end
+
+-- Makes an entry for each key of a page of the ring, with what its limits allow.
+local function entries_of(s, topic, page, settings, need)
+  local keys, names, weights, busy, tats = {}, {}, {}, {}, {}
+  for i = 1, #page, 2 do
+    local k = #keys + 1
+    keys[k], names[k] = page[i], topic .. '\0' .. page[i]
+  end
+  if settings.weights then weights = redis.call('HMGET', s.prefix .. 'fairweights:' .. topic, unpack(keys)) end
+  if settings.cap > 0 then busy = redis.call('HMGET', s.prefix .. 'fairbusy', unpack(names)) end
+  if settings.interval > 0 then tats = redis.call('ZMSCORE', s.prefix .. 'fairtat', unpack(names)) end
+  local entries = {}
+  for k, key in ipairs(keys) do
+    local entry = {key = key, name = names[k], time = tonumber(page[2 * k]), cost = tonumber(weights[k] or settings.cost),
+                   queue = s.prefix .. 'fairqueue:' .. topic, ids = {}, dues = {}, members = {}, stale = {}, read = 0,
+                   taken = 0, left = need}
+    if settings.cap > 0 then entry.left = math.min(entry.left, settings.cap - tonumber(busy[k] or '0')) end
+    if settings.interval > 0 then
+      local free, tat = allowed(s, tats[k], settings.interval, settings.burst, need)
+      entry.left, entry.tat, entry.free = math.min(entry.left, free), tat, free
+    end
+    entries[k] = entry
+  end
+  return entries
+end
+
+-- Writes what a round has taken from a key, and decides whether the key stays in the ring.
+local function write_back(s, topic, entry, settings, until_ms)
+  local ring, gone = s.prefix .. 'fairring:' .. topic, entry.stale
+  for i = 1, entry.taken do gone[#gone + 1] = entry.members[i] end
+  if #gone > 0 then redis.call('ZREM', entry.queue, unpack(gone)) end
+  if settings.interval > 0 and entry.taken > 0 then
+    entry.tat = entry.tat + entry.taken * settings.interval
+    redis.call('ZADD', s.prefix .. 'fairtat', ms(entry.tat), entry.name)
+  end
+  local waits
+  if entry.left <= 0 and entry.held then
+    if settings.interval > 0 and entry.free <= entry.taken then
+      waits = open_at(s, entry.tat, settings.interval, settings.burst, 1)
+    end
+  elseif entry.future and entry.taken == 0 and until_ms == s.now then   -- the clock was set back
+    waits = entry.future
+  elseif entry.taken > 0 or entry.future or not entry.over then
+    if entry.taken > 0 then redis.call('ZADD', ring, entry.time, entry.key) end
+    return entry.taken == 0 and 1 or 0
+  end
+  redis.call('ZREM', ring, entry.key)
+  if waits then redis.call('ZADD', s.prefix .. 'fairwait', ms(waits), entry.name) end
+  return 0
+end
+
+-- Picks up to `need` ids from the keys on a page of the ring. Answers how many, and whether a key may have more.
+local function pick_from(s, entries, need, until_ms, out)
+  local order, first, count, chunk = {}, 1, 0, math.max(4, math.ceil(need / #entries))
+  for i, entry in ipairs(entries) do order[i] = entry end
+  while count < need and first <= #order do
+    local entry = order[first]
+    first = first + 1
+    if entry.left <= 0 then
+      entry.held = true
+    elseif #entry.ids > entry.taken or load(s, entry, chunk, until_ms) then
+      count, entry.taken, entry.left = count + 1, entry.taken + 1, entry.left - 1
+      out[#out + 1] = {entry.ids[entry.taken], entry.dues[entry.taken]}
+      entry.time = entry.time + entry.cost
+      local low, high = first, #order + 1
+      while low < high do
+        local middle = math.floor((low + high) / 2)
+        if order[middle].time > entry.time then high = middle else low = middle + 1 end
+      end
+      if low == first then       -- the same key again, as in a burst of one key: reuse the free place
+        first = first - 1
+        order[first] = entry
+      else
+        table.insert(order, low, entry)
+      end
+    end
+  end
+  return count, first <= #order
+end
+
+-- Takes up to `n` ids of a fair topic by the shares of its keys. Adds {id, due (text)} to `out`; answers how many.
+local function pick(s, topic, n, until_ms, out)
+  local settings = shares_work.settings_or_none(s, topic)
+  local ring, need, limited, tat = s.prefix .. 'fairring:' .. topic, n, false, nil
+  if settings.topic_interval > 0 then
+    need, tat = allowed(s, redis.call('ZSCORE', s.prefix .. 'fairtat', topic), settings.topic_interval,
+                        settings.topic_burst, n)
+    limited = need < n
+  end
+  local total, skip, empty = 0, 0, false
+  for _ = 1, ROUNDS do
+    if total >= need or empty then break end
+    local page = redis.call('ZRANGE', ring, skip, skip + need - total - 1, 'WITHSCORES')
+    if #page == 0 then break end
+    local entries = entries_of(s, topic, page, settings, need - total)
+    local count, more = pick_from(s, entries, need - total, until_ms, out)
+    local whole = skip == 0 and redis.call('ZCARD', ring) == #entries
+    total = total + count
+    for _, entry in ipairs(entries) do
+      skip = skip + write_back(s, topic, entry, settings, until_ms)
+      more = more or entry.future
+    end
+    if whole and not more and skip == 0 then
+      redis.call('DEL', ring)      -- no key has more ids: there is nothing to share
+      empty = true
+    end
+  end
+  if tat and total > 0 then
+    tat = tat + total * settings.topic_interval
+    redis.call('ZADD', s.prefix .. 'fairtat', ms(tat), topic)
+  end
+  if redis.call('EXISTS', ring) == 0 then
+    redis.call('ZREM', s.prefix .. 'fairturns', topic)
+  elseif limited and total >= need then
+    -- sleeps until the rate allows what passes in 10 ms, so that a fast rate does not wake a claimer for each id
+    local count = math.max(1, math.min(settings.topic_burst, math.floor(10000 / settings.topic_interval)))
+    redis.call('ZREM', s.prefix .. 'fairturns', topic)
+    redis.call('ZADD', s.prefix .. 'fairwait',
+               ms(open_at(s, tat, settings.topic_interval, settings.topic_burst, count)), topic)
+  end
+  return total
+end
+
+-- The ids at the front of `due` that are of no fair topic: {id, score, record} each, and the topics with their numbers.
+local function front(s, n, until_ms)
+  local found = redis.call('ZRANGEBYSCORE', s.K[DUE], '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, n)
+  if #found == 0 then return {}, {}, {} end
+  local all, scores, rows, plain, order, wants = {}, {}, {}, {}, {}, {}
+  for i = 1, #found, 2 do all[(i + 1) / 2], scores[(i + 1) / 2] = found[i], found[i + 1] end
+  local bodies = redis.call('HMGET', s.K[BODY], unpack(all))
+  if n >= TURN_LEAST and #all == n then
+    local others, their_scores, their_recs = overdue_of_others(s, bodies, n, until_ms)
+    local first = n - #others
+    for i, id in ipairs(others) do
+      all[first + i], scores[first + i], bodies[first + i] = id, their_scores[i], their_recs[i]
+    end
+  end
+  for i, id in ipairs(all) do
+    local topic, refs
+    if bodies[i] then topic, refs = glance(s, bodies[i]) end
+    if topic and shares_work.settings_of(s, topic) then
+      rows[#rows + 1] = {id, ms_of(scores[i]), topic, shares_work.key_of(refs)}
+    else
+      plain[#plain + 1] = {id, ms_of(scores[i]), bodies[i]}
+      topic = 'u' .. (topic or '')
+      if not wants[topic] then order[#order + 1], wants[topic] = topic, 0 end
+      wants[topic] = wants[topic] + 1
+    end
+  end
+  make_ready(s, rows)
+  return plain, order, wants
+end
+
+-- Shares `n` places between the topics: the fair ones, and those at the front of `due`. Who was served last comes last.
+local function share_out(s, n, until_ms)
+  local plain, order, wants = front(s, n, until_ms)
+  local turns = redis.call('HMGET', s.K[META], 'fair_turn', 'fair_rest')
+  local rings = redis.call('ZRANGE', s.prefix .. 'fairturns', 0, n - 1, 'WITHSCORES')
+  if #rings == 0 then return plain, #plain, {} end
+  local claimants, rest = {}, tonumber(turns[2] or '0')
+  for i = 1, #rings, 2 do
+    local name = 'f' .. rings[i]
+    if tonumber(rings[i + 1]) > rest then
+      for _, other in ipairs(order) do claimants[#claimants + 1] = other end
+      order = {}
+    end
+    claimants[#claimants + 1], wants[name] = name, n
+  end
+  for _, other in ipairs(order) do claimants[#claimants + 1] = other end
+  local picked, served, front_count, left = {}, {}, 0, n
+  for _ = 1, ROUNDS do
+    local places, before = shares_of(claimants, wants, left), left
+    for _, name in ipairs(claimants) do
+      local share = places[name]
+      if share > 0 and string.sub(name, 1, 1) == 'f' then
+        local topic, out = string.sub(name, 2), {}
+        local count = pick(s, topic, share, until_ms, out)
+        wants[name] = count < share and 0 or wants[name] - count
+        if count > 0 then served[topic] = true end
+        for _, one in ipairs(out) do
+          one[3] = topic
+          picked[#picked + 1] = one
+        end
+        left = left - count
+      elseif share > 0 then
+        wants[name], front_count, left = wants[name] - share, front_count + share, left - share
+      end
+    end
+    if left == 0 or left == before then break end
+  end
+  local turn = tonumber(turns[1] or '0') + 1
+  set(s, 'fair_turn', ms(turn))
+  if front_count > 0 then set(s, 'fair_rest', ms(turn)) end
+  for topic in pairs(served) do redis.call('ZADD', s.prefix .. 'fairturns', 'XX', turn, topic) end
+  return plain, front_count, picked
+end
+
+-- Takes up to `n` ids that may go now out of `due` and `ready`. Answers as `take` of the core.
+function shares.take(s, n, until_ms)
+  local ids, dues, recs, topics, refs, starts = {}, {}, {}, {}, {}, {}
+  s.loaded = {}
+  shares_work.wake(s)
+  prepare(s, until_ms)
+  if n == 0 then return ids, dues, recs, topics, refs, starts end
+  local plain, front_count, picked = share_out(s, n, until_ms)
+  local k = 0
+  local function add_one(id, due, rec, fair)
+    local topic, ref, at
+    if rec then topic, ref, at = glance(s, rec) end
+    if not topic then
+      put_dead(s, id, rec or '', '', 'quarantine: the record is missing or cannot be read')
+      redis.call('HDEL', s.K[BODY], id)
+      add(s, 'n:dead:', 1)
+      add(s, 'unreadable', 1)
+    elseif s.paused > 0 and is_paused(s, topic) then
+      put_held(s, id, tonumber(due), topic, 'paused')
+      moves(s, topic, 'due', 'held')
+    else
+      k = k + 1
+      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, indexed(ref) or false, at
+      if fair then shares_work.occupy(s, id, topic, shares_work.key_of(ref)) end
+    end
+  end
+  local gone = {}
+  for i = 1, front_count do
+    gone[i] = plain[i][1]
+    add_one(plain[i][1], plain[i][2], plain[i][3])
+  end
+  if #gone > 0 then redis.call('ZREM', s.K[DUE], unpack(gone)) end
+  if #picked > 0 then
+    gone = {}
+    for i, one in ipairs(picked) do gone[i] = one[1] end
+    local bodies = redis.call('HMGET', s.K[BODY], unpack(gone))
+    for i, one in ipairs(picked) do add_one(one[1], one[2], bodies[i], true) end
+    redis.call('ZREM', s.ready, unpack(gone))
+  end
+  return ids, dues, recs, topics, refs, starts
+end
+end
