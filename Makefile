@@ -17,7 +17,7 @@ BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 # The folders that need Java or a browser are left out, because each worker takes a second to load them.
 pytest = $(PY) -m pytest --ignore=tests/browser --ignore=tests/kafka --ignore=tests/spark $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real proofs spec simulate browser-test screenshots rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench bench-compare clean distclean venv-demo venv-test venv-browser venv-spark venv-dev
+.PHONY: help demo test test-unit test-real proofs spec simulate browser-test screenshots rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench bench-compare clean distclean deploy-check venv-demo venv-test venv-browser venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -79,6 +79,10 @@ spark-kafka-test: venv-spark ## Spark with a real Kafka broker: needs Java 17 an
 	@printf '==> Spark and Kafka\n'
 	@java -version >/dev/null 2>&1 || { printf 'error: Spark and Kafka need Java 17: apt-get install openjdk-17-jre-headless; nothing was run\n' >&2; exit 1; }
 	@$(PY) -m pytest -m "spark and kafka" tests/spark/kafka -n 2 --dist loadfile $(ARGS)
+
+deploy-check: venv-test ## the files in deploy/: promtool, hadolint, the size of the image; helm and systemd where they are
+	@printf '==> deploy\n'
+	@deploy/check
 
 check: lint types imports built-wheel ## linter, types, direction of imports, the built wheel
 	@printf '==> all checks passed\n'

@@ -103,7 +103,7 @@ class Settings:
         "text",
         SettingSpec(
             choices=("text", "json"),
-            flag_help="Log of serve and dashboard: text or json (default: text).",
+            flag_help="Log of serve, dashboard, exporter: text or json (default: text).",
             metavar="FORM",
         ),
     )

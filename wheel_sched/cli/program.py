@@ -25,6 +25,7 @@ COMMANDS = {
     "dashboard-password": Lazy(
         "wheel_sched.cli.dashboard:dashboard_password", "Make a user of the dashboard.", "dashboard"
     ),
+    "exporter": Lazy("wheel_sched.cli.exporter:exporter", "Serve the metrics of a namespace.", "metrics"),
     "backup": Lazy("wheel_sched.cli.maintenance:backup", "Write a namespace to a file."),
     "restore": Lazy("wheel_sched.cli.maintenance:restore", "Load a backup into an empty namespace."),
     "reshard": Lazy("wheel_sched.cli.maintenance:reshard", "Change the shard count of a namespace, offline."),
