@@ -18,8 +18,6 @@ from wheel_sched.management.doctor.finding import Finding, ok, problem, warn
 from wheel_sched.management.wording import amount, span
 from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS
-from wheel_sched_celery.beat.entries import BeatEntries
-from wheel_sched_celery.beat.entry import is_entry
 from wheel_sched_celery.management.held_tasks import HeldTasks
 from wheel_sched_celery.management.waiting_task import read
 from wheel_sched_celery.message.headers import instant_ms
@@ -91,23 +89,11 @@ def _longest_ms(examined: Examined) -> int | None:
     least_ms, greatest_ms = head_ms, MAX_DUE_MS
     while greatest_ms - least_ms > 1000:
         middle_ms = (least_ms + greatest_ms) // 2
-        if _is_any_due(tasks, middle_ms):
+        if tasks.store.list_items("due", least_ms=middle_ms, limit=1).found:
             least_ms = middle_ms
         else:
             greatest_ms = middle_ms
     return least_ms
-
-
-def _is_any_due(tasks: HeldTasks, least_ms: int) -> bool:
-    """Whether a task, and not only entries of beat, is due at this time or later."""
-    cursor: str | None = None
-    while True:
-        page = tasks.store.list_items("due", cursor=cursor, least_ms=least_ms, limit=MAX_BATCH if cursor else 1)
-        if not all(is_entry(found.body) for found in page.found):
-            return True
-        cursor = page.cursor
-        if cursor is None:
-            return False
 
 
 def _senders(tasks: HeldTasks) -> Counter[str]:
@@ -321,27 +307,6 @@ def given_up(examined: Examined) -> Finding:
     return ok("given up", "every task could be published")
 
 
-def beat(examined: Examined) -> Finding:
-    """Find entries of beat that do not run, or that the code does not have any more."""
-    entries = BeatEntries(examined.tasks.wheel, examined.tasks.store)
-    stored = entries.all()
-    failed = [one.name for one in stored if one.state in ("failed", "unreadable")]
-    gone = [one.name for one in entries.gone()]
-    if failed:
-        return problem(
-            "beat",
-            f"{amount(len(failed), 'periodic task')} cannot be sent: {', '.join(failed[:_SENDERS])}",
-            "repair the task or the entry, then resume it: BeatEntries(app).resume(name)",
-        )
-    if gone:
-        return warn(
-            "beat",
-            f"{amount(len(gone), 'periodic task')} not in the code any more: {', '.join(gone[:_SENDERS])}",
-            "they go on until somebody removes them: BeatEntries(app).remove(name)",
-        )
-    return ok("beat", f"{amount(len(stored), 'periodic task')} in the store")
-
-
 def _in_memory(examined: Examined, scheduled: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Rows of `inspect scheduled` about tasks that a worker has in memory, and that are not in the store."""
     rows = [row for answer in scheduled.values() for row in answer if row.get("eta") and row.get("request")]
@@ -365,5 +330,4 @@ _CHECKS: Final[tuple[Callable[[Examined], Finding], ...]] = (
     task_ids,
     revoked,
     given_up,
-    beat,
 )

@@ -18,7 +18,6 @@ from wheel_sched.store.core.change import Alteration, Change
 from wheel_sched.store.core.claim import Claimed
 from wheel_sched.store.core.items import Found
 from wheel_sched.store.core.settle import Done, Held, Next, Settlement
-from wheel_sched_celery.beat.entry import TOPIC, is_entry
 from wheel_sched_celery.message.held_task import HeldTask
 from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection, short_connection
@@ -69,7 +68,7 @@ def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None) ->
         cursor: str | None = None
         while True:
             page = wheel.store.list_items("due", cursor=cursor, limit=BATCH)
-            drained.page([found for found in page.found if not is_entry(found.body)])
+            drained.page(page.found)
             cursor = page.cursor
             if cursor is None:
                 return Drained(drained.published, drained.kept, drained.back())
@@ -101,8 +100,7 @@ class _Draining:
 
     def back(self) -> int:
         """How many tasks wait in the store, without those that the drain kept."""
-        counts = self._store.counts()
-        return max(0, counts.total("due") - counts.now.get(("due", TOPIC), 0) - self._later)
+        return max(0, self._store.counts().total("due") - self._later)
 
     def _make_due(self, shard: int, ids: Sequence[str]) -> None:
         now_ms = self._store.now_ms()
@@ -127,9 +125,6 @@ class _Draining:
         settlements: list[Settlement] = []
         readable: list[tuple[Claimed, HeldTask]] = []
         for item in claim.items:
-            if is_entry(item.body):  # an entry of beat: a worker ticks it
-                settlements.append(Next(item.id, claim.now_us // 1000 + LEASE_MS))
-                continue
             try:
                 readable.append((item, decode(item.body)))
             except Rejected as error:

@@ -15,7 +15,7 @@ Threads: any thread may call any method, and threads may share one instance.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
@@ -26,7 +26,7 @@ from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS, Found, Item, Outcome
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched_celery.beat.entry import TOPIC, is_entry
+from wheel_sched_celery.beat.entry import is_entry
 from wheel_sched_celery.management.waiting_task import TaskFilter, WaitingTask, read
 from wheel_sched_celery.message.held_task import REVOKED, bounded, ref_of, route_of, stamp_ref
 from wheel_sched_celery.remote_control.revoking import Announcer
@@ -95,10 +95,8 @@ class HeldTasks:
         return self.store.now_ms()
 
     def counts(self) -> Counts:
-        """How many tasks are in each state, by queue. Entries of beat are no tasks and do not count."""
-        counts = self.store.counts()
-        now = {key: count for key, count in counts.now.items() if key[1] != TOPIC}
-        return replace(counts, now=now, ever={key: count for key, count in counts.ever.items() if key[1] != TOPIC})
+        """How many tasks are in each state, by queue."""
+        return self.store.counts()
 
     def get(self, task_id: str) -> list[WaitingTask]:
         """The held messages of a task: several if it was sent more than once with one id, none if it is not held.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from wheel_sched.store.core.items import MAX_DUE_MS, Found
-from wheel_sched_celery.beat.entry import is_entry
 from wheel_sched_celery.management.held_tasks import WIDEST_LEAD_MS, HeldTasks
 from wheel_sched_celery.management.waiting_task import TaskFilter, WaitingTask, read
 
@@ -37,8 +36,6 @@ def task_page(tasks: HeldTasks, selection: TaskFilter, cursor: str | None, limit
     kept: dict[str, WaitingTask] = {}
 
     def matches(found: Found) -> bool:
-        if is_entry(found.body):
-            return False
         waiting = read(found)
         if selection.matches(waiting):
             kept[found.id] = waiting
