@@ -83,6 +83,7 @@ def defined_names(wheel: Wheel) -> set[str]:
 
 def _definitions(app: Any) -> dict[str, Any]:
     """The app's `beat_schedule`, with the entry that Celery's beat adds to clean up a result backend."""
+    app.finalize(auto=True)  # handlers of `on_after_finalize` may add entries
     given = dict(app.conf.beat_schedule)
     if app.conf.result_expires and not app.backend.supports_autoexpire:
         cleanup = {"task": "celery.backend_cleanup", "schedule": crontab("0", "4", "*"), "options": {"expires": 43_200}}

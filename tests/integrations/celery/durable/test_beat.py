@@ -47,6 +47,9 @@ def test_workers_without_a_beat_process_while_one_is_killed(stage: Any) -> None:
     sent = entries.store.counts().happened("accepted") - 1
     stage.wait_runs(sent)
     assert len(_ticks(stage)) == sent
+    entries.add(entries.make("hourly", "tick", 3600))
+    entries.replace(entries.make("hourly", "tick", EVERY_MS / 1000))  # wakes the dispatcher
+    stage.wait_runs(sent + 3)
 
 
 def test_two_beat_processes_while_one_is_killed(stages: Any) -> None:
