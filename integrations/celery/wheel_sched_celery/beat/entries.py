@@ -317,7 +317,7 @@ class BeatEntries:
         new = old.redefined(other, now_ms)
         if new.paused or new.removed:
             return new
-        same = old.schedule == new.schedule and old.due_ms is not None and not old.failures
+        same = (old.schedule, old.zone) == (new.schedule, new.zone) and old.due_ms is not None and not old.failures
         return new if same else replace(new, due_ms=self.first_due_ms(new, now_ms))
 
     def _stored(self, name: str) -> StoredEntry:

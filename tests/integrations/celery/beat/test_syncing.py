@@ -229,3 +229,14 @@ def test_if_the_code_cannot_be_imported_a_removed_entry_is_remembered(
     assert beat.entries.gone() == []
     assert beat.entries.remove("one")
     assert beat.entries.get("one").state == "removed"
+
+
+def test_another_time_zone_of_the_app_moves_its_crontabs(beat: Any, make_beat: Callable[..., Any]) -> None:
+    moved = make_beat(result_expires=None, timezone="Asia/Kolkata")
+    moved.wheel._store, moved.entries._store = beat.store, beat.store
+    entries = {"cron": {"schedule": crontab("0", "4")}, "plain": {"schedule": 60}}
+    _code(beat, **entries)
+    assert beat.entry("cron").due_ms == beat.ms_of("2026-03-11T04:00:00")
+    assert _code(moved, **entries).changed == ["cron"]
+    assert beat.entry("cron").due_ms == beat.ms_of("2026-03-10T22:30:00")
+    assert _code(beat, **entries).older == ["cron"]
