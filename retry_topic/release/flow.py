@@ -110,7 +110,7 @@ class FlowPublisher:
             self._hold_back(batch, flow, policy, by_destination)
         self._publisher.publish(batch)
 
-    def refuse(self, item: Claimed, reason: str) -> Answer:
+    def refuse(self, item: Claimed, reason: str) -> Answer | None:
         """The answer for an item that the server could not push. Implements `Publisher.refuse`."""
         return self._publisher.refuse(item, reason)
 

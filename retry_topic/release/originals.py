@@ -58,7 +58,7 @@ class OriginalsPublisher:
             self._put_in(batch, wanted)
         self._publisher.publish(batch)
 
-    def refuse(self, item: Claimed, reason: str) -> Answer:
+    def refuse(self, item: Claimed, reason: str) -> Answer | None:
         """The answer for an item that the server could not push. Implements `Publisher.refuse`."""
         return self._publisher.refuse(item, reason)
 
