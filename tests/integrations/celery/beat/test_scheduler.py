@@ -13,8 +13,9 @@ from wheel_sched_celery import install
 from wheel_sched_celery.beat import scheduler
 from wheel_sched_celery.beat.scheduler import BeatScheduler
 from wheel_sched_celery.installing import SCHEDULER
+from wheel_sched_celery.release.dispatcher_step import EmbeddedDispatcher
 
-from wheel_sched.errors import ConfigError
+from wheel_sched.errors import ConfigError, StoreUnavailable
 
 
 class Embedded:
@@ -87,3 +88,20 @@ def test_wrong_settings_are_named(settings: dict[str, Any], problem: str) -> Non
     wheel = install(app, "redis://nowhere.invalid", **settings)
     with pytest.raises(ConfigError, match=problem):
         _ = wheel.settings
+
+
+def test_a_schedule_that_cannot_be_read_does_not_stop_the_dispatcher(
+    beat: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    embedded = EmbeddedDispatcher(beat.wheel, beat=True)
+    beat.app.conf.beat_schedule = 5
+    embedded._sync(beat.store)
+    assert "celery.beat_not_synced" in caplog.text
+    monkeypatch.setattr(type(beat.store), "find", _away)
+    beat.app.conf.beat_schedule = {}
+    with pytest.raises(StoreUnavailable):  # the dispatcher waits, and tries it again
+        embedded._sync(beat.store)
+
+
+def _away(*_args: Any, **_options: Any) -> None:
+    raise StoreUnavailable("away")
