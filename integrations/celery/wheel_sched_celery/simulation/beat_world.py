@@ -21,7 +21,7 @@ from wheel_sched.simulation.scenario import HandIn, Scenario, Step, draw_faults
 from wheel_sched.simulation.scheduler import running
 from wheel_sched.simulation.store import remote_store
 from wheel_sched_celery.beat.entries import BeatEntries
-from wheel_sched_celery.simulation.celery_world import APPS, SERVER_FAULTS, TASK, CeleryWorld, process_names
+from wheel_sched_celery.simulation.celery_world import APPS, SERVER_FAULTS, TASK, CeleryWorld, processes
 
 CATCH_UP: Final = ("all", "latest", "skip")
 SPAN_MS: Final = 8_000
@@ -92,7 +92,7 @@ def draw(seed: int, *, entries: int = 5, faults: int | None = None) -> Scenario:
     steps += draw_faults(
         rng,
         faults,
-        process_names(options),
+        processes(options),
         SERVER_FAULTS,
         calls=120,
         span_ms=SPAN_MS,

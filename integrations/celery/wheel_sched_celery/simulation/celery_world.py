@@ -111,18 +111,12 @@ def draw(seed: int, *, tasks: int = 20, faults: int | None = None) -> Scenario:
         "ahead_ms": rng.choice((0, 0, 1_500, -1_500)),  # how wrong the clocks of workers are
     }
     steps += draw_faults(
-        rng,
-        faults,
-        process_names(options),
-        SERVER_FAULTS,
-        calls=80,
-        span_ms=SPAN_MS,
-        pause_ms=(100, 1_000, 3_000, 7_000),
+        rng, faults, processes(options), SERVER_FAULTS, calls=80, span_ms=SPAN_MS, pause_ms=(100, 1_000, 3_000, 7_000)
     )
     return Scenario(seed, "celery", rng.getrandbits(32), tuple(steps), options)
 
 
-def process_names(options: dict[str, int]) -> list[str]:
+def processes(options: dict[str, int]) -> list[str]:
     return [*(f"worker-{number}" for number in range(options["workers"])), "producer"]
 
 
@@ -208,7 +202,7 @@ class CeleryWorld:
         self.sends = {send.number: send for send in scenario.sends}
         self._producers: dict[Any, Any] = {}  # Celery's producer of each thread and app
         self._revoked_ids: Any = OfEachProcess(set)
-        for name in process_names(options):
+        for name in processes(options):
             world.add_host(name, self._producer if name == "producer" else self._worker)
 
     def run(self) -> None:
