@@ -9,7 +9,9 @@ import pytest
 
 from wheel_sched.dispatcher import Answer, Batch, Failed
 from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.items import Item
 from wheel_sched.store.core.settle import Dead, Done, Held, Next
+from wheel_sched.store.recurring import Recur
 
 if TYPE_CHECKING:
     from conftest import World
@@ -181,3 +183,33 @@ def test_an_item_that_kills_its_dispatchers_is_poison(world: World) -> None:
     assert found.state == "dead"
     assert found.reason.startswith("poison: ")
     assert world.receiver.ids == ["healthy"]
+
+
+def test_an_item_that_recurs_is_due_again_and_its_occurrence_is_published(world: World) -> None:
+    """A `Recur` settles the item and stores its occurrence in one step; the dispatcher then publishes it."""
+    due_ms = world.now_ms + HOUR_MS
+
+    def answer(item: Claimed) -> Answer:
+        if item.id == "m":
+            return Recur("m", due_ms, occurrences=[Item("m.1", world.now_ms, b"", route="m")])
+        return Done(item.id)
+
+    world.receiver.answer = answer
+    world.put("m", "other")
+    dispatcher = world.dispatcher()
+    world.received(3)
+    assert [received.id for received in world.receiver.received] == ["m", "other", "m.1"]
+    assert [world.state(i) for i in ("m", "other", "m.1")] == ["due", None, None]
+    (found,) = world.store.get(["m"])
+    assert found is not None
+    assert found.score_ms == due_ms
+    assert dispatcher.stats.published == 2
+
+
+def test_a_malformed_occurrence_is_a_dead_letter(world: World) -> None:
+    """A `Recur` with an occurrence that the store cannot take makes the item a dead letter."""
+    world.receiver.answer = lambda item: Recur(item.id, 5, occurrences=[Item("x", -1, b"")])
+    world.put("m")
+    world.dispatcher()
+    world.received(1)
+    assert world.state("m") == "dead"

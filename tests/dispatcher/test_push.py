@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Item
 from wheel_sched.store.core.settle import Dead, Done, Held, Next
 from wheel_sched.store.push.push_form import encode_push
+from wheel_sched.store.recurring import Recur
 
 if TYPE_CHECKING:
     import redis
@@ -29,12 +31,15 @@ class Refusals:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
-        self.answer: Callable[[Claimed], Answer] = lambda item: Dead(item.id, "nowhere to go")
+        self.answer: Callable[[Claimed], Answer | None] = lambda item: Dead(item.id, "nowhere to go")
+        self.published: Callable[[Claimed], Answer] | None = None
 
     def publish(self, batch: Batch) -> None:
-        raise AssertionError("the server pushes; nothing is to be published here")
+        assert self.published is not None, "the server pushes; nothing is to be published here"
+        for place, item in enumerate(batch.items):
+            batch.answers[place] = self.published(item)
 
-    def refuse(self, item: Claimed, reason: str) -> Answer:
+    def refuse(self, item: Claimed, reason: str) -> Answer | None:
         self.asked.append((item.id, reason))
         return self.answer(item)
 
@@ -171,6 +176,27 @@ def test_every_settlement_is_possible_for_a_refused_item(bench: Bench, answer: A
     bench.until(lambda: bool(bench.publisher.asked) and dispatcher.stats.in_flight == 0)
     (found,) = bench.store.get(["m"])
     assert (found.state if found else None) == {"Done": None, "Held": "held", "Next": "due"}[type(answer).__name__]
+
+
+def test_a_refused_item_may_be_published_by_a_worker(bench: Bench, redis_client: redis.Redis) -> None:
+    """`refuse` returns None for one of two items. A worker publishes it: it recurs, and its occurrence is pushed."""
+    threads: list[str] = []
+
+    def publish(item: Claimed) -> Answer:
+        threads.append(threading.current_thread().name)
+        return Recur(item.id, 4_000_000_000_000, occurrences=[replace(bench.stream("run"), route=item.id)])
+
+    bench.publisher.published = publish
+    bench.publisher.answer = lambda item: None if item.id == "recurs" else Dead(item.id, "nowhere to go")
+    dispatcher = bench.start(PushTarget(create=True))
+    bench.store.schedule([Item("recurs", 0, b"no push form"), Item("bad", 0, b"no push form")])
+    bench.until(lambda: redis_client.xlen("out") == 1 and dispatcher.stats.in_flight == 0)
+    assert ids(redis_client, "out") == ["run"]
+    assert bench.reason("bad") == "nowhere to go"
+    (found,) = bench.store.get(["recurs"])
+    assert found is not None
+    assert (found.state, found.score_ms) == ("due", 4_000_000_000_000)
+    assert threads[0].startswith("wheel-sched-publisher")
 
 
 def test_a_publisher_without_a_decision_stops_nothing(bench: Bench, redis_client: redis.Redis) -> None:

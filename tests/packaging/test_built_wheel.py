@@ -82,6 +82,15 @@ def test_an_integration_is_found_and_names_its_framework_when_that_is_absent(
     assert done.returncode == 0 or (f"No module named '{framework}" in done.stderr or f"[{framework}]" in done.stderr)
 
 
+def test_celery_finds_the_scheduler_of_beat(installed: Installed) -> None:
+    """`celery beat -S wheel` resolves the name by an entry point of the distribution."""
+    done = installed.python(
+        "from importlib.metadata import entry_points\n"
+        "print([point.value for point in entry_points(group='celery.beat_schedulers') if point.name == 'wheel'])"
+    )
+    assert done.stdout.strip() == "['wheel_sched_celery.beat.scheduler:BeatScheduler']", done.stderr
+
+
 def test_the_command_says_which_extra_is_missing(installed: Installed) -> None:
     """Without click, `wheel-sched --help` fails without a traceback and prints the command that installs the
     missing extra."""

@@ -334,19 +334,14 @@ class OwnerLoop:
         elif not pushed.refused:
             self.stats.empty_claims += 1
         if pushed.refused:
-            answers = [(refused.item, self.workers.refuse(refused)) for refused in pushed.refused]
-            decided = [(item, answer) for item, answer in answers if answer is not None]
-            if decided:
-                batch = Batch(pushed, [item for item, _ in decided], on_answered=self._on_answered)
-                batch.answers = [answer for _, answer in decided]
-                self.in_flight.hold(batch, calls.sent_us)
-                self.in_flight.watch(batch)
-            if len(decided) < len(answers):  # for a worker
-                batch = Batch(
-                    pushed, [item for item, answer in answers if answer is None], on_answered=self._on_answered
-                )
-                self.in_flight.hold(batch, calls.sent_us)
-                self.in_flight.ready.append(batch)
+            refused = [(each.item, self.workers.refuse(each)) for each in pushed.refused]
+            for for_worker in (False, True):
+                chosen = [(item, answer) for item, answer in refused if (answer is None) is for_worker]
+                if chosen:
+                    batch = Batch(pushed, [item for item, _ in chosen], on_answered=self._on_answered)
+                    batch.answers = [answer for _, answer in chosen]
+                    self.in_flight.hold(batch, calls.sent_us)
+                    self.in_flight.ready.append(batch) if for_worker else self.in_flight.watch(batch)
         self.shards.replied(pushed.shard, pushed, self._now_ms())
 
     def _handle_window(self, window: Window) -> None:

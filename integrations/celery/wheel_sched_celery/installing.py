@@ -17,7 +17,7 @@ from wheel_sched_celery.takeover.step import TakeoverStep
 from wheel_sched_celery.wheel import Wheel, wheel_of
 from wheel_sched_celery.worker_timer import CollectorStep, WheelTimerStep
 
-SCHEDULER = "wheel_sched_celery.beat.scheduler:WheelScheduler"
+SCHEDULER = "wheel_sched_celery.beat.scheduler:BeatScheduler"
 _STOCK_SCHEDULER = "celery.beat:PersistentScheduler"
 
 

@@ -135,6 +135,8 @@ def load_settings(given: Mapping[str, Any], conf: Mapping[str, Any], broker_url:
                 "the broker is no Redis, so the delay store needs an address: install(app, url='redis://...') or "
                 "app.conf.wheel_url; url=None works without a store"
             )
+    if values.get("beat") is True and (values["url"] is None or values.get("dispatch") is False):
+        problems.append("beat=True needs a store and dispatch=True: the workers' dispatchers send the periodic tasks")
     if problems:
         raise ConfigError(problems)
     visible_ms = _visibility_ms(conf)

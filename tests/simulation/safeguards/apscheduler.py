@@ -9,8 +9,8 @@ STORE = "wheel_sched.store.core"
 SAFEGUARDS = [
     Safeguard(
         "finishing a job compares the claim number",
-        f"{STORE}.settle:Settle.in_memory",
-        " or item.claim != self.claim",
+        f"{STORE}.settle:settle_items",
+        " or item.claim != claim",
         "",
         "apscheduler",
     ),
@@ -114,7 +114,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a job that was removed while it ran does not come again",
-        f"{STORE}.settle:Settle.in_memory",
+        f"{STORE}.settle:settle_items",
         "elif item.cancelled and not isinstance(settlement, Dead):",
         "elif False:",
         "apscheduler",

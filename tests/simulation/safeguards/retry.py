@@ -8,8 +8,8 @@ STORE = "wheel_sched.store.core"
 SAFEGUARDS = [
     Safeguard(
         "settling compares the claim number",
-        f"{STORE}.settle:Settle.in_memory",
-        " or item.claim != self.claim:",
+        f"{STORE}.settle:settle_items",
+        " or item.claim != claim:",
         ":",
         hidden="each attempt has an id of its own: a late settlement ends only what was published",
     ),

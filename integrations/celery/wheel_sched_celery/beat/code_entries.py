@@ -19,7 +19,7 @@ from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.items import quoted
 from wheel_sched_celery.beat.entry import BeatEntry
-from wheel_sched_celery.beat.schedules import CODE, form_of, schedule_from, schedule_from_text
+from wheel_sched_celery.beat.schedules import CODE, Form, form_of, schedule_from, schedule_from_text
 from wheel_sched_celery.wheel import Wheel
 
 logger = logger_of("wheel_sched.celery")
@@ -83,6 +83,7 @@ def defined_names(wheel: Wheel) -> set[str]:
 
 def _definitions(app: Any) -> dict[str, Any]:
     """The app's `beat_schedule`, with the entry that Celery's beat adds to clean up a result backend."""
+    app.finalize(auto=True)  # handlers of `on_after_finalize` may add entries
     given = dict(app.conf.beat_schedule)
     if app.conf.result_expires and not app.backend.supports_autoexpire:
         cleanup = {"task": "celery.backend_cleanup", "schedule": crontab("0", "4", "*"), "options": {"expires": 43_200}}
@@ -106,7 +107,8 @@ def _of_code(app: Any, name: str, given: Any) -> CodeEntry:
             made = ScheduleEntry(**{**values, "name": name, "app": app})
         arguments = made.args or (), made.kwargs, made.options
         form = form_of(made.schedule, app)
-        entry = BeatEntry(name, made.task, form, tuple(arguments[0]), {}, {}, source="code", **ours)
+        zone = _zone_of(app, form)
+        entry = BeatEntry(name, made.task, form, tuple(arguments[0]), {}, {}, source="code", zone=zone, **ours)
         entry = _with_arguments(entry, arguments, form["kind"] == CODE)
         entry.check()
     except Exception as error:  # Celery raises errors of many kinds, also about wrong names of arguments
@@ -123,6 +125,14 @@ def _with_arguments(entry: BeatEntry, arguments: tuple[Any, Any, Any], in_code: 
     except (TypeError, ValueError, RecursionError):
         shown = {"in code": [_shown(args), _shown(kwargs), _shown(options)]}
         return replace(entry, args=(), kwargs=shown, options={}, in_code=True)
+
+
+def _zone_of(app: Any, form: Form) -> str:
+    """The app's time zone, if a schedule depends on it: another one changes the entry, as it resets Celery's beat."""
+    own = form["kind"] == "crontab" and "tz" not in form
+    if own or (form["kind"] == "interval" and form["relative"]):
+        return str(app.conf.timezone or ("UTC" if app.conf.enable_utc else "local"))
+    return ""
 
 
 def _shown(value: Any) -> str:
@@ -168,6 +178,7 @@ def _of_file(app: Any, name: str, row: Any) -> BeatEntry:
         entry = BeatEntry(
             *(name, row["task"], form, tuple(row.get("args", ())), row.get("kwargs", {}), row.get("options", {})),
             source="file",
+            zone=_zone_of(app, form),
             **ours,
         )
         entry.check()

@@ -13,11 +13,12 @@ Threads: any thread may call any method, and threads may share one instance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from wheel_sched.errors import ConfigError, NotDone, Rejected, WheelSchedError
+from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.change import Alteration
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Found, Outcome, quoted
@@ -27,6 +28,8 @@ from wheel_sched_celery.beat.next_due import first_due_ms, is_plain, next_runs
 from wheel_sched_celery.beat.occurrence import extra_id, occurrence_items
 from wheel_sched_celery.beat.schedules import CODE, form_of, schedule_from, schedule_from_text, schedule_of
 from wheel_sched_celery.wheel import Wheel, wheel_of
+
+logger = logger_of("wheel_sched.celery")
 
 MOST: Final = 100_000  # entries of one app
 _ATTEMPTS: Final = 20  # to change an entry that others change at the same time
@@ -229,7 +232,7 @@ class BeatEntries:
     def remove(self, name: str, *, if_version: int | None = None) -> bool:
         """Remove an entry: it never fires again. Returns False if there was none.
 
-        If the code of this process still has the entry, the store remembers that it was removed. Otherwise the next
+        If the app's code still has an entry of this name, the store remembers that it was removed. Otherwise the next
         start of a worker would add it again. `resume` or `add` brings it back.
 
         Args:
@@ -242,15 +245,16 @@ class BeatEntries:
         stored = self.get(name)
         if stored is None:
             return False
-        if stored.entry is not None and stored.entry.source != "run-time" and name in defined_names(self.wheel):
+        known = self._names_in_code()
+        kept = stored.entry is not None and (stored.entry.source != "run-time" if known is None else name in known)
+        if kept and stored.entry is not None:
             if not stored.entry.removed:
                 self._changed(name, lambda old, _: replace(old, removed=True, paused=False, due_ms=None), if_version)
             return True
-        found = stored.found
-        if if_version is not None and found.version != if_version:
+        verb = "x" if stored.found.state == "dead" else "c"
+        (outcome,) = self.store.change([Alteration(stored.found.id, verb, "", if_version)])
+        if outcome is Outcome.OTHER_VERSION:
             raise _other_version(name)
-        verb = "x" if found.state == "dead" else "c"
-        (outcome,) = self.store.change([Alteration(found.id, verb)])
         return outcome in (Outcome.DONE, Outcome.CANCELLED)
 
     def run_now(self, name: str) -> str:
@@ -283,9 +287,17 @@ class BeatEntries:
             self.store.schedule(items)
         return task_id
 
-    def gone(self) -> list[StoredEntry]:
-        """Entries of code or file that this process does not have. They go on until somebody removes them."""
-        known = defined_names(self.wheel)
+    def gone(self, known: Collection[str] | None = None) -> list[StoredEntry]:
+        """Entries of code or file that this process does not have. They go on until somebody removes them.
+
+        Args:
+            known: the names of the entries that it has. Defaults to None: it imports the app's tasks and reads them. If
+                that fails, nothing is known to be gone.
+        """
+        if known is None:
+            known = self._names_in_code()
+        if known is None:
+            return []
         return [
             stored
             for stored in self.all()
@@ -294,6 +306,18 @@ class BeatEntries:
             and not stored.entry.removed
             and stored.name not in known
         ]
+
+    def _names_in_code(self) -> set[str] | None:
+        """The names of the entries of code and file, after the app's tasks were imported as a worker does it.
+
+        None: they cannot be imported here, so it is not known what the code has.
+        """
+        try:
+            self.wheel.app.loader.import_default_modules()
+            return defined_names(self.wheel)
+        except Exception as error:  # the app's own code
+            logger.warning("celery.beat_code_unknown: the app's tasks cannot be imported here: %r", error)
+            return None
 
     def first_due_ms(self, entry: BeatEntry, now_ms: int) -> int:
         """The first due time of an entry that is new or changed, after `now_ms`.
@@ -312,7 +336,7 @@ class BeatEntries:
         new = old.redefined(other, now_ms)
         if new.paused or new.removed:
             return new
-        same = old.schedule == new.schedule and old.due_ms is not None and not old.failures
+        same = (old.schedule, old.zone) == (new.schedule, new.zone) and old.due_ms is not None and not old.failures
         return new if same else replace(new, due_ms=self.first_due_ms(new, now_ms))
 
     def _stored(self, name: str) -> StoredEntry:

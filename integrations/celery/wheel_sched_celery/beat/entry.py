@@ -48,6 +48,7 @@ class BeatEntry:
             says.
         source: who set the entry: "code" (`beat_schedule`, `add_periodic_task`), "file" or "run-time".
         in_code: whether schedule or arguments are objects that only the code of the app has.
+        zone: the time zone of the app that set the entry, when its schedule depends on it; else "".
         paused: whether the entry waits for `resume`.
         removed: whether somebody removed the entry although the code still has it. It never runs.
         due_ms: the next due time; None while the entry is paused or removed.
@@ -71,6 +72,7 @@ class BeatEntry:
     catch_up_limit: int | None = None
     source: str = "run-time"
     in_code: bool = False
+    zone: str = ""
     paused: bool = False
     removed: bool = False
     due_ms: int | None = None
@@ -120,7 +122,7 @@ class BeatEntry:
 
 
 _FIELDS: Final = tuple(spec.name for spec in fields(BeatEntry))
-_DEFINITION: Final = ("task", "schedule", "args", "kwargs", "options", "catch_up", "catch_up_limit", "in_code")
+_DEFINITION: Final = ("task", "schedule", "args", "kwargs", "options", "catch_up", "catch_up_limit", "in_code", "zone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +217,7 @@ def _problem(entry: BeatEntry) -> str | None:
         ("catch_up_limit", entry.catch_up_limit is None or _is_count(entry.catch_up_limit), f"1 to {MOST_LATE}"),
         ("source", entry.source in SOURCES, f"one of {', '.join(SOURCES)}"),
         ("problem", isinstance(entry.problem, str), "text"),
+        ("zone", isinstance(entry.zone, str), "text"),
         ("earlier", isinstance(entry.earlier, tuple), "a list"),
         *((name, isinstance(getattr(entry, name), bool), "True or False") for name in ("paused", "removed", "in_code")),
         *((name, _is_time(getattr(entry, name)), "a time in ms") for name in ("due_ms", "last_ms")),

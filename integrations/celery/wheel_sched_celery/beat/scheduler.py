@@ -1,4 +1,4 @@
-"""`WheelScheduler`: `celery -A app beat -S wheel`, for those who keep a beat process; any number of them side by side.
+"""`BeatScheduler`: `celery -A app beat -S wheel`, for those who keep a beat process; any number of them side by side.
 
 The process brings the entries of its code into the store and runs a dispatcher, as a worker does. It has no lock, no
 leader and no schedule of its own: stop it, kill it or start ten of it, and every occurrence is sent once.
@@ -20,7 +20,7 @@ from wheel_sched_celery.wheel import Wheel, wheel_with_store
 TICK_S: Final = 5  # only a sign of life for Celery's beat; the dispatcher sleeps until an entry is due
 
 
-class WheelScheduler(Scheduler):
+class BeatScheduler(Scheduler):
     """A scheduler of Celery's beat whose entries are in the app's delay store.
 
     Its own `schedule` is empty; `BeatEntries` has the entries.

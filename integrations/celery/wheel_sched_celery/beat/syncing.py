@@ -24,7 +24,7 @@ from typing import Final
 from wheel_sched.errors import NotDone, Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.items import quoted
-from wheel_sched_celery.beat.code_entries import defined
+from wheel_sched_celery.beat.code_entries import defined, defined_names
 from wheel_sched_celery.beat.entries import BeatEntries
 from wheel_sched_celery.beat.entry import BeatEntry
 
@@ -74,7 +74,7 @@ def sync(entries: BeatEntries, *, force: bool = False) -> Synced:
             _sync_one(entries, name, entry, synced, force)
         except (NotDone, Rejected) as error:
             synced.problems.append(f"entry {quoted(name)}: {error}")
-    synced.gone = [stored.name for stored in entries.gone()]
+    synced.gone = [stored.name for stored in entries.gone({*mine, *defined_names(entries.wheel)})]
     _log(synced)
     return synced
 

@@ -197,13 +197,13 @@ class Ticker:
         """The entry in the code of this process, for an entry that is only there; None for any other.
 
         Raises:
-            NotHere: the code of this process does not have the entry, or another form of it.
+            OnlyInOtherCode: the code of this process does not have the entry, or another form of it.
         """
         if not entry.in_code:
             return None
         code = code_entry(self._wheel, entry.name)
         if code is None or code.entry.fingerprint != entry.fingerprint:
-            raise NotHere("the code of this process does not have the entry, or has another form of it")
+            raise OnlyInOtherCode("the code of this process does not have the entry, or has another form of it")
         return code
 
     def _policy(self, entry: BeatEntry, value: Any) -> Policy:
@@ -223,7 +223,7 @@ class Ticker:
 
     def _failed(self, item: Claimed, entry: BeatEntry, now_ms: int, error: Exception) -> Answer:
         """Leave the entry for another process, or hold it after many of them have failed."""
-        here = not isinstance(error, NotHere)
+        here = not isinstance(error, OnlyInOtherCode)
         failures = entry.failures + 1
         over = failures >= (ATTEMPTS if here else ATTEMPTS_ELSEWHERE)
         problem = str(error) if isinstance(error, Rejected) else repr(error)
@@ -254,5 +254,5 @@ class Ticker:
             logger.info("celery.beat_due: entry '%.200s' (%.200s), due at %d ms", entry.name, entry.task, due_ms)
 
 
-class NotHere(Rejected):
+class OnlyInOtherCode(Rejected):
     """The code of this process does not have an entry that is only in code."""

@@ -18,8 +18,9 @@ from celery import bootsteps
 from kombu.exceptions import OperationalError
 
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, PushTarget
-from wheel_sched.errors import StoreUnavailable, WheelSchedError
+from wheel_sched.errors import StoreError, StoreUnavailable, WheelSchedError
 from wheel_sched.escaping import logger_of
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched_celery.beat.entries import BeatEntries
 from wheel_sched_celery.beat.syncing import sync
 from wheel_sched_celery.release.preloading import preload
@@ -115,7 +116,7 @@ class EmbeddedDispatcher:
                 raise StoreUnavailable("the broker is away")
             queue = server.queue
             if self._beat:
-                sync(BeatEntries(self._wheel, store))
+                self._sync(store)
             with contextlib.closing(TaskPublisher(self._wheel.app, queue, store.shards)) as publisher:
                 self._publisher = publisher
                 dispatcher = Dispatcher(store, publisher, push=None if queue is None else PushTarget(), config=CONFIG)
@@ -123,6 +124,14 @@ class EmbeddedDispatcher:
                 self.dispatcher = dispatcher
                 self._stopping.wait()
                 dispatcher.stop(self._wheel.settings.drain_timeout / 1000)
+
+    def _sync(self, store: DelayStore) -> None:
+        try:
+            sync(BeatEntries(self._wheel, store))
+        except StoreError:
+            raise
+        except Exception:  # the app's code; held tasks and entries that are stored go on
+            logger.exception("celery.beat_not_synced: the entries of the code were not brought into the store")
 
 
 class DispatcherStep(bootsteps.StartStopStep):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
 from wheel_sched.errors import Rejected
@@ -19,6 +21,8 @@ from wheel_sched_celery.release.broker_connection import BrokerConnection
 from wheel_sched_celery.wheel import wheel_of
 
 logger = logger_of("wheel_sched.celery")
+
+AWAY_S: Final = 3.0  # after a failed send, entries of beat wait so long; longer than any backoff of a dispatcher
 
 
 class TaskPublisher:
@@ -40,6 +44,7 @@ class TaskPublisher:
         self._ticker = None if wheel is None else Ticker(wheel, shards)
         self._broker = BrokerConnection(app)
         self._queue = queue
+        self._failed_s = -math.inf  # when the last send failed, by the monotonic clock; -inf: the last one succeeded
         self._lock = threading.Lock()
 
     def publish(self, batch: Batch) -> None:
@@ -47,7 +52,7 @@ class TaskPublisher:
         tasks: list[tuple[int, HeldTask]] = []
         for place, item in enumerate(batch.items):
             if self._ticker is not None and is_entry(item.body):
-                batch.answers[place] = self._ticker.tick(item, batch.claim.now_us // 1000)
+                batch.answers[place] = self._tick(self._ticker, item, batch.claim.now_us // 1000)
                 continue
             try:
                 tasks.append((place, decode(item.body)))
@@ -57,8 +62,21 @@ class TaskPublisher:
             return
         with self._lock:
             failures = self._broker.send([task for _, task in tasks])
+        self._note(failures)
         for (place, _), failure in zip(tasks, failures, strict=True):
             batch.answers[place] = failure or Done(batch.items[place].id)
+
+    def _tick(self, ticker: Ticker, item: Claimed, now_ms: int) -> Answer:
+        """The answer for an entry of beat. While the broker is away it waits: its occurrences would pile up."""
+        if self._queue is None and time.monotonic() - self._failed_s < AWAY_S:
+            return Failed("the broker is away, so the periodic task waits")
+        return ticker.tick(item, now_ms)
+
+    def _note(self, failures: Sequence[Failed | None]) -> None:
+        if None in failures:
+            self._failed_s = -math.inf
+        elif any(failure is not None and failure.transient for failure in failures):
+            self._failed_s = time.monotonic()
 
     @property
     def beat_stats(self) -> BeatStats:

@@ -111,12 +111,12 @@ def draw(seed: int, *, tasks: int = 20, faults: int | None = None) -> Scenario:
         "ahead_ms": rng.choice((0, 0, 1_500, -1_500)),  # how wrong the clocks of workers are
     }
     steps += draw_faults(
-        rng, faults, _processes(options), SERVER_FAULTS, calls=80, span_ms=SPAN_MS, pause_ms=(100, 1_000, 3_000, 7_000)
+        rng, faults, processes(options), SERVER_FAULTS, calls=80, span_ms=SPAN_MS, pause_ms=(100, 1_000, 3_000, 7_000)
     )
     return Scenario(seed, "celery", rng.getrandbits(32), tuple(steps), options)
 
 
-def _processes(options: dict[str, int]) -> list[str]:
+def processes(options: dict[str, int]) -> list[str]:
     return [*(f"worker-{number}" for number in range(options["workers"])), "producer"]
 
 
@@ -183,7 +183,7 @@ def _no_body(number: int) -> None:
 # Making an app costs as much as a history. So each host keeps its app, and a process gets a new `Wheel` in it. Apps are
 # made before the simulation is installed: then no history differs from its repeat.
 _settings: dict[tuple[tuple[str, int], ...], WheelSettings] = {}  # read once for each choice of options
-_APPS = {name: _make_app(name) for name in ("producer", "foreign", "worker-0", "worker-1")}
+APPS = {name: _make_app(name) for name in ("producer", "foreign", "worker-0", "worker-1")}
 
 
 class CeleryWorld:
@@ -202,7 +202,7 @@ class CeleryWorld:
         self.sends = {send.number: send for send in scenario.sends}
         self._producers: dict[Any, Any] = {}  # Celery's producer of each thread and app
         self._revoked_ids: Any = OfEachProcess(set)
-        for name in _processes(options):
+        for name in processes(options):
             world.add_host(name, self._producer if name == "producer" else self._worker)
 
     def run(self) -> None:
@@ -267,7 +267,7 @@ class CeleryWorld:
     def _worker(self) -> Callable[[], object]:
         process = running.scheduler.process
         process.wall_offset_ns = self.options["ahead_ms"] * MS
-        app = _APPS[process.name.partition(".")[0]]
+        app = APPS[process.name.partition(".")[0]]
         self._wheel(app)
         worker = Worker(app, app.tasks[TASK], lambda request: self._work(app, request), self._revoked_ids)
         worker.start()
@@ -280,7 +280,7 @@ class CeleryWorld:
 
     def _producer(self) -> Callable[[], object]:
         """Send each task at its time. A producer that replaces a dead one skips the tasks that have a result."""
-        app, foreign = _APPS["producer"], _APPS["foreign"]
+        app, foreign = APPS["producer"], APPS["foreign"]
         self._wheel(app)
         scheduler = self.world.scheduler
         for send in sorted(self.sends.values(), key=lambda send: (send.at, send.number)):

@@ -86,7 +86,7 @@ def _outlasts_visibility(run: CeleryWorld) -> bool:
     return bool(visibility_ms) and longest_ms + run.store.steps_back_ms >= visibility_ms
 
 
-def _allows(fault: Fault, call: str, *, outlasts_visibility: bool) -> int:
+def repeats_allowed(fault: Fault, call: str, *, outlasts_visibility: bool) -> int:
     """How many repeated runs a fault excuses. 0: the product must prevent every repeat.
 
     Most repeats have one of three causes: a worker dies or is paused while it has messages; a reply of the broker or
@@ -139,7 +139,7 @@ def _duplicates(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]
             if seen[one.attempt] > copies:
                 again.append(f"task {number}, attempt {one.attempt}, at {one.began_ns // MS} ms")
     waits_long = _outlasts_visibility(run)
-    allowed = sum(_allows(fault, call, outlasts_visibility=waits_long) for fault, call in run.world.struck)
+    allowed = sum(repeats_allowed(fault, call, outlasts_visibility=waits_long) for fault, call in run.world.struck)
     if len(again) > allowed:
         return [f"duplicates: {len(again)} runs came again, {allowed} may; first: {again[0]}"]
     return []

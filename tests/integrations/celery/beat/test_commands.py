@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -237,3 +239,23 @@ def test_an_import_of_nothing_says_why(run: Run, tmp_path: Path) -> None:
     assert "No such file" in run("import", "django", str(tmp_path / "none"), code=2).stderr
     assert "unknown time zone" in run("import", "django", "x", "--tz", "Mars/Olympus", code=2).stderr
     assert run("import", "redbeat", "redis://127.0.0.1:1/0", code=69).stderr
+
+
+PAGE = Path(__file__).resolve().parents[4] / "docs" / "celery-beat.md"
+
+
+def test_the_commands_of_the_page(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command of docs/celery-beat.md works, one after the other. One that needs a server is only parsed."""
+    monkeypatch.chdir(tmp_path)
+    connection = sqlite3.connect("db.sqlite3")
+    connection.executescript((RECORDED / "django.sql").read_text("utf-8"))
+    connection.close()
+    commands = [line.strip() for line in PAGE.read_text("utf-8").splitlines() if " wheel beat " in line]
+    commands = [line for line in commands if line.startswith("celery -A shop wheel beat ")]
+    assert len(commands) >= 12
+    for line in commands:
+        words = shlex.split(line)[5:]
+        if any("redis://" in word for word in words):
+            run(*words, "--help")
+        else:
+            run(*words, code=1 if "import" in words else 0)

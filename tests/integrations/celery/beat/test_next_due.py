@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import celery
 import pytest
 from celery.schedules import crontab, schedule
 from wheel_sched_celery.beat.next_due import COUNTED, ask, due_until, first_due_ms, next_due_ms, next_runs
@@ -58,6 +59,8 @@ def test_a_crontab_is_due_when_celery_says_so(make_beat: Callable[..., Any], zon
 @pytest.mark.parametrize("relative", [False, True])
 def test_an_interval_is_due_when_celery_says_so(make_beat: Callable[..., Any], every_s: float, relative: bool) -> None:
     value = schedule(timedelta(seconds=every_s), relative, app=make_beat(timezone="Europe/Berlin").app)
+    if celery.VERSION < (5, 7) and not relative and every_s == 86_400:
+        pytest.skip("before 5.7 a day in Celery was a day of the clock on the wall, not 24 hours")
     at_ms = ms_of("2026-03-28T22:13:07.250")
     for _ in range(30):
         due_ms = next_due_ms(value, at_ms)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from celery.schedules import BaseSchedule, crontab, schedule
 from wheel_sched_celery.beat import schedules
+from wheel_sched_celery.beat.next_due import next_due_ms
 from wheel_sched_celery.beat.schedules import (
     form_of,
     in_words,
@@ -100,7 +101,7 @@ def test_an_app_gives_its_class_a_form(beat: Any, monkeypatch: pytest.MonkeyPatc
 )
 def test_a_malformed_form_is_refused(beat: Any, form: dict[str, Any]) -> None:
     with pytest.raises(Rejected, match="nothing was changed"):
-        schedule_of(form, beat.app)
+        next_due_ms(schedule_of(form, beat.app), 0)  # before 5.7 Celery notices an impossible date only here
 
 
 @pytest.mark.parametrize("text", ["", "0 4 * *", "solar sunrise north east", "now", "-5s", "0s", "70 4 * * *"])

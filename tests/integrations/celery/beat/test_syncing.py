@@ -202,3 +202,41 @@ def test_an_entry_that_an_older_release_buried_comes_back(beat: Any) -> None:
     beat.store.bury([(item, "neither the neutral form nor the push form")])
     assert beat.sync().resumed == ["one"]
     assert beat.entries.get("one").state == "waiting"
+
+
+def test_what_the_code_adds_when_the_app_is_finalized(beat: Any) -> None:
+    def add(sender: Any, **_: Any) -> None:
+        sender.add_periodic_task(30.0, sender.signature("note"), name="late")
+
+    beat.app.on_after_finalize.connect(add, weak=False)
+    assert beat.sync().added == ["late"]
+
+
+def test_a_run_time_form_of_an_entry_of_code_stays_removed_too(beat: Any) -> None:
+    _code(beat, one={"schedule": 60})
+    beat.entries.replace(beat.entries.make("one", "note", 10))
+    beat.entries.remove("one")
+    assert beat.entries.get("one").state == "removed"
+    assert beat.sync().removed == ["one"]
+
+
+def test_if_the_code_cannot_be_imported_a_removed_entry_is_remembered(
+    beat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _code(beat, one={"schedule": 60})
+    beat.app.conf.beat_schedule = {}
+    monkeypatch.setattr(beat.app.loader, "import_default_modules", lambda: 1 / 0)
+    assert beat.entries.gone() == []
+    assert beat.entries.remove("one")
+    assert beat.entries.get("one").state == "removed"
+
+
+def test_another_time_zone_of_the_app_moves_its_crontabs(beat: Any, make_beat: Callable[..., Any]) -> None:
+    moved = make_beat(result_expires=None, timezone="Asia/Kolkata")
+    moved.wheel._store, moved.entries._store = beat.store, beat.store
+    entries = {"cron": {"schedule": crontab("0", "4")}, "plain": {"schedule": 60}}
+    _code(beat, **entries)
+    assert beat.entry("cron").due_ms == beat.ms_of("2026-03-11T04:00:00")
+    assert _code(moved, **entries).changed == ["cron"]
+    assert beat.entry("cron").due_ms == beat.ms_of("2026-03-10T22:30:00")
+    assert _code(beat, **entries).older == ["cron"]

@@ -9,9 +9,10 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from celery.beat import BeatLazyFunc
+from celery.beat import BeatLazyFunc, ScheduleEntry, Scheduler
 from celery.schedules import crontab, schedule
 from wheel_sched_celery.beat.entry import item_id_of
+from wheel_sched_celery.beat.occurrence import RecordingProducer
 from wheel_sched_celery.beat.ticking import ATTEMPTS, ATTEMPTS_ELSEWHERE, Policy, decide
 
 from wheel_sched.errors import NotDone
@@ -67,6 +68,26 @@ def test_the_message_is_that_of_celery(beat: Any) -> None:
     assert (headers["eta"], headers["ignore_result"], headers["argsrepr"]) == (None, False, "[1]")
     assert task.properties["expiration"] == "60000"
     assert beat.entry().options == options
+
+
+@pytest.mark.parametrize("options", [{}, {"queue": "mail", "priority": 3, "headers": {"mine": 1}, "shadow": "s"}])
+def test_the_message_is_the_one_that_stock_beat_sends(beat: Any, options: dict[str, Any]) -> None:
+    beat.add("one", 60, args=(1,), kwargs={"a": "b"}, options=options)
+    beat.run_until(beat.now_ms + MINUTE_MS)
+    (ours,) = beat.sent
+    recorder = RecordingProducer(beat.app, ours.eta_ms)
+    stock = ScheduleEntry("one", "note", schedule=60, args=(1,), kwargs={"a": "b"}, options=options, app=beat.app)
+    Scheduler(beat.app, lazy=True).apply_async(stock, producer=recorder, advance=False)
+    (theirs,) = recorder.tasks
+    own = {"periodic_task_name", "wheel-sched-due", "celery_beat_task"}  # the last one only since Celery 5.7
+    ids = {"id", "root_id", "correlation_id"}
+    for one, other in ((ours.headers, theirs.headers), (ours.properties, theirs.properties)):
+        assert {key: value for key, value in one.items() if key not in own | ids} == {
+            key: value for key, value in other.items() if key not in own | ids
+        }
+    assert (ours.body, ours.exchange, ours.routing_key, ours.priority, ours.declare) == (
+        *(theirs.body, theirs.exchange, theirs.routing_key, theirs.priority, theirs.declare),
+    )
 
 
 def test_a_task_that_is_not_registered_is_sent_by_name(beat: Any) -> None:

@@ -49,11 +49,11 @@ DENSE: dict[str, Any] = {
 class VirtualApp(Celery):
     """An app whose clock the test sets."""
 
-    clock = EPOCH
+    moment = EPOCH
 
     def now(self) -> datetime:
         """Overrides `Celery.now`."""
-        return self.clock.astimezone(self.timezone)
+        return self.moment.astimezone(self.timezone)
 
 
 def made(zone: str, make: Any) -> tuple[VirtualApp, Any]:
@@ -66,14 +66,14 @@ def made(zone: str, make: Any) -> tuple[VirtualApp, Any]:
 
 def celerys(app: VirtualApp, value: Any, since: datetime, until: datetime) -> Iterator[datetime]:
     """When Celery's beat sends the task, if it started at `since`."""
-    app.clock = since
+    app.moment = since
     last = app.now()
-    while app.clock < until:
+    while app.moment < until:
         due, again_s = value.is_due(last)
         if due:
-            yield app.clock
+            yield app.moment
             last = app.now()
-        app.clock += timedelta(seconds=max(again_s, 0.01))
+        app.moment += timedelta(seconds=max(again_s, 0.01))
 
 
 def ours(value: Any, since: datetime, until: datetime) -> Iterator[datetime]:
@@ -176,7 +176,7 @@ def sent_by_celery(app: VirtualApp, ticks: int) -> int:
     scheduler.__dict__["producer"] = None
     for _ in range(ticks):
         scheduler.tick()
-        app.clock += timedelta(milliseconds=10)
+        app.moment += timedelta(milliseconds=10)
     return len(sent)
 
 
@@ -185,7 +185,7 @@ def test_celery_sends_without_a_pause_when_its_beat_starts_in_the_repeated_hour(
     zone = ZoneInfo("Europe/Berlin")
     app, value = made("Europe/Berlin", DENSE["every 5 minutes"])
     start = datetime(2028, 10, 29, 2, 11, tzinfo=zone, fold=1).astimezone(UTC)
-    app.clock = start
+    app.moment = start
     assert sent_by_celery(app, 100) >= 50
     mine = [at.astimezone(zone).strftime("%H:%M %z") for at in ours(value, start, start + timedelta(minutes=60))]
     assert mine == [f"02:{minute} +0100" for minute in range(15, 60, 5)] + ["03:00 +0100", "03:05 +0100", "03:10 +0100"]

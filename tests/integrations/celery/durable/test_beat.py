@@ -47,13 +47,16 @@ def test_workers_without_a_beat_process_while_one_is_killed(stage: Any) -> None:
     sent = entries.store.counts().happened("accepted") - 1
     stage.wait_runs(sent)
     assert len(_ticks(stage)) == sent
+    entries.add(entries.make("hourly", "tick", 3600))
+    entries.replace(entries.make("hourly", "tick", EVERY_MS / 1000))  # wakes the dispatcher
+    stage.wait_runs(sent + 3)
 
 
 def test_two_beat_processes_while_one_is_killed(stages: Any) -> None:
     """The worker sends nothing; broker and store are two servers. A pause by another process counts at once."""
     stage = stages.stage(store_url=stages.server().tcp_url)
     stage.worker(SETTINGS=_settings(wheel_dispatch=False))
-    names = "-S", "wheel_sched_celery.beat.scheduler:WheelScheduler"
+    names = "-S", "wheel_sched_celery.beat.scheduler:BeatScheduler"
     first, second = (stage.beat(*names, SETTINGS=_settings()) for _ in range(2))
     stage.wait_runs(15)
     first.send_all(signal.SIGKILL)

@@ -26,7 +26,10 @@ PROGRAM = Path(__file__).parent / "processes" / "imports_of_threads.py"
 
 @pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
 def test_a_dispatchers_threads_import_nothing(stages: Stages, apart: bool) -> None:
-    """From their start until they have sent a task, the threads import no module. So a fork copies no import lock."""
+    """From their start until they have sent a task and a periodic task, the threads import no module.
+
+    So a fork copies no import lock.
+    """
     server = stages.server()
     store = stages.server() if apart else server
     done = subprocess.run(
@@ -41,7 +44,9 @@ def test_a_dispatchers_threads_import_nothing(stages: Stages, apart: bool) -> No
         timeout=50,
     )
     report: dict[str, Any] = json.loads(done.stdout)
-    assert (report["imported"], report["info"]["published"], report["info"]["members"]) == ([], 1, 1), done.stderr
+    assert (report["imported"], report["info"]["members"]) == ([], 1), done.stderr
+    assert report["info"]["published"] > 1
+    assert report["info"]["beat"]["sent"] > 0
 
 
 def test_embedded_beat_is_forked_before_the_dispatcher_starts() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,7 +19,13 @@ from wheel_sched_celery.settings import CATCH_UP, MOST_LATE
 _OPTIONS = ("queue", "exchange", "routing_key", "priority", "expires")
 
 
-class JsonType(click.ParamType):
+if TYPE_CHECKING:
+    _Json = click.ParamType[Any]
+else:
+    _Json = click.ParamType  # the class of click 8.1 takes no type argument
+
+
+class JsonType(_Json):
     """A value in JSON of a given type."""
 
     name = "json"
@@ -75,6 +81,7 @@ class JsonType(click.ParamType):
 @click.pass_context
 def add(
     ctx: click.Context,
+    /,
     name: str,
     task: str,
     schedule: str,

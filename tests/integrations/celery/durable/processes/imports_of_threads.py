@@ -26,12 +26,15 @@ def hook(event: str, arguments: tuple[Any, ...]) -> None:
 sys.addaudithook(hook)
 
 from celery import Celery  # noqa: E402  # after the hook
+from celery.schedules import crontab  # noqa: E402
 from wheel_sched_celery import install  # noqa: E402
 from wheel_sched_celery.announcing import AnnounceStep  # noqa: E402
 from wheel_sched_celery.release.dispatcher_step import DispatcherStep  # noqa: E402
 
 app = Celery("imports", broker=os.environ["BROKER"], set_as_current=False)
-install(app, os.environ["STORE"], horizon=0.2, lead=0.1)
+app.conf.beat_schedule = {"tick": {"task": "note", "schedule": 0.3}, "cron": {"task": "note", "schedule": crontab()}}
+app.conf.timezone = "Europe/Berlin"
+install(app, os.environ["STORE"], horizon=0.2, lead=0.1, beat=True)
 worker: Any = SimpleNamespace(app=app, wheel_dispatcher=None, hostname="w@here")
 step, announcing = DispatcherStep(worker), AnnounceStep(worker)
 for each in (step, announcing):
@@ -41,7 +44,7 @@ app.send_task("note", countdown=0.4)
 until_s = time.monotonic() + 20
 while time.monotonic() < until_s:
     info = step.info(worker)["wheel_dispatcher"]
-    if info.get("published"):
+    if info.get("published", 0) > 1 and info["beat"]["sent"]:
         break
     time.sleep(0.02)  # other threads make it true, without a signal
 from wheel_sched.store import Members  # noqa: E402  # here and not above: the threads must not need it

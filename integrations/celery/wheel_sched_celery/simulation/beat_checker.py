@@ -1,0 +1,106 @@
+"""Judges a history of periodic tasks by the promises of docs/celery-beat.md.
+
+The checker sees what the operator did, the runs of the task with their due times, and what is left in the servers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+from wheel_sched.simulation.calls import MS
+from wheel_sched.simulation.scenario import Scenario
+from wheel_sched.simulation.trace import Trace
+from wheel_sched_celery.simulation.beat_world import BeatWorld, EntryLife, TickCall, draw
+from wheel_sched_celery.simulation.checker import CeleryKind, repeats_allowed
+
+
+def violations(run: BeatWorld) -> list[str]:
+    """The promises that the history broke, one line each. Each line begins with the name of the invariant."""
+    found = [f"broken: {what}" for what in run.world.broken]
+    ticks: dict[str, list[TickCall]] = {}
+    for tick in run.ticks:
+        ticks.setdefault(tick.name, []).append(tick)
+    found += _ids(run)
+    found += _early(run)
+    found += _repeated(run)
+    for life in run.lives.values():
+        found += _missed(run, life, ticks.get(life.name, []))
+        found += _after_removal(run, life, ticks.get(life.name, []))
+    left = Counter(item.state for item in run.waiting())
+    found += [f"leak: {count} items are {state}" for state, count in sorted(left.items())]
+    return found + [f"leak: {queue} has {n} messages" for queue, n in sorted(run.broker.unsettled().items())]
+
+
+def _loses(run: BeatWorld) -> bool:
+    """Whether a server lost writes at a restart."""
+    return any(fault.kind == "rewind" for fault, _ in run.world.struck)
+
+
+def _ids(run: BeatWorld) -> list[str]:
+    """Check that an occurrence has one id, whatever process sends it and however often."""
+    ids: dict[tuple[str, int], set[str]] = {}
+    for tick in run.ticks:
+        ids.setdefault((tick.name, tick.due_ms), set()).add(tick.task_id)
+    return [f"ids: {name}, due at {due_ms}, has {len(one)} ids" for (name, due_ms), one in ids.items() if len(one) > 1]
+
+
+def _early(run: BeatWorld) -> list[str]:
+    """Check that no run begins before its due time, by the store's clock."""
+    back_ms = 2 * run.store.steps_back_ms
+    return [
+        f"early: {one.name}, at {one.began_ns // MS} ms, {one.due_ms - one.began_wall_ms} ms before it was due"
+        for one in run.ticks
+        if one.began_wall_ms + back_ms < one.due_ms
+    ]
+
+
+def _repeated(run: BeatWorld) -> list[str]:
+    """Check that each occurrence runs once, except for the repeats of messages that a fault allows."""
+    runs = Counter((tick.name, tick.due_ms) for tick in run.ticks)
+    again = sum(count - 1 for count in runs.values())
+    allowed = sum(repeats_allowed(fault, call, outlasts_visibility=False) for fault, call in run.world.struck)
+    if again > allowed:
+        first = next(one for one, count in runs.items() if count > 1)
+        return [f"repeated: {again} runs came again, {allowed} may; first: {first[0]}, due at {first[1]}"]
+    return []
+
+
+def _missed(run: BeatWorld, life: EntryLife, ticks: list[TickCall]) -> list[str]:
+    """Check that under `all` no occurrence is missing between the first one and the last one that ran.
+
+    What was due when the entry was removed, and not sent yet, is not sent. So nothing is asked of the end.
+    """
+    if life.catch_up != "all" or life.changed or _loses(run) or not ticks:
+        return []
+    every_ms = next(send.delay for send in run.sends.values() if f"e{send.number}" == life.name)
+    dues = sorted({tick.due_ms for tick in ticks})
+    if life.first_ms is not None and life.first_ms > 0 and dues[0] != life.first_ms:
+        return [f"missed: {life.name} began at {dues[0]}, its first due time was {life.first_ms}"]
+    gaps = [(one, other) for one, other in pairwise(dues) if other - one != every_ms]
+    return [f"missed: {life.name} has nothing between {one} and {other}" for one, other in gaps[:1]]
+
+
+def _after_removal(run: BeatWorld, life: EntryLife, ticks: list[TickCall]) -> list[str]:
+    """Check that no occurrence runs that was due after the store had confirmed the removal."""
+    if life.removed_ms is None or _loses(run):
+        return []
+    back_ms = 2 * run.store.steps_back_ms
+    late = [tick for tick in ticks if tick.due_ms > life.removed_ms + back_ms]
+    return [f"removed: {life.name} was removed at {life.removed_ms}, and ran for {late[0].due_ms}"] if late else []
+
+
+class BeatKind(CeleryKind):
+    """Makes random scenarios with periodic tasks, and simulates them. Implements the simulator's `Kind`."""
+
+    name = "celery-beat"
+
+    def draw(self, seed: int) -> Scenario:
+        """Implements `Kind.draw`."""
+        return draw(seed)
+
+    def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
+        """Implements `Kind.run`."""
+        history = BeatWorld(scenario)
+        history.run()
+        return history.world.trace, violations(history), history.world.scheduler.steps
