@@ -262,7 +262,8 @@ class Templates:
         if len(body) > MAX_BODY_BYTES:
             return None
         name = values[known.id_at].decode("ascii")
-        item = Item(name + template.suffix, decision.due_ms, body, template.topic)
+        refs, _ = template.policy.place_of(message, by_key=False)
+        item = Item(name + template.suffix, decision.due_ms, body, template.topic, refs)
         keep_until_ms = decision.due_ms + (decision.why.max_age_ms or 7 * DAY_MS)
         return Prepared(
             template, name, message.value, message.key, values, message.source, item, decision, keep_until_ms

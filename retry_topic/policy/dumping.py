@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 from retry_topic.policy.delays import KINDS, Delay
+from retry_topic.policy.fair import Fair
 from retry_topic.policy.flow import Breaker, Budget
 from retry_topic.policy.model import PolicySet, RetryPolicy
 from retry_topic.policy.rules import Rule
@@ -42,6 +43,8 @@ def _policy(policy: RetryPolicy, place: tuple[str, ...]) -> str:
         f"budget = {_budget(policy.budget)}",
         f"breaker = {_breaker(policy.breaker)}",
     ]
+    if policy.fair is not None:
+        lines.append(f"fair = {_fair(policy.fair)}")
     if not policy.rules:
         lines.append("rule = []")  # explicit: without the key a topic inherits the default's rules
     for rule in policy.rules:
@@ -78,6 +81,15 @@ def _breaker(breaker: Breaker | None) -> str:
     return (
         f"{{ failures = {_text(f'{breaker.percent}%')}, of = {breaker.of}, within = {_duration(breaker.within_ms)}, "
         f"open = {_duration(breaker.open_ms)}, by = {_text(breaker.by)} }}"
+    )
+
+
+def _fair(fair: Fair) -> str:
+    weights = ", ".join(f"{_text(name)} = {weight!r}" for name, weight in fair.weights)
+    return (
+        f"{{ key = {_text(fair.key)}, weights = {{ {weights} }}, default_weight = {fair.default_weight!r}, "
+        f"max_in_flight = {fair.max_in_flight}, in_flight_timeout = {_duration(fair.in_flight_timeout_ms)}, "
+        f"rate = {_text(UNLIMITED if fair.rate is None else str(fair.rate))} }}"
     )
 
 

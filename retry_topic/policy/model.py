@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from retry_topic.message import Message
 from retry_topic.policy.checks import check_duration, check_integer, check_name, check_tuple
 from retry_topic.policy.delays import Delay, Exponential, check_delay
+from retry_topic.policy.fair import Fair
 from retry_topic.policy.flow import Breaker, Budget, Rate, check_flow
 from retry_topic.policy.rules import MAX_ATTEMPTS, Rule
 from wheel_sched.duration import UNITS_MS
@@ -40,6 +42,8 @@ class RetryPolicy:
             0.
         budget: limits retries to a share of the first attempts. Defaults to None: no limit.
         breaker: holds back retries to a failing destination. Defaults to None: no circuit breaker.
+        fair: shares the due messages between keys, such as tenants. Only for the policy of a single topic. Defaults to
+            None: they go out by due time.
     """
 
     name: str = "default"
@@ -54,6 +58,7 @@ class RetryPolicy:
     spread_ms: int = 0
     budget: Budget | None = None
     breaker: Breaker | None = None
+    fair: Fair | None = None
 
     def __post_init__(self) -> None:
         problems = check_name("name", self.name) + check_integer("version", self.version, 1, MAX_VERSION)
@@ -66,6 +71,8 @@ class RetryPolicy:
             problems.append("expected max_attempts or max_age to be limited, got: both unlimited")
         problems += check_duration("retry_after_max", self.retry_after_max_ms)
         problems += check_flow(self.rate, self.burst, self.spread_ms, self.budget, self.breaker)
+        if self.fair is not None and not isinstance(self.fair, Fair):
+            problems.append(f"expected fair to be a Fair or None, got: {self.fair!r}")
         if problems:
             raise ConfigError(problems)
 
@@ -76,8 +83,15 @@ class RetryPolicy:
 
     @property
     def limited(self) -> bool:
-        """Whether a rate, a budget or a circuit breaker may hold back retries."""
-        return self.rate is not None or self.budget is not None or self.breaker is not None
+        """Whether a rate, a budget or a circuit breaker may hold back retries that were claimed.
+
+        A rate of a fair topic holds retries back before they are claimed.
+        """
+        return (self.rate is not None and self.fair is None) or self.budget is not None or self.breaker is not None
+
+    def place_of(self, message: Message, *, by_key: bool) -> tuple[tuple[str, ...], str | None]:
+        """The refs and the route that the fair key of a message gives its item; see `Fair.place_of`."""
+        return ((), None) if self.fair is None else self.fair.place_of(message, by_key=by_key)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,8 @@ rate = "100/s"                 # most releases per s, m or h; or "unlimited"
 burst = 0                      # released at once after a pause; 0 = a second's worth
 budget = { share = "20%", least = "1/s" }                                         # or "off"
 breaker = { failures = "50%", of = 20, within = "1m", open = "30s", by = "" }     # or "off"
+# fair, only in a [topic.<name>] table: { key = "header:tenant", weights = { gold = 4 }, default_weight = 1,
+#        max_in_flight = 10, in_flight_timeout = "10m", rate = "5/s" }              # or "off"; only key is required
 
 [[default.rule]]               # first match wins
 name = "bad input"
@@ -31,10 +33,11 @@ KeyType = Literal["duration", "durations", "number", "text"]
 FILE_KEYS = ("default", "topic")
 POLICY_KEYS = (
     "name", "version", "max_attempts", "max_age", "retry_after_max", "delay", "spread", "rate", "burst", "budget",
-    "breaker", "rule",
+    "breaker", "fair", "rule",
 )  # fmt: skip
 BUDGET_KEYS = ("share", "least")
 BREAKER_KEYS = ("failures", "of", "within", "open", "by")
+FAIR_KEYS = ("key", "weights", "default_weight", "max_in_flight", "in_flight_timeout", "rate")
 OFF = "off"
 RULE_KEYS = ("name", "error", "status", "dead", "max_attempts", "max_age", "delay")
 UNLIMITED = "unlimited"

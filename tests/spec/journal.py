@@ -13,8 +13,8 @@ from tests.spec.admission import Event
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import ClaimDue
 from wheel_sched.store.core.items import NO_LEASE_END_MS, Outcome
-from wheel_sched.store.core.settle import Extend, Settle
 from wheel_sched.store.core.memory_item import MemoryItem
+from wheel_sched.store.core.settle import Extend, Settle
 from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.core.sweep import Sweep
 from wheel_sched.store.memory import MemoryBackend
