@@ -24,6 +24,11 @@ class FairSharesInMemory(Rings):
         self.wake()
         return self._taking.take(limit, until_ms)
 
+    def prepare(self) -> bool:
+        """Find overdue items as a claim does first. Returns whether the next call is likely to find more."""
+        self.wake()
+        return self._taking.prepare(self.shard.now_ms)
+
     def head(self, head_ms: int) -> int:
         """When the next item may be claimed: `head_ms`, or later when limits hold items back. -1: never."""
         now_ms = self.shard.now_ms

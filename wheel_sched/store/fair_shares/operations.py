@@ -95,17 +95,22 @@ class FinishAttempts(Operation[int]):
 
 
 class Prepared(NamedTuple):
-    """The answer of `PrepareDue`: the store's time, and the earliest due time and lease end of the shard."""
+    """The answer of `PrepareDue`: the store's time, and the earliest due time and lease end of the shard.
+
+    `fair`: whether a topic of the shard is fair. `more`: the next call is likely to find more items.
+    """
 
     shard: int
     now_us: int
     due_head_ms: int | None
     lease_head_ms: int | None
+    fair: bool
+    more: bool
 
 
 @dataclass(slots=True)
 class PrepareDue(Operation[Prepared]):
-    """Look for overdue items of fair topics, as a claim does first. One call looks at about 500 items."""
+    """Look for overdue items of fair topics, as a claim does first. One call looks at about 200 items."""
 
     script = "fair"
     writes = False
@@ -116,12 +121,12 @@ class PrepareDue(Operation[Prepared]):
         return ["prepare"]
 
     def parse(self, reply: Any, shard: int) -> Prepared:
-        return Prepared(shard, reply[0], head_of(reply[1]), head_of(reply[2]))
+        return Prepared(shard, reply[0], head_of(reply[1]), head_of(reply[2]), bool(reply[3]), bool(reply[4]))
 
     def in_memory(self, shard: MemoryShard) -> Prepared:
-        if shard.shares is not None:
-            shard.shares.take(0, shard.now_ms)
-        return Prepared(shard.number, shard.now_us, *shard.heads())
+        fair = shard.shares is not None
+        more = fair and shard.room(FairSharesInMemory).prepare()
+        return Prepared(shard.number, shard.now_us, *shard.heads(), fair, more)
 
 
 @dataclass(slots=True)
