@@ -22,17 +22,19 @@ from prometheus_client.registry import Collector
 from wheel_sched.dispatcher import DispatcherStats
 from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 from wheel_sched.errors import WheelSchedError
-from wheel_sched.escaping import logger_of
+from wheel_sched.escaping import escaped, logger_of
 from wheel_sched.observability.endpoint import Page, PageReply
 from wheel_sched.observability.timed_query import TimedQuery
 from wheel_sched.purgatory import LATENESS_BUCKETS_MS as EXPIRY_BUCKETS_MS
 from wheel_sched.purgatory import Completion, Purgatory, PurgatoryStats
 from wheel_sched.store import Counts, DelayStore
+from wheel_sched.store.fair_shares.numbers import FairTopicNumbers, fair_topics
 from wheel_sched.store.ordering import OrderedKeys
 from wheel_sched.store.rate_limits import Flow, RateLimits
 
 logger = logger_of("wheel_sched.observability")
 
+OTHER_KEYS = "(others)"
 STORE_S = 2.0  # a slower store counts as away; the page shows the other metrics
 
 _COUNTERS = {
@@ -76,8 +78,8 @@ class MetricsCollector(Collector):
 
     Args:
         dispatchers: dispatchers or services by name; the name becomes the label `dispatcher`.
-        store: queried once per scrape, with three commands per shard. When it does not answer within two seconds,
-            `wheel_sched_store_up` is 0. Defaults to None: no metrics of a store.
+        store: queried once per scrape, with four commands per shard, and one per shard for each fair topic. When it does not answer
+            within two seconds, `wheel_sched_store_up` is 0. Defaults to None: no metrics of a store.
         purgatories: purgatories by name, such as a dispatcher's attribute `purgatory`; the name becomes the label
             `purgatory`. Defaults to none.
 
@@ -123,6 +125,7 @@ class MetricsCollector(Collector):
         yield from _of_counts(answers.counts)
         yield from _of_keys(answers.locked, answers.parked)
         yield from _of_flows(answers.flows)
+        yield from _of_fair_topics(answers.fair)
 
 
 _Samples = Iterable[tuple[Sequence[str], float]]  # values of the labels, and a value
@@ -179,12 +182,13 @@ class _StoreAnswers(NamedTuple):
     locked: int
     parked: Mapping[str, int]
     flows: Sequence[Flow]
+    fair: Sequence[FairTopicNumbers]
 
 
 def _ask(store: DelayStore) -> _StoreAnswers:
     counts = store.counts()
     locked, parked = OrderedKeys(store).counts(counts.topics)
-    return _StoreAnswers(counts, locked, parked, RateLimits(store).flows())
+    return _StoreAnswers(counts, locked, parked, RateLimits(store).flows(), fair_topics(store, counts))
 
 
 def _of_counts(counts: Counts) -> Iterator[Metric]:
@@ -225,6 +229,18 @@ def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
     yield _counter("flow_held_back", "How often it delayed a message.", ["topic", "reason"], held)
     yield _counter("flow_spread", "Due times that a policy spread.", ["topic"], spread)
     yield _gauge("circuits_open", "Destinations whose circuit is open.", ["topic"], opened)
+
+
+def _of_fair_topics(fair: Sequence[FairTopicNumbers]) -> Iterator[Metric]:
+    """The metrics of fair topics. Only the keys with the most overdue items have a label; the others share one."""
+    active = [((one.topic,), one.active) for one in fair]
+    capped = [((one.topic,), one.capped) for one in fair]
+    overdue = [((one.topic, escaped(key.key)), key.waiting) for one in fair for key in one.keys]
+    overdue += [((one.topic, OTHER_KEYS), one.rest) for one in fair]
+    yield _gauge("fair_active_keys", "Keys of a fair topic that have overdue items and may go on.", ["topic"], active)
+    yield _gauge("fair_capped_keys", "Keys of a fair topic that wait for an item in flight.", ["topic"], capped)
+    text = f"Overdue items of the ten keys that have most; {OTHER_KEYS} has the sum of all others."
+    yield _gauge("fair_overdue", text, ["topic", "key"], overdue)
 
 
 def metrics_page(collector: MetricsCollector) -> Page:

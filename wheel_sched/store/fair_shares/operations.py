@@ -21,11 +21,25 @@ class FairKey(NamedTuple):
     time: int
     waiting: int
     in_flight: int
+    oldest_due_ms: int | None = None
+    weight: float = 1.0
+
+    @property
+    def capped(self) -> bool:
+        """Whether the key waits until one of its items in flight has ended."""
+        return self.time < 0
 
     def plus(self, other: FairKey) -> FairKey:
         """This key in two shards."""
         waiting, in_flight = self.waiting + other.waiting, self.in_flight + other.in_flight
-        return FairKey(self.key, min(self.time, other.time), waiting, in_flight)
+        dues = [due_ms for due_ms in (self.oldest_due_ms, other.oldest_due_ms) if due_ms is not None]
+        time = min(self.time, other.time) if not self.capped and not other.capped else max(self.time, other.time)
+        return FairKey(self.key, time, waiting, in_flight, min(dues, default=None), self.weight)
+
+
+def _fair_key(key: bytes, time: int, waiting: int, in_flight: int, due_ms: int, cost: int) -> FairKey:
+    oldest = None if due_ms < 0 else due_ms
+    return FairKey(decode_text(key), time, waiting, in_flight, oldest, round(10_000 / cost, 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +161,7 @@ class LookAtTopic(Operation[FairTopic | None]):
         _, settings, waiting, active, *rest = reply
         if not settings:
             return None
-        keys = [FairKey(decode_text(rest[at]), *rest[at + 1 : at + 4]) for at in range(0, len(rest), 4)]
+        keys = [_fair_key(*rest[at : at + 6]) for at in range(0, len(rest), 6)]
         return FairTopic(self.topic, Settings.read(decode_text(settings)), waiting, active, keys)
 
     def in_memory(self, shard: MemoryShard) -> FairTopic | None:
@@ -156,7 +170,7 @@ class LookAtTopic(Operation[FairTopic | None]):
         if settings is None:
             return None
         waiting, active, rows = room.look(self.topic, self.limit)
-        keys = [FairKey(decode_text(key), *numbers) for key, *numbers in rows]
+        keys = [_fair_key(*row) for row in rows]
         return FairTopic(self.topic, settings, waiting, active, keys)
 
 

@@ -1,0 +1,110 @@
+"""Which keys of the fair topics wait, for people: the numbers of each topic, and its keys with the most overdue items.
+
+Only a bounded number of topics and keys is read, so this costs the same over a million keys. From each shard it reads
+the keys that are next in turn, and those that wait for a place. With more active keys than that, `exact` is False, and
+a key with more items may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wheel_sched.store.core.counts import Counts
+from wheel_sched.store.core.delay_store import DelayStore
+from wheel_sched.store.fair_shares import FairKey, FairShares
+
+MOST_TOPICS = 50
+READ_KEYS = 200  # of each topic and shard
+TOP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class FairTopicNumbers:
+    """The numbers of one fair topic.
+
+    Args:
+        topic: its name.
+        active: how many keys have overdue items and may go on.
+        waiting: how many overdue items wait for their share.
+        served: how many items of the topic were completed so far.
+        capped: how many of the keys that were read wait until one of their items in flight has ended.
+        keys: the keys with the most overdue items, the most first.
+        rest: how many overdue items all other keys have.
+        exact: whether all active keys were read.
+    """
+
+    topic: str
+    active: int
+    waiting: int
+    served: int
+    capped: int
+    keys: Sequence[FairKey]
+    rest: int
+    exact: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """The numbers as data for JSON."""
+        return {
+            "topic": self.topic,
+            "active_keys": self.active,
+            "waiting": self.waiting,
+            "served": self.served,
+            "capped_keys": self.capped,
+            "exact": self.exact,
+            "keys": [key_as_dict(key) for key in self.keys],
+            "rest": self.rest,
+        }
+
+
+def key_as_dict(key: FairKey) -> dict[str, Any]:
+    """A key as data for JSON."""
+    return {
+        "key": key.key,
+        "waiting": key.waiting,
+        "oldest_due_ms": key.oldest_due_ms,
+        "in_flight": key.in_flight,
+        "weight": key.weight,
+        "capped": key.capped,
+    }
+
+
+def fair_topic(store: DelayStore, topic: str, counts: Counts, top: int = TOP) -> FairTopicNumbers | None:
+    """The numbers of a topic; None if it is not fair.
+
+    Args:
+        store: the store.
+        topic: the topic.
+        counts: the counters of the store.
+        top: how many keys to return. Defaults to 10.
+
+    Raises:
+        StoreError: the store did not answer.
+    """
+    found = FairShares(store).look(topic, READ_KEYS)
+    if found is None:
+        return None
+    keys = sorted((key for key in found.keys if key.waiting or key.in_flight), key=lambda key: (-key.waiting, key.key))
+    shown = keys[:top]
+    return FairTopicNumbers(
+        topic,
+        found.active,
+        found.waiting,
+        counts.ever.get(("completed", topic), 0),
+        sum(key.capped for key in found.keys),
+        shown,
+        max(0, found.waiting - sum(key.waiting for key in shown)),
+        found.active <= READ_KEYS,
+    )
+
+
+def fair_topics(store: DelayStore, counts: Counts, top: int = TOP) -> list[FairTopicNumbers]:
+    """The numbers of the fair topics, at most 50 of them. The arguments are those of `fair_topic`.
+
+    Raises:
+        StoreError: the store did not answer.
+    """
+    topics = FairShares(store).topics()[:MOST_TOPICS]
+    found = (fair_topic(store, topic, counts, top) for topic in topics)
+    return [one for one in found if one is not None]
