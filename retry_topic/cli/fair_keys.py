@@ -7,7 +7,7 @@ import click
 from wheel_sched.cli.output import emit, note, table
 from wheel_sched.management.wording import one_line, relative
 from wheel_sched.store import DelayStore
-from wheel_sched.store.fair_shares.numbers import FairTopicNumbers, fair_topic, fair_topics, key_as_dict
+from wheel_sched.store.fair_shares.numbers import FairTopicNumbers, fair_topic, fair_topics
 
 _SHOWN = 20  # keys of a topic without --limit
 
@@ -30,8 +30,8 @@ def list_keys(store: DelayStore, topic: str | None, limit: int | None, as_json: 
     now_ms = counts.now_us // 1000
     if as_json:
         for one in topics:
-            for key in one.keys:
-                emit({"topic": one.topic, **key_as_dict(key)})
+            for key in one.keys_as_dicts():
+                emit({"topic": one.topic, **key})
         return
     rows = [row for one in topics for row in _rows(one, now_ms)]
     if rows:
@@ -54,7 +54,7 @@ def _rows(one: FairTopicNumbers, now_ms: int) -> list[tuple[str, ...]]:
             f"{key.weight:g}",
             one_line(one.topic),
             one_line(key.key) or "(none)",
-            "at its limit" if key.capped else "",
+            "at its limit" if key.key in one.at_limit else "",
         )
         for key in one.keys
     ]

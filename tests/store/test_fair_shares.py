@@ -41,7 +41,9 @@ steps = st.lists(
         st.tuples(st.just("plain"), st.just(""), st.integers(1, 30), st.integers(-50, 10)),
         st.tuples(st.just("claim"), st.just(""), st.integers(1, 60), st.integers(0, 3)),
         st.tuples(st.just("wait"), st.just(""), st.integers(1, 40), st.just(0)),
-        st.tuples(st.just("change"), st.sampled_from(["cancel", "hold", "release", "later"]), st.integers(1, 9), st.just(0)),
+        st.tuples(
+            st.just("change"), st.sampled_from(["cancel", "hold", "release", "later"]), st.integers(1, 9), st.just(0)
+        ),
         st.tuples(st.just("back"), st.just(""), st.integers(1, 20_000), st.just(0)),
         st.tuples(st.just("pause"), st.sampled_from(["t", "u"]), st.integers(0, 1), st.just(0)),
         st.tuples(st.just("off"), st.just(""), st.integers(0, 1), st.just(0)),

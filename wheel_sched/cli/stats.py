@@ -83,8 +83,8 @@ def _say(statistics: Statistics) -> None:
 
 def _fair_line(one: FairTopicNumbers) -> str:
     parts = [f"{one.topic}: {amount(one.active, 'active key')}, {one.waiting:,} overdue, {one.served:,} served"]
-    if one.capped:
-        parts.append(f"{amount(one.capped, 'key')} at the limit")
+    if one.at_limit:
+        parts.append(f"{amount(len(one.at_limit), 'key')} at the limit")
     deepest = ", ".join(
         f"{one_line(key.key) or '(none)'} {key.waiting:,}" for key in one.keys[:_DEEPEST] if key.waiting
     )

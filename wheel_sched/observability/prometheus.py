@@ -78,8 +78,8 @@ class MetricsCollector(Collector):
 
     Args:
         dispatchers: dispatchers or services by name; the name becomes the label `dispatcher`.
-        store: queried once per scrape, with four commands per shard, and one per shard for each fair topic. When it does not answer
-            within two seconds, `wheel_sched_store_up` is 0. Defaults to None: no metrics of a store.
+        store: queried once per scrape, with four commands per shard, and one per shard for each fair topic. When it
+            does not answer within two seconds, `wheel_sched_store_up` is 0. Defaults to None: no metrics of a store.
         purgatories: purgatories by name, such as a dispatcher's attribute `purgatory`; the name becomes the label
             `purgatory`. Defaults to none.
 
@@ -234,7 +234,7 @@ def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
 def _of_fair_topics(fair: Sequence[FairTopicNumbers]) -> Iterator[Metric]:
     """The metrics of fair topics. Only the keys with the most overdue items have a label; the others share one."""
     active = [((one.topic,), one.active) for one in fair]
-    capped = [((one.topic,), one.capped) for one in fair]
+    capped = [((one.topic,), len(one.at_limit)) for one in fair]
     overdue = [((one.topic, escaped(key.key)), key.waiting) for one in fair for key in one.keys]
     overdue += [((one.topic, OTHER_KEYS), one.rest) for one in fair]
     yield _gauge("fair_active_keys", "Keys of a fair topic that have overdue items and may go on.", ["topic"], active)

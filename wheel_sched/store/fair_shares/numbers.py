@@ -27,9 +27,9 @@ class FairTopicNumbers:
     Args:
         topic: its name.
         active: how many keys have overdue items and may go on.
-        waiting: how many overdue items wait for their share.
+        waiting: how many overdue items wait for their share, of those that dispatchers have found so far.
         served: how many items of the topic were completed so far.
-        capped: how many of the keys that were read wait until one of their items in flight has ended.
+        at_limit: those of the keys that were read that wait until one of their items in flight has ended.
         keys: the keys with the most overdue items, the most first.
         rest: how many overdue items all other keys have.
         exact: whether all active keys were read.
@@ -39,7 +39,7 @@ class FairTopicNumbers:
     active: int
     waiting: int
     served: int
-    capped: int
+    at_limit: frozenset[str]
     keys: Sequence[FairKey]
     rest: int
     exact: bool
@@ -51,23 +51,25 @@ class FairTopicNumbers:
             "active_keys": self.active,
             "waiting": self.waiting,
             "served": self.served,
-            "capped_keys": self.capped,
+            "capped_keys": len(self.at_limit),
             "exact": self.exact,
-            "keys": [key_as_dict(key) for key in self.keys],
+            "keys": self.keys_as_dicts(),
             "rest": self.rest,
         }
 
-
-def key_as_dict(key: FairKey) -> dict[str, Any]:
-    """A key as data for JSON."""
-    return {
-        "key": key.key,
-        "waiting": key.waiting,
-        "oldest_due_ms": key.oldest_due_ms,
-        "in_flight": key.in_flight,
-        "weight": key.weight,
-        "capped": key.capped,
-    }
+    def keys_as_dicts(self) -> list[dict[str, Any]]:
+        """The keys as data for JSON."""
+        return [
+            {
+                "key": key.key,
+                "waiting": key.waiting,
+                "oldest_due_ms": key.oldest_due_ms,
+                "in_flight": key.in_flight,
+                "weight": key.weight,
+                "capped": key.key in self.at_limit,
+            }
+            for key in self.keys
+        ]
 
 
 def fair_topic(store: DelayStore, topic: str, counts: Counts, top: int = TOP) -> FairTopicNumbers | None:
@@ -86,13 +88,13 @@ def fair_topic(store: DelayStore, topic: str, counts: Counts, top: int = TOP) ->
     if found is None:
         return None
     keys = sorted((key for key in found.keys if key.waiting or key.in_flight), key=lambda key: (-key.waiting, key.key))
-    shown = keys[:top]
+    shown, cap = keys[:top], found.settings.cap
     return FairTopicNumbers(
         topic,
         found.active,
         found.waiting,
         counts.ever.get(("completed", topic), 0),
-        sum(key.capped for key in found.keys),
+        frozenset(key.key for key in found.keys if key.capped or (key.waiting and 0 < cap <= key.in_flight)),
         shown,
         max(0, found.waiting - sum(key.waiting for key in shown)),
         found.active <= READ_KEYS,
