@@ -57,18 +57,18 @@ def _make_library_before() -> None:
 
 
 def bytes_per_key(server: BenchServer, keys: int) -> float:
-    """Bytes of memory that a key with one overdue message takes, beyond that of its message."""
-    before = _memory_of(server, keys, fair=False)
-    return (_memory_of(server, keys, fair=True) - before) / keys
+    """Bytes of memory that a key with one overdue message takes, beyond that of its message.
 
-
-def _memory_of(server: BenchServer, keys: int, *, fair: bool) -> int:
+    The messages are stored, and measured, before their topic is fair. So both measurements are of the same messages.
+    """
     store = server.empty_store()
-    FairShares(store).configure(TOPIC, FairSettings() if fair else None)
-    empty, due_ms = server.used_memory(), store.now_ms() - 1000
+    due_ms = store.now_ms() - 1000
     items = [Item(name, due_ms, VALUE, TOPIC, (fair_ref(f"tenant-{n}"),)) for n, name in enumerate(ids(keys))]
     for batch in in_batches(items):
         store.schedule(batch)
-    while fair and (found := FairShares(store).look(TOPIC, 0)) is not None and found.waiting < keys:
+    before = server.used_memory()
+    shares = FairShares(store)
+    shares.configure(TOPIC, FairSettings())
+    while (found := shares.look(TOPIC, 1)) is not None and found.waiting < keys:
         values_of(store.execute([Call(0, PrepareDue())]))
-    return server.used_memory() - empty
+    return (server.used_memory() - before) / keys

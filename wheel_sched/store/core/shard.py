@@ -17,7 +17,7 @@ from wheel_sched.store.core.memory_item import (
     FairTaking,
     MemoryItem,
     StoringHook,
-    Verdict,
+    StoringVerdict,
     indexed,
     plain,
     reason_code,
@@ -319,7 +319,7 @@ class MemoryShard:
         self.seq += 1
         self.others = {}
         outcomes: list[Outcome] = []
-        verdicts: dict[int, Verdict] | None = None
+        verdicts: dict[int, StoringVerdict] | None = None
         refused: set[bytes] = set()
 
         def exists(key: bytes, given: Item) -> bool:
