@@ -21,7 +21,7 @@ from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.errors import StaleEpoch, WheelSchedError
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.sweep import Sweep
-from wheel_sched.store.fair_shares.operations import Prepared, PrepareDue
+from wheel_sched.store.fair_shares.operations import PreparedDue, PrepareDue
 from wheel_sched.timers.queue import DeadlineQueue
 from wheel_sched.wheel import TimerTaskEntry
 
@@ -154,7 +154,7 @@ class DueShards:
 
     # -- replies and markers
 
-    def prepared(self, shard: int, prepared: Prepared, now_ms: int) -> None:
+    def prepared(self, shard: int, prepared: PreparedDue, now_ms: int) -> None:
         """Handle the answer to a call of `prepare_calls`: when the next one is worth its while."""
         if not prepared.fair:
             self._unprepared_ms[shard] = now_ms + self._config.sweep_ms

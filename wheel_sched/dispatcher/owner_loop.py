@@ -43,7 +43,7 @@ from wheel_sched.purgatory import Joined
 from wheel_sched.store import Claim, Claimed, DelayStore, Marker, Pushed, Settled, Settlement, Swept, Window
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.sweep import ReportJump
-from wheel_sched.store.fair_shares.operations import Prepared
+from wheel_sched.store.fair_shares.operations import PreparedDue
 
 logger = logger_of("wheel_sched.dispatcher")
 
@@ -308,7 +308,7 @@ class OwnerLoop:
                 self._handle_push(pushed, calls)
             case Window() as window:
                 self._handle_window(window)
-            case Prepared() as prepared:
+            case PreparedDue() as prepared:
                 self.shards.prepared(prepared.shard, prepared, self._now_ms())
             case Swept() as swept:
                 self.stats.sweeps += 1

@@ -28,7 +28,7 @@ from wheel_sched.store.fair_shares.operations import (
     LookAtTopic,
     PrepareDue,
 )
-from wheel_sched.store.fair_shares.rings_in_memory import Settings
+from wheel_sched.store.fair_shares.rings_in_memory import StoredShares
 
 __all__ = [
     "GREATEST_WEIGHT",
@@ -122,10 +122,10 @@ class FairSettings:
         if problems:
             raise ConfigError(problems)
 
-    def stored(self) -> Settings:
+    def stored(self) -> StoredShares:
         """The settings in the form that the store keeps."""
         mode: Literal["s", "r"] = "r" if self.ends == "reported" else "s"
-        return Settings(
+        return StoredShares(
             _cost(self.default_weight),
             self.max_in_flight,
             self.in_flight_ms,

@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 from wheel_sched.store.core.memory_item import MemoryItem
 from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.core.sorted_set import SortedSet
-from wheel_sched.store.fair_shares.rings_in_memory import NONE, Rings, Settings, name_of
+from wheel_sched.store.fair_shares.rings_in_memory import NONE, Rings, StoredShares, name_of
 from wheel_sched.store.fair_shares.taking_in_memory import Taking
 
 
@@ -52,7 +52,7 @@ class FairSharesInMemory(Rings):
 
     # Verbs of fair.lua.
 
-    def configure(self, topic: str, settings: Settings | None, costs: dict[bytes, int]) -> int:
+    def configure(self, topic: str, settings: StoredShares | None, costs: dict[bytes, int]) -> int:
         """Make a topic fair, or end that. Returns the number of fair topics."""
         self.costs.pop(topic, None)
         if settings is None:

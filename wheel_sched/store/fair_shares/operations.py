@@ -11,7 +11,7 @@ from wheel_sched.store.core.items import decode_text, encode_text
 from wheel_sched.store.core.memory_item import check_batch
 from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.fair_shares.in_memory import FairSharesInMemory
-from wheel_sched.store.fair_shares.rings_in_memory import Settings
+from wheel_sched.store.fair_shares.rings_in_memory import StoredShares
 
 
 class FairKey(NamedTuple):
@@ -55,7 +55,7 @@ class FairTopic:
     """
 
     topic: str
-    settings: Settings
+    settings: StoredShares
     waiting: int
     active: int
     keys: list[FairKey]
@@ -69,7 +69,7 @@ class ConfigureTopic(Operation[int]):
     writes = True
     repeatable = True
     topic: str
-    settings: Settings | None
+    settings: StoredShares | None
     costs: Sequence[tuple[bytes, int]] = ()
     token: str = ""
 
@@ -108,7 +108,7 @@ class FinishAttempts(Operation[int]):
         return shard.room(FairSharesInMemory).finish([encode_text(item_id) for item_id in self.ids])
 
 
-class Prepared(NamedTuple):
+class PreparedDue(NamedTuple):
     """The answer of `PrepareDue`: the store's time, and the earliest due time and lease end of the shard.
 
     `fair`: whether a topic of the shard is fair. `more`: the next call is likely to find more items.
@@ -123,7 +123,7 @@ class Prepared(NamedTuple):
 
 
 @dataclass(slots=True)
-class PrepareDue(Operation[Prepared]):
+class PrepareDue(Operation[PreparedDue]):
     """Look for overdue items of fair topics, as a claim does first. One call looks at about 200 items."""
 
     script = "fair"
@@ -134,13 +134,13 @@ class PrepareDue(Operation[Prepared]):
     def argv(self) -> list[Argument]:
         return ["prepare"]
 
-    def parse(self, reply: Any, shard: int) -> Prepared:
-        return Prepared(shard, reply[0], head_of(reply[1]), head_of(reply[2]), bool(reply[3]), bool(reply[4]))
+    def parse(self, reply: Any, shard: int) -> PreparedDue:
+        return PreparedDue(shard, reply[0], head_of(reply[1]), head_of(reply[2]), bool(reply[3]), bool(reply[4]))
 
-    def in_memory(self, shard: MemoryShard) -> Prepared:
+    def in_memory(self, shard: MemoryShard) -> PreparedDue:
         fair = shard.shares is not None
         more = fair and shard.room(FairSharesInMemory).prepare()
-        return Prepared(shard.number, shard.now_us, *shard.heads(), fair, more)
+        return PreparedDue(shard.number, shard.now_us, *shard.heads(), fair, more)
 
 
 @dataclass(slots=True)
@@ -162,7 +162,7 @@ class LookAtTopic(Operation[FairTopic | None]):
         if not settings:
             return None
         keys = [_fair_key(*rest[at : at + 6]) for at in range(0, len(rest), 6)]
-        return FairTopic(self.topic, Settings.read(decode_text(settings)), waiting, active, keys)
+        return FairTopic(self.topic, StoredShares.read(decode_text(settings)), waiting, active, keys)
 
     def in_memory(self, shard: MemoryShard) -> FairTopic | None:
         room = shard.room(FairSharesInMemory)

@@ -12,7 +12,7 @@ from wheel_sched.store.core.items import encode_text
 from wheel_sched.store.core.memory_item import MemoryItem
 from wheel_sched.store.core.sorted_set import Entry, SortedSet
 from wheel_sched.store.core.turns import LEAST, shares_of
-from wheel_sched.store.fair_shares.rings_in_memory import NONE, Rings, Settings, key_of
+from wheel_sched.store.fair_shares.rings_in_memory import NONE, Rings, StoredShares, key_of
 
 STEP, NEWEST, BYTES, PART, OTHERS = 120, 60, 131_072, 60, 100  # as in prelude_finding.lua
 ROUNDS = 4
@@ -240,7 +240,7 @@ class Taking:
             del room.queues[topic]
         return out
 
-    def _entry(self, topic: str, time: int, key: bytes, settings: Settings, need: int) -> RingEntry:
+    def _entry(self, topic: str, time: int, key: bytes, settings: StoredShares, need: int) -> RingEntry:
         room, name = self.room, encode_text(topic) + b"\0" + key
         entry = RingEntry(key, name, time, room.costs.get(topic, {}).get(key, settings.cost), need)
         if settings.cap:
@@ -286,7 +286,7 @@ class Taking:
             entry.read += len(found)
         return len(entry.members) > entry.taken
 
-    def _write_back(self, topic: str, entry: RingEntry, settings: Settings, until_ms: int) -> int:
+    def _write_back(self, topic: str, entry: RingEntry, settings: StoredShares, until_ms: int) -> int:
         """Write what a round has taken from a key. Returns 1 if the key stays at its place of the ring."""
         room, ring, interval = self.room, self.room.rings[topic], settings.interval_us
         for member in (*entry.stale, *(member for _, _, member in entry.members[: entry.taken])):
