@@ -25,11 +25,14 @@ def mistakes(root: Path, tag: str, repository: str) -> list[str]:
         found.append(f"expected the tag v{version}, got {tag}: change the version in pyproject.toml, or the tag")
     if address.rstrip("/") != repository.rstrip("/"):
         found.append(
-            f"expected {repository!r} in pyproject.toml, [tool.hatch.metadata.hooks.custom] repository, got {address!r}"
+            f"expected {repository!r} as repository in pyproject.toml, [tool.hatch.metadata.hooks.custom], got "
+            f"{address!r}"
         )
     changelog = (root / "CHANGELOG.md").read_text("utf-8")
     if not re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE):
-        found.append(f"expected a line like '## [{version}] - 2026-01-31' in CHANGELOG.md: write the day of the release")
+        found.append(
+            f"expected a line like '## [{version}] - 2026-01-31' in CHANGELOG.md: write the day of the release"
+        )
     return found
 
 

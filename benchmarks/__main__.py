@@ -33,6 +33,7 @@ BENCHMARKS = (
     "kafka",
     "simulator",
     "dashboard",
+    "fairness",
 )
 
 OK, MISSED, UNUSABLE, UNFIT, WORSE = range(5)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from benchmarks.messages import BATCH, TOPIC, NullPublisher, ids, in_batches, message, push_items
@@ -18,7 +18,7 @@ from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.message.encoding import to_fields
 from retry_topic.release.broker_publisher import BrokerPublisher
 from wheel_sched.dispatcher import Dispatcher, PushTarget
-from wheel_sched.store import DelayStore
+from wheel_sched.store import DelayStore, Item
 
 _GIVE_UP_S = 60.0
 _LEAD_MS = 250
@@ -76,9 +76,14 @@ def xadd_rate(server: BenchServer, count: int) -> float:
 def store_ahead(store: DelayStore, count: int) -> int:
     """Store a burst before it is due. Returns its due time in epoch ms."""
     names = ids(count)
+    return store_items_ahead(store, count, lambda due_ms: in_batches(push_items(names, [due_ms] * count)))
+
+
+def store_items_ahead(store: DelayStore, count: int, batches: Callable[[int], Iterable[Sequence[Item]]]) -> int:
+    """Store items before they are due; `batches` makes them for a due time. Returns the due time in epoch ms."""
     due_ms = time.time_ns() // 1_000_000 + _LEAD_MS + count // _SLOWEST_PER_MS
     stored_us = 0
-    for batch in in_batches(push_items(names, [due_ms] * count)):
+    for batch in batches(due_ms):
         stored_us = store.schedule(batch).now_us
     assert stored_us // 1000 + _MARGIN_MS < due_ms, "this machine is too slow to store the burst before it is due"
     return due_ms

@@ -25,7 +25,9 @@ from retry_topic.intake.taken import Taken
 from retry_topic.intake.worker import IntakeWorker, Reading
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, check_group
 from retry_topic.policy import PolicySet, RetryPolicy
+from retry_topic.policy.loading import FAIR_IN_DEFAULT
 from retry_topic.release.broker_publisher import BrokerPublisher
+from retry_topic.release.fair import share_topics
 from retry_topic.release.flow import FlowPublisher, is_limited
 from retry_topic.release.originals import OriginalsPublisher
 from retry_topic.release.shard_ownership import ShardOwner
@@ -113,6 +115,9 @@ class RetryService:
         self.config = config or ServiceConfig()
         self._topics = self.config.group_topics.of(group)
         policy_set = PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet()
+        if policy_set.default.fair is not None:
+            raise ConfigError(FAIR_IN_DEFAULT)
+        self._policies = policy_set
         broker, store, dispatching = connection.broker, connection.store, self.config.dispatcher
         log_broker = broker if isinstance(broker, LogBroker) else None
         make: type[IntakeFromQueue | IntakeFromLog] = IntakeFromQueue if log_broker is None else IntakeFromLog
@@ -203,6 +208,7 @@ class RetryService:
                 return
             create_topics(self.connection.broker, self._topics)
             self._warn_of_timeouts()
+            share_topics(self.connection.store, self._policies, by_key=self._sender is None)
             self.dispatcher.start()
             self._worker.start()
             self._announcer = self._make_announcer()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import click
 
+from retry_topic.cli.fair_keys import list_keys
 from retry_topic.cli.filters import filter_options
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
@@ -18,6 +19,7 @@ from wheel_sched.cli.failing import as_usage
 from wheel_sched.cli.instants import now_ms as present_ms
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, note, table
+from wheel_sched.management.opening import opened
 from wheel_sched.management.wording import amount, instant, one_line, relative
 from wheel_sched.store import Members, State
 from wheel_sched.store.core.items import STATES
@@ -31,11 +33,19 @@ _SHOWN = 50  # lines of a list without --limit
 @click.option("--search", metavar="TEXT", help="Only messages that this search chooses, instead of the options above.")
 @click.option("--parked", is_flag=True, help="Only messages that are parked behind a failed message of their key.")
 @click.option("--group", is_flag=True, help="Group dead letters by error: count, first, last, a sample.")
+@click.option("--by", type=click.Choice(["key"]), help="Fair topics: their keys with the most overdue messages.")
 @click.option("--payload", is_flag=True, help="Show payloads too: whole with --json, else their beginnings.")
 @json_option
 @pass_session
 def list_messages(
-    session: Session, chosen: Filter, search: str | None, parked: bool, group: bool, payload: bool, as_json: bool
+    session: Session,
+    chosen: Filter,
+    search: str | None,
+    parked: bool,
+    group: bool,
+    by: str | None,
+    payload: bool,
+    as_json: bool,
 ) -> None:
     """List messages that wait, in order of due time.
 
@@ -44,6 +54,7 @@ def list_messages(
       wheel-sched list
       wheel-sched list --topic orders --until +10m         due in the next ten minutes
       wheel-sched list --dead --group                      what failed, by kind of error
+      wheel-sched list --by key --topic orders             who is behind, in a fair topic
       wheel-sched list --parked --key customer-7           what waits for its turn
       wheel-sched list --dead --error '*Timeout*' --since 2h --json
       wheel-sched list --dead --json --payload > dead.jsonl
@@ -51,6 +62,12 @@ def list_messages(
 
     INSTANT is `2h` (ago), `+5m` (from now), `now` or RFC 3339. Without --limit 50 lines are shown.
     """
+    if by is not None:
+        if search or parked or group or payload or not chosen.only_topic:
+            raise click.UsageError("--by key takes --topic, --limit and --json only: remove the other options.")
+        with opened(session.settings) as store:
+            list_keys(store, chosen.topic, chosen.limit, as_json)
+        return
     if search is not None:
         chosen = _searched(search, chosen)
     if group:

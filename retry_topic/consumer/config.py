@@ -27,7 +27,7 @@ class ConsumerConfig:
             unsettled. The consumer stops reading a topic when too many of its messages are unsettled. Defaults to
             10,000.
         reports: whether the consumer reports the results of attempts to the store, about once a second. A policy's
-            `budget` and `breaker` need these reports. Defaults to False.
+            `budget` and `breaker` and the `max_in_flight` of fair keys need these reports. Defaults to False.
         destination: the header whose value names the destination of an attempt, as in the policy's `breaker.by`.
             Defaults to "": the topic.
         history: how many attempts the store keeps, as in `ServiceConfig`. The consumer adds successes after a failure,

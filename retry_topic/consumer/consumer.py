@@ -152,6 +152,8 @@ class Consumer:
 
     def _all_threads(self) -> list[RevivedThread]:
         others = [part.thread for part in (self._heads, self._reporter, self._history, *self._ordered) if part]
+        if self._reporter is not None:
+            others.append(self._reporter.ends.thread)
         return [*self._threads.values(), *(thread for thread in others if thread is not None)]
 
     def start(self) -> None:

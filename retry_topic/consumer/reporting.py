@@ -1,5 +1,7 @@
 """Reporter: reports the results of attempts to the store, for the budgets and circuit breakers of flow control.
 
+EndReporter: reports which attempts have ended, for the `max_in_flight` of fair keys.
+
 It reports once a second, and up to ten times a second while many attempts fail, so that a circuit opens before many
 attempts are wasted. Results that cannot be reported are dropped: old results say nothing about a destination's present
 state. Threads: call `note` from any thread; the reporter's own thread reports.
@@ -8,6 +10,7 @@ state. Threads: call `note` from any thread; the reporter's own thread reports.
 from __future__ import annotations
 
 import threading
+import time
 
 from retry_topic.message import Message
 from retry_topic.release.flow import destination_of, flow_of
@@ -15,13 +18,79 @@ from wheel_sched.errors import WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
 from wheel_sched.store import DelayStore
+from wheel_sched.store.fair_shares import FairShares
 from wheel_sched.store.rate_limits import RateLimits
 
 logger = logger_of("retry_topic.consumer")
 
 _EVERY_S, _AT_MOST_EVERY_S = 1.0, 0.1
 _MANY = 10  # failures after which it reports immediately
+_GATHER_S, _TOPICS_EVERY_S = 0.01, 10.0  # how long ends are gathered; how often the fair topics are read
+_MOST_ENDS = 100_000  # ends that are remembered while the store does not answer
 _DESTINATIONS = 500  # per topic and report; results of further destinations count for the topic itself
+
+
+class EndReporter:
+    """Reports the ends of attempts, so that the store releases the next messages of their fair keys.
+
+    It reports within some 10 ms, and nothing while no topic of the store is fair. An end that is not reported costs
+    time only: the store counts the message as handled after the policy's `in_flight_timeout`.
+
+    Args:
+        store: the store that released the messages.
+        group: the consumer group.
+    """
+
+    def __init__(self, store: DelayStore, group: str) -> None:
+        self._shares = FairShares(store)
+        self._lock = threading.Lock()
+        self._ended: list[str] = []
+        self._stopping = threading.Event()
+        self._some = threading.Event()
+        self._topics: frozenset[str] = frozenset()
+        self._read_at = -_TOPICS_EVERY_S
+        self.thread = RevivedThread(self._run, f"{group}-ends", self._stopping)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Report the remaining ends, and end."""
+        self._stopping.set()
+        self._some.set()
+        if self.thread.is_alive():
+            self.thread.join(5)
+
+    def note(self, item_id: str) -> None:
+        """Note that the attempt of a released item has ended. Any thread may call it."""
+        with self._lock:
+            if len(self._ended) < _MOST_ENDS:
+                self._ended.append(item_id)
+        self._some.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._some.wait()
+            self._stopping.wait(_GATHER_S)
+            self._some.clear()
+            self.report()
+        self.report()
+
+    def report(self) -> None:
+        """Report the ends since the last report."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+        if not ended:
+            return
+        try:
+            now_s = time.monotonic()
+            if now_s - self._read_at >= _TOPICS_EVERY_S:
+                self._topics, self._read_at = frozenset(self._shares.topics()), now_s
+            if self._topics:
+                self._shares.finish(ended)
+        except WheelSchedError as error:
+            logger.warning("consumer.cannot_report_ends: %s", error)
 
 
 class Reporter:
@@ -31,9 +100,13 @@ class Reporter:
         store: the store that receives the reports.
         group: the consumer group.
         destination: the header that names the destination; "" for the topic.
+
+    Attributes:
+        ends: reports which attempts have ended; it starts and stops with this reporter.
     """
 
     def __init__(self, store: DelayStore, group: str, destination: str) -> None:
+        self.ends = EndReporter(store, group)
         self._control = RateLimits(store)
         self._group = group
         self._destination = destination
@@ -45,11 +118,13 @@ class Reporter:
         self.thread = RevivedThread(self._run, f"{group}-report", self._stopping)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the threads."""
+        self.ends.start()
         self.thread.start()
 
     def stop(self) -> None:
         """Report the remaining results, and end."""
+        self.ends.stop()
         self._stopping.set()
         self._hurry.set()
         if self.thread.is_alive():

@@ -126,7 +126,7 @@ class LetterReplay:
         if self.secrets and state.id is not None:
             state = sign(state, message, self.secrets[0])
         message = message.to(goes_to, write(message.headers, state))
-        return Item(letter.id, None, encode_body(message), letter.topic, route=letter.route)
+        return Item(letter.id, None, encode_body(message), letter.topic, letter.fair_refs, letter.route)
 
 
 def replayed_state(state: RetryState, replays: int) -> RetryState:

@@ -13,6 +13,7 @@ from retry_topic.message.headers.failed_attempts import FailedAttempts, read_fai
 from wheel_sched.errors import Rejected
 from wheel_sched.store import DelayStore, Found
 from wheel_sched.store.core.items import MAX_DUE_MS
+from wheel_sched.store.fair_shares import REF
 
 PAGE = 500  # letters in one call on the store
 
@@ -30,6 +31,7 @@ class DeadLetterInfo:
         message: the message that a replay would send; None when it cannot be read.
         route: the key that chose its shard. Defaults to its id.
         version: the version of its record. Defaults to 0, that of a letter that is stored for the first time.
+        fair_refs: its refs that name a fair key, see `wheel_sched.store.fair_shares`. Defaults to none.
     """
 
     id: str
@@ -40,6 +42,7 @@ class DeadLetterInfo:
     message: Message | None
     route: str | None = None
     version: int = 0
+    fair_refs: tuple[str, ...] = ()
 
     @property
     def failed_attempts(self) -> FailedAttempts:
@@ -108,7 +111,10 @@ def read_dead(found: Found) -> DeadLetterInfo:
         message = None
     state = read(message.headers) if message is not None else RetryState()
     topic = state.original_topic or found.topic
-    return DeadLetterInfo(found.id, topic, found.score_ms, found.reason, state, message, found.route, found.version)
+    fair_refs = tuple(ref for ref in found.refs if ref.startswith(REF))
+    return DeadLetterInfo(
+        found.id, topic, found.score_ms, found.reason, state, message, found.route, found.version, fair_refs
+    )
 
 
 def select(store: DelayStore, chosen: DeadLetterFilter) -> Iterator[DeadLetterInfo]:

@@ -238,13 +238,13 @@ class Rules:
         group: the group that owns the retry topic.
         policies: the retry policies.
         redelivery_topic: the topic for due messages.
-        from_log: whether the records come from a log. Then the store takes in each batch with its position, and
-            compares the counts of the headers.
+        from_log: whether they come from a log. Then the store takes in batches with positions, and compares counts.
         origins: the topics to which due messages may return. None: all go to `redelivery_topic`.
         spring: whether Spring Kafka's headers are written as well.
         secrets: any of them verifies signatures; the first one signs. Without secrets, headers are not signed.
         reference_above: a payload of more bytes than this stays in the retry topic. 0: the store holds all payloads.
         rng: the source of randomness for delays.
+        route_fair: whether all messages of a limited fair key must lie in one shard. Defaults to False.
     """
 
     group: str
@@ -256,6 +256,7 @@ class Rules:
     secrets: Sequence[bytes]
     reference_above: int
     rng: random.Random
+    route_fair: bool = False
 
     def read(self, delivery: Delivery, *, again: bool = False) -> IntakeRecord:
         """Read a record of the retry topic, with the verified part of its headers.
@@ -325,11 +326,13 @@ class Rules:
         stored = sent
         if self.reference_above and len(sent.value) > self.reference_above and message.source is not None:
             stored = sent.by_reference(message.source)
-        once = None if state.key_lock is not None else ref_and_key(self.once_per_key(one), message)
-        one.item, problem = _item(one, stored, once)
+        refs, route = self.policies.for_topic(topic).place_of(message, by_key=self.route_fair)
+        if state.key_lock is None and one.dead is None and (once := ref_and_key(self.once_per_key(one), message)):
+            refs, route = (*refs, once[0]), route or route_of_key(topic[:_MAX_NAME], once[1])
+        one.item, problem = _item(one, stored, refs, route)
         while problem and (smaller := lighter(stored)) is not None:
             stored = smaller
-            one.item, problem = _item(one, stored, once)
+            one.item, problem = _item(one, stored, refs, route)
         if one.dead is None and problem:
             one.due_ms, one.dead = None, problem
         one.message = None if one.dead is None else sent
@@ -360,18 +363,13 @@ def fingerprint_of(one: Decided) -> str:
     return state.error_fingerprint or _fingerprint(state.error_class or "", state.error_message or "")
 
 
-def _item(one: Decided, message: Message, once: tuple[str, bytes] | None) -> tuple[Item, str | None]:
+def _item(one: Decided, message: Message, refs: tuple[str, ...], route: str | None) -> tuple[Item, str | None]:
     """The item, and why the store must not hold it until it is due; None if the store may.
 
     If the store would refuse the item, the returned item has no body: only the dead topic keeps the message.
     """
     topic, key_lock = one.record.topic[:_MAX_NAME], one.state.key_lock
-    refs: tuple[str, ...] = ()
-    route = None
-    if key_lock is not None:
-        refs, route = (ref_of(key_lock),), route_of(key_lock)
-    elif once is not None and one.dead is None:
-        refs, route = (once[0],), route_of_key(topic, once[1])
+    refs, route = (refs, route) if key_lock is None else ((*refs, ref_of(key_lock)), route_of(key_lock))
     try:
         item = Item(one.member, one.due_ms, encode_body(message), topic, refs, route)
         item.check()

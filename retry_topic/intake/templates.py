@@ -263,7 +263,8 @@ class Templates:
         if len(body) > MAX_BODY_BYTES:
             return None
         name = values[known.id_at].decode("ascii")
-        item = Item(name + template.suffix, decision.due_ms, body, template.topic)
+        refs, _ = template.policy.place_of(message, by_key=False)
+        item = Item(name + template.suffix, decision.due_ms, body, template.topic, refs)
         keep_until_ms = decision.due_ms + (decision.why.max_age_ms or 7 * DAY_MS)
         return Prepared(
             template, name, message.value, message.key, values, message.source, item, decision, keep_until_ms
@@ -272,10 +273,9 @@ class Templates:
     def learn(self, one: Decided) -> None:
         """Make a template of a record that the plan has decided, if more records like it are likely."""
         message = one.delivery.message
-        if one.dead is not None or one.key_lock is not None or one.duplicate or not message.headers:
+        keyed = one.key_lock is not None or self._policies.for_topic(one.topic).once_per_key is not None
+        if one.dead is not None or keyed or one.duplicate or not message.headers:
             return
-        if self._policies.for_topic(one.topic).once_per_key is not None:
-            return  # each message has a key of its own
         names, values = zip(*message.headers, strict=True)
         known = self._names.get(names)
         if known is None:

@@ -131,6 +131,7 @@ class Transport:
             secrets,
             reference_above,
             rng or random.Random(),
+            route_fair=connection.store.shards > 1 and not self.from_log,
         )
         self.policies = policies
         self._warned: set[str] = set()  # topics, of `warn_of_ordering_keys`

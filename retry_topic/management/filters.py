@@ -133,6 +133,11 @@ class Filter:
         return bool(self.text) or any(value is not None for value in given)
 
     @property
+    def only_topic(self) -> bool:
+        """Whether nothing but a topic and a limit is chosen."""
+        return not replace(self, topic=None).narrow and not self.states
+
+    @property
     def only_states(self) -> bool:
         """Whether there is no condition besides `states`, `limit` and `parked`."""
         return not replace(self, states=()).narrow

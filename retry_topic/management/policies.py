@@ -10,6 +10,7 @@ from retry_topic.management.opening import policies_of
 from retry_topic.management.settings import RetrySettings
 from retry_topic.policy import RetryPolicy, format_duration
 from retry_topic.policy.dumping import dump_policies
+from retry_topic.policy.fair import fair_in_words
 from retry_topic.policy.flow import describe
 from retry_topic.policy.model import PolicySet
 
@@ -59,6 +60,7 @@ def described_policy(chosen: RetryPolicy) -> DescribedPolicy:
     lines += describe(chosen.rate, chosen.burst, chosen.spread_ms, chosen.budget, chosen.breaker)
     if chosen.once_per_key is not None:
         lines.append(chosen.once_per_key.words)
+    lines += [] if chosen.fair is None else fair_in_words(chosen.fair)
     for number, rule in enumerate(chosen.rules, 1):
         name = f" ({rule.name})" if rule.name else ""
         what = "dead at once" if rule.dead else "its own delay or caps"

@@ -6,6 +6,7 @@ from retry_topic.policy.delays import Decorrelated, Delay, Draw, Exponential, Fi
 from retry_topic.policy.dumping import content_hash, dump_policies
 from retry_topic.policy.explanation import chosen_by, explain
 from retry_topic.policy.failure import Failure, class_name, failure_from, failure_of
+from retry_topic.policy.fair import Fair
 from retry_topic.policy.flow import Breaker, Budget, Rate
 from retry_topic.policy.loading import load_policies
 from retry_topic.policy.model import PolicySet, RetryPolicy
@@ -26,6 +27,7 @@ __all__ = [
     "Draw",
     "Exponential",
     "Failure",
+    "Fair",
     "Fixed",
     "Jitter",
     "Linear",

@@ -38,7 +38,7 @@ def check_integer(field: str, value: Any, low: int, high: int) -> list[str]:
     return [f"expected {field} to be an integer from {low} to {high}, got: {value!r}"]
 
 
-def check_number(field: str, value: Any, low: int, high: int) -> list[str]:
+def check_number(field: str, value: Any, low: float, high: float) -> list[str]:
     """`value` must be an int or float in `low..high` (NaN is not)."""
     if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
         return []

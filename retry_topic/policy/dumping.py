@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any
 
 from retry_topic.policy.delays import KINDS, Delay
+from retry_topic.policy.fair import Fair
 from retry_topic.policy.flow import Breaker, Budget
 from retry_topic.policy.model import PolicySet, RetryPolicy
 from retry_topic.policy.rules import Rule
@@ -45,6 +46,8 @@ def _policy(policy: RetryPolicy, place: tuple[str, ...], says_off: bool = False)
         f"breaker = {_breaker(policy.breaker)}",
         *_once_per_key(policy, says_off),
     ]
+    if policy.fair is not None:
+        lines.append(f"fair = {_fair(policy.fair)}")
     if not policy.rules:
         lines.append("rule = []")  # explicit: without the key a topic inherits the default's rules
     for rule in policy.rules:
@@ -93,6 +96,15 @@ def _once_per_key(policy: RetryPolicy, says_off: bool) -> Iterator[str]:
     if policy.once_per_key is None and says_off:
         yield f"collapse = {_text(OFF)}"
         yield f"debounce = {_text(OFF)}"
+
+
+def _fair(fair: Fair) -> str:
+    weights = ", ".join(f"{_text(name)} = {weight!r}" for name, weight in fair.weights)
+    return (
+        f"{{ key = {_text(fair.key)}, weights = {{ {weights} }}, default_weight = {fair.default_weight!r}, "
+        f"max_in_flight = {fair.max_in_flight}, in_flight_timeout = {_duration(fair.in_flight_timeout_ms)}, "
+        f"rate = {_text(UNLIMITED if fair.rate is None else str(fair.rate))} }}"
+    )
 
 
 def _delay(delay: Delay) -> str:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from retry_topic.policy.checks import is_integer
 from retry_topic.policy.delays import KINDS, Delay
+from retry_topic.policy.fair import Fair
 from retry_topic.policy.flow import Breaker, Budget, Rate, parse_percent, parse_rate
 from retry_topic.policy.key_source import KeySource, parse_key_source
 from retry_topic.policy.model import PolicySet, RetryPolicy
@@ -26,6 +27,7 @@ from retry_topic.policy.schema import (
     COLLAPSE_KEYS,
     DEBOUNCE_KEYS,
     DELAY_KEYS,
+    FAIR_KEYS,
     FILE_KEYS,
     OFF,
     POLICY_KEYS,
@@ -41,6 +43,8 @@ _Made = TypeVar("_Made")
 _HARMLESS: dict[str, Any] = {"base": 0, "cap": LONGEST_MS, "max_attempts": 8, "max_age": LONGEST_MS}
 
 # Names from AWS's article that people may try; here jitter is a setting of every curve.
+FAIR_IN_DEFAULT = "[default] expected fair in the table of a topic, [topic.<name>.fair], got: fair for all topics"
+
 _JITTER_KINDS = {"full-jitter": "full", "equal-jitter": "equal"}
 
 
@@ -74,6 +78,8 @@ def _loaded(path_or_text: str | Path) -> PolicySet:
         topic: _policy(table, ("topic", topic), replace(default, name=_legal(topic)), problems)
         for topic, table in top.table("topic").items()
     }
+    if default.fair is not None:
+        problems.append(FAIR_IN_DEFAULT)
     policies = _made(lambda: PolicySet(default, topics), ("topic",), problems)
     if problems or policies is None:
         raise ConfigError(problems)
@@ -239,6 +245,8 @@ def _flow(table: _Table, place: Sequence[str], problems: list[str]) -> dict[str,
         given["budget"] = None if table.data["budget"] == OFF else _budget(table, place, problems)
     if "breaker" in table.data:
         given["breaker"] = None if table.data["breaker"] == OFF else _breaker(table, place, problems)
+    if "fair" in table.data:
+        given["fair"] = None if table.data["fair"] == OFF else _fair(table, place, problems)
     return given
 
 
@@ -262,6 +270,24 @@ def _once_per_key(table: _Table, place: Sequence[str], problems: list[str]) -> d
     if given.get("debounce") is not None:
         given.setdefault("collapse", None)
     return given
+
+
+def _fair(parent: _Table, place: Sequence[str], problems: list[str]) -> Fair | None:
+    table = _Table(parent.data["fair"], (*place, "fair"), FAIR_KEYS, problems)
+    given = table.given(
+        ("key", "key", table.text),
+        ("default_weight", "default_weight", table.number),
+        ("max_in_flight", "max_in_flight", table.integer),
+        ("in_flight_timeout", "in_flight_timeout_ms", table.duration),
+    )
+    if "rate" in table.data:
+        given["rate"] = table.limit("rate", table.rate)
+    weights = table.table("weights")
+    given["weights"] = tuple(sorted(weights.items()))
+    if "key" not in table.data:
+        table.problem('expected key to be given, such as key = "header:tenant", got: none')
+        return None
+    return _made(lambda: Fair(**given), table.place, problems) if "key" in given else None
 
 
 def _budget(parent: _Table, place: Sequence[str], problems: list[str]) -> Budget | None:

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from retry_topic.message import Message
 from retry_topic.policy.checks import check_duration, check_integer, check_name, check_tuple
 from retry_topic.policy.delays import Delay, Exponential, check_delay
+from retry_topic.policy.fair import Fair
 from retry_topic.policy.flow import Breaker, Budget, Rate, check_flow
 from retry_topic.policy.once_per_key import Collapse, Debounce, check_once
 from retry_topic.policy.rules import MAX_ATTEMPTS, Rule
@@ -43,6 +45,8 @@ class RetryPolicy:
         breaker: holds back retries to a failing destination. Defaults to None: no circuit breaker.
         collapse: of several retries of one key, only the first goes out. Defaults to None: all go out.
         debounce: of several retries of one key, only the last goes out. Defaults to None: all go out.
+        fair: shares the due messages between keys, such as tenants. Only for the policy of a single topic. Defaults to
+            None: they go out by due time.
     """
 
     name: str = "default"
@@ -59,6 +63,7 @@ class RetryPolicy:
     breaker: Breaker | None = None
     collapse: Collapse | None = None
     debounce: Debounce | None = None
+    fair: Fair | None = None
 
     def __post_init__(self) -> None:
         problems = check_name("name", self.name) + check_integer("version", self.version, 1, MAX_VERSION)
@@ -72,6 +77,8 @@ class RetryPolicy:
         problems += check_duration("retry_after_max", self.retry_after_max_ms)
         problems += check_flow(self.rate, self.burst, self.spread_ms, self.budget, self.breaker)
         problems += check_once(self.collapse, self.debounce)
+        if self.fair is not None and not isinstance(self.fair, Fair):
+            problems.append(f"expected fair to be a Fair or None, got: {self.fair!r}")
         if problems:
             raise ConfigError(problems)
 
@@ -87,8 +94,15 @@ class RetryPolicy:
 
     @property
     def limited(self) -> bool:
-        """Whether a rate, a budget or a circuit breaker may hold back retries."""
-        return self.rate is not None or self.budget is not None or self.breaker is not None
+        """Whether a rate, a budget or a circuit breaker may hold back retries that were claimed.
+
+        A rate of a fair topic holds retries back before they are claimed.
+        """
+        return (self.rate is not None and self.fair is None) or self.budget is not None or self.breaker is not None
+
+    def place_of(self, message: Message, *, by_key: bool) -> tuple[tuple[str, ...], str | None]:
+        """The refs and the route that the fair key of a message gives its item; see `Fair.place_of`."""
+        return ((), None) if self.fair is None else self.fair.place_of(message, by_key=by_key)
 
 
 @dataclass(frozen=True, slots=True)

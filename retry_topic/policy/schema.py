@@ -13,6 +13,8 @@ budget = { share = "20%", least = "1/s" }                                       
 breaker = { failures = "50%", of = 20, within = "1m", open = "30s", by = "" }     # or "off"
 collapse = { key = "header:order" }    # or "off"; of the retries of one key only the first goes out
 debounce = { key = "header:order", max_wait = "1h" }    # or "off"; only the last. Not both in one policy
+# fair, only in a [topic.<name>] table: { key = "header:tenant", weights = { gold = 4 }, default_weight = 1,
+#        max_in_flight = 10, in_flight_timeout = "10m", rate = "5/s" }              # or "off"; only key is required
 
 [[default.rule]]               # first match wins
 name = "bad input"
@@ -33,10 +35,11 @@ KeyType = Literal["duration", "durations", "number", "text"]
 FILE_KEYS = ("default", "topic")
 POLICY_KEYS = (
     "name", "version", "max_attempts", "max_age", "retry_after_max", "delay", "spread", "rate", "burst", "budget",
-    "breaker", "collapse", "debounce", "rule",
+    "breaker", "fair", "collapse", "debounce", "rule",
 )  # fmt: skip
 BUDGET_KEYS = ("share", "least")
 BREAKER_KEYS = ("failures", "of", "within", "open", "by")
+FAIR_KEYS = ("key", "weights", "default_weight", "max_in_flight", "in_flight_timeout", "rate")
 COLLAPSE_KEYS = ("key",)
 DEBOUNCE_KEYS = ("key", "max_wait")
 OFF = "off"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from retry_topic.message.encoding import decode_body
 from retry_topic.simulation.drawing import AT_ONCE, DELAY_MS, GROUP, IDLE_MS, LEASE_MS, MAX_ATTEMPTS, TOPIC, draw
+from retry_topic.simulation.fair_checker import fair_violations
 from retry_topic.simulation.hostile import is_forged, number_in
 from retry_topic.simulation.hostile_checker import excused, hostile_violations
 from retry_topic.simulation.key_order import key_leaks, order_violations
@@ -90,6 +91,8 @@ def violations(run: RetryWorld) -> list[str]:
     if run.ordered:
         found += order_violations(run, calls, _letters(run), undone)
         found += key_leaks(run, undone)
+    elif run.fair is not None:
+        found += run.fair.violations() + fair_violations(run)
     else:
         found += late_attempts(run, calls)
     return found
@@ -362,6 +365,16 @@ class RetryOrderedKind(RetryKind):
     def draw(self, seed: int) -> Scenario:
         """Draw the scenario of a seed. Implements `Kind.draw`."""
         return draw(seed, ordered=True)
+
+
+class RetryFairKind(RetryKind):
+    """The kind of world in which the topics are queues, and retries are shared between the keys of messages."""
+
+    name = "retry-fair"
+
+    def draw(self, seed: int) -> Scenario:
+        """Draw the scenario of a seed. Implements `Kind.draw`."""
+        return draw(seed, fair=True)
 
 
 class RetryLogOrderedKind(RetryKind):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 from retry_topic.simulation.hostile import broker_faults, hostile
 from wheel_sched.simulation.scenario import (
@@ -66,6 +67,7 @@ def draw(
     *,
     log: bool = False,
     ordered: bool = False,
+    fair: bool = False,
     messages: int = 20,
     faults: int | None = None,
     store_faults: bool = True,
@@ -79,12 +81,14 @@ def draw(
         seed: decides everything.
         log: whether the topics are logs with transactions, like those of Kafka, or queues. Defaults to False.
         ordered: whether messages have keys, and consumers keep the order of each key. Defaults to False.
+        fair: whether the topic shares its retries between the keys of its messages; only for queues without order.
+            Defaults to False.
         messages: how many messages. Defaults to 20.
         faults: how many faults. Defaults to a random number: 5 in most scenarios, else 0, 1 or 2.
         store_faults: whether to add up to two faults of `draw_store_faults` to an unordered scenario that has faults.
             Defaults to True.
     """
-    name = f"retry{'-log' if log else ''}{'-ordered' if ordered else ''}"
+    name = f"retry{'-log' if log else ''}{'-ordered' if ordered else ''}{'-fair' if fair else ''}"
     rng = random.Random(f"{name} {seed}")
     faults = rng.choice((0, 1, 1, 2, *[5] * 12)) if faults is None else faults
     keys = rng.choice((4, 5, 6)) if ordered else 0
@@ -124,6 +128,8 @@ def draw(
     order = rng.getrandbits(32)
     if not ordered:
         steps = _with_hostility(random.Random(f"{name} {seed} hostile"), name, steps, options)
+    if fair:
+        steps = _with_keys(random.Random(f"{name} {seed} fair"), steps, options)
     if store_faults and faults and not ordered:
         rng = random.Random(f"{name} {seed} store")  # a new generator: the draws above stay the same
         steps += draw_store_faults(rng, rng.choice((0, 1, 1, 2)), processes, span_ms=SPAN_MS)
@@ -146,6 +152,16 @@ def _with_hostility(rng: random.Random, name: str, steps: list[Step], options: d
         at, for_ms = rng.randrange(SPAN_MS), rng.choice((500, 3_000, 8_000))
         steps = [*steps, Fault(rng.choice([*SCALING]), target, at, for_ms)]
     return steps
+
+
+def _with_keys(rng: random.Random, steps: list[Step], options: dict[str, int]) -> list[Step]:
+    """Give the messages fair keys, most of them the same one, and let many wait at the same time."""
+    options["batch"] = rng.choice((1, 2, 5))
+    options["cap"] = rng.choice((0, 0, 1, 2))
+    keys = ("big", "big", "big", "a", "b", "c")
+    return [
+        replace(step, key=rng.choice(keys), at=step.at // 4) if isinstance(step, HandIn) else step for step in steps
+    ]
 
 
 def processes_of(options: dict[str, int]) -> list[str]:

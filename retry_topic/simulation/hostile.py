@@ -25,6 +25,7 @@ from wheel_sched.simulation.scenario import Fault, HandIn, Step
 KINDS = ("duplicated", "forged", "forged", "forged", "huge", "just-fits", "poison")
 BROKER_FAULTS = {
     "retry": ("late-produce", "untold-commit", "late-commit"),
+    "retry-fair": ("late-produce", "untold-commit", "late-commit"),
     "retry-log": ("expel", "fence", "late-commit", "untold-commit", "late-produce", "slow-fetch", "recreate"),
 }
 _LONG = b"9" * 30

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retry_topic.connection import Connection
 from retry_topic.consumer.config import ConsumerConfig
 from retry_topic.consumer.consumer import Consumer
 from retry_topic.intake.records import MAX_BODY_BYTES
 from retry_topic.message import Message
-from retry_topic.policy import Fixed, RetryPolicy
+from retry_topic.policy import Fair, Fixed, PolicySet, RetryPolicy
 from retry_topic.service import RetryService, ServiceConfig
 from retry_topic.simulation.drawing import (
     CRASH_CAP,
@@ -38,6 +38,7 @@ from retry_topic.simulation.drawing import (
     WAIT_MS,
     processes_of,
 )
+from retry_topic.simulation.fair_watch import FAIR_TIMEOUT_MS, FairWatch
 from retry_topic.simulation.hostile import is_forged, number_in, record_of, value_of
 from retry_topic.simulation.log_client import RemoteLogBroker
 from retry_topic.simulation.log_server import LARGEST_BYTES, LogServer
@@ -118,6 +119,7 @@ class RetryWorld:
         self.store = LeasingServer(world, options["shards"])
         self.log = scenario.world.startswith("retry-log")
         self.ordered = scenario.world.endswith("-ordered")
+        self.fair = FairWatch(self.store, self.world) if scenario.world.endswith("-fair") else None
         self.broker: QueueServer | LogServer = LogServer(world) if self.log else QueueServer(world)
         self.broker.create(TOPIC)
         if isinstance(self.broker, LogServer):
@@ -200,12 +202,19 @@ class RetryWorld:
                 workers=self.world.scenario.options["workers"],
                 sweep_ms=SWEEP_MS,
                 publish_timeout_ms=20_000,
+                batch=self.world.scenario.options.get("batch", 80),
             ),
             announce_ms=0,  # for people, and a call more in every history
         )
-        service = RetryService(self._connection(), GROUP, self.policy, config=config)
+        policies = PolicySet(self.policy, {TOPIC: replace(self.policy, fair=self._fair())})
+        service = RetryService(self._connection(), GROUP, policies, config=config)
         self._until_started(service.start)
         return service.stop
+
+    def _fair(self) -> Fair | None:
+        if self.fair is None:
+            return None
+        return Fair("key", max_in_flight=self.world.scenario.options["cap"], in_flight_timeout_ms=FAIR_TIMEOUT_MS)
 
     def _consumer(self) -> Callable[[], object]:
         config = ConsumerConfig(
@@ -214,6 +223,7 @@ class RetryWorld:
             crash_cap=CRASH_CAP,
             secrets=self.secrets,
             ordering="key" if self.ordered else "none",
+            reports=self.fair is not None,
             announce_ms=0,
         )
         consumer = Consumer(self._connection(), TOPIC, self._handle, group=GROUP, config=config)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import dashboard, dispatch, fitness, purgatory, simulator, spark, store, wheel
+from benchmarks import dashboard, dispatch, fairness, fitness, purgatory, simulator, spark, store, wheel
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.figures import Figure, missed
 from benchmarks.fitness import Fitness
@@ -164,6 +164,13 @@ def test_the_gates_are_those_that_were_promised() -> None:
         "stall_ms": "<= 5",
         "dispatch_vs_alone": ">= 0.95",
         "assets_gzip_kb": "<= 60",
+    }
+    assert {figure.key: figure.bound for figure in fairness.FIGURES if figure.bound} == {
+        "others_p99_ms": "<= 50",
+        "share_error": "<= 0.05",
+        "burst_vs_unfair": ">= 0.8",
+        "off_vs_before": ">= 0.95",
+        "early": "<= 0",
     }
     gates = {figure.key: figure.bound for figure in (*wheel.FIGURES, *wheel.JVM_FIGURES) if figure.bound}
     assert gates == {

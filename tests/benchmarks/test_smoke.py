@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import apscheduler, celery, dashboard, dispatch, event_loop, simulator, store, wheel
+from benchmarks import apscheduler, celery, dashboard, dispatch, event_loop, fairness, simulator, store, wheel
 from benchmarks.wheel.tables import full_table
 from wheel_sched.wheel import CORES
 
@@ -57,6 +57,17 @@ def test_the_dashboard_benchmark_measures_every_figure() -> None:
     assert absent(dashboard.FIGURES, result) == []
     assert {"/", "/members", "/audit", "/items", "/dead-letters"} <= set(result["first_byte_by_page_ms"])
     assert 0 < result["assets_gzip_kb"] <= 60
+    assert {"python", "server", "cpus", "rounds", "baseline"} <= set(json.loads(json.dumps(result)))
+
+
+def test_the_fairness_benchmark_measures_every_figure() -> None:
+    """A small run gives a number for each figure, and keeps the gates that no busy machine can break."""
+    sizes = fairness.Sizes(behind=5_000, seconds=1, unfair_seconds=0.5, served=2_000, rounds=1, burst=1_000, keys=2_000)
+    result = fairness.run(sizes)
+    assert absent(fairness.FIGURES, result) == []
+    assert result["early"] == 0
+    assert result["share_error"] <= 0.05
+    assert result["others_arrived_unfair"] < result["others_arrived"]
     assert {"python", "server", "cpus", "rounds", "baseline"} <= set(json.loads(json.dumps(result)))
 
 

@@ -14,6 +14,8 @@ from wheel_sched.errors import StoreUnavailable
 from wheel_sched.observability.prometheus import MetricsCollector, metrics_page
 from wheel_sched.purgatory import DelayedOperation, Purgatory
 from wheel_sched.store import Done, Item, open_store
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.fair_shares import FairSettings, FairShares, PrepareDue, fair_ref
 from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, scope_of
 from wheel_sched.store.rate_limits import Limits, RateLimits
 from wheel_sched.testing import VirtualClock
@@ -238,3 +240,23 @@ def test_locked_keys_and_flow_control_have_metrics_by_topic() -> None:
     assert scrape("flow_held_back_total", topic="g/t", reason="rate") == 2
     assert scrape("flow_held_back_total", topic="g/t", reason="circuit") == 2
     assert scrape("circuits_open", topic="g/t") == 1
+
+
+def test_only_the_keys_that_are_furthest_behind_have_a_label() -> None:
+    """Ten keys of a fair topic have a series each, and the others share one, however many keys there are."""
+    with open_store("memory:") as store:
+        FairShares(store).configure("t", FairSettings())
+        now_ms = store.now_ms()
+        for number in range(30):
+            key = (fair_ref(f"k{number:02}\n"),)
+            store.schedule([Item(f"{number}.{n}", now_ms - 1000, b"", "t", key) for n in range(number + 1)])
+        for _ in range(5):
+            store.execute([Call(0, PrepareDue())])  # as dispatchers do: look for overdue items
+        scrape = Scrape(MetricsCollector({}, store))
+        series = [dict(labels)["key"] for name, labels in scrape.samples if name == "wheel_sched_fair_overdue"]
+        assert (len(series), len({*series})) == (11, 11)
+        overdue = [scrape("fair_overdue", topic="t", key=key) for key in series]
+        assert scrape("fair_overdue", topic="t", key="(others)") == sum(range(1, 21))
+        assert sum(overdue) == sum(range(1, 31))
+        assert scrape("fair_capped_keys", topic="t") == 0
+        assert scrape("fair_active_keys", topic="t") == 30

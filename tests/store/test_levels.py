@@ -38,6 +38,8 @@ NOT_WAITED_FOR = {
     "LookAtHeads": "a question",
     "ListKeys": "a question",
     "CountParked": "a question",
+    "FinishAttempts": "a place is free after a while",
+    "PrepareDue": "it is done again",
     "Announce": "a member announces itself again",
     "Leave": "a lease ends by itself",
 }

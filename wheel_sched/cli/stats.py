@@ -10,10 +10,13 @@ from wheel_sched.management.members import counted
 from wheel_sched.management.opening import opened
 from wheel_sched.management.overdue import NOTICED_MS, unreleased
 from wheel_sched.management.statistics import CIRCUITS, EVENTS, Statistics, gather
-from wheel_sched.management.wording import amount, relative, when
+from wheel_sched.management.wording import amount, one_line, relative, when
 from wheel_sched.store import Counts
 from wheel_sched.store.core.items import STATES
+from wheel_sched.store.fair_shares.numbers import FairTopicNumbers
 from wheel_sched.store.rate_limits import Flow
+
+_DEEPEST = 3  # keys of a fair topic that its line names
 
 
 @click.command()
@@ -72,8 +75,20 @@ def _say(statistics: Statistics) -> None:
         if flow.state == "" and (flow.destination is not None or not {"granted", "spread"} & flow.numbers.keys()):
             continue  # results were reported for this flow, but no policy uses them
         say(f"flow       {_flow_line(flow, now_ms)}")
+    for one in statistics.fair:
+        say(f"fair       {_fair_line(one)}")
     if counts.frozen:
         say(f"frozen     {counts.frozen}")
+
+
+def _fair_line(one: FairTopicNumbers) -> str:
+    parts = [f"{one.topic}: {amount(one.active, 'active key')}, {one.waiting:,} overdue, {one.served:,} served"]
+    if one.at_limit:
+        parts.append(f"{amount(len(one.at_limit), 'key')} at the limit")
+    deepest = ", ".join(
+        f"{one_line(key.key) or '(none)'} {key.waiting:,}" for key in one.keys[:_DEEPEST] if key.waiting
+    )
+    return "; ".join([*parts, f"most: {deepest}"] if deepest else parts)
 
 
 def _flag(counts: Counts, topic: str, now_ms: int) -> str:

@@ -21,8 +21,11 @@ from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.errors import StaleEpoch, WheelSchedError
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.sweep import Sweep
+from wheel_sched.store.fair_shares.operations import PreparedDue, PrepareDue
 from wheel_sched.timers.queue import DeadlineQueue
 from wheel_sched.wheel import TimerTaskEntry
+
+_PREPARE_EVERY_MS = 20
 
 
 class Heads(Protocol):
@@ -61,6 +64,7 @@ class DueShards:
         self._due: dict[int, None] = {}  # the shard that has waited longest comes first, so that no shard starves
         self._to_sweep: set[int] = set()
         self._swept_ms: dict[int, int] = {}
+        self._unprepared_ms: dict[int, int] = {}  # shard -> from when on it may have unprepared items of fair topics
         self.unread: set[int] = set(self._shards)
         self.epochs: dict[int, int] = {}
 
@@ -140,7 +144,22 @@ class DueShards:
                 failures.append(error)
         return calls
 
+    def prepare_calls(self, now_ms: int) -> list[Call[Any]]:
+        """The calls that prepare the items of fair topics in due shards from which nothing is claimed now.
+
+        So keys whose items are behind a long backlog are found also while the publisher is busy.
+        """
+        shards = [shard for shard in self._due if shard not in self.unread]
+        return [Call(shard, PrepareDue()) for shard in shards if self._unprepared_ms.get(shard, 0) <= now_ms]
+
     # -- replies and markers
+
+    def prepared(self, shard: int, prepared: PreparedDue, now_ms: int) -> None:
+        """Handle the answer to a call of `prepare_calls`: when the next one is worth its while."""
+        if not prepared.fair:
+            self._unprepared_ms[shard] = now_ms + self._config.sweep_ms
+        elif not prepared.more:
+            self._unprepared_ms[shard] = now_ms + _PREPARE_EVERY_MS
 
     def read(self, shard: int, epoch: int) -> None:
         """Note that the store has reported the next due time of a shard, and the shard's epoch."""

@@ -43,6 +43,7 @@ from wheel_sched.purgatory import Joined
 from wheel_sched.store import Claim, Claimed, DelayStore, Marker, Pushed, Settled, Settlement, Swept, Window
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.sweep import ReportJump
+from wheel_sched.store.fair_shares.operations import PreparedDue
 
 logger = logger_of("wheel_sched.dispatcher")
 
@@ -260,6 +261,7 @@ class OwnerLoop:
         calls = self.shards.look_calls() + self.shards.sweep_calls()
         # one batch per worker: more is no faster, and more could be published twice when this process dies
         calls += self._claim_calls(self._store.shards if self._claims_all_shards else free, failures)
+        calls += self.shards.prepare_calls(self._now_ms()) if self._time.known else []
         return [(call, None) for call in calls]
 
     def _claim_calls(self, most: int, failures: list[Exception]) -> list[Call[Any]]:
@@ -306,6 +308,8 @@ class OwnerLoop:
                 self._handle_push(pushed, calls)
             case Window() as window:
                 self._handle_window(window)
+            case PreparedDue() as prepared:
+                self.shards.prepared(prepared.shard, prepared, self._now_ms())
             case Swept() as swept:
                 self.stats.sweeps += 1
                 self.stats.recovered += swept.recovered

@@ -12,6 +12,7 @@ from wheel_sched.extensions import StatsPart, installed, resolve
 from wheel_sched.management.overdue import OverdueItems, overdue
 from wheel_sched.store import Counts, DelayStore, LiveMember, Members
 from wheel_sched.store.core.items import STATES
+from wheel_sched.store.fair_shares.numbers import FairTopicNumbers, fair_topics
 from wheel_sched.store.ordering import OrderedKeys
 from wheel_sched.store.rate_limits import Flow, RateLimits
 
@@ -33,6 +34,7 @@ class Statistics:
         locked: how many ordering keys are locked.
         parked: topic -> how many of its messages are parked behind a failed message of their key.
         flows: the rate limits and circuits.
+        fair: the fair topics, with the keys that have the most overdue items.
         late: the items that are due and not released.
         members: the live members.
         parts: what the extensions add.
@@ -44,6 +46,7 @@ class Statistics:
     locked: int
     parked: Mapping[str, int]
     flows: Sequence[Flow]
+    fair: Sequence[FairTopicNumbers]
     late: OverdueItems
     members: Sequence[LiveMember]
     parts: Sequence[StatsPart]
@@ -57,6 +60,7 @@ class Statistics:
                 "parked": {topic: count for topic, count in self.parked.items() if count},
             },
             "flows": [flow_as_dict(flow) for flow in self.flows],
+            "fair": [one.as_dict() for one in self.fair],
             "overdue": self.late.count,
             "members": dict(Counter(one.member.kind for one in self.members)),
             **{name: value for part in self.parts for name, value in part.fields.items()},
@@ -79,7 +83,8 @@ def gather(store: DelayStore, loaded: Loaded) -> Statistics:
     targets = [target for one in installed().extensions for target in one.stats]
     parts = [resolve(target)(store, loaded) for target in targets]
     namespace = loaded.settings.namespace
-    return Statistics(namespace, counts, store.shards, locked, parked, flows, late, Members(store).live(), parts)
+    fair, members = fair_topics(store, counts), Members(store).live()
+    return Statistics(namespace, counts, store.shards, locked, parked, flows, fair, late, members, parts)
 
 
 def flow_as_dict(flow: Flow) -> dict[str, Any]:

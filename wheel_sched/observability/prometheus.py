@@ -73,8 +73,9 @@ class MetricsCollector(Collector):
 
     Args:
         dispatchers: dispatchers or services by name; the name becomes the label `dispatcher`.
-        store: queried once per scrape, with three commands per shard and two more. When it does not answer within
-            two seconds, `wheel_sched_store_up` is 0. Defaults to None: no metrics of a store.
+        store: queried once per scrape, with four commands per shard and two more, and one per shard for each fair
+            topic. When it does not answer within two seconds, `wheel_sched_store_up` is 0. Defaults to None: no metrics
+            of a store.
         purgatories: purgatories by name, such as a dispatcher's attribute `purgatory`; the name becomes the label
             `purgatory`. Defaults to none.
 

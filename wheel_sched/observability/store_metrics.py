@@ -1,6 +1,7 @@
 """What one scrape asks the store, and the metrics that are made of its answers.
 
-Invariant: no label holds an id, a key or a destination, of which there is no end. Any thread may call the functions.
+Invariant: no label holds an id or a destination, of which there is no end, and only ten keys of a fair topic have a
+label. Any thread may call the functions.
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wheel_sched.errors import StoreUnavailable, WheelSchedError
+from wheel_sched.escaping import escaped
 from wheel_sched.observability.families import Metric, Samples, counter, gauge
 from wheel_sched.store import Counts, DelayStore, LiveMember, Member, Members
+from wheel_sched.store.fair_shares.numbers import FairTopicNumbers, fair_topics
 from wheel_sched.store.ordering import OrderedKeys
 from wheel_sched.store.rate_limits import Flow, RateLimits
+
+OTHER_KEYS = "(others)"
 
 
 class StoreAnswers(NamedTuple):
@@ -25,6 +30,7 @@ class StoreAnswers(NamedTuple):
     flows: Sequence[Flow]
     members: Sequence[LiveMember]
     memory: Sequence[tuple[int, int]]
+    fair: Sequence[FairTopicNumbers]
 
 
 def ask(store: DelayStore) -> StoreAnswers:
@@ -35,9 +41,8 @@ def ask(store: DelayStore) -> StoreAnswers:
     """
     counts = store.counts()
     locked, parked = OrderedKeys(store).counts(counts.topics)
-    return StoreAnswers(
-        counts, locked, parked, RateLimits(store).flows(), Members(store).live(), _memory_of(store.backend)
-    )
+    flows, live = RateLimits(store).flows(), Members(store).live()
+    return StoreAnswers(counts, locked, parked, flows, live, _memory_of(store.backend), fair_topics(store, counts))
 
 
 def _memory_of(backend: Any) -> Sequence[tuple[int, int]]:
@@ -61,6 +66,7 @@ def of_store(answers: StoreAnswers) -> Iterator[Metric]:
     yield from _of_flows(answers.flows)
     yield from _of_members([live.member for live in answers.members])
     yield from _of_memory(answers.memory)
+    yield from _of_fair_topics(answers.fair)
 
 
 def _of_counts(counts: Counts) -> Iterator[Metric]:
@@ -124,3 +130,15 @@ def _of_memory(memory: Sequence[tuple[int, int]]) -> Iterator[Metric]:
     yield gauge("store_memory_used_bytes", "Used memory of the fullest server of the store.", [], [((), used)])
     limits: Samples = [((), limit)] if limit else []
     yield gauge("store_memory_limit_bytes", "Its maxmemory, if it has one.", [], limits)
+
+
+def _of_fair_topics(fair: Sequence[FairTopicNumbers]) -> Iterator[Metric]:
+    """The metrics of fair topics. Only the keys with the most overdue items have a label; the others share one."""
+    active = [((one.topic,), one.active) for one in fair]
+    capped = [((one.topic,), len(one.at_limit)) for one in fair]
+    overdue = [((one.topic, escaped(key.key)), key.waiting) for one in fair for key in one.keys]
+    overdue += [((one.topic, OTHER_KEYS), one.rest) for one in fair]
+    yield gauge("fair_active_keys", "Keys of a fair topic that have overdue items and may go on.", ["topic"], active)
+    yield gauge("fair_capped_keys", "Keys of a fair topic that wait for an item in flight.", ["topic"], capped)
+    text = f"Overdue items of the ten keys that have most; {OTHER_KEYS} has the sum of all others."
+    yield gauge("fair_overdue", text, ["topic", "key"], overdue)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import redis
 
 NO_MARKER = Marker(b"0-0", -1)
-PLACES = ("due", "leased", "held", "dead")
+PLACES = ("due", "ready", "leased", "held", "dead")
 
 
 @cache
@@ -110,7 +110,7 @@ class ScriptContents:
 
     def waiting(self) -> bool:
         """Implements `StoreContents.waiting`."""
-        places = [self._key(shard, place) for shard in range(self._shards) for place in ("due", "leased", "held")]
+        places = [self._key(shard, place) for shard in range(self._shards) for place in PLACES[:-1]]
         return bool(self._client.exists(*places))
 
     def positions(self) -> dict[str, int]:

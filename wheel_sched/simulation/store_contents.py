@@ -105,7 +105,7 @@ class MemoryContents:
 
     def waiting(self) -> bool:
         """Implements `StoreContents.waiting`."""
-        return any(shard.due or shard.leased or shard.held for shard in self.backend.shards)
+        return any(shard.due or shard.ready or shard.leased or shard.held for shard in self.backend.shards)
 
     def positions(self) -> dict[str, int]:
         """Implements `StoreContents.positions`."""

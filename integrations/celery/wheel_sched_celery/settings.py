@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from wheel_sched.duration import parse_duration
 from wheel_sched.errors import ConfigError
+from wheel_sched.store.fair_shares import FairSettings
 from wheel_sched.store.members.announcer import DISPATCHER_EVERY_MS, every_problem
 
 PREFIX = "wheel_"
@@ -66,6 +67,9 @@ class WheelSettings:
         timeout: how long one call on the store may take, in producers and workers. A worker's event loop does not wait
             for it. Defaults to 5 s.
         drain_timeout: how long a stopping worker waits for its dispatcher's publishes. Defaults to 10 s.
+        fair: queues whose due tasks are shared between fair keys, see `wheel_fair_key`: the name of a queue and its
+            settings, `{"weights": {"gold": 4}, "default_weight": 1}`, both optional. None for a queue ends its sharing.
+            A worker that starts writes them into the store. Defaults to none.
         announce: how often a worker announces itself in the store, for `wheel-sched ps`; 0 = never. Defaults to 1 min.
         beat: whether workers of this app send the periodic tasks of its schedule, without a beat process. Defaults to
             False.
@@ -94,6 +98,7 @@ class WheelSettings:
     beat_catch_up: str = "latest"
     beat_catch_up_limit: int = 100
     beat_grace: int = 60_000
+    fair: Mapping[str, FairSettings | None] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
@@ -198,6 +203,8 @@ def _checked(name: str, value: Any, place: str, problems: list[str]) -> Any:
         if value is not None and not isinstance(value, str | PathLike):
             problems.append(f"expected {place} to be the path of a file, got: {value!r}")
         return None if value is None else fspath(value) if isinstance(value, str | PathLike) else value
+    elif name == "fair":
+        return _fair(value, place, problems)
     elif name == "on_outage":
         if value not in ON_OUTAGE:
             problems.append(f'expected {place} to be "stock" or "refuse", got: {value!r}')
@@ -206,6 +213,24 @@ def _checked(name: str, value: Any, place: str, problems: list[str]) -> Any:
             f"expected {place} to be a store that producers and workers share; {value!r} lives in one process"
         )
     return value
+
+
+def _fair(value: Any, place: str, problems: list[str]) -> dict[str, FairSettings | None]:
+    found: dict[str, FairSettings | None] = {}
+    wanted = f'expected {place} to be queues with their settings, such as {{"celery": {{"weights": {{"gold": 4}}}}}}'
+    if not isinstance(value, Mapping):
+        problems.append(f"{wanted}, got: {value!r}")
+        return found
+    for queue, given in value.items():
+        known = given is None or (isinstance(given, Mapping) and given.keys() <= {"weights", "default_weight"})
+        if not isinstance(queue, str) or not known or not isinstance((given or {}).get("weights", {}), Mapping):
+            problems.append(f"{wanted}, got: {queue!r}: {given!r}")
+            continue
+        try:
+            found[queue] = None if given is None else FairSettings(**given)
+        except ConfigError as error:
+            problems += [f"{place}, queue {queue}: {problem}" for problem in error.problems]
+    return found
 
 
 def duration_ms(value: Any) -> int | None:

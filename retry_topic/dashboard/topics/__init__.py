@@ -5,7 +5,17 @@ from __future__ import annotations
 from retry_topic.dashboard.topics import looking, unread
 from retry_topic.dashboard.topics.actions import ACTIONS
 from wheel_sched.dashboard import ApiCall, DashboardPage
-from wheel_sched.dashboard.schemas import INTEGER, INTEGER_OR_NONE, TEXT, array, listing, record
+from wheel_sched.dashboard.schemas import (
+    INTEGER,
+    INTEGER_OR_NONE,
+    NUMBER,
+    SWITCH,
+    TEXT,
+    array,
+    listing,
+    nullable,
+    record,
+)
 
 __all__ = ["ACTIONS", "CALLS", "PAGES", "PANELS"]
 
@@ -18,6 +28,21 @@ _NUMBERS = {
     "dead": INTEGER,
     "paused_since_ms": INTEGER_OR_NONE,
 }
+
+_FAIR = record(
+    topic=TEXT,
+    active_keys=INTEGER,
+    waiting=INTEGER,
+    served=INTEGER,
+    capped_keys=INTEGER,
+    exact=SWITCH,
+    keys=array(
+        record(
+            key=TEXT, waiting=INTEGER, oldest_due_ms=INTEGER_OR_NONE, in_flight=INTEGER, weight=NUMBER, capped=SWITCH
+        )
+    ),
+    rest=INTEGER,
+)
 
 PAGES: tuple[DashboardPage, ...] = (
     DashboardPage("/topics", looking.show, "Topics", live=True),
@@ -40,6 +65,7 @@ CALLS: tuple[ApiCall, ...] = (
             policy_words=TEXT,
             next_due_ms=INTEGER_OR_NONE,
             oldest_dead_ms=INTEGER_OR_NONE,
+            fair=nullable(_FAIR),
             readers=array(record(kind=TEXT, name=TEXT, host=TEXT, pid=INTEGER)),
             now_ms=INTEGER,
         ),

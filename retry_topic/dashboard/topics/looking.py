@@ -21,6 +21,7 @@ from wheel_sched.errors import ConfigError
 from wheel_sched.management.members import as_dict
 from wheel_sched.store import LiveMember, Members, State
 from wheel_sched.store.core.items import STATES
+from wheel_sched.store.fair_shares.numbers import FairTopicNumbers, fair_topic
 
 _MOST = 500  # topics on a page
 _BARS = 60
@@ -67,6 +68,7 @@ class LookedAtTopic:
         next_due: the message of it that is due next; None for none, and when it is behind many of other topics.
         oldest_dead: the message of it that died first; None as before.
         readers: the live members that read it or take it in.
+        fair: which of its keys are behind, if it is a fair topic.
         now_ms: the store's time, epoch ms.
     """
 
@@ -76,6 +78,7 @@ class LookedAtTopic:
     next_due: ListedMessage | None
     oldest_dead: ListedMessage | None
     readers: Sequence[LiveMember]
+    fair: FairTopicNumbers | None
     now_ms: int
 
 
@@ -104,7 +107,8 @@ def look_at(dashboard: Dashboard, topic: str) -> LookedAtTopic:
     members = Members(connection.store).live()
     readers = [one for one in members if topic in (*one.member.topics, *one.member.takes_in)]
     next_due, oldest_dead = (_first(connection, state, listed) for state in ("due", "dead"))
-    return LookedAtTopic(listed, policy, policy_words, next_due, oldest_dead, readers, counts.now_us // 1000)
+    fair, now_ms = fair_topic(connection.store, topic, counts), counts.now_us // 1000
+    return LookedAtTopic(listed, policy, policy_words, next_due, oldest_dead, readers, fair, now_ms)
 
 
 def _first(connection: Connection, state: State, listed: ListedTopic) -> ListedMessage | None:
@@ -145,5 +149,6 @@ def answer_one(dashboard: Dashboard, request: Request) -> Any:
         "next_due_ms": None if found.next_due is None else found.next_due.at_ms,
         "oldest_dead_ms": None if found.oldest_dead is None else found.oldest_dead.at_ms,
         "readers": [as_dict(one, found.now_ms) for one in found.readers],
+        "fair": None if found.fair is None else found.fair.as_dict(),
         "now_ms": found.now_ms,
     }

@@ -11,7 +11,8 @@ from retry_topic.message import Message
 from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import RetryState, write
 from retry_topic.message.headers.failed_attempts import FailedAttempt, with_failed_attempt
-from wheel_sched.store import Item
+from wheel_sched.store import Done, Item
+from wheel_sched.store.fair_shares import FairSettings, FairShares, fair_ref
 
 HOUR = 3_600_000
 
@@ -250,3 +251,24 @@ def test_show_tells_why_each_attempt_failed(cli: Any, connection: Any) -> None:
     assert found["failed_attempts"][0]["chosen_by"] == "rule 2 (slow) of p@1"
     assert found["failed_attempts"][1]["at"] == "2026-01-01T00:00:04.000Z"
     assert found["traceback"].startswith("Traceback:\n")
+
+
+def test_list_by_key_shows_who_is_behind(cli: Any, connection: Any) -> None:
+    """`list --by key` and `stats` name the keys with the most overdue messages. A topic that is not fair is refused."""
+    assert "no topic is fair" in cli("list", "--by", "key").stderr
+    store, late_ms = connection.store, now_ms() - HOUR
+    FairShares(store).configure("orders", FairSettings(weights={"gold": 4}))
+    for key, count in (("gold", 1), ("iron", 5), ("\x1b[2J", 2)):
+        items = [Item(f"{key}{n}", late_ms, b"", "orders", (fair_ref(key),)) for n in range(count)]
+        store.schedule(items)
+    store.settle(claim := store.claim(1), [Done(item.id) for item in claim.items])
+    lines = cli("list", "--by", "key", "--topic", "orders").stdout.splitlines()
+    assert lines[1].split()[-2:] == ["orders", "iron"]
+    assert "\x1b" not in "".join(lines)
+    rows = cli.objects("list", "--by", "key", "--limit", "1", "--json")
+    assert [(row["topic"], row["key"], row["oldest_due_ms"]) for row in rows] == [("orders", "iron", late_ms)]
+    assert "fair       orders: " in cli("stats").stdout
+    assert cli.json("stats", "--json")["fair"][0]["topic"] == "orders"
+    refused = cli("list", "--by", "key", "--topic", "mails", code=2).stderr
+    assert "mails is not a fair topic: set [topic.mails.fair] in its policy" in refused
+    assert "remove the other options" in cli("list", "--by", "key", "--dead", code=2).stderr

@@ -12,6 +12,7 @@ from retry_topic.dashboard.items.panel import lateness_rows
 from retry_topic.dashboard.topics import unread
 from retry_topic.history.attempt import Attempt
 from wheel_sched.store import History, Item, Members
+from wheel_sched.store.fair_shares import FairSettings, FairShares, fair_ref
 from wheel_sched.store.members import Member
 
 HOUR = 3_600_000
@@ -49,6 +50,26 @@ def test_one_topic_says_what_is_next_and_who_reads_it(seen: Any) -> None:
     for word in ("soon.2", "old.2", "billing", "7 on web-1", 'href="/policies/orders"'):
         assert word in page
     assert "late.2" not in page
+
+
+def test_a_fair_topic_shows_who_is_behind(seen: Any) -> None:
+    """Page and API of a fair topic have its keys with the most overdue messages, and which ones are at their limit."""
+    assert seen.api("/topics/orders", 404)
+    FairShares(seen.store).configure("orders", FairSettings(weights={"gold": 4}, max_in_flight=1))
+    late_ms = seen.store.now_ms() - 1000
+    for key, count in (("<b>gold", 1), ("gold", 3), ("iron", 2)):
+        refs = (fair_ref(key),)
+        seen.store.schedule([Item(f"{key}{n}", late_ms + n, b"no message", "orders", refs) for n in range(count)])
+    seen.store.claim(3)
+    fair = seen.valid("/topics/{topic:path}", "/topics/orders")["fair"]
+    assert (fair["waiting"], fair["rest"], fair["exact"]) == (3, 0, True)
+    rows = [(one["key"], one["waiting"], one["in_flight"], one["weight"], one["capped"]) for one in fair["keys"]]
+    assert rows[:2] == [("gold", 2, 1, 4, True), ("iron", 1, 1, 1, True)]
+    assert fair["keys"][0]["oldest_due_ms"] == late_ms + 1
+    page = seen.page("/topics/orders")
+    assert "Fair shares" in page
+    assert "1 (at the limit)" in page
+    assert "<b>gold" not in page
 
 
 def test_an_unknown_topic_is_not_found(seen: Any) -> None:

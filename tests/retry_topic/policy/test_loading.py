@@ -108,7 +108,7 @@ def test_five_mistakes_are_named_at_once_with_their_places() -> None:
     """One error lists all mistakes of a policy file, each with its place."""
     assert problems_of(FIVE_MISTAKES) == [
         "[default] expected keys name, version, max_attempts, max_age, retry_after_max, delay, spread, rate, burst, "
-        "budget, breaker, collapse, debounce, rule, got: max_atempts; did you mean max_attempts?",
+        "budget, breaker, fair, collapse, debounce, rule, got: max_atempts; did you mean max_attempts?",
         '[default] expected max_age to be a duration such as "90s", got: 3600',
         "[topic.orders.delay] expected cap to be at least base (10m), got: 5m",
         f"[topic.orders.rule.2.delay] expected kind to be one of {', '.join(KINDS)}, got: 'no-such-kind'",

@@ -34,7 +34,7 @@ SAFEGUARDS = [
     Safeguard(
         "an id that is stored is not stored again",
         f"{STORE}.shard:MemoryShard.store_new",
-        "return key in self.items or key in refused or (is_known is not None and is_known(key, given))",
+        "return key in self.items or key in gone or (is_known is not None and is_known(key, given))",
         "return False",
     ),
     Safeguard(

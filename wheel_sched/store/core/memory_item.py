@@ -59,7 +59,7 @@ class MemoryItem:
     mark: int = 0  # of a dead item: what a hook of `on_died` has answered
 
 
-class Verdict(NamedTuple):
+class StoringVerdict(NamedTuple):
     """What a room decides about an item that a call wants to store.
 
     Args:
@@ -73,13 +73,13 @@ class Verdict(NamedTuple):
     due_ms: int | None = None
 
 
-StoringHook = Callable[[Sequence[Item], int, Callable[[bytes, Item], bool]], dict[int, Verdict]]
+StoringHook = Callable[[Sequence[Item], int, Callable[[bytes, Item], bool]], dict[int, StoringVerdict]]
 """Decides about new items from a number on; the last argument says whether an item exists already."""
 
 
 def verdicts_of(
     hooks: Iterable[StoringHook], items: Sequence[Item], start: int, exists: Callable[[bytes, Item], bool]
-) -> dict[int, Verdict]:
+) -> dict[int, StoringVerdict]:
     """What the hooks decide about the items from number `start` on."""
     return {number: verdict for hook in hooks for number, verdict in hook(items, start, exists).items()}
 

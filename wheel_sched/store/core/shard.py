@@ -17,7 +17,7 @@ from wheel_sched.store.core.memory_item import (
     FairTaking,
     MemoryItem,
     StoringHook,
-    Verdict,
+    StoringVerdict,
     indexed,
     plain,
     reason_code,
@@ -319,11 +319,11 @@ class MemoryShard:
         self.seq += 1
         self.others = {}
         outcomes: list[Outcome] = []
-        verdicts: dict[int, Verdict] | None = None
-        refused: set[bytes] = set()
+        verdicts: dict[int, StoringVerdict] | None = None
+        gone: set[bytes] = set()  # ids that this call has refused, or whose items gave way to others
 
         def exists(key: bytes, given: Item) -> bool:
-            return key in self.items or key in refused or (is_known is not None and is_known(key, given))
+            return key in self.items or key in gone or (is_known is not None and is_known(key, given))
 
         for at, given in enumerate(items):
             key = encode_text(given.id)
@@ -333,9 +333,10 @@ class MemoryShard:
             if verdicts is None and any(INSTRUCTION in ref for ref in given.refs):
                 verdicts = verdicts_of(self.on_storing, items, at, exists)
                 self.others = {n: one.other for n, one in verdicts.items() if one.other is not None}
+                gone.update(encode_text(one.other) for one in verdicts.values() if one.stores and one.other is not None)
             verdict = verdicts.get(at) if verdicts else None
             if verdict is not None and not verdict.stores:
-                refused.add(key)
+                gone.add(key)
                 outcomes.append(Outcome.SUPERSEDED)
                 continue
             item = self.new_item(given)

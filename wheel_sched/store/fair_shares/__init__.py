@@ -28,9 +28,13 @@ from wheel_sched.store.fair_shares.operations import (
     LookAtTopic,
     PrepareDue,
 )
-from wheel_sched.store.fair_shares.rings_in_memory import Settings
+from wheel_sched.store.fair_shares.rings_in_memory import StoredShares
 
 __all__ = [
+    "GREATEST_WEIGHT",
+    "LEAST_WEIGHT",
+    "MAX_WEIGHTS",
+    "REF",
     "AsyncFairShares",
     "FairKey",
     "FairSettings",
@@ -42,6 +46,8 @@ __all__ = [
 ]
 
 REF = "fair:"
+"""How a ref that names a fair key begins."""
+MAX_WEIGHTS = MAX_BATCH
 COST = 10_000  # the cost of an item of weight 1 in virtual time; a whole number, so that sums are exact
 LEAST_WEIGHT, GREATEST_WEIGHT = 0.01, 100.0
 MAX_KEY = 200  # characters of a fair key in a ref; a longer key is replaced by its start and a digest
@@ -104,8 +110,8 @@ class FairSettings:
             number = isinstance(weight, int | float) and not isinstance(weight, bool)
             if not number or not LEAST_WEIGHT <= weight <= GREATEST_WEIGHT:
                 problems.append(f"expected the weight {name!r} to be a number from 0.01 to 100, got: {weight!r}")
-        if len(self.weights) > MAX_BATCH:
-            problems.append(f"expected at most {MAX_BATCH} weights, got: {len(self.weights)}")
+        if len(self.weights) > MAX_WEIGHTS:
+            problems.append(f"expected at most {MAX_WEIGHTS} weights, got: {len(self.weights)}")
         if self.ends not in ("settled", "reported"):
             problems.append(f"expected ends to be 'settled' or 'reported', got: {self.ends!r}")
         least = {"in_flight_ms": 1}
@@ -116,10 +122,10 @@ class FairSettings:
         if problems:
             raise ConfigError(problems)
 
-    def stored(self) -> Settings:
+    def stored(self) -> StoredShares:
         """The settings in the form that the store keeps."""
         mode: Literal["s", "r"] = "r" if self.ends == "reported" else "s"
-        return Settings(
+        return StoredShares(
             _cost(self.default_weight),
             self.max_in_flight,
             self.in_flight_ms,

@@ -3,7 +3,8 @@
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
 --   configure <topic> <settings, "" = not fair any more> (<key> <cost>)...   answers {now (us), number of fair topics}
 --   finish <id>...      these attempts have ended: frees their places        answers {now (us), how many had one}
---   prepare             looks for overdue ids of fair topics                 answers {now (us), head of due, of leased}
+--   prepare             looks for overdue ids of fair topics                 answers {now (us), head of due, of leased, 1 = a topic is
+--                       fair, 1 = it has found some and has not reached the end}
 local verb = ARGV[3]
 local s = begin(KEYS, ARGV, LATER)
 if s.err then return s end
@@ -44,8 +45,12 @@ if verb == 'finish' then
   return {s.us, count}
 end
 if verb == 'prepare' then
-  if s.ready then shares.take(s, 0, s.now) end
+  local more = false
+  if s.ready then
+    shares_work.wake(s)
+    more = shares_work.prepare(s, s.now)
+  end
   local due, leased = finish(s)
-  return {s.us, due, leased}
+  return {s.us, due, leased, s.ready and 1 or 0, more and 1 or 0}
 end
 return {err = 'WSBATCH there is no verb ' .. verb}

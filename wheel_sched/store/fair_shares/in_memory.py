@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 from wheel_sched.store.core.memory_item import MemoryItem
 from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.core.sorted_set import SortedSet
-from wheel_sched.store.fair_shares.rings_in_memory import Rings, Settings, name_of
+from wheel_sched.store.fair_shares.rings_in_memory import NONE, Rings, StoredShares, name_of
 from wheel_sched.store.fair_shares.taking_in_memory import Taking
 
 
@@ -23,6 +23,11 @@ class FairSharesInMemory(Rings):
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
         self.wake()
         return self._taking.take(limit, until_ms)
+
+    def prepare(self) -> bool:
+        """Find overdue items as a claim does first. Returns whether the next call is likely to find more."""
+        self.wake()
+        return self._taking.prepare(self.shard.now_ms)
 
     def head(self, head_ms: int) -> int:
         """When the next item may be claimed: `head_ms`, or later when limits hold items back. -1: never."""
@@ -47,7 +52,7 @@ class FairSharesInMemory(Rings):
 
     # Verbs of fair.lua.
 
-    def configure(self, topic: str, settings: Settings | None, costs: dict[bytes, int]) -> int:
+    def configure(self, topic: str, settings: StoredShares | None, costs: dict[bytes, int]) -> int:
         """Make a topic fair, or end that. Returns the number of fair topics."""
         self.costs.pop(topic, None)
         if settings is None:
@@ -74,11 +79,20 @@ class FairSharesInMemory(Rings):
             self.shard.wake_claimers(self.shard.now_ms)
         return found
 
-    def look(self, topic: str, limit: int) -> tuple[int, int, list[tuple[bytes, int, int, int]]]:
+    def look(self, topic: str, limit: int) -> tuple[int, int, list[tuple[bytes, int, int, int, int, int]]]:
         """How many items wait in the queues, how many keys may go on, and rows of keys (see fair.lua)."""
         ring, queue = self.rings.get(topic, SortedSet()), self.queues.get(topic, SortedSet())
+        settings = self.settings.get(topic, NONE)
+        wanted = [(key, time) for time, key in ring.by_rank(0, limit)]
+        if settings.cap > 0 and limit > 0:
+            start = name_of(topic, b"")
+            names = [name for name, count in self.busy.items() if name.startswith(start) and count >= settings.cap]
+            wanted += [(key, -1) for name in names if ring.score(key := name[len(start) :]) is None]
         rows = []
-        for time, key in ring.by_rank(0, limit):
-            waiting = queue.rank_behind(0, key + b"\1") - queue.rank_behind(0, key)
-            rows.append((key, time, waiting, self.busy.get(name_of(topic, key), 0)))
+        for key, time in wanted:
+            first, end = queue.rank_behind(0, key), queue.rank_behind(0, key + b"\1")
+            entry = queue.by_rank(first, 1)[0][1] if end > first else b""
+            due_ms = int(entry[len(key) + 1 : len(key) + 17]) if entry else -1
+            cost = self.costs.get(topic, {}).get(key, settings.cost)
+            rows.append((key, time, end - first, self.busy.get(name_of(topic, key), 0), due_ms, cost))
         return len(queue), len(ring), rows

@@ -11,7 +11,7 @@ from wheel_sched.store.core.items import decode_text, encode_text
 from wheel_sched.store.core.memory_item import check_batch
 from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.fair_shares.in_memory import FairSharesInMemory
-from wheel_sched.store.fair_shares.rings_in_memory import Settings
+from wheel_sched.store.fair_shares.rings_in_memory import StoredShares
 
 
 class FairKey(NamedTuple):
@@ -21,11 +21,25 @@ class FairKey(NamedTuple):
     time: int
     waiting: int
     in_flight: int
+    oldest_due_ms: int | None = None
+    weight: float = 1.0
+
+    @property
+    def capped(self) -> bool:
+        """Whether the key waits until one of its items in flight has ended."""
+        return self.time < 0
 
     def plus(self, other: FairKey) -> FairKey:
         """This key in two shards."""
         waiting, in_flight = self.waiting + other.waiting, self.in_flight + other.in_flight
-        return FairKey(self.key, min(self.time, other.time), waiting, in_flight)
+        dues = [due_ms for due_ms in (self.oldest_due_ms, other.oldest_due_ms) if due_ms is not None]
+        time = min(self.time, other.time) if not self.capped and not other.capped else max(self.time, other.time)
+        return FairKey(self.key, time, waiting, in_flight, min(dues, default=None), self.weight)
+
+
+def _fair_key(key: bytes, time: int, waiting: int, in_flight: int, due_ms: int, cost: int) -> FairKey:
+    oldest = None if due_ms < 0 else due_ms
+    return FairKey(decode_text(key), time, waiting, in_flight, oldest, round(10_000 / cost, 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +55,7 @@ class FairTopic:
     """
 
     topic: str
-    settings: Settings
+    settings: StoredShares
     waiting: int
     active: int
     keys: list[FairKey]
@@ -55,7 +69,7 @@ class ConfigureTopic(Operation[int]):
     writes = True
     repeatable = True
     topic: str
-    settings: Settings | None
+    settings: StoredShares | None
     costs: Sequence[tuple[bytes, int]] = ()
     token: str = ""
 
@@ -94,18 +108,23 @@ class FinishAttempts(Operation[int]):
         return shard.room(FairSharesInMemory).finish([encode_text(item_id) for item_id in self.ids])
 
 
-class Prepared(NamedTuple):
-    """The answer of `PrepareDue`: the store's time, and the earliest due time and lease end of the shard."""
+class PreparedDue(NamedTuple):
+    """The answer of `PrepareDue`: the store's time, and the earliest due time and lease end of the shard.
+
+    `fair`: whether a topic of the shard is fair. `more`: the next call is likely to find more items.
+    """
 
     shard: int
     now_us: int
     due_head_ms: int | None
     lease_head_ms: int | None
+    fair: bool
+    more: bool
 
 
 @dataclass(slots=True)
-class PrepareDue(Operation[Prepared]):
-    """Look for overdue items of fair topics, as a claim does first. One call looks at about 500 items."""
+class PrepareDue(Operation[PreparedDue]):
+    """Look for overdue items of fair topics, as a claim does first. One call looks at about 200 items."""
 
     script = "fair"
     writes = False
@@ -115,13 +134,13 @@ class PrepareDue(Operation[Prepared]):
     def argv(self) -> list[Argument]:
         return ["prepare"]
 
-    def parse(self, reply: Any, shard: int) -> Prepared:
-        return Prepared(shard, reply[0], head_of(reply[1]), head_of(reply[2]))
+    def parse(self, reply: Any, shard: int) -> PreparedDue:
+        return PreparedDue(shard, reply[0], head_of(reply[1]), head_of(reply[2]), bool(reply[3]), bool(reply[4]))
 
-    def in_memory(self, shard: MemoryShard) -> Prepared:
-        if shard.shares is not None:
-            shard.shares.take(0, shard.now_ms)
-        return Prepared(shard.number, shard.now_us, *shard.heads())
+    def in_memory(self, shard: MemoryShard) -> PreparedDue:
+        fair = shard.shares is not None
+        more = fair and shard.room(FairSharesInMemory).prepare()
+        return PreparedDue(shard.number, shard.now_us, *shard.heads(), fair, more)
 
 
 @dataclass(slots=True)
@@ -142,8 +161,8 @@ class LookAtTopic(Operation[FairTopic | None]):
         _, settings, waiting, active, *rest = reply
         if not settings:
             return None
-        keys = [FairKey(decode_text(rest[at]), *rest[at + 1 : at + 4]) for at in range(0, len(rest), 4)]
-        return FairTopic(self.topic, Settings.read(decode_text(settings)), waiting, active, keys)
+        keys = [_fair_key(*rest[at : at + 6]) for at in range(0, len(rest), 6)]
+        return FairTopic(self.topic, StoredShares.read(decode_text(settings)), waiting, active, keys)
 
     def in_memory(self, shard: MemoryShard) -> FairTopic | None:
         room = shard.room(FairSharesInMemory)
@@ -151,7 +170,7 @@ class LookAtTopic(Operation[FairTopic | None]):
         if settings is None:
             return None
         waiting, active, rows = room.look(self.topic, self.limit)
-        keys = [FairKey(decode_text(key), *numbers) for key, *numbers in rows]
+        keys = [_fair_key(*row) for row in rows]
         return FairTopic(self.topic, settings, waiting, active, keys)
 
 

@@ -1,82 +1,7 @@
--- Fair shares: finds overdue ids of fair topics (`prepare`), and picks ids from the rings (`pick`, `shares.take`).
+-- Fair shares: picks ids from the rings (`pick`) and shares the places of a claim between topics (`shares.take`).
 do
-local STEP, NEWEST, BYTES, PART, OTHERS = 400, 100, 262144, 50, 150
 local ROUNDS = 4               -- how often a call looks for keys with due ids, when it finds keys without any
-
--- Moves overdue ids of fair topics from `due` to `ready` and to the queues of their keys. A row is {id, due, topic, key}.
-local function make_ready(s, rows)
-  if #rows == 0 then return end
-  local gone, ready, queues, keys, order = {}, {}, {}, {}, {}
-  for i, row in ipairs(rows) do
-    local id, due, topic, key = row[1], row[2], row[3], row[4]
-    gone[i], ready[2 * i - 1], ready[2 * i] = id, due, id
-    if not queues[topic] then
-      queues[topic], keys[topic], order[#order + 1] = {}, {}, topic
-    end
-    local queue, at = queues[topic], #queues[topic]
-    queue[at + 1], queue[at + 2] = 0, key .. '\0' .. string.format('%016d', tonumber(due)) .. id
-    if not keys[topic][key] then
-      keys[topic][key] = true
-      table.insert(keys[topic], key)
-    end
-  end
-  redis.call('ZREM', s.K[DUE], unpack(gone))
-  redis.call('ZADD', s.ready, unpack(ready))
-  for _, topic in ipairs(order) do
-    redis.call('ZADD', s.prefix .. 'fairqueue:' .. topic, unpack(queues[topic]))
-    shares_work.join(s, topic, keys[topic])
-  end
-end
-
--- Looks at a page of ids and scores, until it has read BYTES of records or seen OTHERS ids of other topics. Adds the
--- rows of fair ids to `rows`. Answers how many ids were looked at, and how many of these are of other topics.
-local function look(s, found, rows)
-  local n, bytes, others, looked = #found / 2, 0, 0, 0
-  while looked < n and bytes < BYTES and others < OTHERS do
-    local part, first = {}, looked
-    for i = first + 1, math.min(first + PART, n) do part[#part + 1] = found[2 * i - 1] end
-    for i, rec in ipairs(redis.call('HMGET', s.K[BODY], unpack(part))) do
-      looked = first + i
-      local topic, refs
-      if rec then
-        topic, refs = glance(s, rec)
-        bytes = bytes + #rec
-      end
-      if topic and shares_work.settings_of(s, topic) then
-        rows[#rows + 1] = {found[2 * looked - 1], ms_of(found[2 * looked]), topic, shares_work.key_of(refs)}
-      else
-        others = others + 1
-      end
-    end
-  end
-  return looked, others
-end
-
--- Finds overdue ids of fair topics. Each call looks at some ids from where the last call stopped, and when it does not
--- reach the end, at the newest overdue ones: a key that still gets new ids is found at once.
-local function prepare(s, until_ms)
-  local score, last = string.match(redis.call('HGET', s.K[META], 'fair_at') or '', '^([^:]+):(.*)$')
-  local found = page_behind(s.K[DUE], '-inf', until_ms, last or '', score or '0', STEP)
-  local rows = {}
-  local looked, others = look(s, found, rows)
-  if looked < #found / 2 or looked == STEP then
-    local newest = redis.call('ZREVRANGEBYSCORE', s.K[DUE], until_ms, '-inf', 'WITHSCORES', 'LIMIT', 0, NEWEST)
-    local behind_these = {}
-    for i = 1, #newest, 2 do
-      local due, here = tonumber(newest[i + 1]), tonumber(found[2 * looked])
-      if due > here or due == here and behind(newest[i], found[2 * looked - 1]) then
-        behind_these[#behind_these + 1], behind_these[#behind_these + 2] = newest[i], newest[i + 1]
-      end
-    end
-    look(s, behind_these, rows)
-    if score or others > 0 then
-      redis.call('HSET', s.K[META], 'fair_at', found[2 * looked] .. ':' .. found[2 * looked - 1])
-    end
-  elseif score then
-    redis.call('HDEL', s.K[META], 'fair_at')
-  end
-  make_ready(s, rows)
-end
+local make_ready, add_row, fair_parts = shares_work.make_ready, shares_work.add_row, shares_work.fair_parts
 
 -- How many ids a rate allows now (at most `most`), and its state `tat`.
 local function allowed(s, tat, interval, burst, most)
@@ -147,9 +72,11 @@ end
 
 -- Writes what a round has taken from a key, and decides whether the key stays in the ring.
 local function write_back(s, topic, entry, settings, until_ms)
-  local ring, gone = s.prefix .. 'fairring:' .. topic, entry.stale
-  for i = 1, entry.taken do gone[#gone + 1] = entry.members[i] end
-  if #gone > 0 then redis.call('ZREM', entry.queue, unpack(gone)) end
+  local ring = s.prefix .. 'fairring:' .. topic
+  if #entry.stale > 0 then redis.call('ZREM', entry.queue, unpack(entry.stale)) end
+  if entry.taken > 0 then       -- they are the first of their key
+    redis.call('ZREMRANGEBYLEX', entry.queue, '[' .. entry.members[1], '[' .. entry.members[entry.taken])
+  end
   if settings.interval > 0 and entry.taken > 0 then
     entry.tat = entry.tat + entry.taken * settings.interval
     redis.call('ZADD', s.prefix .. 'fairtat', ms(entry.tat), entry.name)
@@ -246,7 +173,7 @@ end
 local function front(s, n, until_ms)
   local found = redis.call('ZRANGEBYSCORE', s.K[DUE], '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, n)
   if #found == 0 then return {}, {}, {} end
-  local all, scores, rows, plain, order, wants = {}, {}, {}, {}, {}, {}
+  local all, scores, rows, plain, order, wants = {}, {}, shares_work.new_rows(), {}, {}, {}
   for i = 1, #found, 2 do all[(i + 1) / 2], scores[(i + 1) / 2] = found[i], found[i + 1] end
   local bodies = redis.call('HMGET', s.K[BODY], unpack(all))
   if n >= TURN_LEAST and #all == n then
@@ -257,10 +184,10 @@ local function front(s, n, until_ms)
     end
   end
   for i, id in ipairs(all) do
-    local topic, refs
-    if bodies[i] then topic, refs = glance(s, bodies[i]) end
-    if topic and shares_work.settings_of(s, topic) then
-      rows[#rows + 1] = {id, ms_of(scores[i]), topic, shares_work.key_of(refs)}
+    local topic, key
+    if bodies[i] then topic, key = fair_parts(s, bodies[i]) end
+    if key then
+      add_row(rows, id, scores[i], topic, key)
     else
       plain[#plain + 1] = {id, ms_of(scores[i]), bodies[i]}
       topic = 'u' .. (topic or '')
@@ -316,18 +243,31 @@ local function share_out(s, n, until_ms)
   return plain, front_count, picked
 end
 
+-- As `glance` of the core, also for records of one fair key that start with the same bytes. The refs are those that have
+-- an index.
+local function parts_of_record(s, rec)
+  local known = s.fair_start
+  if known and string.sub(rec, 1, #known) == known then return s.fair_start_topic, nil, #known + 1, s.fair_start_key end
+  local topic, refs, at = glance(s, rec)
+  local key = topic and shares_work.key_of(refs)
+  if refs and not indexed(refs) then
+    s.fair_start, s.fair_start_topic, s.fair_start_key = string.sub(rec, 1, at - 1), topic, key
+  end
+  return topic, indexed(refs), at, key
+end
+
 -- Takes up to `n` ids that may go now out of `due` and `ready`. Answers as `take` of the core.
 function shares.take(s, n, until_ms)
   local ids, dues, recs, topics, refs, starts = {}, {}, {}, {}, {}, {}
   s.loaded = {}
   shares_work.wake(s)
-  prepare(s, until_ms)
+  shares_work.prepare(s, until_ms)
   if n == 0 then return ids, dues, recs, topics, refs, starts end
   local plain, front_count, picked = share_out(s, n, until_ms)
   local k = 0
   local function add_one(id, due, rec, fair)
-    local topic, ref, at
-    if rec then topic, ref, at = glance(s, rec) end
+    local topic, ref, at, key
+    if rec then topic, ref, at, key = parts_of_record(s, rec) end
     if not topic then
       put_dead(s, id, rec or '', '', 'quarantine: the record is missing or cannot be read')
       redis.call('HDEL', s.K[BODY], id)
@@ -338,8 +278,8 @@ function shares.take(s, n, until_ms)
       moves(s, topic, 'due', 'held')
     else
       k = k + 1
-      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, indexed(ref) or false, at
-      if fair then shares_work.occupy(s, id, topic, shares_work.key_of(ref)) end
+      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, ref or false, at
+      if fair then shares_work.occupy(s, id, topic, key) end
     end
   end
   local gone = {}

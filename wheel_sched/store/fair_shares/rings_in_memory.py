@@ -15,7 +15,7 @@ from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.core.sorted_set import SortedSet
 
 
-class Settings(NamedTuple):
+class StoredShares(NamedTuple):
     """The settings of a fair topic as the store keeps them; see `settings_of` in prelude.lua."""
 
     cost: int = 10_000
@@ -38,7 +38,7 @@ class Settings(NamedTuple):
 
 
 FEW = 100  # as in prelude.lua
-NONE = Settings()
+NONE = StoredShares()
 
 
 def key_of(refs: Sequence[str]) -> bytes:
@@ -55,7 +55,7 @@ class Rings:
 
     def __init__(self, shard: MemoryShard) -> None:
         self.shard = shard
-        self.settings: dict[str, Settings] = {}
+        self.settings: dict[str, StoredShares] = {}
         self.costs: dict[str, dict[bytes, int]] = {}
         self.queues: dict[str, SortedSet] = {}
         self.rings: dict[str, SortedSet] = {}

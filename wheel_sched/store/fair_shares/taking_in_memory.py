@@ -1,6 +1,6 @@
-"""Taking: how a claim in memory shares its places between fair keys. The twin of `prelude_taking.lua`.
+"""Taking: how a claim in memory shares its places between fair keys.
 
-The comments of `prelude_taking.lua` explain the rules.
+The twin of `prelude_finding.lua` and `prelude_taking.lua`.; their comments explain the rules.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from wheel_sched.store.core.items import encode_text
 from wheel_sched.store.core.memory_item import MemoryItem
 from wheel_sched.store.core.sorted_set import Entry, SortedSet
 from wheel_sched.store.core.turns import LEAST, shares_of
-from wheel_sched.store.fair_shares.rings_in_memory import NONE, Rings, Settings, key_of
+from wheel_sched.store.fair_shares.rings_in_memory import NONE, Rings, StoredShares, key_of
 
-STEP, NEWEST, BYTES, PART, OTHERS = 400, 100, 262_144, 50, 150  # as in prelude_taking.lua
+STEP, NEWEST, BYTES, PART, OTHERS = 120, 60, 131_072, 60, 100  # as in prelude_finding.lua
 ROUNDS = 4
 
 
@@ -68,7 +68,7 @@ class Taking:
         """Take up to `limit` items that may go now out of `due` and `ready`, with their due times."""
         shard = self.room.shard
         self._loaded.clear()
-        self._prepare(until_ms)
+        self.prepare(until_ms)
         if limit == 0:
             return []
         plain, picked = self._share_out(limit, until_ms)
@@ -92,7 +92,8 @@ class Taking:
 
     # Overdue items of fair topics.
 
-    def _prepare(self, until_ms: int) -> None:
+    def prepare(self, until_ms: int) -> bool:
+        """Find overdue items of fair topics. Returns whether the next call is likely to find more."""
         due = self.room.shard.due
         behind = self.at
         found = due.between(0, until_ms, STEP) if behind is None else due.behind(*behind, until_ms, STEP)
@@ -103,9 +104,12 @@ class Taking:
             rows += self._look([entry for entry in reversed(newest) if entry > found[looked - 1]])[2]
             if self.at is not None or others:
                 self.at = found[looked - 1]
+            more = bool(rows)
         else:
             self.at = None
+            more = False
         self._make_ready(rows)
+        return more
 
     def _look(self, found: list[Entry]) -> tuple[int, int, list[Entry]]:
         """How many items were looked at, how many of them are of no fair topic, and the fair ones."""
@@ -236,7 +240,7 @@ class Taking:
             del room.queues[topic]
         return out
 
-    def _entry(self, topic: str, time: int, key: bytes, settings: Settings, need: int) -> RingEntry:
+    def _entry(self, topic: str, time: int, key: bytes, settings: StoredShares, need: int) -> RingEntry:
         room, name = self.room, encode_text(topic) + b"\0" + key
         entry = RingEntry(key, name, time, room.costs.get(topic, {}).get(key, settings.cost), need)
         if settings.cap:
@@ -282,7 +286,7 @@ class Taking:
             entry.read += len(found)
         return len(entry.members) > entry.taken
 
-    def _write_back(self, topic: str, entry: RingEntry, settings: Settings, until_ms: int) -> int:
+    def _write_back(self, topic: str, entry: RingEntry, settings: StoredShares, until_ms: int) -> int:
         """Write what a round has taken from a key. Returns 1 if the key stays at its place of the ring."""
         room, ring, interval = self.room, self.room.rings[topic], settings.interval_us
         for member in (*entry.stale, *(member for _, _, member in entry.members[: entry.taken])):

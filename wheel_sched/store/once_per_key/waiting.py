@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wheel_sched.store.core.items import Item, encode_text
-from wheel_sched.store.core.memory_item import MemoryItem, Verdict, plain
+from wheel_sched.store.core.memory_item import MemoryItem, StoringVerdict, plain
 from wheel_sched.store.core.shard import MemoryShard
 
 COLLAPSE, DEBOUNCE = "wheel:collapse:", "wheel:debounce:"
@@ -61,9 +61,11 @@ class OncePerKeyInMemory:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def _decide(self, items: Sequence[Item], start: int, exists: Callable[[bytes, Item], bool]) -> dict[int, Verdict]:
+    def _decide(
+        self, items: Sequence[Item], start: int, exists: Callable[[bytes, Item], bool]
+    ) -> dict[int, StoringVerdict]:
         shard = self._shard
-        verdicts: dict[int, Verdict] = {}
+        verdicts: dict[int, StoringVerdict] = {}
         newest: dict[Name, _Newest] = {}
         seen: set[bytes] = set()
         for at in range(start, len(items)):
@@ -78,18 +80,18 @@ class OncePerKeyInMemory:
             earlier = newest.get(name)
             there, first_ms = (earlier.there, earlier.first_ms) if earlier else self._find(name)
             if mark.collapses and (earlier or there):
-                verdicts[at] = Verdict(False, earlier.id if earlier else there.id if there else "")
+                verdicts[at] = StoringVerdict(False, earlier.id if earlier else there.id if there else "")
                 shard.event("dropped", name[0])
                 continue
             if earlier:
-                verdicts[earlier.at] = Verdict(False, plain(given.id))
+                verdicts[earlier.at] = StoringVerdict(False, plain(given.id))
                 shard.event("accepted", name[0])  # counted as if each item had come in a call of its own
             if earlier or there:
                 shard.event("replaced", name[0])
             due_ms = given.due_ms
             if due_ms is not None and mark.max_wait_ms:
                 due_ms = min(due_ms, first_ms + mark.max_wait_ms)
-            verdicts[at] = Verdict(True, there.id if there else None, due_ms)
+            verdicts[at] = StoringVerdict(True, there.id if there else None, due_ms)
             newest[name] = _Newest(at, plain(given.id), first_ms, there)
         for name, one in newest.items():
             if one.there is not None:

@@ -76,6 +76,13 @@ class OncePerKeyCases:
         counts = bench.store.counts()
         assert [counts.ever[name, "mail"] for name in ("accepted", "replaced", "dropped")] == [5, 2, 1]
 
+    def test_an_id_that_gives_way_is_not_free_within_the_call(self, bench: Bench) -> None:
+        """An id that existed when the call began is a duplicate, although an item before it takes its place."""
+        bench.store.schedule([first(bench, "a")])
+        stored = bench.store.schedule([last(bench, "b"), Item("a", bench.now_ms, b"", "mail")])
+        assert stored.outcomes == [REPLACED, Outcome.DUPLICATE]
+        assert bench.states("a", "b") == [None, "due"]
+
     def test_an_item_in_flight_has_left_its_key(self, bench: Bench) -> None:
         """The next item is stored beside one in flight, and one that comes back does not push it out."""
         bench.store.schedule([first(bench, "a", 0)])

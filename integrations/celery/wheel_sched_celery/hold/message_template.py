@@ -26,7 +26,7 @@ from kombu.utils.json import JSONEncoder, dumps, loads
 
 from wheel_sched.store.core.items import Item
 from wheel_sched.store.push.push_form import decode_push, encode_push
-from wheel_sched_celery.message.headers import iso_of, plain_repr
+from wheel_sched_celery.message.headers import fair_key_of, iso_of, plain_repr
 from wheel_sched_celery.message.held_task import HeldTask, MessageKind, bounded, item_id_of, ref_of, release_ms
 
 _YEAR_9998_MS: Final = 253_339_228_800_000  # no real task is due then, so its text occurs nowhere by chance
@@ -74,6 +74,8 @@ class MessageTemplate:
         if pattern.content_type != "application/json" or "compression" in headers or pattern.ttl_until_ms is not None:
             raise ValueError("only plain JSON without compression and TTL")
         body = pattern.body.decode() if isinstance(pattern.body, bytes) else pattern.body
+        if fair_key_of(headers) is not None:
+            raise ValueError("tasks with a fair key are stored one by one")
         embed = loads(body)[2]
         if any(embed.values()) or pattern.task_id not in pattern.item_id:
             raise ValueError("links, chains and chords are sent one by one")

@@ -23,7 +23,7 @@ from kombu import Exchange, Producer, Queue
 
 from wheel_sched.errors import Rejected
 from wheel_sched_celery.hold.once_per_key import OncePerKey, once_per_key
-from wheel_sched_celery.message.headers import eta_of, plain_repr
+from wheel_sched_celery.message.headers import FAIR_KEY, eta_of, plain_repr
 from wheel_sched_celery.message.held_task import HeldTask
 from wheel_sched_celery.message.stored_forms import values_of
 from wheel_sched_celery.wheel import Wheel, wheel_of
@@ -61,6 +61,7 @@ class HoldingProducer:
         if self._held:  # then this is the task-sent event, which Celery buffers if it cannot be sent
             return self._producer.publish(body, **options)
         once = once_per_key(options)
+        self._set_fair_key(body, options)
         eta_ms = eta_of(body, options.get("headers"), lambda: self._wheel.app.timezone)
         if once is not None and (eta_ms is None or self._wheel.settings.horizon is None):
             raise Rejected(
@@ -71,6 +72,25 @@ class HoldingProducer:
             self._held = True
             return None
         return self._producer.publish(body, **options)
+
+    def _set_fair_key(self, body: Any, options: dict[str, Any]) -> None:
+        """Write the option `wheel_fair_key`, or the attribute of this name of the task, into the headers.
+
+        The header goes with the message, so a retry and a message that a worker takes over have the same key.
+
+        Raises:
+            Rejected: the key is no text; the task was not sent.
+        """
+        key = options.pop("wheel_fair_key", None)
+        headers = options.get("headers")
+        if key is None and isinstance(headers, dict) and FAIR_KEY not in headers:
+            task = self._wheel.app.tasks.get(headers.get("task"))
+            key = getattr(task, "wheel_fair_key", None)
+        if key is None:
+            return
+        if not isinstance(key, str):
+            raise Rejected(f"expected wheel_fair_key to be text, got: {key!r}; the task was not sent")
+        options["headers"] = {**(headers or {}), FAIR_KEY: key}
 
     def _hold(self, body: Any, options: dict[str, Any], eta_ms: int, once: OncePerKey | None) -> bool:
         horizon_ms = self._wheel.settings.horizon

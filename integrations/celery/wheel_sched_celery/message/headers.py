@@ -114,6 +114,17 @@ def _named(headers: Mapping[str, Any]) -> str:
     return f"{headers.get('id')}:{headers.get('retries') or 0}:{headers.get('eta')}"
 
 
+# -- the fair key, by which due tasks of a queue are shared
+
+FAIR_KEY: Final = "wheel-fair-key"
+
+
+def fair_key_of(headers: Mapping[str, Any]) -> str | None:
+    """The fair key in the headers of a task; None without one. A key that is no text counts as none."""
+    key = headers.get(FAIR_KEY)
+    return key if isinstance(key, str) else None
+
+
 # -- the texts of arguments, `argsrepr` and `kwargsrepr`
 
 _PLAIN: Final = frozenset((int, float, bool, type(None)))

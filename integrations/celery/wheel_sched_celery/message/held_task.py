@@ -26,7 +26,8 @@ from kombu.utils.json import dumps, loads
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.core.items import Item
-from wheel_sched_celery.message.headers import MARK, iso_of
+from wheel_sched.store.fair_shares import fair_ref
+from wheel_sched_celery.message.headers import MARK, fair_key_of, iso_of
 
 REVOKED = "revoked"  # the reason under which a revoked task is held until it is announced
 TAKEN_OVER = "taken-over"  # the ref of tasks that a worker took from a queue, where stock Celery had sent them
@@ -116,7 +117,9 @@ class HeldTask:
 
     def item(self, body: bytes, lead_ms: int) -> Item:
         """The item to store. Its refs are the task id and the stamps, and its topic is the queue."""
-        marks = (*((TAKEN_OVER,) if self.taken_over else ()), *((self.once_ref,) if self.once_ref else ()))
+        key = fair_key_of(self.headers)
+        marks: tuple[str, ...] = () if key is None else (fair_ref(key),)
+        marks += (*((TAKEN_OVER,) if self.taken_over else ()), *((self.once_ref,) if self.once_ref else ()))
         return Item(
             self.item_id,
             release_ms(self.eta_ms, lead_ms) if self.due_ms is None else self.due_ms,

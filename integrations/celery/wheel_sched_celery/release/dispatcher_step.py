@@ -21,8 +21,10 @@ from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, PushTarget
 from wheel_sched.errors import StoreError, StoreUnavailable, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.delay_store import DelayStore
+from wheel_sched.store.fair_shares import FairShares
 from wheel_sched_celery.beat.entries import BeatEntries
 from wheel_sched_celery.beat.syncing import sync
+from wheel_sched_celery.message.held_task import bounded
 from wheel_sched_celery.release.preloading import preload
 from wheel_sched_celery.release.publishing import TaskPublisher
 from wheel_sched_celery.remote_control import commands
@@ -104,6 +106,15 @@ class EmbeddedDispatcher:
         self._problem = problem
         self._stopping.wait(RETRY_S[min(failures, len(RETRY_S) - 1)])
 
+    def share_queues(self, store: DelayStore) -> None:
+        """Write the settings of the fair queues into the store.
+
+        Raises:
+            StoreError: the store is away; some settings may be written.
+        """
+        for queue, settings in self._wheel.settings.fair.items():
+            FairShares(store).configure(bounded(queue, 240), settings)
+
     def _serve(self) -> None:
         """Dispatch until `stop`.
 
@@ -111,6 +122,7 @@ class EmbeddedDispatcher:
             Exception: the store or the broker is away, or refuses the calls.
         """
         with contextlib.closing(self._wheel.open_store()) as store:
+            self.share_queues(store)
             server = self._wheel.shared_server
             if not server.ask():
                 raise StoreUnavailable("the broker is away")

@@ -1,0 +1,167 @@
+"""`python -m benchmarks fairness`: one tenant is a million messages behind, and a hundred others go on as usual.
+
+A consumer takes 2,000 messages a second, one after the other, from one topic. A hundred tenants get ten messages a
+second each, and one tenant has a million overdue messages. The receiver computes the lateness of each message of the
+hundred from the due time in the message: `others_p99_ms`. The search for overdue messages begins with the run, so it is
+part of the figure. Before, the same happens in the same store while the topic is not fair: `others_p99_ms_unfair`.
+There the messages of the hundred come after the million, so that few or none arrive. One that did not arrive counts as
+late by the rest of the run. So that figure is a lower bound, and grows with the length of the run.
+
+The consumer holds 40 messages at most. What waits inside a consumer is claimed already, and no longer shared.
+
+`share_error` is how far the share of a key is from its weight while all keys have enough: the greatest error of all
+keys. `burst_vs_unfair` is the rate of a burst of all tenants in a fair topic, divided by that of the same messages in a
+topic that is not fair. `bytes_per_key` is the memory of a key with one overdue message, beyond that of the message.
+
+`off_vs_before` compares the server's time of a claim and its settlement. "Before" is this release's library without the
+room of fair shares; "off" is the library with it while no topic is fair. A few steps of the core are in both: the field
+of `meta` that says whether a topic is fair, and the tests of it.
+
+One gate is a time and not a ratio, because it is about what a tenant notices: 50 ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any
+
+from benchmarks.fairness.costs import bytes_per_key, claim_us
+from benchmarks.fairness.shares import burst_rate, share_error
+from benchmarks.fairness.tenants import Load, backlog, others_late_ms
+from benchmarks.figures import Figure
+from benchmarks.measured import Measured
+from benchmarks.narration import Narration
+from benchmarks.rounds import interleaved, over_rounds, percentile, ratios
+from benchmarks.server import bench_server, surroundings
+
+FIGURES = (
+    Figure(
+        "others_p99_ms",
+        "ms",
+        "lateness of the hundred others, 99 of 100, while one tenant is far behind",
+        at_most=50,
+        baseline="others_p99_ms_unfair",
+    ),
+    Figure("others_later_p99_ms", "ms", "the same in the second half of the run, when most overdue messages are found"),
+    Figure("share_error", "of 1", "greatest error of a key's share, as a part of what its weight gives", at_most=0.05),
+    Figure(
+        "burst_vs_unfair",
+        "x",
+        "rate of a burst in a fair topic, divided by that in a topic that is not fair",
+        at_least=0.8,
+        baseline="baseline.unfair_msgs_per_s",
+    ),
+    Figure(
+        "off_vs_before",
+        "x",
+        "server's time of a claim and its settlement without the room of fair shares, divided by that with it, off",
+        at_least=0.95,
+        baseline="baseline.before_claim_us",
+    ),
+    Figure("bytes_per_key", "bytes", "memory of a key with one overdue message, beyond that of the message"),
+    Figure("others_p99_ms_unfair", "ms", "baseline: the same in a topic that is not fair; at least, as the run ends"),
+    Figure("others_arrived", "messages", "messages of the others that arrived"),
+    Figure("others_arrived_unfair", "messages", "the same while the topic is not fair"),
+    Figure("taken_per_s", "msg/s", "messages that the consumer took; less than 2,000 on a machine that is too slow"),
+    Figure("taken_per_s_unfair", "msg/s", "the same while the topic is not fair"),
+    Figure("early", "messages", "messages that arrived before they were due", at_most=0),
+    Figure("behind", "messages", "how far the one tenant is behind"),
+    Figure("baseline.unfair_msgs_per_s", "msg/s", "baseline: a burst in a topic that is not fair"),
+    Figure("baseline.before_claim_us", "us", "baseline: server's time of a claim and its settlement, without the room"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of a run.
+
+    Args:
+        behind: overdue messages of the one tenant. Defaults to 1 M.
+        seconds: how long the others send. Defaults to 20.
+        unfair_seconds: the same while the topic is not fair. Defaults to 10.
+        served: messages over which shares are counted. Defaults to 40,000.
+        rounds: rounds of bursts and of claims. Defaults to 7.
+        burst: messages in a burst. Defaults to 10,000.
+        keys: keys whose memory is measured. Defaults to 100,000.
+    """
+
+    behind: int = 1_000_000
+    seconds: float = 20.0
+    unfair_seconds: float = 10.0
+    served: int = 40_000
+    rounds: int = 7
+    burst: int = 10_000
+    keys: int = 100_000
+
+
+FULL = Sizes()
+QUICK = Sizes(behind=200_000, seconds=6, unfair_seconds=2, served=8_000, rounds=3, burst=5_000, keys=20_000)
+
+
+def measured(sizes: Sizes) -> dict[str, Measured]:
+    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    load = Load()
+    bursts = Measured(sizes.rounds, sizes.burst, "messages")
+    return {
+        "others_p99_ms": Measured(1, load.count(sizes.seconds), "messages", sizes.seconds),
+        "others_p99_ms_unfair": Measured(1, load.count(sizes.unfair_seconds), "messages", sizes.unfair_seconds),
+        "share_error": Measured(1, sizes.served, "messages"),
+        **dict.fromkeys(("burst_vs_unfair", "off_vs_before"), bursts),
+        **dict.fromkeys(("baseline.unfair_msgs_per_s", "baseline.before_claim_us"), bursts),
+        "bytes_per_key": Measured(1, sizes.keys, "keys"),
+    }
+
+
+def run(sizes: Sizes) -> dict[str, Any]:
+    """Run the benchmark. Returns the value of each figure by its key."""
+    narration = Narration(5 + 4 * sizes.rounds)
+    with bench_server() as server:
+        narration.step(f"{sizes.behind:,} overdue messages of one tenant")
+        store = backlog(server, sizes.behind)
+        narration.step(f"others for {sizes.unfair_seconds:g} s, not fair")
+        unfair = others_late_ms(store, Load(), sizes.unfair_seconds, fair=False)
+        narration.step(f"others for {sizes.seconds:g} s, fair")
+        fair = others_late_ms(store, Load(), sizes.seconds, fair=True)
+        narration.step("shares by weight")
+        error = share_error(server, sizes.served)
+        runs: dict[str, Callable[[], float]] = {
+            "burst, fair": partial(burst_rate, server, sizes.burst, fair=True),
+            "burst, not fair": partial(burst_rate, server, sizes.burst, fair=False),
+            "claims, off": partial(claim_us, server, sizes.burst, before=False),
+            "claims, before": partial(claim_us, server, sizes.burst, before=True),
+        }
+        values = interleaved(sizes.rounds, runs, narration)
+        narration.step("memory of keys")
+        per_key = bytes_per_key(server, sizes.keys)
+        around = surroundings(server, sizes.rounds)
+    narration.close()
+    spread = {
+        "burst_vs_unfair": over_rounds(ratios(values["burst, fair"], values["burst, not fair"])),
+        "off_vs_before": over_rounds(ratios(values["claims, before"], values["claims, off"])),
+    }
+    return {
+        "others_p99_ms": round(percentile(fair.late_ms, 99), 2),
+        "others_later_p99_ms": round(percentile(fair.late_ms[len(fair.late_ms) // 2 :], 99), 2),
+        "others_p50_ms": round(percentile(fair.late_ms, 50), 2),
+        "others_max_ms": round(max(fair.late_ms), 2),
+        "others_p99_ms_unfair": round(percentile(unfair.late_ms, 99), 2),
+        "others_arrived": fair.arrived,
+        "others_arrived_unfair": unfair.arrived,
+        "taken_per_s": round(fair.taken_per_s),
+        "taken_per_s_unfair": round(unfair.taken_per_s),
+        "early": fair.early + unfair.early,
+        "share_error": round(error, 4),
+        "burst_vs_unfair": spread["burst_vs_unfair"]["median"],
+        "off_vs_before": spread["off_vs_before"]["median"],
+        "bytes_per_key": round(per_key, 1),
+        "behind": sizes.behind,
+        "spread": spread,
+        **around,
+        "baseline": {
+            "unfair_msgs_per_s": round(median(values["burst, not fair"])),
+            "before_claim_us": round(median(values["claims, before"]), 1),
+        },
+    }

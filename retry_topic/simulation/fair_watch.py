@@ -1,0 +1,80 @@
+"""Watches the claims of a simulated store: no fair key waits while another is served more than its share.
+
+While two keys of a topic both have due items that may go, the store serves them in turn. So the numbers of items that
+they have got since then differ by a small bound, whatever faults strike. The watch reads the items of the memory store
+before and after each claim. Histories on scripts are not watched; the tests of the store compare both.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+from retry_topic.simulation.topic_owners import LeasingServer
+from wheel_sched.simulation.scenario import FORGETTING
+from wheel_sched.simulation.store_contents import MemoryContents
+from wheel_sched.simulation.world import World
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.claim import ClaimDue
+from wheel_sched.store.core.items import encode_text
+from wheel_sched.store.core.shard import MemoryShard
+from wheel_sched.store.fair_shares import fair_key_of
+
+FAIR_TIMEOUT_MS = 4_000  # after so long a released message counts as handled
+BOUND = 2  # how many items one of two waiting keys may get more than the other
+
+
+class FairWatch:
+    """Counts what each pair of waiting keys has got while both waited.
+
+    Args:
+        server: the store server of the world.
+        world: the world.
+    """
+
+    def __init__(self, server: LeasingServer, world: World) -> None:
+        self._world = world
+        self._capped = world.scenario.options["cap"] > 0
+        self._ahead: dict[tuple[int, str, str], int] = {}
+        self._found: list[str] = []
+        self.contents = server.contents
+        if isinstance(self.contents, MemoryContents):
+            self._execute = self.contents.execute
+            self.contents.execute = self._watched  # type: ignore[method-assign]
+
+    def violations(self) -> list[str]:
+        """What the watch has found. A server that has lost writes has lost the shares with them."""
+        forgotten = any(fault.kind in FORGETTING for fault, _ in self._world.struck)
+        return [] if self._capped or forgotten else self._found
+
+    def _watched(self, calls: Sequence[Call[Any]], wall_us: int) -> list[Any]:
+        answers: list[Any] = []
+        for call in calls:
+            before = self._waiting(call.shard, wall_us) if isinstance(call.operation, ClaimDue) else Counter[str]()
+            answers += self._execute([call], wall_us)
+            if isinstance(call.operation, ClaimDue) and not isinstance(answers[-1], Exception):
+                served = Counter(fair_key_of(item.refs) for item in answers[-1].items)
+                self._count(call.shard, before, served, self._waiting(call.shard, wall_us))
+        return answers
+
+    def _waiting(self, number: int, wall_us: int) -> Counter[str]:
+        """How many items of each key are due in a shard and not held."""
+        assert isinstance(self.contents, MemoryContents)  # noqa: S101  # others are not watched
+        shard: MemoryShard = self.contents.backend.shards[number]
+        found = [item for item in shard.items.values() if item.state == "due"]
+        now_ms = max(wall_us // 1000, shard.now_ms)
+        return Counter(fair_key_of(item.refs) for item in found if (shard.score_of(item) or 0) <= now_ms)
+
+    def _count(self, shard: int, before: Counter[str], served: Counter[str], after: Counter[str]) -> None:
+        for one, other in combinations(sorted({*before, *served}, key=encode_text), 2):
+            pair = (shard, one, other)
+            if not (before[one] and before[other] and after[one] and after[other]):
+                self._ahead.pop(pair, None)
+                continue
+            ahead = self._ahead[pair] = self._ahead.get(pair, 0) + served[one] - served[other]
+            if abs(ahead) > BOUND:
+                self._found.append(
+                    f"share: while keys {one!r} and {other!r} both waited in shard {shard}, one got {abs(ahead)} more"
+                )

@@ -1,0 +1,85 @@
+"""Fair topics of a retry service: shares between tenants, caps that consumers' reports free, settings in the store."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from retry_topic import Message
+from retry_topic.message.headers import read
+from retry_topic.policy import Fair, Fixed, PolicySet, Rate, RetryPolicy
+from retry_topic.release.fair import share_topics
+from wheel_sched.store import Item, open_store
+from wheel_sched.store.fair_shares import FairShares, fair_key_of
+
+if TYPE_CHECKING:
+    from conftest import Bench
+
+
+def orders(fair: Fair, delay_ms: int = 0, **more: object) -> PolicySet:
+    return PolicySet(topics={"orders": RetryPolicy(delay=Fixed(base_ms=delay_ms, jitter="none"), fair=fair, **more)})  # type: ignore[arg-type]
+
+
+def test_retries_of_other_tenants_overtake_a_backlog(bench: Bench) -> None:
+    """300 messages of one tenant fail first and are due first. The retry of another tenant is among the first ones."""
+    order: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        if read(message.headers).attempt == 0:
+            raise ValueError
+        order.append(dict(message.headers)["tenant"])
+
+    service = bench.serve(orders(Fair("header:tenant"), delay_ms=3_600_000))
+    bench.consume(handle, concurrency=1)
+    bench.publish(*[b"%d" % n for n in range(300)], headers=(("tenant", b"big"),))
+    bench.publish(b"x", headers=(("tenant", b"small"),))
+    bench.until(lambda: len(bench.taken) == 301)
+    store = bench.connection.store
+    items = store.list_items("due", limit=500).found
+    assert {fair_key_of(item.refs) for item in items} == {"big", "small"}
+    service.dispatcher.stop()
+    now_ms = store.now_ms()
+    for item in items:
+        store.reschedule([item.id], now_ms - (1000 if fair_key_of(item.refs) == "big" else 0))
+    bench.serve(orders(Fair("header:tenant")))
+    bench.until(lambda: len(order) == 301)
+    assert order.index(b"small") < 100
+
+
+def test_the_reports_of_consumers_let_the_next_message_of_a_key_go(bench: Bench) -> None:
+    """With `max_in_flight` 1, the retries of a tenant run one after the other, and all of them run."""
+    running, most, done = 0, 0, 0
+    lock = threading.Lock()
+
+    def handle(message: Message) -> None:
+        nonlocal running, most, done
+        if read(message.headers).attempt == 0:
+            raise ValueError
+        with lock:
+            running += 1
+            most = max(most, running)
+        threading.Event().wait(0.002)  # the handler takes its time
+        with lock:
+            running -= 1
+            done += 1
+
+    bench.serve(orders(Fair("key", max_in_flight=1)))
+    bench.consume(handle, concurrency=8, reports=True)
+    bench.publish(*[b"%d" % n for n in range(20)], key=b"a")
+    bench.until(lambda: done == 20)
+    assert most == 1
+    bench.until(lambda: bench.connection.store.counts().total("due") == 0)
+
+
+def test_a_service_writes_its_settings_and_takes_them_back() -> None:
+    with open_store("memory:") as store:
+        shares = FairShares(store)
+        share_topics(store, orders(Fair("key"), rate=Rate(10)), by_key=True)
+        topic = shares.look("orders")
+        assert topic is not None
+        assert topic.settings.topic_interval_us == 100_000
+        store.schedule([Item("a", 0, b"", "orders")])
+        share_topics(store, PolicySet(topics={"other": RetryPolicy()}), by_key=True)
+        assert shares.topics() == ["orders"]
+        share_topics(store, PolicySet(topics={"orders": RetryPolicy()}), by_key=True)
+        assert shares.topics() == []

@@ -1,0 +1,108 @@
+-- Fair shares: finds overdue ids of fair topics and moves them to `ready` (`shares_work.prepare`).
+do
+-- A claim looks at STEP ids from where the last one stopped, and at the NEWEST overdue ones, so that it keeps the server
+-- busy for about a millisecond longer. It stops after BYTES of records or OTHERS ids of other topics.
+local STEP, NEWEST, BYTES, PART, OTHERS = 120, 60, 131072, 60, 100
+
+-- Overdue ids of fair topics that this call has found: ids, arguments for `ready`, and for each topic the entries of its
+-- queue and the keys that have new ones.
+function shares_work.new_rows() return {ids = {}, ready = {}, queues = {}, keys = {}, order = {}} end
+function shares_work.add_row(rows, id, score, topic, key)
+  if score ~= rows.score then
+    rows.score, rows.due = score, ms_of(score)
+    rows.padded = '\0' .. string.format('%016d', tonumber(rows.due))
+  end
+  local n, queue = #rows.ids + 1, rows.queues[topic]
+  if not queue then
+    queue = {}
+    rows.queues[topic], rows.keys[topic], rows.order[#rows.order + 1] = queue, {}, topic
+  end
+  rows.ids[n], rows.ready[2 * n - 1], rows.ready[2 * n] = id, rows.due, id
+  local at = #queue
+  queue[at + 1], queue[at + 2] = 0, key .. rows.padded .. id
+  local keys = rows.keys[topic]
+  if not keys[key] then
+    keys[key] = true
+    keys[#keys + 1] = key
+  end
+end
+
+-- Moves these ids from `due` to `ready` and to the queues of their keys. `first`: they are the first ones of `due`.
+function shares_work.make_ready(s, rows, first)
+  if #rows.ids == 0 then return end
+  if first then
+    redis.call('ZREMRANGEBYRANK', s.K[DUE], 0, #rows.ids - 1)
+  else
+    redis.call('ZREM', s.K[DUE], unpack(rows.ids))
+  end
+  redis.call('ZADD', s.ready, unpack(rows.ready))
+  for _, topic in ipairs(rows.order) do
+    redis.call('ZADD', s.prefix .. 'fairqueue:' .. topic, unpack(rows.queues[topic]))
+    shares_work.join(s, topic, rows.keys[topic])
+  end
+end
+
+-- Answers topic and fair key of a record (no key when its topic is not fair), and where its body starts. Records of one call often start with the
+-- same bytes, so only a record with another start is parsed.
+function shares_work.fair_parts(s, rec)
+  local known = s.fair_known
+  if known and string.sub(rec, 1, #known) == known then return s.fair_topic, s.fair_key, #known + 1 end
+  local topic, refs, _, at = parse(rec)
+  local key = topic and shares_work.settings_of(s, topic) and shares_work.key_of(refs) or nil
+  if topic then s.fair_known, s.fair_topic, s.fair_key = string.sub(rec, 1, at - 1), topic, key end
+  return topic, key, at
+end
+
+-- Looks at a page of ids and scores, until it has read BYTES of records or seen OTHERS ids of other topics. Adds the
+-- fair ones to `rows`. Answers how many ids were looked at, and how many of these are of other topics.
+local function look(s, found, rows)
+  local n, bytes, others, looked = #found / 2, 0, 0, 0
+  while looked < n and bytes < BYTES and others < OTHERS do
+    local part, first = {}, looked
+    for i = first + 1, math.min(first + PART, n) do part[i - first] = found[2 * i - 1] end
+    for i, rec in ipairs(redis.call('HMGET', s.K[BODY], unpack(part))) do
+      looked = first + i
+      local topic, key, at
+      if rec then topic, key, at = shares_work.fair_parts(s, rec) end
+      if topic then bytes = bytes + #rec - at + 1 end
+      if key then shares_work.add_row(rows, part[i], found[2 * looked], topic, key) else others = others + 1 end
+    end
+  end
+  return looked, others
+end
+
+-- Finds overdue ids of fair topics. Each call looks at some ids from where the last call stopped, and when it does not
+-- reach the end, at the newest overdue ones: a key that still gets new ids is found at once. Answers whether the next
+-- call is likely to find more.
+function shares_work.prepare(s, until_ms)
+  local score, last = string.match(redis.call('HGET', s.K[META], 'fair_at') or '', '^([^:]+):(.*)$')
+  local found = page_behind(s.K[DUE], '-inf', until_ms, last or '', score or '0', STEP)
+  local rows = shares_work.new_rows()
+  local looked, others = look(s, found, rows)
+  local first, moved, more = not score and others == 0, #rows.ids > 0, false
+  if looked < #found / 2 or looked == STEP then
+    local newest = redis.call('ZREVRANGEBYSCORE', s.K[DUE], until_ms, '-inf', 'WITHSCORES', 'LIMIT', 0, NEWEST)
+    local behind_these = {}
+    for i = 1, #newest, 2 do
+      local due, here = tonumber(newest[i + 1]), tonumber(found[2 * looked])
+      if due > here or due == here and behind(newest[i], found[2 * looked - 1]) then
+        behind_these[#behind_these + 1], behind_these[#behind_these + 2] = newest[i], newest[i + 1]
+      end
+    end
+    if first then                -- the ids at the front leave by rank, which is cheaper
+      shares_work.make_ready(s, rows, true)
+      rows = shares_work.new_rows()
+    end
+    first = false
+    look(s, behind_these, rows)
+    more = moved or #rows.ids > 0
+    if score or others > 0 then
+      redis.call('HSET', s.K[META], 'fair_at', found[2 * looked] .. ':' .. found[2 * looked - 1])
+    end
+  elseif score then
+    redis.call('HDEL', s.K[META], 'fair_at')
+  end
+  shares_work.make_ready(s, rows, first)
+  return more
+end
+end
