@@ -29,7 +29,9 @@ def mistakes(root: Path, tag: str, repository: str) -> list[str]:
         )
     changelog = (root / "CHANGELOG.md").read_text("utf-8")
     if not re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", changelog, re.MULTILINE):
-        found.append(f"expected a line like '## [{version}] - 2026-01-31' in CHANGELOG.md: write the day of the release")
+        found.append(
+            f"expected a line like '## [{version}] - 2026-01-31' in CHANGELOG.md: write the day of the release"
+        )
     return found
 
 
