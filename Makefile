@@ -17,7 +17,7 @@ BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 # The folders that need Java or a browser are left out, because each worker takes a second to load them.
 pytest = $(PY) -m pytest --ignore=tests/browser --ignore=tests/kafka --ignore=tests/spark $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real proofs spec simulate browser-test screenshots rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench bench-compare clean distclean deploy-check venv-demo venv-test venv-browser venv-spark venv-dev
+.PHONY: help demo test test-unit test-real proofs spec simulate browser-test screenshots rabbit-test kafka-test test-celery test-oldest spark-test spark-kafka-test test-pythons dist check lint types mypy pyright imports built-wheel bench bench-compare clean distclean deploy-check venv-demo venv-test venv-browser venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -70,6 +70,9 @@ kafka-test: venv-test ## the retry service over a real Kafka broker: needs Java 
 test-celery: venv-test ## Celery 5.5 and 5.6; all other tests run on the newest release
 	@.ci/celery-versions
 
+test-oldest: venv-test ## the store and Celery on the oldest releases that the extras accept
+	@.ci/oldest
+
 spark-test: venv-spark ## the jobs on Spark: needs Java 17 and half a gigabyte of packages
 	@printf '==> Spark\n'
 	@java -version >/dev/null 2>&1 || [ -n "$$JAVA_HOME" ] || { printf 'error: Spark needs Java 17: apt-get install openjdk-17-jre-headless (macOS: brew install openjdk@17), or set JAVA_HOME; nothing was run\n' >&2; exit 1; }
@@ -108,7 +111,11 @@ imports: venv-dev ## import contracts: which package may import which
 
 built-wheel: venv-dev ## build sdist and wheel, and test the wheel in an empty environment
 	@printf '==> built wheel\n'
-	@$(PY) -m pytest -m built tests/packaging
+	@$(PY) -m pytest -m built tests/packaging $(ARGS)
+
+dist: venv-dev ## the files of a release that this machine can build, in dist/
+	@rm -rf dist
+	@.ci/dist
 
 bench: venv-dev ## all benchmarks, one after another
 	@for name in $(BENCHMARKS); do printf '==> benchmark: %s\n' $$name >&2; $(PY) -m benchmarks $$name $(ARGS) || exit; done

@@ -1,4 +1,4 @@
-"""Builds an sdist and a wheel from it, once for all tests, and installs the wheel into empty environments.
+"""Builds an sdist and the wheels from it, once for all tests, and installs the wheel into empty environments.
 
 uv makes the environments if it is on PATH, else venv and pip.
 """
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,20 +25,29 @@ FOLDERS = {
     "wheel_sched_apscheduler": ROOT / "integrations" / "apscheduler" / "wheel_sched_apscheduler",
     "wheel_sched_celery": ROOT / "integrations" / "celery" / "wheel_sched_celery",
 }
+EPOCH = "1767225600"  # the time of all files in the built wheels
 SHIPPED = frozenset({".py", ".pyx", ".lua", ".typed", ".html", ".css", ".js", ".svg", ".LICENSE"})
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The sdist, the wheel, and the files that the tree had when the build began."""
+    """The sdist, the compiled wheel, the pure wheel, and the files that the tree had when the build began."""
 
     sdist: Path
     wheel: Path
+    pure: Path
     tree: frozenset[str]
 
     def wheel_names(self) -> frozenset[str]:
         with zipfile.ZipFile(self.wheel) as archive:
             return frozenset(archive.namelist())
+
+    def again(self, out: Path, **environment: str) -> tuple[Path, Path]:
+        """Build an sdist and a pure wheel from the tree, with `environment` added to the environment variables."""
+        options = ["--sdist", "--wheel", "--no-isolation", "--skip-dependency-check", "--outdir", out, ROOT]
+        environment |= {"SOURCE_DATE_EPOCH": EPOCH, "WHEEL_SCHED_PURE": "1"}
+        _checked([sys.executable, "-m", "build", *options], **environment)
+        return next(out.glob("*.tar.gz")), next(out.glob("*.whl"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,7 @@ class Installed:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Build the sdist, and the wheel from the sdist."""
+    """Build the sdist, and both wheels from it, as for a release."""
     out = tmp_path_factory.mktemp("dist")
     tree = frozenset(
         f"{name}/{path.relative_to(folder).as_posix()}"
@@ -69,11 +78,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         for path in folder.rglob("*")
         if path.suffix in SHIPPED or path.name == "py.typed"
     )
-    installer = ["--installer", "uv"] if shutil.which("uv") else []
-    command = [sys.executable, "-m", "build", *installer, "--outdir", str(out), str(ROOT)]
-    done = subprocess.run(command, text=True, capture_output=True, timeout=240)
-    assert done.returncode == 0, f"build failed (it needs the check group):\n{done.stdout}\n{done.stderr}"
-    return Built(sdist=next(out.glob("*.tar.gz")), wheel=next(out.glob("*.whl")), tree=tree)
+    _checked(["bash", ROOT / ".ci" / "dist", out], PYTHON=sys.executable, SOURCE_DATE_EPOCH=EPOCH)
+    (pure,) = out.glob("*-none-any.whl")
+    (wheel,) = set(out.glob("*.whl")) - {pure}
+    return Built(sdist=next(out.glob("*.tar.gz")), wheel=wheel, pure=pure, tree=tree)
 
 
 @pytest.fixture(scope="session")
@@ -120,6 +128,7 @@ def _environment(folder: Path, *, with_pip: bool = False) -> Installed:
     return Installed(bin=folder / "venv" / "bin", elsewhere=elsewhere)
 
 
-def _checked(command: list[str | Path]) -> None:
-    done = subprocess.run([str(part) for part in command], text=True, capture_output=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+def _checked(command: Sequence[str | Path], **environment: str) -> None:
+    whole = [str(part) for part in command]
+    done = subprocess.run(whole, env=os.environ | environment, text=True, capture_output=True, timeout=240)
+    assert done.returncode == 0, f"it needs the group `check`:\n{done.stdout}\n{done.stderr}"
