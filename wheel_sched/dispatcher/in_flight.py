@@ -32,6 +32,7 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import Claim, Claimed
 from wheel_sched.store.core.items import Outcome
 from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settle, Settled, Settlement, check_settlement
+from wheel_sched.store.push import Pushed
 from wheel_sched.store.recurring import Recur, SettleRecurring
 from wheel_sched.timers.queue import DeadlineQueue, deadline_after
 from wheel_sched.wheel import TimerTaskEntry
@@ -160,6 +161,25 @@ class InFlightBatches:
         batch.lease_until_ns = sent_us * 1000 + self._config.lease_ms * 1_000_000
         self._stats.in_flight += len(batch.items)
         self._extend_later(batch)
+
+    def refused(
+        self,
+        pushed: Pushed,
+        answers: Sequence[tuple[Claimed, Answer | None]],
+        on_answered: Callable[[Batch], None],
+        sent_us: int,
+    ) -> None:
+        """Keep the items that the server could not push, each with the publisher's answer; None: a worker publishes it."""
+        for for_worker in (False, True):
+            chosen = [(item, answer) for item, answer in answers if (answer is None) is for_worker]
+            if chosen:
+                batch = Batch(pushed, [item for item, _ in chosen], on_answered=on_answered)
+                batch.answers = [answer for _, answer in chosen]
+                self.hold(batch, sent_us)
+                if for_worker:
+                    self.ready.append(batch)
+                else:
+                    self.watch(batch)
 
     def _extend_later(self, batch: Batch) -> None:
         self._held[batch] = self.timer.schedule(self._config.lease_ms // 3, partial(self._extend_lease, batch))

@@ -338,14 +338,8 @@ class OwnerLoop:
         elif not pushed.refused:
             self.stats.empty_claims += 1
         if pushed.refused:
-            refused = [(each.item, self.workers.refuse(each)) for each in pushed.refused]
-            for for_worker in (False, True):
-                chosen = [(item, answer) for item, answer in refused if (answer is None) is for_worker]
-                if chosen:
-                    batch = Batch(pushed, [item for item, _ in chosen], on_answered=self._on_answered)
-                    batch.answers = [answer for _, answer in chosen]
-                    self.in_flight.hold(batch, calls.sent_us)
-                    self.in_flight.ready.append(batch) if for_worker else self.in_flight.watch(batch)
+            answers = [(each.item, self.workers.refuse(each)) for each in pushed.refused]
+            self.in_flight.refused(pushed, answers, self._on_answered, calls.sent_us)
         self.shards.replied(pushed.shard, pushed, self._now_ms())
 
     def _handle_window(self, window: Window) -> None:

@@ -145,7 +145,7 @@ local function take(s, n, until_ms)
       moves(s, topic, 'due', 'held')
     else
       k = k + 1
-      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, indexed(ref) or false, at
+      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, ref and indexed(ref) or false, at
     end
   end
   -- removes by rank: these ids are the front of the set, so the server need not look up each member
