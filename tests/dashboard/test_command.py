@@ -138,6 +138,16 @@ def served(url: str, *args: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
+@pytest.mark.slow
+def test_with_json_logs_an_error_is_an_object() -> None:
+    """The error that ends the program is one line of JSON on stderr."""
+    command = [sys.executable, "-m", "wheel_sched.cli", "--log-format", "json", "dashboard", "--listen", "0.0.0.0:0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert json.loads(line)["message"].startswith("wheel-sched: expected --password-file")
+
+
 @pytest.mark.real
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_it_serves_until_a_signal(redis_url: str, sent: signal.Signals, code: int) -> None:
