@@ -169,7 +169,7 @@ class InFlightBatches:
         on_answered: Callable[[Batch], None],
         sent_us: int,
     ) -> None:
-        """Keep the items that the server could not push, each with the publisher's answer; None: a worker publishes it."""
+        """Keep items that the server could not push, each with the publisher's answer; None: a worker publishes it."""
         for for_worker in (False, True):
             chosen = [(item, answer) for item, answer in answers if (answer is None) is for_worker]
             if chosen:
