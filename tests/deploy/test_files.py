@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from retry_topic import load_policies
+from tests.deploy.rendered import faults
 from wheel_sched.cli.program import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,9 +35,8 @@ def compose() -> dict[str, Any]:
 
 def unknown_options(words: list[str]) -> set[str]:
     """The options of a command line of `wheel-sched` that the program does not have."""
-    context, command = click.Context(cli), cli.get_command(click.Context(cli), words[0])
+    command = cli.get_command(click.Context(cli), words[0])
     assert command is not None, words
-    assert context is not None
     known = {option for parameter in command.params for option in parameter.opts}
     return {word for word in words[1:] if word.startswith("--")} - known
 
@@ -128,6 +128,40 @@ def test_the_pods_use_the_probes_of_the_program() -> None:
     assert parts.count("path: /livez") == 2
     assert parts.count("path: /readyz") == 1
     assert (ROOT / "wheel_sched" / "dashboard" / "assets" / "dashboard.css").exists()
+
+
+def test_a_rendered_pod_with_rights_or_without_probes_is_found() -> None:
+    """`make deploy-check` looks at the rendered chart with `faults`. A pod with more rights than it needs is one."""
+    container = {
+        "securityContext": {
+            "readOnlyRootFilesystem": True,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "livenessProbe": {},
+        "readinessProbe": {},
+        "resources": {"limits": {"memory": "1Mi"}, "requests": {"cpu": "1m"}},
+        "env": [{"name": "WHEEL_SCHED_STORE", "valueFrom": {"secretKeyRef": {}}}],
+    }
+
+    def found(**other: Any) -> list[str]:
+        pod = {
+            "securityContext": {"runAsNonRoot": True},
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "containers": [container | other],
+        }
+        template = {"metadata": {"labels": {"a": "b", "c": "d"}}, "spec": pod}
+        spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+        return list(faults([{"kind": "Deployment", "metadata": {"name": "x"}, "spec": spec}]))
+
+    assert found() == []
+    writable = container["securityContext"] | {"readOnlyRootFilesystem": False}  # type: ignore[operator]
+    assert found(securityContext=writable) == ["x: it has rights that it does not need"]
+    assert found(env=[{"name": "WHEEL_SCHED_STORE", "value": "redis://ada:lovelace@db"}]) == [
+        "x: the address of the store is not from a secret"
+    ]
+    assert found(resources={"limits": {}, "requests": {}}) == ["x: resources are missing"]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
