@@ -53,7 +53,7 @@ FIRST = [
     ("metrics", "docs/operating.md", "## Metrics"),
     ("otel", "docs/operating.md", TRACES),
 ]
-# extras whose first example is a command, or that of another extra beside a server; `spark` needs Java: `make spark-test`
+# extras whose first example is a command, or that of another extra; `spark` needs Java: `make spark-test`
 BELOW = {"all", "demo", "redis", "simulation", "spark"}
 
 
