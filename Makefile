@@ -76,7 +76,7 @@ test-oldest: venv-test ## the store and Celery on the oldest releases that the e
 spark-test: venv-spark ## the jobs on Spark: needs Java 17 and half a gigabyte of packages
 	@printf '==> Spark\n'
 	@java -version >/dev/null 2>&1 || [ -n "$$JAVA_HOME" ] || { printf 'error: Spark needs Java 17: apt-get install openjdk-17-jre-headless (macOS: brew install openjdk@17), or set JAVA_HOME; nothing was run\n' >&2; exit 1; }
-	@$(PY) -m pytest -m "spark and not kafka" tests/spark -n 2 --dist loadfile $(ARGS) # one Spark session per worker
+	@$(PY) -m pytest -m "spark and not kafka" tests/spark tests/packaging/test_extras.py -n 2 --dist loadfile $(ARGS) # one Spark session per worker
 
 spark-kafka-test: venv-spark ## Spark with a real Kafka broker: needs Java 17 and Maven, as kafka-test
 	@printf '==> Spark and Kafka\n'
@@ -111,7 +111,7 @@ imports: venv-dev ## import contracts: which package may import which
 
 built-wheel: venv-dev ## build sdist and wheel, and test the wheel in an empty environment
 	@printf '==> built wheel\n'
-	@$(PY) -m pytest -m built tests/packaging $(ARGS)
+	@$(PY) -m pytest -m "built and not spark" tests/packaging $(ARGS)
 
 dist: venv-dev ## the files of a release that this machine can build, in dist/
 	@rm -rf dist

@@ -6,6 +6,7 @@ The tests' own environment has every package, so it would hide that an extra lac
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,18 +44,27 @@ def snippet(page: str, heading: str, server: TemporaryServer) -> str:
     return found[1].replace("redis://localhost:6379/", f"{server.tcp_url.removesuffix('0')}")
 
 
-@pytest.mark.parametrize(
-    ("extras", "page", "heading"),
-    [
-        ("embedded,cli", "README.md", "## A consumer"),
-        ("celery", "docs/celery.md", "## Install"),
-        ("apscheduler,embedded", "docs/apscheduler.md", "# APScheduler"),
-        ("kafka,cli", "docs/kafka.md", "# Retry topics"),
-        ("dashboard,embedded", "docs/dashboard.md", "## Mount"),
-        ("metrics", "docs/operating.md", "## Metrics"),
-        ("otel", "docs/operating.md", TRACES),
-    ],
-)
+FIRST = [
+    ("embedded,cli", "README.md", "## A consumer"),
+    ("celery", "docs/celery.md", "## Install"),
+    ("apscheduler,embedded", "docs/apscheduler.md", "# APScheduler"),
+    ("kafka,cli", "docs/kafka.md", "# Retry topics"),
+    ("dashboard,embedded", "docs/dashboard.md", "## Mount"),
+    ("metrics", "docs/operating.md", "## Metrics"),
+    ("otel", "docs/operating.md", TRACES),
+]
+# extras whose first example is a command, or that of another extra; `spark` needs Java: `make spark-test`
+BELOW = {"all", "demo", "redis", "simulation", "spark"}
+
+
+def test_every_extra_has_a_test() -> None:
+    """Each extra in pyproject.toml has a test in this module."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    tested = {extra for extras, _, _ in FIRST for extra in extras.split(",")}
+    assert tested | BELOW == set(settings["project"]["optional-dependencies"])
+
+
+@pytest.mark.parametrize(("extras", "page", "heading"), FIRST)
 def test_the_first_snippet_of_a_page_runs_after_its_install_line(
     with_extras: Make, server: TemporaryServer, extras: str, page: str, heading: str
 ) -> None:
@@ -86,6 +96,16 @@ def test_redis_is_enough_beside_a_server(with_extras: Make, server: TemporarySer
     """With `wheel-sched[redis]` the README's consumer runs against an existing server."""
     code = snippet("README.md", "## A consumer", server).replace("embedded:./data", server.tcp_url)
     done = with_extras("redis").python(code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.spark
+def test_spark_is_enough_for_a_dataframe(with_extras: Make, server: TemporaryServer) -> None:
+    """With `wheel-sched[spark,embedded]` the first example of the Spark page runs."""
+    page = (ROOT / "docs/spark.md").read_text("utf-8")
+    assert "[spark,embedded]" in page, "the page names other extras"
+    made = with_extras("spark,embedded")
+    done = made.run(made.bin / "python", "-c", snippet("docs/spark.md", "## Reading and writing", server))
     assert done.returncode == 0, done.stderr
 
 
