@@ -143,7 +143,7 @@ def test_without_extensions_the_core_stands_alone(run: Run) -> None:
     assert done.stderr == ""
     assert [line.split()[0] for line in done.stdout.partition("Store:\n")[2].splitlines()] == list(COMMANDS)
     assert "--kafka" not in done.stdout
-    assert len(run("config", "show").stdout.splitlines()) == 6
+    assert len(run("config", "show").stdout.splitlines()) == 7
 
 
 def test_two_extensions_are_listed_each_under_its_title() -> None:

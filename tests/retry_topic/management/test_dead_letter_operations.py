@@ -275,9 +275,9 @@ def test_a_killed_process_leaves_an_operation_that_another_one_finishes(
     """The runner's process is killed before, in and after a change. Each letter is replayed once, and counted once."""
     with connect(redis_url, shards=shards) as connection:
         operations = Operations(connection)
-        ids = bury(connection, 900)
+        ids = bury(connection, 1_500)
         ready = operations.counted(REPLAY, GROUP)
-        assert ready.matched == 900
+        assert ready.matched == 1_500
         operations.book.confirm(ready.id, "bob", ready.version)
         command = [sys.executable, str(PROCESS), redis_url, str(shards), point]
         killed = subprocess.run(command, timeout=60)
@@ -287,9 +287,9 @@ def test_a_killed_process_leaves_an_operation_that_another_one_finishes(
         assert left.batch is not None
         assert left.batches == 3
         done = operations.ended(left)
-        assert (done.state, done.done, dict(done.left)) == ("done", 900, {})
+        assert (done.state, done.done, dict(done.left)) == ("done", 1_500, {})
         assert replays(connection) == dict.fromkeys(ids, 1)
-        assert connection.store.counts().happened("requeued") == 900
+        assert connection.store.counts().happened("requeued") == 1_500
 
 
 def test_few_letters_are_found_by_their_fingerprint_and_many_by_a_search(
