@@ -176,6 +176,7 @@ def _prepare_operations(store: DelayStore) -> None:
     book = OperationBook(store)
     for kind, state, done in (
         (REPLAY, "ready", 0), (DELETE, "ready", 0), (REPLAY, "running", 7), (REPLAY, "paused", 9), (REPLAY, "done", 23),
+        (DELETE, "paused", 11),
     ):  # fmt: skip
         made = book.create(kind, arguments, "ada", rate=2)
         later_ms = made.created_ms + _HOUR_MS  # the next batch of the one that runs

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from celery import Celery
 from wheel_sched_apscheduler import Producer, RedisWheelJobStore
 from wheel_sched_celery import install
+from wheel_sched_celery.beat.entries import BeatEntries
 
 from tests.browser.seeding import HOSTILE, MARKUP
 
@@ -60,6 +61,19 @@ def _quarantine(url: str, job_id: str) -> None:
     store.shutdown()
 
 
+def _seed_schedule(app: Celery, *, hostile: bool) -> None:
+    """Store entries of the schedule: waiting ones with each kind of schedule, and one that is paused."""
+    entries = BeatEntries(app)
+    entries.add(entries.make("nightly-invoices", "shop.billing.write_invoice", "0 2 * * mon-fri", (1,)))
+    entries.add(entries.make("old-cleanup", "shop.mail.send", "30 4 * * *", ("cleanup@example.org",)))
+    entries.pause("old-cleanup")
+    for n in range(6):
+        entries.add(entries.make(f"digest-{n}", "shop.mail.send", 3600.0 + n, (f"team-{n}@example.org",)))
+    for n, text in enumerate(HOSTILE if hostile else ()):
+        name = f"entry {n} " + "".join(one for one in text if one.isprintable())[:150]  # others are refused
+        entries.add(entries.make(name, "shop.mail.send", 7200.0, (text,)))
+
+
 @contextmanager
 def celery_with_tasks(url: str, *, hostile: bool) -> Iterator[Celery]:
     """An application with tasks that wait, until the end of the block.
@@ -82,6 +96,7 @@ def celery_with_tasks(url: str, *, hostile: bool) -> Iterator[Celery]:
         mail.apply_async(
             (text,), {"note": json.dumps(text)}, countdown=9000, task_id=f"evil-{n}", headers={"x": MARKUP}
         )
+    _seed_schedule(app, hostile=hostile)
     try:
         yield app
     finally:

@@ -18,8 +18,9 @@ from tests.browser.walking import Walk
 
 ACTIONS = [action.name for part in PARTS for action in part.actions]
 
-REPEATABLE = {"start-replay", "delete-group"}
-"""They prepare an operation. Two people may prepare two; each is confirmed by its own count."""
+REPEATABLE = {"start-replay", "delete-group", "run-beat-entry-now"}
+"""Two people may do them one after the other: the first two prepare an operation, which is confirmed by its own count,
+and each run of an entry is one more."""
 
 each_action = pytest.mark.parametrize("name", ACTIONS)
 
