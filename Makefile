@@ -34,11 +34,11 @@ test-unit: venv-test ## the unit layer alone: no server
 
 test-real: venv-test ## the real-server layer alone: embedded servers, real kills
 	@printf '==> real-server layer\n'
-	@$(call pytest,-m "(real or slow) and not proof and not built and not rabbit and not spark and not kafka" -n $(WORKERS))
+	@$(call pytest,-m "(real or slow) and not proof and not built and not rabbit and not spark and not kafka" -n $(WORKERS) --dist worksteal)
 
 proofs: venv-test ## the long proofs: processes killed, servers lost, many workers side by side
 	@printf '==> proofs\n'
-	@$(call pytest,-m "proof and not built and not rabbit and not spark and not kafka" -n $(WORKERS))
+	@$(call pytest,-m "proof and not built and not rabbit and not spark and not kafka" -n $(WORKERS) --dist worksteal)
 
 spec: venv-test ## the claim protocol of docs/spec: visit every state, and break each safeguard; ARGS=--tla: the TLA+ modules too (cargo)
 	@$(PY) -m tests.spec $(ARGS)
@@ -65,7 +65,7 @@ kafka-test: venv-test ## the retry service over a real Kafka broker: needs Java 
 	@printf '==> Kafka\n'
 	@java -version >/dev/null 2>&1 || { printf 'error: Kafka needs Java 17: apt-get install openjdk-17-jre-headless; nothing was run\n' >&2; exit 1; }
 	@$(PY) -c 'from tests.servers.kafka import kafka_classpath; kafka_classpath()' # once, before the brokers start
-	@$(PY) -m pytest -m kafka tests/kafka tests/packaging/test_house.py -n $(WORKERS) $(ARGS)
+	@$(PY) -m pytest -m kafka tests/kafka tests/packaging/test_house.py -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-celery: venv-test ## Celery 5.5 and 5.6; all other tests run on the newest release
 	@.ci/celery-versions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,7 @@ def test_the_text_has_a_line_for_each_check_and_a_sum(cli: Any, opened: Any, wai
     checks."""
     wait_for("w", now_ms() - 10_000)
     text = cli("doctor", code=1).stdout
-    assert "PROBLEM  backlog      1 item is overdue, by 10s: no dispatcher releases them" in text
+    assert re.search(r"^PROBLEM  backlog      1 item is overdue, by [1-9]\ds: no dispatcher releases them$", text, re.M)
     assert "fix: start " in text
     fine = sum(line.startswith("ok ") for line in text.splitlines())
     assert text.splitlines()[-1] == f"1 problem, 0 warnings, {fine} checks fine"
