@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import jsonschema
 import pytest
 import yaml
 
@@ -99,7 +100,6 @@ def test_the_policies_and_the_consumer_of_the_compose_file_are_valid() -> None:
 
 def test_the_chart_has_the_version_of_the_package_and_its_values_fit_its_schema() -> None:
     """A chart of another version would run another image."""
-    jsonschema = pytest.importorskip("jsonschema")
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
     assert chart["appVersion"] == importlib.metadata.version("wheel-sched")
     values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))

@@ -45,7 +45,6 @@ def test_a_form_leads_back_to_its_schedule(beat: Any, value: Any, words: str) ->
 
 
 def test_a_solar_schedule_has_a_form(beat: Any) -> None:
-    pytest.importorskip("ephem")
     form = form_of(schedule_from_text("solar sunrise 52.5 13.4", beat.app), beat.app)
     assert form == {"kind": "solar", "event": "sunrise", "lat": 52.5, "lon": 13.4}
 
