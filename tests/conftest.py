@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tests.servers.valkey import TemporaryServer
 
 # No deadline: the machine is shared, and a slow example is no wrong example.
-settings.register_profile("dev", max_examples=40, deadline=None)
+settings.register_profile("dev", max_examples=25, deadline=None)
 settings.register_profile("ci", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import jsonschema
 import pytest
 
 from tests.dashboard.trying import Site
+from tests.json_schema import check_schema, validate
 from wheel_sched.dashboard.audit import AuditLog
 from wheel_sched.store import Item, Member, Members
 
@@ -69,14 +69,12 @@ def document(here: Site) -> dict[str, Any]:
 
 
 def test_the_document_has_the_form_of_openapi(document: dict[str, Any]) -> None:
-    jsonschema.validate(document, DOCUMENT)
+    validate(document, DOCUMENT)
     for path, operations in document["paths"].items():
         for operation in operations.values():
             places = {one["name"] for one in operation["parameters"] if one["in"] == "path"}
             assert places == set(re.findall(r"\{(\w+)\}", path)), path
-            jsonschema.Draft202012Validator.check_schema(
-                operation["responses"]["200"]["content"]["application/json"]["schema"]
-            )
+            check_schema(operation["responses"]["200"]["content"]["application/json"]["schema"])
 
 
 def test_every_call_and_action_is_in_it(here: Site, document: dict[str, Any]) -> None:
@@ -106,7 +104,7 @@ def test_every_reading_call_answers_as_the_document_says(here: Site, document: d
 
 def check(document: dict[str, Any], operation: dict[str, Any], answer: Any, status: str = "200") -> None:
     schema = operation["responses"][status]["content"]["application/json"]["schema"]
-    jsonschema.validate(answer, {**schema, "components": document["components"]})
+    validate(answer, {**schema, "components": document["components"]})
 
 
 def test_actions_and_errors_answer_as_the_document_says(here: Site, document: dict[str, Any]) -> None:
@@ -115,7 +113,7 @@ def test_actions_and_errors_answer_as_the_document_says(here: Site, document: di
     seen = here.post("paint/preview", body)
     check(document, previewing, seen.json())
     sent = {**body, "token": seen.json()["token"]}
-    jsonschema.validate(sent, executing["requestBody"]["content"]["application/json"]["schema"])
+    validate(sent, executing["requestBody"]["content"]["application/json"]["schema"])
     check(document, executing, here.post("paint", sent, key="a key of mine").json())
     for answer in (here.post("paint", sent), here.post("paint/preview", {}), here.post("paint", sent, csrf="x")):
         assert answer.status_code >= 400

@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
 from starlette.testclient import TestClient
 
+from tests.json_schema import validate
 from wheel_sched.config import load_settings
 from wheel_sched.dashboard import DashboardApp, DashboardConfig, everyone
 from wheel_sched.dashboard.core_part import CORE
@@ -64,7 +64,7 @@ def data(client: TestClient) -> Any:
     """The answer of the call, which fits its schema."""
     answer = client.get("/api/v1/process")
     assert answer.status_code == 200
-    Draft202012Validator(PROCESS.calls[0].schema).validate(answer.json())
+    validate(answer.json(), PROCESS.calls[0].schema)
     return answer.json()
 
 

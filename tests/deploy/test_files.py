@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-import jsonschema
 import pytest
 import yaml
 
 from retry_topic import load_policies
 from tests.deploy.rendered import faults
+from tests.json_schema import validate
 from wheel_sched.cli.program import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,7 +103,7 @@ def test_the_chart_has_the_version_of_the_package_and_its_values_fit_its_schema(
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text("utf-8"))
     assert chart["appVersion"] == importlib.metadata.version("wheel-sched")
     values = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
-    jsonschema.validate(values, json.loads((CHART / "values.schema.json").read_text("utf-8")))
+    validate(values, json.loads((CHART / "values.schema.json").read_text("utf-8")))
 
 
 def test_the_templates_use_values_that_exist() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jsonschema
 from starlette.testclient import TestClient
 
+from tests.json_schema import validate
 from wheel_sched.dashboard import DashboardPart
 
 
@@ -39,7 +39,7 @@ class Visiting:
             known = self._calls.get(path) or next(
                 call for name, call in self._calls.items() if "{" in name and path.startswith(name.partition("{")[0])
             )
-            jsonschema.validate(found, known.schema)
+            validate(found, known.schema)
         return found
 
     def preview(self, action: str, status: int = 200, **arguments: Any) -> Any:

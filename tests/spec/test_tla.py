@@ -41,7 +41,7 @@ def test_the_variables_are_the_same(model: type[Model[Any]]) -> None:
 
 @every_model
 def test_the_actions_are_the_same(model: type[Model[Any]]) -> None:
-    assert actions_seen(model(faults=2), 60_000) == tla.actions_of(model.name)
+    assert actions_seen(model(faults=2), 10_000) == tla.actions_of(model.name)
 
 
 @every_model

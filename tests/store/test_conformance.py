@@ -9,7 +9,10 @@ import pytest
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect
-from wheel_sched.testing.store_conformance import BackendMaker, StoreConformance
+from wheel_sched.testing.store_conformance import BackendMaker, Benches, StoreConformance
+from wheel_sched.testing.store_conformance.claiming import ClaimingCases
+from wheel_sched.testing.store_conformance.scheduling import SchedulingCases
+from wheel_sched.testing.store_conformance.settling import SettlingCases
 
 if TYPE_CHECKING:
     import redis
@@ -30,8 +33,12 @@ class TestImitation(StoreConformance):
 
 
 @pytest.mark.slow
-class TestImitationWithoutFunctions(StoreConformance):
-    """The store calls its Lua scripts by EVALSHA, on fakeredis, as on servers that refuse functions."""
+class TestImitationWithoutFunctions(Benches, SchedulingCases, ClaimingCases, SettlingCases):
+    """The store calls its Lua scripts by EVALSHA, on fakeredis, as on servers that refuse functions.
+
+    Only how a script is called differs from `TestImitation`, and all cases run by EVALSHA on a real server below.
+    fakeredis compiles the whole script again at each call, so that all cases would take half a minute of a processor.
+    """
 
     @pytest.fixture
     def make_backend(self, shared_fake: redis.Redis, namespace: str) -> BackendMaker:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from wheel_sched.wheel import TimingWheel
+from wheel_sched.wheel import CORES, TimingWheel
 
 Core = type[TimingWheel[Any]]
 
@@ -99,15 +99,18 @@ def test_memory_goes_back_when_all_are_cancelled_in_any_order(core: Core) -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the resident set from /proc")
-def test_ten_million_operations_leave_the_process_as_it_was(core: Core) -> None:
-    """After a million operations, the process's resident memory does not grow in ten million more."""
+def test_millions_of_operations_leave_the_process_as_it_was(core: Core) -> None:
+    """After a million operations, the process's resident memory does not grow in ten million more.
+
+    The pure core, which is slower, does a tenth of them. A leak of four bytes an operation would show there too.
+    """
 
     def resident() -> int:
         gc.collect()
         return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * 4096
 
     wheel = core()
-    rounds = 1_000_000  # ten operations each
+    rounds = 1_000_000 if core is CORES.get("compiled") else 100_000  # ten operations each
     now_ms = churn(wheel, 0, rounds // 10)
     before = resident()
     churn(wheel, now_ms, rounds)

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from html import unescape
 from typing import Any
 
-import jsonschema
 import pytest
 from starlette.testclient import TestClient
 
@@ -19,6 +18,7 @@ from retry_topic.management.settings import RetrySettings
 from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import RetryState, write
 from retry_topic.message.headers.failed_attempts import FailedAttempt, with_failed_attempt
+from tests.json_schema import validate
 from wheel_sched.config import Settings, load_settings
 from wheel_sched.dashboard import DashboardApp, DashboardConfig, Right, everyone
 from wheel_sched.dashboard.core_part import CORE
@@ -129,7 +129,7 @@ class Seen:
         """The answer of a call, held against the schema of the call."""
         (call,) = (call for call in PART.calls if call.path == template)
         found = self.api(path, **query)
-        jsonschema.validate(found, dict(call.schema))
+        validate(found, dict(call.schema))
         return found
 
     def _csrf(self) -> dict[str, str]:

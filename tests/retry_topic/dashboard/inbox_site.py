@@ -10,7 +10,6 @@ from collections.abc import Callable
 from html import unescape
 from typing import Any
 
-import jsonschema
 from starlette.testclient import TestClient
 
 from retry_topic.dashboard.part import PART
@@ -18,6 +17,7 @@ from retry_topic.management.settings import RetrySettings
 from retry_topic.message import Message
 from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import RetryState, write
+from tests.json_schema import validate
 from wheel_sched.config import load_settings
 from wheel_sched.dashboard import DashboardApp, DashboardConfig, everyone
 from wheel_sched.dashboard.core_part import CORE
@@ -90,7 +90,7 @@ class InboxSite:
         answer = self.client.get(f"/api/v1{path}")
         assert answer.status_code == 200, answer.text
         found = answer.json()
-        jsonschema.validate(found, CALLS[pattern or path.partition("?")[0]].schema)
+        validate(found, CALLS[pattern or path.partition("?")[0]].schema)
         return found
 
     def post(self, call: str, body: dict[str, Any], key: str | None = None) -> Any:

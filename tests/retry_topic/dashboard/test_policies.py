@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from jsonschema import Draft202012Validator
 from starlette.testclient import TestClient
 
 from retry_topic.dashboard.part import PART
@@ -17,6 +16,7 @@ from retry_topic.history import Attempt
 from retry_topic.management.settings import RetrySettings
 from retry_topic.policy.load_simulation import Traffic, simulate_load
 from retry_topic.policy.model import RetryPolicy
+from tests.json_schema import validate
 from tests.servers.valkey import TemporaryServer
 from wheel_sched.config import Settings, load_settings
 from wheel_sched.dashboard import DashboardApp, DashboardConfig, everyone
@@ -73,7 +73,7 @@ def data(client: TestClient, address: str, call: str, **query: Any) -> Any:
     """The answer of an API call, which fits its schema."""
     answer = client.get(f"/api/v1{address}", params=query)
     assert answer.status_code == 200, answer.text
-    Draft202012Validator(SCHEMAS[call]).validate(answer.json())
+    validate(answer.json(), SCHEMAS[call])
     return answer.json()
 
 

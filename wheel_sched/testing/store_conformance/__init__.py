@@ -44,10 +44,35 @@ from wheel_sched.testing.store_conformance.shard_ownership import ShardOwnership
 from wheel_sched.testing.store_conformance.topics import TopicCases
 from wheel_sched.testing.store_conformance.writer_fence import WriterFenceCases
 
-__all__ = ["BackendMaker", "Bench", "BenchMaker", "ManualClock", "StoreConformance"]
+__all__ = ["BackendMaker", "Bench", "BenchMaker", "Benches", "ManualClock", "StoreConformance"]
+
+
+class Benches:
+    """The fixtures of all cases. Classes of cases are collected with it: `class TestMine(Benches, ClaimingCases)`."""
+
+    @pytest.fixture
+    def make_backend(self) -> BackendMaker:
+        """A function that takes a number of shards and makes the backend to test. Subclasses override this fixture."""
+        raise NotImplementedError("a subclass needs a `make_backend` fixture")
+
+    @pytest.fixture
+    def make_bench(self, make_backend: BackendMaker) -> BenchMaker:
+        """A function that makes a `Bench`. Subclasses override it for a store with another facade than `DelayStore`."""
+        return lambda shards: Bench(make_backend(shards), shards)
+
+    @pytest.fixture
+    def bench(self, make_bench: BenchMaker) -> Iterator[Bench]:
+        """A store with one shard, in a `Bench`. The invariants are checked when the test has ended."""
+        yield from _checked(make_bench(1))
+
+    @pytest.fixture
+    def wide(self, make_bench: BenchMaker) -> Iterator[Bench]:
+        """A store with three shards, in a `Bench`. The invariants are checked when the test has ended."""
+        yield from _checked(make_bench(3))
 
 
 class StoreConformance(
+    Benches,
     SchedulingCases,
     ClaimingCases,
     SettlingCases,
@@ -72,26 +97,6 @@ class StoreConformance(
     FairShareCases,
 ):
     """The tests of all capabilities of a store. Subclass it, and give the subclass a `make_backend` fixture."""
-
-    @pytest.fixture
-    def make_backend(self) -> BackendMaker:
-        """A function that takes a number of shards and makes the backend to test. Subclasses override this fixture."""
-        raise NotImplementedError("a subclass of StoreConformance needs a `make_backend` fixture")
-
-    @pytest.fixture
-    def make_bench(self, make_backend: BackendMaker) -> BenchMaker:
-        """A function that makes a `Bench`. Subclasses override it for a store with another facade than `DelayStore`."""
-        return lambda shards: Bench(make_backend(shards), shards)
-
-    @pytest.fixture
-    def bench(self, make_bench: BenchMaker) -> Iterator[Bench]:
-        """A store with one shard, in a `Bench`. The invariants are checked when the test has ended."""
-        yield from _checked(make_bench(1))
-
-    @pytest.fixture
-    def wide(self, make_bench: BenchMaker) -> Iterator[Bench]:
-        """A store with three shards, in a `Bench`. The invariants are checked when the test has ended."""
-        yield from _checked(make_bench(3))
 
 
 def _checked(bench: Bench) -> Iterator[Bench]:
