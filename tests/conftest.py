@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import signal
 from collections import Counter
@@ -45,11 +46,19 @@ STAND_INS = {
 }
 
 
+# a mark of a whole file that keeps its tests out of the unit layer
+HEAVY_FILE = re.compile(r"^pytestmark = .*\bmark\.(real|slow|proof|built|rabbit)\b", re.MULTILINE)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """In the layer of the proofs, load only the files that have one: to load all takes each worker seven seconds."""
-    if not config.option.markexpr.startswith("proof ") or not collection_path.name.startswith("test_"):
+    """Load only the files that can have tests of the layer: to load all takes each worker ten seconds."""
+    layer = config.option.markexpr
+    if not collection_path.name.startswith("test_") or not layer.startswith(("proof ", "not real ")):
         return None
-    return None if "mark.proof" in collection_path.read_text("utf-8") else True
+    text = collection_path.read_text("utf-8")
+    if layer.startswith("proof "):
+        return None if "mark.proof" in text else True
+    return True if "dashboard" in collection_path.parts or HEAVY_FILE.search(text) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
