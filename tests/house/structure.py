@@ -141,7 +141,7 @@ def string_imports(tree: Tree) -> Iterator[Import]:
 
 
 def _arguments_of_import_module(module: Module) -> Iterator[int]:
-    for node in ast.walk(module.tree):
+    for node in module.nodes:
         if isinstance(node, ast.Call):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if called in {"import_module", "__import__"}:

@@ -55,6 +55,11 @@ class Module:
         return self.path.name == "__init__.py"
 
     @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the syntax tree. They are collected once, because that takes most of the program's time."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
     def bound(self) -> frozenset[str]:
         """The names that the module's own statements bind at its top level, also under `if` and `try`."""
         found: set[str] = set()
@@ -133,7 +138,7 @@ class Tree:
         """
         found: dict[tuple[str, str], Import] = {}
         for module in self.modules.values():
-            for node in ast.walk(module.tree):
+            for node in module.nodes:
                 if isinstance(node, ast.Import | ast.ImportFrom):
                     for target in self._targets(module, node):
                         if target != module.name:
@@ -176,7 +181,7 @@ class Tree:
 
     def strings(self, module: Module) -> Iterator[ast.Constant]:
         """The string constants of a module that are not docstrings."""
-        docstrings = {id(node.value) for node in ast.walk(module.tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(module.tree):
+        docstrings = {id(node.value) for node in module.nodes if isinstance(node, ast.Expr)}
+        for node in module.nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
                 yield node
