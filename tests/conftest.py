@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -140,6 +141,8 @@ def name() -> str:
 @pytest.fixture
 def redis_url(real_server: TemporaryServer) -> str:
     """The address of the session's server, after its data, functions and scripts have been removed."""
+    left = [thread for thread in threading.enumerate() if thread.name == "operations"]
+    assert left == [], "a test before has left a dashboard open: it would run the operations of this test"
     with redis.Redis.from_url(real_server.url) as client:
         client.flushall()
         client.function_flush()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.dashboard.closing import dashboards_end as dashboards_end
 from tests.dashboard.trying import Site, site
 
 

@@ -109,3 +109,4 @@ def test_the_dashboard_of_a_group_on_kafka(kafka: TemporaryKafka, name: str, unt
         site.do("replay", ids=[letter.removeprefix("/items/")])
         until(lambda: handled == [b"secret payload"])
         site.client.close()
+        site.app.close()

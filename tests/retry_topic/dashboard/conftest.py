@@ -18,6 +18,7 @@ from retry_topic.management.settings import RetrySettings
 from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import RetryState, write
 from retry_topic.message.headers.failed_attempts import FailedAttempt, with_failed_attempt
+from tests.dashboard.closing import dashboards_end as dashboards_end
 from tests.json_schema import validate
 from wheel_sched.config import Settings, load_settings
 from wheel_sched.dashboard import DashboardApp, DashboardConfig, Right, everyone

@@ -12,6 +12,7 @@ import pytest
 from wheel_sched_apscheduler import Producer, RedisWheelJobStore
 from wheel_sched_apscheduler.dashboard.part import PART
 
+from tests.dashboard.closing import dashboards_end as dashboards_end
 from tests.integrations.dashboard_visitor import Visiting
 from wheel_sched.config import load_settings
 from wheel_sched.dashboard import DashboardApp, DashboardConfig, everyone

@@ -12,6 +12,7 @@ from wheel_sched_celery.message.headers import iso_of
 from wheel_sched_celery.message.held_task import HeldTask
 from wheel_sched_celery.message.stored_forms import encode_neutral
 
+from tests.dashboard.closing import dashboards_end as dashboards_end
 from tests.integrations.dashboard_visitor import Visiting
 from wheel_sched.config import load_settings
 from wheel_sched.dashboard import DashboardApp, DashboardConfig, everyone
