@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click.testing
-import pytest
 from wheel_sched_celery.cli import wheel
 from wheel_sched_celery.management import HeldTasks
 from wheel_sched_celery.management.beat_findings import beat_findings, beat_state
 from wheel_sched_celery.management.doctor import Examined, late
 from wheel_sched_celery.management.draining import Drained, drain
 from wheel_sched_celery.release.broker_connection import BrokerConnection
+
 from wheel_sched.store import Member, Members
+
+if TYPE_CHECKING:
+    import pytest
 
 MINUTE_MS = 60_000
 
