@@ -61,8 +61,8 @@ class Extension:
         stats: parts of `wheel-sched stats`: "module:function", called as `function(store, loaded)`; returns a
             `StatsPart`. Defaults to none.
         metrics: more metrics of a store, by topic: "module:function" for a namespace with items of this topic, now or
-            before, called at each scrape as `function(store)`; returns families of `wheel_sched.observability.families`.
-            Defaults to none.
+            before, called at each scrape as `function(store)`; returns `Metric` objects, see
+            `wheel_sched.observability.families`. Defaults to none.
         dashboard: what it adds to the dashboard: "module:attribute" of a part, see `wheel_sched.dashboard`. Defaults to
             "": nothing.
         packages: import name of a package it uses -> the extra of `wheel-sched` that installs it. Defaults to none.
