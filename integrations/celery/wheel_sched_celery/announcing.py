@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 from celery.worker import state as worker_state
@@ -19,13 +19,11 @@ from wheel_sched.store import Member
 from wheel_sched.store.members import this_process
 from wheel_sched.store.members.announcer import MemberAnnouncer
 from wheel_sched_celery.release.preloading import preload
+from wheel_sched_celery.settings import BEAT, WORKER
 from wheel_sched_celery.wheel import Wheel, wheel_with_store
 
 if TYPE_CHECKING:
     from wheel_sched_celery.release.dispatcher_step import EmbeddedDispatcher
-
-WORKER: Final = "celery-worker"
-BEAT: Final = "celery-beat"
 
 
 class AnnounceStep(bootsteps.StartStopStep):

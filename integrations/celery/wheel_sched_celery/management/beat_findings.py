@@ -12,10 +12,10 @@ from typing import Any, Final
 from wheel_sched.management.doctor.finding import Finding, ok, problem, warn
 from wheel_sched.management.wording import one_line, span, when
 from wheel_sched.store.members import Members
-from wheel_sched_celery.announcing import BEAT, WORKER
 from wheel_sched_celery.beat.entries import BeatEntries
 from wheel_sched_celery.beat.entry import StoredEntry
 from wheel_sched_celery.beat.shown_entry import entries_of
+from wheel_sched_celery.settings import BEAT, WORKER
 
 LATE_MS: Final = 5_000  # a due entry that waits longer than this is a sign that no worker serves any
 START: Final = "start a worker with install(app, beat=True) and dispatch=True, or `celery -A PROJECT beat -S wheel`"
