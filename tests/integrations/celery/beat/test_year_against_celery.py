@@ -142,6 +142,8 @@ def test_a_year(zone: str) -> None:
     left_out = BY_THE_WALL_CLOCK if zone in CHANGES else ()
     found = {what: compare(zone, make, since, until) for what, make in SPARSE.items() if what not in left_out}
     assert set(found.values()) == {0}
+    if OLDER:
+        return
     assert compare(zone, DENSE["hourly"], since, until) == (1 if zone in CHANGES and "Lord" not in zone else 0)
     if zone == "America/Santiago":
         since, until = (local.replace(month=month).astimezone(UTC) for month in (3, 10))
