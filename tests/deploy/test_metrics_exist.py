@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from wheel_sched_celery.beat.entry import BeatEntry
 
 from tests.deploy.queries import queries
 from wheel_sched.dispatcher import DispatcherStats
@@ -34,6 +35,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The names of all samples that a page can have, also of families that have no sample now."""
     with open_store("memory:") as store:
         Members(store).announce(Member("consumer", "g", retries_to="g.retry", id="a"), 60_000)
+        store.schedule([BeatEntry("one", "t", {"kind": "interval", "every_s": 5, "relative": False}, due_ms=1).item()])
         monkeypatch.setattr(store.backend, "memory", lambda: [(1, 2)], raising=False)
         with SystemTimer() as timer, Purgatory[str](timer) as purgatory:
             counting: Any = Counting()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from wheel_sched_celery.simulation.beat_checker import BeatKind
+from wheel_sched_celery.simulation.beat_checker import BeatKind, violations
+from wheel_sched_celery.simulation.beat_world import HOURS_MS, BeatWorld
 
 from tests.simulation.safeguards.switching import Safeguard, switched_off
 from wheel_sched.simulation.runner import run_scenarios, run_seeds
+from wheel_sched.simulation.scenario import Scenario
+from wheel_sched.simulation.trace import Trace
 
 pytestmark = pytest.mark.slow
 
@@ -24,9 +29,13 @@ CUT = Safeguard(
 
 
 def test_histories_keep_every_promise() -> None:
-    """Each occurrence runs once, none is missed under `all`, none is early, and none comes after the removal."""
+    """Each occurrence runs once, none is missed under `all`, none is early, and none comes after the removal. Among the
+    histories the clock of the store steps in both directions, by less than a second as with NTP, and by hours."""
     results = list(run_seeds(KIND, range(24)))
     assert [(one.scenario.seed, one.violations) for one in results if one.violations] == []
+    steps = {fault.amount for one in results for fault in one.scenario.faults if fault.kind == "step-clock"}
+    assert {min(steps), max(steps)} == {-HOURS_MS, HOURS_MS}
+    assert {amount > 0 for amount in steps if abs(amount) < 1_000} == {True, False}
 
 
 @pytest.mark.proof
@@ -41,6 +50,31 @@ def test_a_seed_gives_the_same_history_again() -> None:
     scenario = KIND.draw(1)
     first, second = run_scenarios(KIND, [scenario] * 2)
     assert first.digest == second.digest
+
+
+class Altered(BeatKind):
+    """Runs a history, then alters what is known of one run in three ways, and tells what the checker says to each."""
+
+    def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
+        """Overrides `BeatKind.run`."""
+        history = BeatWorld(scenario)
+        history.run()
+        kept = list(history.ticks)
+        all_of = {life.name for life in history.lives.values() if life.catch_up == "all" and not life.changed}
+        one = [tick for tick in kept if tick.name == min(all_of)][1]
+        at = kept.index(one)
+        found = violations(history)
+        for other in ([], [one, one], [replace(one, began_wall_ms=one.due_ms - 1)]):
+            history.ticks = [*kept[:at], *other, *kept[at + 1 :]]
+            found += [line.partition(":")[0] for line in violations(history)]
+        return history.world.trace, found, history.world.scheduler.steps
+
+
+def test_the_checker_counts_what_is_missed_doubled_and_early() -> None:
+    """A history that kept every promise breaks one as soon as a run is taken out, comes twice, or begins too early."""
+    scenario = next(one for seed in range(99) if not (one := KIND.draw(seed)).faults)
+    (result,) = run_scenarios(Altered(), [scenario])
+    assert list(result.violations) == ["missed", "repeated", "early"]
 
 
 @pytest.mark.proof

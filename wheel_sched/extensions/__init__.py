@@ -60,6 +60,9 @@ class Extension:
         namespace_checks: checks on a namespace that exists, in the form of `server_checks`. Defaults to none.
         stats: parts of `wheel-sched stats`: "module:function", called as `function(store, loaded)`; returns a
             `StatsPart`. Defaults to none.
+        metrics: more metrics of a store, by topic: "module:function" for a namespace with items of this topic, now or
+            before, called at each scrape as `function(store)`; returns `Metric` objects, see
+            `wheel_sched.observability.families`. Defaults to none.
         dashboard: what it adds to the dashboard: "module:attribute" of a part, see `wheel_sched.dashboard`. Defaults to
             "": nothing.
         packages: import name of a package it uses -> the extra of `wheel-sched` that installs it. Defaults to none.
@@ -75,6 +78,7 @@ class Extension:
     server_checks: tuple[str, ...] = ()
     namespace_checks: tuple[str, ...] = ()
     stats: tuple[str, ...] = ()
+    metrics: Mapping[str, str] = field(default_factory=dict)
     dashboard: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
 

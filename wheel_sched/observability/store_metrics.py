@@ -1,7 +1,7 @@
 """What one scrape asks the store, and the metrics that are made of its answers.
 
 Invariant: no label holds an id or a destination, of which there is no end, and only ten keys of a fair topic have a
-label. Any thread may call the functions.
+label. Extensions add metrics of their topics. Any thread may call the functions.
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from wheel_sched.errors import StoreUnavailable, WheelSchedError
-from wheel_sched.escaping import escaped
+from wheel_sched.errors import StoreError, StoreUnavailable, WheelSchedError
+from wheel_sched.escaping import escaped, logger_of
+from wheel_sched.extensions import installed, resolve
 from wheel_sched.observability.families import Metric, Samples, counter, gauge
 from wheel_sched.store import Counts, DelayStore, LiveMember, Member, Members
 from wheel_sched.store.fair_shares.numbers import FairTopicNumbers, fair_topics
 from wheel_sched.store.ordering import OrderedKeys
 from wheel_sched.store.rate_limits import Flow, RateLimits
+
+logger = logger_of("wheel_sched.observability")
 
 OTHER_KEYS = "(others)"
 
@@ -31,6 +34,7 @@ class StoreAnswers(NamedTuple):
     members: Sequence[LiveMember]
     memory: Sequence[tuple[int, int]]
     fair: Sequence[FairTopicNumbers]
+    more: Sequence[Metric] = ()
 
 
 def ask(store: DelayStore) -> StoreAnswers:
@@ -42,7 +46,22 @@ def ask(store: DelayStore) -> StoreAnswers:
     counts = store.counts()
     locked, parked = OrderedKeys(store).counts(counts.topics)
     flows, live = RateLimits(store).flows(), Members(store).live()
-    return StoreAnswers(counts, locked, parked, flows, live, _memory_of(store.backend), fair_topics(store, counts))
+    memory, fair = _memory_of(store.backend), fair_topics(store, counts)
+    return StoreAnswers(counts, locked, parked, flows, live, memory, fair, _of_extensions(store, counts))
+
+
+def _of_extensions(store: DelayStore, counts: Counts) -> list[Metric]:
+    """The metrics that installed packages add for the topics of this store."""
+    topics, found = set(counts.topics), list[Metric]()
+    for extension in installed().extensions:
+        for topic in sorted(topics & extension.metrics.keys()):
+            try:
+                found += list(resolve(extension.metrics[topic])(store))
+            except StoreError:
+                raise
+            except Exception as error:  # the metrics of the core must be shown whatever a foreign module raises
+                logger.warning("metrics.left_out: those of %s: %r", extension.title, error)
+    return found
 
 
 def _memory_of(backend: Any) -> Sequence[tuple[int, int]]:
@@ -67,6 +86,7 @@ def of_store(answers: StoreAnswers) -> Iterator[Metric]:
     yield from _of_members([live.member for live in answers.members])
     yield from _of_memory(answers.memory)
     yield from _of_fair_topics(answers.fair)
+    yield from answers.more
 
 
 def _of_counts(counts: Counts) -> Iterator[Metric]:

@@ -1,13 +1,16 @@
-"""`AnnounceStep`: the worker's bootstep that announces the worker in the delay store, for `wheel-sched ps`.
+"""Announces workers and beat processes in the delay store, for `wheel-sched ps`.
 
-Threads: the worker's main thread calls `start` and `stop`; one thread announces.
+`AnnounceStep` is the bootstep of a worker, `beat_announcer` is what a process of `celery beat -S wheel` starts.
+
+Threads: the main thread of a worker or beat process starts and stops the announcer; one thread announces.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 from celery.worker import state as worker_state
@@ -16,7 +19,11 @@ from wheel_sched.store import Member
 from wheel_sched.store.members import this_process
 from wheel_sched.store.members.announcer import MemberAnnouncer
 from wheel_sched_celery.release.preloading import preload
-from wheel_sched_celery.wheel import wheel_with_store
+from wheel_sched_celery.settings import BEAT, WORKER
+from wheel_sched_celery.wheel import Wheel, wheel_with_store
+
+if TYPE_CHECKING:
+    from wheel_sched_celery.release.dispatcher_step import EmbeddedDispatcher
 
 
 class AnnounceStep(bootsteps.StartStopStep):
@@ -40,7 +47,7 @@ class AnnounceStep(bootsteps.StartStopStep):
         if self._announcer is not None:
             return
         wheel = w.app.wheel
-        member = this_process("celery-worker", w.hostname, releases=wheel.settings.dispatch)
+        member = this_process(WORKER, w.hostname, releases=wheel.settings.dispatch)
         self._announcer = MemberAnnouncer(lambda: wheel.store, lambda: _present(member, w), wheel.settings.announce)
         self._announcer.start()
 
@@ -59,11 +66,28 @@ def _present(member: Member, w: Any) -> Member:
     worker's dispatcher.
     """
     holds = {"active": len(worker_state.active_requests), "reserved": len(worker_state.reserved_requests)}
-    embedded, lateness = getattr(w, "wheel_dispatcher", None), ()
-    if embedded is not None and embedded.dispatcher is not None:
-        holds["in_flight"] = embedded.dispatcher.stats.in_flight
-        lateness = tuple(embedded.dispatcher.stats.lateness_counts)
-    return replace(member, topics=_queues(w.app), holds=holds, lateness=lateness)
+    member = _with_dispatcher(member, getattr(w, "wheel_dispatcher", None))
+    return replace(member, topics=_queues(w.app), holds={**holds, **member.holds})
+
+
+def beat_announcer(wheel: Wheel, embedded: EmbeddedDispatcher) -> MemberAnnouncer:
+    """The announcer of a beat process, not started. With `announce=0` it never announces.
+
+    Args:
+        wheel: the integration of the app.
+        embedded: the dispatcher of the process.
+    """
+    member = this_process(BEAT, f"beat@{socket.gethostname()}", releases=True)
+    return MemberAnnouncer(lambda: wheel.store, lambda: _with_dispatcher(member, embedded), wheel.settings.announce)
+
+
+def _with_dispatcher(member: Member, embedded: EmbeddedDispatcher | None) -> Member:
+    """The member with what its dispatcher sends now, and how late it was; as it is while no dispatcher runs."""
+    dispatcher = None if embedded is None else embedded.dispatcher
+    if dispatcher is None:
+        return member
+    stats = dispatcher.stats
+    return replace(member, holds={"in_flight": stats.in_flight}, lateness=tuple(stats.lateness_counts))
 
 
 def _queues(app: Any) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from wheel_sched.extensions import Extension
 EXTENSION = Extension(
     title="Celery",
     dispatchers=("a Celery worker",),
+    metrics={"wheel-sched-beat": "wheel_sched_celery.beat.metrics:of_schedule"},
     dashboard="wheel_sched_celery.dashboard.part:PART",
     packages={"celery": "celery", "kombu": "celery"},
 )

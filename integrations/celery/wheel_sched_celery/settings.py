@@ -27,6 +27,9 @@ ON_OUTAGE = ("stock", "refuse")
 _DURATIONS = ("horizon", "lead", "timeout", "drain_timeout", "announce", "beat_grace")
 _MAY_BE_ZERO = ("lead", "announce", "beat_grace")
 _FLAGS = ("dispatch", "takeover", "beat")
+WORKER: Final = "celery-worker"
+BEAT: Final = "celery-beat"
+"""The kinds of the members of a namespace that send what is due, see `wheel-sched ps`."""
 CATCH_UP: Final = ("skip", "latest", "all")
 MOST_LATE: Final = 1_000  # the greatest number of missed occurrences that beat sends
 

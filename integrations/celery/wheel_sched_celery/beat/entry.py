@@ -57,6 +57,7 @@ class BeatEntry:
         changed_ms: when its definition was changed last.
         runs: how many occurrences were sent.
         missed: how many occurrences were missed and not sent.
+        caught_up: how many of those that were sent had been missed: a later one was due already.
         failures: how many processes in a row could not make the message of the present occurrence.
         problem: why the last of them could not.
         earlier: fingerprints of forms that were replaced, each with the time of its end.
@@ -84,6 +85,7 @@ class BeatEntry:
     failures: int = 0
     problem: str = ""
     earlier: tuple[tuple[str, int], ...] = ()
+    caught_up: int = 0
 
     @property
     def fingerprint(self) -> str:
@@ -231,7 +233,7 @@ def _problem(entry: BeatEntry) -> str | None:
     return None
 
 
-_NUMBERS: Final = ("added_ms", "changed_ms", "runs", "missed", "failures")
+_NUMBERS: Final = ("added_ms", "changed_ms", "runs", "missed", "failures", "caught_up")
 
 
 def _is_name(value: Any) -> bool:

@@ -3,7 +3,9 @@
 The process brings the entries of its code into the store and runs a dispatcher, as a worker does. It has no lock, no
 leader and no schedule of its own: stop it, kill it or start ten of it, and every occurrence is sent once.
 
-Threads: Celery's beat calls it from one thread; the dispatcher has its own.
+It announces itself in the store, for `wheel-sched ps`.
+
+Threads: Celery's beat calls it from one thread; the dispatcher and the announcer have their own.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from typing import Any, Final
 from celery.beat import Scheduler
 from celery.exceptions import ImproperlyConfigured
 
+from wheel_sched.store.members.announcer import MemberAnnouncer
+from wheel_sched_celery.announcing import beat_announcer
 from wheel_sched_celery.release.dispatcher_step import EmbeddedDispatcher
 from wheel_sched_celery.release.preloading import preload
 from wheel_sched_celery.wheel import Wheel, wheel_with_store
@@ -33,6 +37,7 @@ class BeatScheduler(Scheduler):
 
     def __init__(self, app: Any, *args: Any, **kwargs: Any) -> None:
         self._embedded: EmbeddedDispatcher | None = None
+        self._announcer: MemberAnnouncer | None = None
         super().__init__(app, *args, **kwargs)
 
     def setup_schedule(self) -> None:
@@ -41,6 +46,8 @@ class BeatScheduler(Scheduler):
         preload(wheel)
         self._embedded = EmbeddedDispatcher(wheel, beat=True)
         self._embedded.start()
+        self._announcer = beat_announcer(wheel, self._embedded)
+        self._announcer.start()
 
     def _wheel(self) -> Wheel:
         wheel = wheel_with_store(self.app)
@@ -58,8 +65,11 @@ class BeatScheduler(Scheduler):
     def close(self) -> None:
         """Send no more, and wait for what is under way. Idempotent."""
         embedded, self._embedded = self._embedded, None
+        announcer, self._announcer = self._announcer, None
         if embedded is not None:
             embedded.stop()
+        if announcer is not None:
+            announcer.stop()
         super().close()
 
     @property

@@ -12,6 +12,8 @@ code run side by side during a rolling deployment, so the comparison must not le
 - An entry of code that the code of this process does not have goes on, and is reported. This process cannot know
   whether it was deleted, or belongs to a part of the app that is not imported here. A run too many can be seen, a run
   too few cannot. `BeatEntries.remove` ends it.
+- An entry that a worker of an older release made a dead letter, because it could not read it, comes back: also one that
+  was added at run time, and one of code that this process does not have.
 
 Threads: any thread may call `sync`.
 """
@@ -31,6 +33,8 @@ from wheel_sched_celery.beat.entry import BeatEntry
 logger = logger_of("wheel_sched.celery")
 
 OLDER_MS: Final = 3_600_000  # a form that was replaced so recently is one of older code
+UNREAD: Final = ("neither the neutral form nor the push form", "no entry of beat")
+"""Parts of the reasons with which releases that cannot read an entry make it a dead letter."""
 
 
 @dataclass(slots=True)
@@ -40,7 +44,7 @@ class Synced:
     Args:
         added: new in the store.
         changed: replaced by the form in code.
-        resumed: failed before, because no process had their code.
+        resumed: failed before, because no process had their code, or an older release could not read them.
         older: the store has a newer form than the code of this process, or one set at run time.
         removed: in the code, but somebody removed them at run time.
         gone: in the store as entries of code, but not in the code of this process.
@@ -74,6 +78,7 @@ def sync(entries: BeatEntries, *, force: bool = False) -> Synced:
             _sync_one(entries, name, entry, synced, force)
         except (NotDone, Rejected) as error:
             synced.problems.append(f"entry {quoted(name)}: {error}")
+    _bring_back(entries, synced)
     synced.gone = [stored.name for stored in entries.gone({*mine, *defined_names(entries.wheel)})]
     _log(synced)
     return synced
@@ -107,6 +112,19 @@ def _sync_one(entries: BeatEntries, name: str, entry: BeatEntry, synced: Synced,
         synced.older.append(name)
 
 
+def _bring_back(entries: BeatEntries, synced: Synced) -> None:
+    """Let entries run again that died because a worker of an older release could not read them."""
+    for stored in entries.all():
+        unread = stored.found.state == "dead" and any(part in stored.found.reason for part in UNREAD)
+        if not unread or stored.entry is None or stored.name in synced.removed:
+            continue
+        try:
+            entries.resume(stored.name)
+            synced.resumed.append(stored.name)
+        except (NotDone, Rejected) as error:
+            synced.problems.append(f"entry {quoted(stored.name)}: {error}")
+
+
 def _is_older(entries: BeatEntries, old: BeatEntry, entry: BeatEntry) -> bool:
     """Whether the form of `entry` was replaced by a newer one, or by somebody at run time."""
     ends_ms = [end_ms for mark, end_ms in old.earlier if mark == entry.fingerprint]
@@ -120,6 +138,8 @@ def _log(synced: Synced) -> None:
         logger.error("celery.beat_wrong: %.600s", problem)
     for name in synced.added:
         logger.info("celery.beat_added: entry '%.200s'", name)
+    for name in synced.resumed:
+        logger.info("celery.beat_resumed: entry '%.200s' runs again", name)
     for name in synced.changed:
         logger.info("celery.beat_changed: entry '%.200s' has the form of this process's code now", name)
     for name in synced.older:

@@ -158,6 +158,7 @@ class Ticker:
             last_ms=last_ms,
             runs=entry.runs + len(dues_ms),
             missed=entry.missed + decision.missed,
+            caught_up=entry.caught_up + sum(due_ms < decision.dues_ms[-1] for due_ms in dues_ms),
             failures=0,
             problem="",
         )

@@ -11,9 +11,11 @@ from typing import Any, Final
 
 from wheel_sched.management.doctor.finding import Finding, ok, problem, warn
 from wheel_sched.management.wording import one_line, span, when
+from wheel_sched.store.members import Members
 from wheel_sched_celery.beat.entries import BeatEntries
 from wheel_sched_celery.beat.entry import StoredEntry
 from wheel_sched_celery.beat.shown_entry import entries_of
+from wheel_sched_celery.settings import BEAT, WORKER
 
 LATE_MS: Final = 5_000  # a due entry that waits longer than this is a sign that no worker serves any
 START: Final = "start a worker with install(app, beat=True) and dispatch=True, or `celery -A PROJECT beat -S wheel`"
@@ -28,11 +30,14 @@ class BeatState:
         entries: all entries.
         gone: names of entries of code that the code of this process does not have.
         now_ms: the store's time, in ms since 1970.
+        senders: how many live workers and beat processes send what is due. Defaults to None: it is not known, because
+            the app has switched their announcements off.
     """
 
     entries: Sequence[StoredEntry]
     gone: frozenset[str]
     now_ms: int
+    senders: int | None = None
 
     @property
     def next(self) -> StoredEntry | None:
@@ -61,6 +66,7 @@ class BeatState:
             "entries": len(self.entries),
             "states": states,
             "overdue": len(self.overdue),
+            "senders": self.senders,
             "gone": sorted(self.gone),
             "next": None if first is None else first.name,
             "next_ms": None if first is None else _due_ms(first),
@@ -69,8 +75,15 @@ class BeatState:
 
 def beat_state(entries: BeatEntries) -> BeatState:
     """Read the state of an app's schedule."""
-    gone = frozenset(one.name for one in entries.gone())
-    return BeatState(entries.all(), gone, entries.store.now_ms())
+    gone, found = frozenset(one.name for one in entries.gone()), entries.all()
+    return BeatState(found, gone, entries.store.now_ms(), _senders(entries) if found else None)
+
+
+def _senders(entries: BeatEntries) -> int | None:
+    if not entries.wheel.settings.announce:
+        return None
+    members = [live.member for live in Members(entries.store).live()]
+    return sum(member.releases and member.kind in (WORKER, BEAT) for member in members)
 
 
 def _due_ms(one: StoredEntry) -> int:
@@ -94,12 +107,15 @@ def late_words(state: BeatState) -> str:
 
 
 def beat_findings(state: BeatState) -> list[Finding]:
-    """Findings about overdue entries, entries that failed, and entries whose code is gone. One line each."""
+    """Findings about overdue entries or nobody who sends them, entries that failed, and entries whose code is gone."""
     if not state.entries:
         return [ok("beat", "the schedule has no entries")]
     found: list[Finding] = []
     if late := late_words(state):
         found.append(problem("beat", late, f"{START}; if one runs, see its log for celery.beat_*"))
+    elif state.senders == 0 and state.next is not None:
+        words = f"no worker and no beat process is live, so nobody will send {_names([state.next])}"
+        found.append(problem("beat", f"{words}, {when(_due_ms(state.next), state.now_ms)}", START))
     else:
         first = state.next
         words = "none waits" if first is None else f"next {_names([first])}, {when(_due_ms(first), state.now_ms)}"

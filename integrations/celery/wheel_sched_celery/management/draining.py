@@ -15,7 +15,7 @@ from typing import Any
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.change import Alteration, Change
-from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.claim import Claim, Claimed
 from wheel_sched.store.core.items import Found
 from wheel_sched.store.core.settle import Done, Held, Next, Settlement
 from wheel_sched_celery.beat.apart import is_task, tasks_alone
@@ -84,6 +84,7 @@ class _Draining:
     def __init__(self, wheel: Wheel, broker: BrokerConnection, progress: Callable[[int], None]) -> None:
         self.published = 0
         self.kept: dict[str, int] = {}
+        self._until_ms: int | None = None  # it claims what was due by then; None: what is due now
         self._later = 0  # number of kept tasks that wait in the store
         self._claimed: set[str] = set()  # ids of the page under way
         self._store = wheel.store
@@ -95,18 +96,24 @@ class _Draining:
         """Make the items of a page due now, and publish them. The ETA in their messages stays."""
         now_ms = self._store.now_ms()
         for shard in sorted({found.shard for found in page}):
-            self._make_due(shard, [found.id for found in page if found.shard == shard and found.score_ms > now_ms])
-            while self._batch(shard):
-                self._progress(self.published)
-            self._count_others([found for found in page if found.shard == shard])
+            mine = [found for found in page if found.shard == shard]
+            while True:
+                until_ms = self._until_ms
+                at_ms = now_ms if until_ms is None else min(now_ms, until_ms)
+                ahead = [found.id for found in mine if found.score_ms > at_ms and found.id not in self._claimed]
+                self._make_due(shard, ahead, at_ms)
+                while self._batch(shard):
+                    self._progress(self.published)
+                if self._until_ms == until_ms:
+                    break
+            self._count_others(mine)
 
     def back(self) -> int:
         """How many tasks wait in the store, without those that the drain kept."""
         return max(0, tasks_alone(self._store.counts()).total("due") - self._later)
 
-    def _make_due(self, shard: int, ids: Sequence[str]) -> None:
-        now_ms = self._store.now_ms()
-        ahead = [Alteration(item_id, "r", now_ms) for item_id in ids]
+    def _make_due(self, shard: int, ids: Sequence[str], at_ms: int) -> None:
+        ahead = [Alteration(item_id, "r", at_ms) for item_id in ids]
         for answer in self._store.execute([Call(shard, Change(ahead))] if ahead else []):
             if isinstance(answer, Exception):
                 raise answer
@@ -122,14 +129,14 @@ class _Draining:
 
     def _batch(self, shard: int) -> int:
         """Publish one batch, and return how many items were claimed."""
-        claim = self._store.claim(BATCH, lease_ms=LEASE_MS, shard=shard)
+        claim = self._store.claim(BATCH, lease_ms=LEASE_MS, shard=shard, until_ms=self._until_ms)
+        self._give_back(claim, [item for item in claim.items if item.topic == TOPIC])
         self._claimed.update(item.id for item in claim.items)
         settlements: list[Settlement] = []
         readable: list[tuple[Claimed, HeldTask]] = []
         later_ms = claim.now_us // 1000 + LEASE_MS
         for item in claim.items:
-            if item.topic == TOPIC:  # an entry of the schedule: the dispatcher of a worker serves it
-                settlements.append(Next(item.id, later_ms))
+            if item.topic == TOPIC:
                 continue
             try:
                 readable.append((item, decode(item.body)))
@@ -148,6 +155,15 @@ class _Draining:
         if settlements:
             self._store.settle(claim, settlements)
         return len(claim.items)
+
+    def _give_back(self, claim: Claim, entries: Sequence[Claimed]) -> None:
+        """Leave entries of the schedule to the dispatchers of workers, at once and before any task is published.
+
+        From then on this drain claims only what was due before them. It makes the tasks of a page due so early.
+        """
+        if entries:
+            self._store.settle(claim, [Next(item.id, item.due_ms) for item in entries])
+            self._until_ms = min(item.due_ms for item in entries) - 1
 
     def _keep(self, reason: str) -> None:
         self.kept[reason] = self.kept.get(reason, 0) + 1

@@ -46,12 +46,16 @@ def _ids(run: BeatWorld) -> list[str]:
 
 
 def _early(run: BeatWorld) -> list[str]:
-    """Check that no run begins before its due time, by the store's clock."""
-    back_ms = 2 * run.store.steps_back_ms
+    """Check that no run begins before the store's clock has shown its due time. The clock may have gone back since."""
+
+    def latest_ms(one: TickCall) -> int:
+        shown = [before_ms for at_ns, before_ms, _ in run.store.steps if at_ns <= one.began_ns]
+        return max(one.began_wall_ms, *shown) if shown else one.began_wall_ms
+
     return [
-        f"early: {one.name}, at {one.began_ns // MS} ms, {one.due_ms - one.began_wall_ms} ms before it was due"
+        f"early: {one.name}, at {one.began_ns // MS} ms, {one.due_ms - latest_ms(one)} ms before it was due"
         for one in run.ticks
-        if one.began_wall_ms + back_ms < one.due_ms
+        if latest_ms(one) < one.due_ms
     ]
 
 
@@ -69,15 +73,21 @@ def _repeated(run: BeatWorld) -> list[str]:
 def _missed(run: BeatWorld, life: EntryLife, ticks: list[TickCall]) -> list[str]:
     """Check that under `all` no occurrence is missing between the first one and the last one that ran.
 
-    What was due when the entry was removed, and not sent yet, is not sent. So nothing is asked of the end.
+    What was due when the entry was removed, and not sent yet, is not sent. So nothing is asked of the end. Where the
+    clock jumps over more occurrences than the entry's limit, only the last ones are sent.
     """
     if life.catch_up != "all" or life.changed or _loses(run) or not ticks:
         return []
     every_ms = next(send.delay for send in run.sends.values() if f"e{send.number}" == life.name)
     dues = sorted({tick.due_ms for tick in ticks})
-    if life.first_ms is not None and life.first_ms > 0 and dues[0] != life.first_ms:
-        return [f"missed: {life.name} began at {dues[0]}, its first due time was {life.first_ms}"]
-    gaps = [(one, other) for one, other in pairwise(dues) if other - one != every_ms]
+    if life.first_ms is not None and life.first_ms > 0:
+        dues.insert(0, life.first_ms - every_ms)
+    far = [step for step in run.store.steps if step[2] - step[1] > run.limit * every_ms]
+    gaps = [
+        (one, other)
+        for one, other in pairwise(dues)
+        if other - one != every_ms and not any(one <= after and before <= other <= after for _, before, after in far)
+    ]
     return [f"missed: {life.name} has nothing between {one} and {other}" for one, other in gaps[:1]]
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from wheel_sched.errors import NotDone, StoreError
 from wheel_sched.simulation.calls import MS
-from wheel_sched.simulation.scenario import HandIn, Scenario, Step, draw_faults
+from wheel_sched.simulation.scenario import Fault, HandIn, Scenario, Step, draw_faults
 from wheel_sched.simulation.scheduler import running
 from wheel_sched.simulation.store import remote_store
 from wheel_sched_celery.beat.entries import BeatEntries
@@ -27,6 +27,10 @@ CATCH_UP: Final = ("all", "latest", "skip")
 SPAN_MS: Final = 8_000
 END_OF_FAULTS_MS: Final = SPAN_MS + 5_000
 LIMIT: Final = 1_000
+LIMIT_OVER_HOURS: Final = (
+    40  # where the clock jumps by hours: fewer occurrences come at once, and a history stays short
+)
+HOURS_MS: Final = 2 * 3_600_000
 AGAIN_MS: Final = 300
 
 
@@ -98,7 +102,29 @@ def draw(seed: int, *, entries: int = 5, faults: int | None = None) -> Scenario:
         span_ms=SPAN_MS,
         pause_ms=(100, 1_000, 3_000, 7_000),
     )
-    return Scenario(seed, "celery-beat", rng.getrandbits(32), tuple(steps), options)
+    clocks = draw_clock_steps(random.Random(f"celery-beat clocks {seed}"))
+    options["limit"] = LIMIT_OVER_HOURS if sum(step.amount for step in clocks) >= HOURS_MS else LIMIT
+    return Scenario(seed, "celery-beat", rng.getrandbits(32), (*steps, *clocks), options)
+
+
+def draw_clock_steps(rng: random.Random) -> list[Fault]:
+    """Draw steps of the store's clock, in two scenarios of five: small ones as of NTP, a minute, or hours.
+
+    Hours backwards are taken back after some seconds: otherwise nothing would be due until the end.
+    """
+    at = rng.randrange(1_000, SPAN_MS - 4_000)
+    again = at + rng.randrange(300, 4_000)
+    later = again + rng.randrange(100, 2_000)
+    drawn = rng.choice(
+        (
+            *[()] * 6,
+            ((at, rng.randrange(1, 400)), (again, -rng.randrange(1, 400)), (later, rng.randrange(1, 400))),
+            ((at, rng.choice((-60_000, 60_000))),),
+            ((at, HOURS_MS),),
+            ((at, -HOURS_MS), (again, HOURS_MS)),
+        )
+    )
+    return [Fault("step-clock", "store", when, amount) for when, amount in drawn]
 
 
 class BeatWorld(CeleryWorld):
@@ -107,6 +133,7 @@ class BeatWorld(CeleryWorld):
     def __init__(self, scenario: Scenario) -> None:
         self.lives = {send.number: EntryLife(f"e{send.number}", send.kind) for send in scenario.sends}
         self.ticks: list[TickCall] = []
+        self.limit: int = scenario.options["limit"]
         super().__init__(scenario)
 
     def _ended(self) -> bool:
@@ -149,7 +176,7 @@ class BeatWorld(CeleryWorld):
     def _add(self, entries: BeatEntries, send: HandIn, life: EntryLife) -> None:
         if life.removed_ms is not None or life.first_ms is not None:
             return
-        made = entries.make(life.name, TASK, send.delay / 1000, catch_up=life.catch_up, catch_up_limit=LIMIT)
+        made = entries.make(life.name, TASK, send.delay / 1000, catch_up=life.catch_up, catch_up_limit=self.limit)
         try:
             stored = entries.add(replace(made, args=(send.number,)))
         except NotDone:  # the call before was carried out, and its answer was lost; it may have ticked since
@@ -162,7 +189,7 @@ class BeatWorld(CeleryWorld):
         if life.removed_ms is not None:
             return
         life.changed = True
-        made = entries.make(life.name, TASK, 2 * send.delay / 1000, catch_up=life.catch_up, catch_up_limit=LIMIT)
+        made = entries.make(life.name, TASK, 2 * send.delay / 1000, catch_up=life.catch_up, catch_up_limit=self.limit)
         try:
             entries.replace(replace(made, args=(send.number,)))
         except NotDone as error:  # a restart of the server has lost it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click.testing
 from wheel_sched_celery.cli import wheel
@@ -13,6 +13,12 @@ from wheel_sched_celery.management import HeldTasks
 from wheel_sched_celery.management.beat_findings import beat_findings, beat_state
 from wheel_sched_celery.management.doctor import Examined, late
 from wheel_sched_celery.management.draining import Drained, drain
+from wheel_sched_celery.release.broker_connection import BrokerConnection
+
+from wheel_sched.store import Member, Members
+
+if TYPE_CHECKING:
+    import pytest
 
 MINUTE_MS = 60_000
 
@@ -22,10 +28,31 @@ def findings(beat: Any) -> dict[str, tuple[str, str, str]]:
     return {one.check: (one.level, one.evidence, one.fix) for one in found}
 
 
+def test_a_schedule_that_nobody_runs_says_what_to_start(make_beat: Any) -> None:
+    """Before anything is late. Another kind of member, and a worker that sends nothing, do not count."""
+    beat = make_beat()
+    beat.add("one", 60)
+    for kind, releases in (("consumer", True), ("celery-worker", False)):
+        Members(beat.store).announce(Member(kind, "x", releases=releases), MINUTE_MS)
+    level, evidence, fix = findings(beat)["beat"]
+    assert (level, evidence.startswith("no worker and no beat process is live, so nobody will send 'one', 2026")) == (
+        "problem",
+        True,
+    )
+    assert "celery -A PROJECT beat -S wheel" in fix
+    beat.entries.pause("one")
+    assert findings(beat)["beat"][0] == "ok"
+    silent = make_beat({"announce": 0})  # then it is not known who is live
+    silent.add("one", 60)
+    assert findings(silent)["beat"][0] == "ok"
+
+
 def test_a_schedule_that_runs_is_well(beat: Any) -> None:
     """It names the next entry."""
     assert findings(beat)["beat"][1] == "the schedule has no entries"
     beat.add("one", 60)
+    Members(beat.store).announce(Member("celery-beat", "beat@here", releases=True), MINUTE_MS)
+    assert beat_state(beat.entries).as_dict()["senders"] == 1
     level, evidence, _ = findings(beat)["beat"]
     assert (level, evidence.startswith("1 entry, next 'one', 2026-03-10T12:01:00.000Z")) == ("ok", True)
 
@@ -96,3 +123,24 @@ def test_purge_and_drain_of_tasks_leave_the_schedule_alone(beat: Any) -> None:
     beat.pass_ms(5 * MINUTE_MS)
     assert drain(beat.app) == Drained(0, {}, 0)
     assert beat.entries.get("one").state == "waiting"
+
+
+def test_a_drain_leaves_an_overdue_entry_to_the_workers_at_once(beat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while it publishes tasks that are due earlier and later. It is not claimed by it again, nor put off."""
+    due_ms = beat.add("one", 60).due_ms
+    send = beat.app.tasks["note"].apply_async
+    for countdown in (30, 90, 3600):
+        send(countdown=countdown)
+    beat.pass_ms(2 * MINUTE_MS)
+    seen: list[tuple[str, int]] = []
+
+    def publish(_broker: Any, tasks: list[Any]) -> list[None]:
+        found = beat.entries.get("one").found
+        seen.extend((found.state, found.score_ms) for _ in tasks)
+        return [None] * len(tasks)
+
+    monkeypatch.setattr(BrokerConnection, "send", publish)
+    assert drain(beat.app) == Drained(3, {}, 0)
+    assert seen == [("due", due_ms)] * 3
+    beat.tick()
+    assert beat.entry().runs == 1

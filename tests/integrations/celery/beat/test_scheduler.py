@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,13 +18,16 @@ from wheel_sched_celery.beat.scheduler import BeatScheduler
 from wheel_sched_celery.installing import SCHEDULER
 from wheel_sched_celery.release.dispatcher_step import EmbeddedDispatcher
 
+from wheel_sched.dispatcher import DispatcherStats
 from wheel_sched.errors import ConfigError, StoreUnavailable
+from wheel_sched.store import Members
 
 
 class Embedded:
     """Stands in for the dispatcher of a beat process."""
 
     made: list[Embedded]
+    dispatcher = SimpleNamespace(stats=DispatcherStats(in_flight=2))
 
     def __init__(self, _wheel: Any, beat: bool) -> None:
         self.calls = [f"beat={beat}"]
@@ -41,11 +47,23 @@ def test_a_beat_process_runs_a_dispatcher_until_it_is_closed(beat: Any, monkeypa
     assert isinstance(service.get_scheduler(lazy=True), BeatScheduler)
     assert Embedded.made == []
     made = service.scheduler
+    (member,) = _live(beat.store)
+    assert (member.kind, member.releases, dict(member.holds)) == ("celery-beat", True, {"in_flight": 2})
+    assert (member.name, member.pid) == (f"beat@{member.host}", os.getpid())
     assert 0 < made.tick() <= made.max_interval
     assert "celery" in made.info
     service.sync()
     service.sync()
     assert [embedded.calls for embedded in Embedded.made] == [["beat=True", "start", "stop"]]
+    assert Members(beat.store).live() == []
+
+
+def _live(store: Any) -> list[Any]:
+    """The members, as soon as there is one: a thread announces it."""
+    by_s = time.monotonic() + 10
+    while not (found := Members(store).live()) and time.monotonic() < by_s:
+        time.sleep(0.001)
+    return [one.member for one in found]
 
 
 def test_an_app_without_a_store_is_refused() -> None:

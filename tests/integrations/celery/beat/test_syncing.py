@@ -196,12 +196,21 @@ def test_entries_of_a_file(make_beat: Callable[..., Any], tmp_path: Path, caplog
 
 
 def test_an_entry_that_an_older_release_buried_comes_back(beat: Any) -> None:
+    """Of code, of code elsewhere, and of run time; not one that died of something else."""
     _code(beat, one={"schedule": 60})
-    item = beat.entry().item()
-    beat.store.cancel([item.id])
-    beat.store.bury([(item, "neither the neutral form nor the push form")])
-    assert beat.sync().resumed == ["one"]
-    assert beat.entries.get("one").state == "waiting"
+    beat.entries.add(beat.entries.make("elsewhere", "note", 60, source="code"))
+    unread = "the body (9 bytes) has neither the neutral form nor the push form; nothing was changed"
+    for name in ("late", "poison"):
+        beat.add(name, 60)
+    for name in ("elsewhere", "late", "one", "poison"):
+        item = beat.entry(name).item()
+        beat.store.cancel([item.id])
+        beat.store.bury([(item, "its lease ran out 5 times" if name == "poison" else unread)])
+    assert sorted(beat.sync().resumed) == ["elsewhere", "late", "one"]
+    assert beat.sync().resumed == []
+    states = {name: beat.entries.get(name).state for name in ("elsewhere", "late", "one", "poison")}
+    assert states == {"elsewhere": "waiting", "late": "waiting", "one": "waiting", "poison": "failed"}
+    assert sorted(beat.run_until(beat.now_ms + 60_000)) == ["2026-03-10T12:01:00"] * 3
 
 
 def test_what_the_code_adds_when_the_app_is_finalized(beat: Any) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from wheel_sched_celery.beat.entries import BeatEntries
 
+from wheel_sched.store import Members
+
 pytestmark = pytest.mark.real
 
 EVERY_MS = 100
@@ -59,6 +61,8 @@ def test_two_beat_processes_while_one_is_killed(stages: Any) -> None:
     names = "-S", "wheel_sched_celery.beat.scheduler:BeatScheduler"
     first, second = (stage.beat(*names, SETTINGS=_settings()) for _ in range(2))
     stage.wait_runs(15)
+    members = Members(BeatEntries(stage.app).store)
+    stage.wait_until(lambda: Counter(one.member.kind for one in members.live())["celery-beat"] == 2, "both are listed")
     first.send_all(signal.SIGKILL)
     stage.wait_runs(stage.client.llen(stage.list) + 15)
     entries = BeatEntries(stage.app)
@@ -68,4 +72,6 @@ def test_two_beat_processes_while_one_is_killed(stages: Any) -> None:
     _assert_no_gap(_ticks(stage))
     second.send(signal.SIGTERM)
     assert second.wait_ended() == 0, second.log
+    # the killed one is listed until its lease ends
+    assert [one.member.pid for one in members.live() if one.member.kind == "celery-beat"] == [first.process.pid]
     assert len(_ticks(stage)) == sent
