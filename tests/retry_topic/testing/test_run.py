@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import tomllib
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +17,11 @@ from retry_topic.policy import Exponential, Fixed, Rule
 from retry_topic.policy.flow import Rate
 from retry_topic.policy.key_source import parse_key_source
 from retry_topic.policy.once_per_key import Collapse
-from retry_topic.testing import DeadSeen, run
+from retry_topic.testing import DeadSeen, HandlerRun, run
+from retry_topic.testing.pytest_plugin import run_handler  # noqa: F401  # the entry point may not be installed yet
 from wheel_sched.errors import ConfigError, NotDone
 
+ROOT = Path(__file__).resolve().parents[3]
 DAY_S = 86_400
 POLICY = RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=3)
 
@@ -74,7 +79,7 @@ def test_dead_letters_have_error_and_reason() -> None:
     refused, by_rule, tired = outcome.dead_letters
     assert refused == DeadSeen("m0", b"refused", "verdict", "DeadLetter(reason='not sold')", 0.0)
     assert by_rule.error == "KeyError: 'k'"
-    assert by_rule.reason.startswith("rule")
+    assert by_rule.reason == "fatal"
     assert (tired.reason, tired.error, round(tired.at_s)) == ("max-attempts", "ValueError: v", 120)
 
 
@@ -142,6 +147,13 @@ def test_a_run_always_ends() -> None:
     with pytest.raises(KeyboardInterrupt):
         run(FailsFirst(1, KeyboardInterrupt()), POLICY, [b"m"])
     assert run(fails, POLICY, []).deliveries == 0
+
+
+def test_the_fixture_is_the_function(run_handler: Callable[..., HandlerRun]) -> None:  # noqa: F811
+    """The fixture of the pytest plugin gives messages to a handler as `run` does."""
+    assert run_handler(fails, POLICY, [b"m"], seed=1) == run(fails, POLICY, [b"m"], seed=1)
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]["pytest11"]
+    assert points["retry_topic"] == run_handler.__module__
 
 
 def test_the_texts_of_a_run() -> None:
