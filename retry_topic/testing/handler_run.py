@@ -53,8 +53,8 @@ def run(
 ) -> HandlerRun:
     """Give messages to a handler until each has ended, in virtual time: a week of backoff takes milliseconds.
 
-    The handler runs in the calling thread, so it may use the test's own objects. An `async def` handler runs on an event
-    loop in virtual time, where `asyncio.sleep` takes no real time. The handler's other clocks stay real.
+    The handler runs in the calling thread, so it may use the test's own objects. An `async def` handler runs on an
+    event loop in virtual time, where `asyncio.sleep` takes no real time. The handler's other clocks stay real.
 
     Args:
         handler: the function that gets each message, as from a `Consumer`: plain or `async def`.
@@ -330,4 +330,3 @@ def _loop_runs() -> bool:
     except RuntimeError:
         return False
     return True
-

@@ -23,7 +23,8 @@ def run_handler() -> Callable[..., HandlerRun]:
     """`retry_topic.testing.run`, imported when a test first calls it."""
 
     def run_handler(*args: Any, **kwargs: Any) -> HandlerRun:
-        from retry_topic.testing.handler_run import run  # here, because most test runs that load this plugin need it not
+        # here, because most test runs that load this plugin do not need it
+        from retry_topic.testing.handler_run import run
 
         return run(*args, **kwargs)
 
