@@ -20,6 +20,7 @@ from retry_topic.policy.once_per_key import Collapse
 from retry_topic.testing import DeadSeen, HandlerRun, run
 from retry_topic.testing.pytest_plugin import run_handler  # noqa: F401  # the entry point may not be installed yet
 from wheel_sched.errors import ConfigError, NotDone
+from wheel_sched.testing.virtual_clock import WALL_START_MS
 
 ROOT = Path(__file__).resolve().parents[3]
 DAY_S = 86_400
@@ -89,6 +90,14 @@ def test_the_age_cap_holds_in_virtual_time() -> None:
     outcome = run(fails, policy, [b"m"])
     assert outcome.attempts == (8,)
     assert outcome.dead_letters[0].reason == "max-age"
+
+
+def test_a_message_expires_in_virtual_time() -> None:
+    """The consumer compares `expires-at` with the virtual clock, and does not call the handler after that moment."""
+    expires = b"%d" % (WALL_START_MS + 90_000)
+    outcome = run(fails, POLICY, [Message("t", b"m", headers=(("expires-at", expires),))])
+    assert outcome.attempts == (2,)
+    assert round(outcome.dead_letters[0].at_s) == 120
 
 
 def test_the_seed_decides_the_jitter() -> None:
