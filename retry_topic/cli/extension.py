@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from retry_topic.management.settings import RetrySettings
-from wheel_sched.extensions import Extension, Lazy
+from wheel_sched.extensions import Extension, Lazy, Stack
 
 EXTENSION = Extension(
     title="Retry topics",
@@ -41,6 +41,13 @@ EXTENSION = Extension(
     namespace_checks=("retry_topic.management.checks:retries",),
     stats=("retry_topic.management.checks:retries_in_stats",),
     dashboard="retry_topic.dashboard.part:PART",
+    stacks={
+        name: Stack(f"retry_topic:cli/stacks/{name}", about, "pip install -e '.[test]' && pytest")
+        for name, about in (
+            ("redis", "a consumer with retries on Redis Streams"),
+            ("kafka", "a consumer with retries on Kafka"),
+        )
+    },
     packages={
         "airportsdata": "demo",
         "confluent_kafka": "kafka",

@@ -185,10 +185,7 @@ class Consumer:
         self._settler = settler = Settler(
             broker, consumer, self._in_flight, self.stats, config.idle_ms, self._history, Successes(store)
         )
-        if self._asynchronous:
-            self._handlers = HandlerLoop(self._calls.call_async, self._calls.not_called)
-        else:
-            self._handlers = HandlerThreads(self._calls, config.concurrency, f"{self.group}-handler")
+        self._handlers = self._make_handlers()
         self._hand_over = lambda delivery: self._give(delivery, self._state_of(delivery.message), settler)
         if in_order:
             self._heads = KeyHeads(store, self._give, settler, lambda one: self._state_of(one.message))
@@ -203,6 +200,11 @@ class Consumer:
             config.announce_ms,
             f"{self.group}-announce",
         )
+
+    def _make_handlers(self) -> HandlerThreads | HandlerLoop:
+        if self._asynchronous:
+            return HandlerLoop(self._calls.call_async, self._calls.not_called)
+        return HandlerThreads(self._calls, self.config.concurrency, f"{self.group}-handler")
 
     def _ordered_reader(self, topic: str) -> OrderedReader:
         context = ReaderContext(
@@ -360,7 +362,7 @@ class Consumer:
         if delivery.deliveries > self.config.crash_cap:
             self.stats.poison += 1
             sink.put(self._outcomes.failed(delivery, state, outlived(delivery.deliveries)))
-        elif expired(message.header(EXPIRES_HEADER)):
+        elif expired(message.header(EXPIRES_HEADER), self._outcomes.now_ms):
             self.stats.expired += 1
             sink.put(self._outcomes.failed(delivery, state, too_late()))
         else:

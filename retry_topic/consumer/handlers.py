@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.consumer.outcome import HandlerOutcome, Outcomes, Sink, now_ms
+from retry_topic.consumer.outcome import HandlerOutcome, Outcomes, Sink
 from retry_topic.consumer.reporting import Reporter
 from retry_topic.message import Message
 from retry_topic.message.headers import RetryState
@@ -53,7 +53,7 @@ class HandlerCalls:
 
     def call(self, delivery: Delivery, state: RetryState, message: Message, sink: Sink) -> None:
         """Call a plain handler in the calling thread, and give the outcome to `sink`."""
-        started_ms = now_ms()
+        started_ms = self._outcomes.now_ms()
         try:
             outcome = self._outcomes.returned(delivery, state, started_ms, self._handler(message))
         except BaseException as error:  # SystemExit in a handler fails its message, not the consumer
@@ -65,7 +65,7 @@ class HandlerCalls:
         self, loop: HandlerLoop, delivery: Delivery, state: RetryState, message: Message, sink: Sink
     ) -> None:
         """Call an `async def` handler, wait for it, and report the outcome to `loop`."""
-        started_ms = now_ms()
+        started_ms = self._outcomes.now_ms()
         try:
             awaitable: Awaitable[Any] = self._handler(message)
             outcome = self._outcomes.returned(delivery, state, started_ms, await awaitable)
@@ -86,7 +86,7 @@ class HandlerCalls:
         error: BaseException,
     ) -> None:
         """Make the outcome when the task of an `async def` handler ended before its first step or could not be made."""
-        outcome = self._outcomes.raised(delivery, state, now_ms(), error)
+        outcome = self._outcomes.raised(delivery, state, self._outcomes.now_ms(), error)
         self._report(message, state, outcome)
         loop.ended(sink, outcome)
 

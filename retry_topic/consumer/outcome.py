@@ -175,6 +175,7 @@ class Outcomes:
         self._failure_log = failure_log
         self._shards = shards
         self.topic_id_of: Callable[[Delivery], str] | None = None  # set when the broker knows ids of topics
+        self.now_ms: Callable[[], int] = now_ms  # epoch ms; a test in virtual time replaces it
 
     def returned(self, delivery: Delivery, state: RetryState, started_ms: int, value: Any) -> HandlerOutcome:
         """The outcome when the handler returned `value`.
@@ -197,7 +198,7 @@ class Outcomes:
         """The outcome when the handler raised `error`."""
         if issubclass(type(error), Rejected):  # isinstance would ask the error's own `__class__`
             logger.error("consumer.bad_verdict: %s", error)
-        failure, print_ = failure_in(error)
+        failure, print_ = failure_in(error, self.now_ms())
         return self.failed(delivery, state, failure, print_, started_ms, error)
 
     def failed(
@@ -223,6 +224,7 @@ class Outcomes:
             config.group_topics,
             topic_id,
             traceback_text(error) if error is not None and config.keep_tracebacks else None,
+            self.now_ms(),
         )
         seen = delivered_message(self._group, delivery.message, state, config.group_topics)
         self._failure_log.write(seen, forward, state.attempt + 1, failure, error)
@@ -250,10 +252,13 @@ def success_of(group: str, message: Message, state: RetryState) -> str | None:
     return attempts_key(replace(state, consumer_group=group), message)
 
 
-def failure_in(error: BaseException) -> tuple[Failure, str | None]:
-    """The failure for an exception, and its fingerprint. Never raises, even if the error's class does."""
+def failure_in(error: BaseException, at_ms: int | None = None) -> tuple[Failure, str | None]:
+    """The failure for an exception, and its fingerprint. Never raises, even if the error's class does.
+
+    `at_ms` is the time of the failure in epoch ms. Defaults to this machine's clock.
+    """
     try:
-        return failure_of(error, now_ms=now_ms()), fingerprint_of(error)
+        return failure_of(error, now_ms=now_ms() if at_ms is None else at_ms), fingerprint_of(error)
     except BaseException:  # the properties and `__str__` of the handler's error may raise anything
         return Failure(error_class=_class_name_of(error), message="(the error cannot be described)"), None
 
@@ -276,11 +281,14 @@ def too_late() -> Failure:
     return Failure(error_class="expired", message="it came too late", verdict="dead")
 
 
-def expired(expires: bytes | None) -> bool:
-    """Whether the moment in an `expires-at` header has passed. A value that is not a number never expires."""
+def expired(expires: bytes | None, clock: Callable[[], int] | None = None) -> bool:
+    """Whether the moment in an `expires-at` header has passed. A value that is not a number never expires.
+
+    `clock` returns epoch ms. Defaults to this machine's clock.
+    """
     if expires is None or not expires.isdigit() or len(expires) > 16:  # the year 9999 has 15 digits
         return False
-    return int(expires) < now_ms()
+    return int(expires) < (clock or now_ms)()
 
 
 def now_ms() -> int:

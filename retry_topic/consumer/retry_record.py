@@ -77,6 +77,7 @@ def failed_message(
     topics: GroupTopics = NAMED_AFTER_GROUP,
     topic_id: str | None = None,
     traceback: str | None = None,
+    now_ms: int | None = None,
 ) -> Message:
     """The record for the group's retry topic: the payload unchanged, the failure in its headers.
 
@@ -92,8 +93,9 @@ def failed_message(
         topic_id: the permanent id of the message's topic. With it, the records of a recreated topic do not get the ids
             and counts of the deleted topic's records. Defaults to the topic's name.
         traceback: the traceback of this failure. Defaults to None: no header.
+        now_ms: epoch ms. Defaults to None: this machine's clock.
     """
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     state = replace(
         _rooted(group, message, state, topic_id),
         attempt=min(state.attempt + 1, MAX_COUNT),

@@ -39,3 +39,19 @@ def test_every_line_of_the_session_works(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, f"{shlex.join(arguments)}: {done.stdout}{done.stderr}"
         assert "\\n" not in done.stdout + done.stderr, shlex.join(arguments)
+
+
+@pytest.mark.slow
+def test_the_line_for_completion_works() -> None:
+    """In a bash that has run the page's line, commands are completed."""
+    (line,) = re.findall(r"^```bash\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    press = "COMP_WORDS=(wheel-sched repl) COMP_CWORD=1; _wheel_sched_completion wheel-sched; echo ${COMPREPLY[@]}"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", f"{line}\n{press}"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PATH": path},
+    )
+    assert (done.stdout, done.stderr) == ("replay\n", "")

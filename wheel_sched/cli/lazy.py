@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from wheel_sched.cli.failing import OK, drop_output
 from wheel_sched.extensions import Lazy, resolve
@@ -41,6 +42,12 @@ class LazyGroup(click.Group):
                 raise
             raise words from error
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete names of commands and options. Imports no command, so a missing package disturbs nothing."""
+        names = [name for name in self._lazy if name.startswith(incomplete)]
+        found = [CompletionItem(name, help=self._lazy[name].short_help) for name in names]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self.format_section(formatter, "Commands", self._lazy)

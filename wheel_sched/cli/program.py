@@ -29,6 +29,7 @@ COMMANDS = {
     "backup": Lazy("wheel_sched.cli.maintenance:backup", "Write a namespace to a file."),
     "restore": Lazy("wheel_sched.cli.maintenance:restore", "Load a backup into an empty namespace."),
     "reshard": Lazy("wheel_sched.cli.maintenance:reshard", "Change the shard count of a namespace, offline."),
+    "init": Lazy("wheel_sched.cli.init:init", "Write a small working project."),
     "config": Lazy("wheel_sched.cli.settings:config", "Show the settings and where they come from."),
 }
 

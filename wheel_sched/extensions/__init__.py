@@ -39,6 +39,20 @@ class Lazy(NamedTuple):
     extra: str = ""
 
 
+class Stack(NamedTuple):
+    """A small project that `wheel-sched init` writes.
+
+    Args:
+        files: "package:folder" of its files. A file `name.in` there is written as `name`.
+        about: what the project does, in a few words.
+        next: the command to run next, in its folder.
+    """
+
+    files: str
+    about: str
+    next: str
+
+
 @dataclass(frozen=True, slots=True)
 class Extension:
     """The additions of one package to the command line and the dashboard.
@@ -66,6 +80,7 @@ class Extension:
         dashboard: what it adds to the dashboard: "module:attribute" of a part, see `wheel_sched.dashboard`. Defaults to
             "": nothing.
         packages: import name of a package it uses -> the extra of `wheel-sched` that installs it. Defaults to none.
+        stacks: the projects that `wheel-sched init` can write, by the name of their stack. Defaults to none.
     """
 
     title: str
@@ -81,6 +96,7 @@ class Extension:
     metrics: Mapping[str, str] = field(default_factory=dict)
     dashboard: str = ""
     packages: Mapping[str, str] = field(default_factory=dict)
+    stacks: Mapping[str, Stack] = field(default_factory=dict)
 
 
 class StatsPart(NamedTuple):
@@ -121,6 +137,10 @@ class Installed:
     @property
     def packages(self) -> dict[str, str]:
         return {name: extra for one in self.extensions for name, extra in one.packages.items()}
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        return {name: stack for one in self.extensions for name, stack in one.stacks.items()}
 
     @property
     def variables(self) -> frozenset[str]:

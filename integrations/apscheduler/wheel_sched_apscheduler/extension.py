@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wheel_sched.extensions import Extension, Lazy
+from wheel_sched.extensions import Extension, Lazy, Stack
 
 EXTENSION = Extension(
     title="APScheduler",
@@ -12,5 +12,12 @@ EXTENSION = Extension(
     variables=("APS_SECRET",),
     dispatchers=("an APScheduler scheduler",),
     dashboard="wheel_sched_apscheduler.dashboard.part:PART",
+    stacks={
+        "apscheduler": Stack(
+            "wheel_sched_apscheduler:cli/stack",
+            "jobs that many processes share",
+            "pip install -e '.[test]' && pytest",
+        )
+    },
     packages={"apscheduler": "apscheduler"},
 )
