@@ -19,7 +19,7 @@ _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ChartMark:
     """A value that a row shows as a mark or as a bar.
 
     Args:
@@ -38,7 +38,7 @@ class Row:
     """A row of a picture. Its name is at the left; each of its marks or bars has a line of its own."""
 
     name: str
-    marks: Sequence[Mark]
+    marks: Sequence[ChartMark]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def _rows(
     return canvas.svg()
 
 
-def _mark(canvas: Canvas, scale: Scale, mark: Mark, y: float, note: str, *, bars: bool) -> None:
+def _mark(canvas: Canvas, scale: Scale, mark: ChartMark, y: float, note: str, *, bars: bool) -> None:
     x = scale.at(mark.value)
     if bars:
         canvas.bar(mark.series, scale.start, x, y + 2, _LINE - 4, note)

@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.apscheduler import plots as apscheduler_plots
-from benchmarks.charts import Mark, Row, RowGroup, Words, bars, dots, time_text
+from benchmarks.charts import ChartMark, Row, RowGroup, Words, bars, dots, time_text
 from benchmarks.figures import Figure, missed
 from benchmarks.purgatory import plots as purgatory_plots
 from benchmarks.report import write_section
@@ -150,8 +150,8 @@ def draw(figures: Figures, folder: Path) -> list[Path]:
     ]
 
 
-def _rate(figures: Figures, name: str, series: int) -> list[Mark]:
-    return [Mark(series, figures.value(name), figures.text(name))]
+def _rate(figures: Figures, name: str, series: int) -> list[ChartMark]:
+    return [ChartMark(series, figures.value(name), figures.text(name))]
 
 
 def _store(figures: Figures) -> str:
@@ -202,13 +202,13 @@ def _celery(figures: Figures) -> str:
     return dots(words, [*groups, RowGroup("One of two workers is killed", [killed])], time_text)
 
 
-def _pair(figures: Figures, name: str) -> list[Mark]:
+def _pair(figures: Figures, name: str) -> list[ChartMark]:
     return [_time(figures, name.format(side), series) for series, side in enumerate(("ours", "stock"))]
 
 
-def _time(figures: Figures, name: str, series: int) -> Mark:
+def _time(figures: Figures, name: str, series: int) -> ChartMark:
     unit = _TIMES[figures.text(name).split()[1]]
-    return Mark(series, figures.value(name) * unit, figures.text(name))
+    return ChartMark(series, figures.value(name) * unit, figures.text(name))
 
 
 def _kafka(figures: Figures) -> str:

@@ -8,7 +8,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from benchmarks.charts import Mark, Row, RowGroup, Words, dots, time_text
+from benchmarks.charts import ChartMark, Row, RowGroup, Words, dots, time_text
 from benchmarks.figures import shown
 
 # the key of a result, its unit in seconds, the unit's name, what it is
@@ -43,7 +43,9 @@ def draw(folder: Path) -> list[Path]:
         Row(
             text,
             [
-                Mark(series, _found(result, key)[side] * seconds, f"{shown(float(_found(result, key)[side]))} {unit}")
+                ChartMark(
+                    series, _found(result, key)[side] * seconds, f"{shown(float(_found(result, key)[side]))} {unit}"
+                )
                 for series, side in enumerate(_SIDES)
             ],
         )

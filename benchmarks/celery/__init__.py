@@ -165,7 +165,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
             },
             narration,
         )
-    waits: dict[str, Callable[[], scenarios.Lateness]] = {
+    waits: dict[str, Callable[[], scenarios.TaskLateness]] = {
         f"{pool} {kind}": partial(
             scenarios.lateness, kind, pool, sizes.late_tasks, sizes.late_s, sizes.lead_s, sizes.give_up_s
         )

@@ -19,7 +19,7 @@ _SETTLE_S = 0.5  # a worker that has just become ready still warms up
 
 
 @dataclass(frozen=True, slots=True)
-class Lateness:
+class TaskLateness:
     """The lateness in one run: percentiles in ms, how many tasks ran, how many were early, and tasks per second."""
 
     p50: float
@@ -42,7 +42,7 @@ def memory(kind: Kind, tasks: int) -> dict[str, float]:
         return {"rss_mb": round(place.rss_mb(worker) - before_mb, 1), "prefetch": place.prefetch() - before}
 
 
-def lateness(kind: Kind, pool: str, tasks: int, over_s: float, lead_s: float, give_up_s: float) -> Lateness:
+def lateness(kind: Kind, pool: str, tasks: int, over_s: float, lead_s: float, give_up_s: float) -> TaskLateness:
     """How late one worker runs `tasks` tasks whose due times are spread over `over_s` seconds.
 
     A task of stock that has not run `give_up_s` seconds after the last due time counts as missing.
@@ -59,11 +59,11 @@ def lateness(kind: Kind, pool: str, tasks: int, over_s: float, lead_s: float, gi
         lead_s *= 2  # some were due before they were sent: this machine is slower than expected
 
 
-def _lateness(runs: list[Run], span_s: float, start_s: float) -> Lateness:
+def _lateness(runs: list[Run], span_s: float, start_s: float) -> TaskLateness:
     late_ms = [run.late_s * 1000 for run in runs]
     if not runs:
-        return Lateness(float("inf"), float("inf"), 0, 0, 0.0)
-    return Lateness(
+        return TaskLateness(float("inf"), float("inf"), 0, 0, 0.0)
+    return TaskLateness(
         round(percentile(late_ms, 50), 2),
         round(percentile(late_ms, 99), 2),
         len({run.number for run in runs}),

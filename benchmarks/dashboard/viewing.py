@@ -22,7 +22,7 @@ from benchmarks.outside import Outside, ask_the_time
 from benchmarks.rounds import percentile
 from benchmarks.server import NAMESPACE, BenchServer
 from wheel_sched.dispatcher import Dispatcher
-from wheel_sched.store import open_store
+from wheel_sched.store import DelayStore, open_store
 
 ASSETS = [
     path
@@ -39,12 +39,13 @@ class Visits(NamedTuple):
     """What visits showed.
 
     `pages`: for each page the median time to the first byte, in ms. `stall_ms`: the longest stall of another client of
-    the server meanwhile. `ping_ms`: 99 of 100 bare PINGs took at most this long.
+    the server meanwhile. `ping_ms`: 99 of 100 bare PINGs took at most this long. `took_s`: how long the visits took.
     """
 
     pages: dict[str, float]
     stall_ms: float
     ping_ms: float
+    took_s: float
 
 
 @contextlib.contextmanager
@@ -93,11 +94,13 @@ def visited(server: BenchServer, idle: BenchServer, address: str, visits: int) -
     paths = _pages(address)
     asker = Outside(ask_the_time, server.url, server.pid, idle.url)
     took: dict[str, list[float]] = {path: [] for path in paths}
+    begun_s = time.monotonic()
     for _ in range(visits):
         for path in paths:
             status, first_ms, _ = _get(address, path)
             assert status == 200, f"{path} answered {status}"
             took[path].append(first_ms)
+    took_s = time.monotonic() - begun_s
     asker.stop()
     stall_ms = asker.result().stall
     pings = []
@@ -106,7 +109,16 @@ def visited(server: BenchServer, idle: BenchServer, address: str, visits: int) -
         server.client.ping()
         pings.append((time.perf_counter() - begun) * 1000)
     pages = {urlsplit(path).path: median(found) for path, found in took.items()}
-    return Visits(pages, round(stall_ms, 3), round(percentile(pings, 99), 3))
+    return Visits(pages, round(stall_ms, 3), round(percentile(pings, 99), 3), took_s)
+
+
+def quiet_stall_ms(server: BenchServer, idle: BenchServer, seconds: float) -> float:
+    """The longest stall of another client of the server for so long, while nobody asks for a page."""
+    asker = Outside(ask_the_time, server.url, server.pid, idle.url)
+    time.sleep(seconds)
+    asker.stop()
+    stall_ms: float = asker.result().stall
+    return round(stall_ms, 3)
 
 
 def _pages(address: str) -> list[str]:
@@ -121,43 +133,58 @@ def _pages(address: str) -> list[str]:
 
 
 def watch(pipe: Connection, address: str, viewers: int) -> None:
-    """Task: hold `viewers` live overviews open and read what comes, until `stop`. The result is the number of bytes."""
-    lines = []
-    for _ in range(viewers):
-        connection = http.client.HTTPConnection(address, timeout=_READY_S)
-        connection.request("GET", "/live", headers={"host": "localhost"})
-        answer = connection.getresponse()
-        assert answer.status == 200, f"the live overview answered {answer.status}"
-        lines.append(answer)
-    for answer in lines:
-        answer.read1(65_536)
+    """Task: hold `viewers` live overviews open and read what comes, until `stop`. The result is the number of bytes.
+
+    The dashboard ends each stream after a while; a viewer opens it again, as browsers do.
+    """
+    lines = [_live(address) for _ in range(viewers)]
+    for line in lines:
+        line.read1(65_536)
     pipe.send("ready")
     count = 0
     while not pipe.poll():
-        for answer in lines:
-            count += len(answer.read1(65_536))  # a live page sends something each second
+        for place, line in enumerate(lines):
+            part = line.read1(65_536)  # a live page sends something each second
+            count += len(part)
+            if not part:
+                lines[place] = _live(address)
     pipe.send(count)
 
 
-def burst_rate(server: BenchServer, count: int) -> float:
-    """How many messages a second a dispatcher releases of a burst that is due at once."""
+def _live(address: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection(address, timeout=_READY_S)
+    connection.request("GET", "/live", headers={"host": "localhost"})
+    answer = connection.getresponse()
+    assert answer.status == 200, f"the live overview answered {answer.status}"
+    return answer
+
+
+def burst_rate(server: BenchServer, count: int, address: str | None = None, viewers: int = 0) -> float:
+    """How many messages a second a dispatcher releases of a burst that is due at once.
+
+    Args:
+        server: the server of the store.
+        count: messages in the burst.
+        address: the dashboard that viewers watch. Defaults to None: nobody watches.
+        viewers: how many live overviews are open while the dispatcher works. Defaults to 0.
+    """
     with open_store(server.client, namespace=NAMESPACE) as store:
         for batch in in_batches(plain_items(ids(count, f"{time.time_ns()}"), 0)):
             store.schedule(batch)
-        begun = time.perf_counter()
-        with Dispatcher(store, NullPublisher()) as dispatcher:
-            give_up = time.monotonic() + _GIVE_UP_S
-            while dispatcher.stats.published < count:
-                assert time.monotonic() < give_up, f"not drained: {dispatcher!r}"
-                time.sleep(0.002)  # the dispatcher does not signal the end
-            return count / (time.perf_counter() - begun)
+        audience = Outside(watch, address, viewers) if viewers else None
+        try:
+            return _drain_rate(store, count)
+        finally:
+            if audience is not None:
+                audience.stop()
+                audience.result()
 
 
-def watched(server: BenchServer, address: str, count: int, viewers: int) -> float:
-    """`burst_rate` while viewers watch the live overview."""
-    audience = Outside(watch, address, viewers)
-    try:
-        return burst_rate(server, count)
-    finally:
-        audience.stop()
-        audience.result()
+def _drain_rate(store: DelayStore, count: int) -> float:
+    begun = time.perf_counter()
+    with Dispatcher(store, NullPublisher()) as dispatcher:
+        give_up = time.monotonic() + _GIVE_UP_S
+        while dispatcher.stats.published < count:
+            assert time.monotonic() < give_up, f"not drained: {dispatcher!r}"
+            time.sleep(0.002)  # the dispatcher does not signal the end
+        return count / (time.perf_counter() - begun)

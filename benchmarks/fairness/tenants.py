@@ -44,7 +44,7 @@ class Load:
         return int(self.tenants * self.each_per_s * seconds)
 
 
-class Lateness(NamedTuple):
+class OthersLateness(NamedTuple):
     """The lateness of each message of the others, those that did not arrive included; how many arrived, and came early;
     and how many messages a second the consumer took."""
 
@@ -94,7 +94,7 @@ def backlog(server: BenchServer, count: int) -> DelayStore:
     return store
 
 
-def others_late_ms(store: DelayStore, load: Load, seconds: float, *, fair: bool) -> Lateness:
+def others_late_ms(store: DelayStore, load: Load, seconds: float, *, fair: bool) -> OthersLateness:
     """Let the others send for so many seconds, and measure how late their messages are taken.
 
     The messages of this run that were not taken are removed afterwards.
@@ -123,4 +123,4 @@ def others_late_ms(store: DelayStore, load: Load, seconds: float, *, fair: bool)
     late_ms = [arrived.get(name, max(ended_ms, due_ms)) - due_ms for name, due_ms in dues.items()]
     for at in range(0, total, BATCH):
         store.cancel(names[at : at + BATCH])
-    return Lateness(late_ms, len(arrived), sum(late < 0 for late in late_ms), taken / took_s)
+    return OthersLateness(late_ms, len(arrived), sum(late < 0 for late in late_ms), taken / took_s)

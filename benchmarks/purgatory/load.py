@@ -32,7 +32,7 @@ _COLLECT_AT = (50_000, 20, 100)
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class PurgatoryLoad:
     """The load of one point.
 
     Args:
@@ -104,7 +104,7 @@ class Completer:
                 bucket.pop().force_complete()
 
 
-def run(load: Load) -> Point:
+def run(load: PurgatoryLoad) -> Point:
     """Measure the design under the load."""
     intervals = intervals_ms(load.rate, load.seed)
     latencies = CASES[load.case].samples_ns(load.seed + 1)
@@ -170,7 +170,7 @@ def main() -> None:
     arguments: dict[str, Any] = json.loads(sys.argv[1])
     gc.freeze()
     gc.set_threshold(*_COLLECT_AT)
-    print(json.dumps(asdict(run(Load(**arguments)))))
+    print(json.dumps(asdict(run(PurgatoryLoad(**arguments)))))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.charts import ChartPanel, Mark, Row, RowGroup, Words, dots, lines
+from benchmarks.charts import ChartMark, ChartPanel, Row, RowGroup, Words, dots, lines
 
 _TITLES = {
     "schedule": "Schedule a timer",
@@ -61,7 +61,7 @@ def _all(what: str, costs: Costs) -> str:
         RowGroup(
             f"{_number(count):,} timers",
             [
-                Row(name, [Mark(int(not name.startswith("wheel")), values[name], f"{values[name]:,.0f}")])
+                Row(name, [ChartMark(int(not name.startswith("wheel")), values[name], f"{values[name]:,.0f}")])
                 for name in _NAMES
                 if name in values
             ],

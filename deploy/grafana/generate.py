@@ -17,7 +17,7 @@ HEIGHT, WIDTH, ACROSS = 8, 8, 24
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class GrafanaPanel:
     """A chart: its title, what a reader sees in it, the unit of Grafana, and queries with their legends."""
 
     title: str
@@ -51,7 +51,7 @@ def selected(metric: str, **labels: str) -> str:
     return f'wheel_sched_{metric}{{job=~"$job"{more}}}'
 
 
-LATENESS = Panel(
+LATENESS = GrafanaPanel(
     "Lateness",
     "From due to published. Healthy values are milliseconds under any load.",
     "s",
@@ -60,48 +60,52 @@ LATENESS = Panel(
         for share, name in (("0.5", 50), ("0.99", 99))
     ),
 )
-OVERDUE = Panel("Overdue messages", "Due and not released.", "short", ((maximum("overdue_messages"), "{{job}}"),))
-OLDEST = Panel(
+OVERDUE = GrafanaPanel(
+    "Overdue messages", "Due and not released.", "short", ((maximum("overdue_messages"), "{{job}}"),)
+)
+OLDEST = GrafanaPanel(
     "Oldest overdue message", "How late the first one is.", "s", ((maximum("oldest_overdue_seconds"), "{{job}}"),)
 )
-WAITING = Panel(
+WAITING = GrafanaPanel(
     "What waits",
     "Items by state. A count of waiting items is not unhealthy by itself.",
     "short",
     ((maximum("messages", "job, state"), "{{job}} {{state}}"),),
 )
-PUBLISHED = Panel("Published", "Items published and settled, a second.", "ops", ((rate("published_total"), "{{job}}"),))
-MEMORY = Panel(
+PUBLISHED = GrafanaPanel(
+    "Published", "Items published and settled, a second.", "ops", ((rate("published_total"), "{{job}}"),)
+)
+MEMORY = GrafanaPanel(
     "Memory of the store",
     "Used memory and the limit of the fullest server. A full server refuses new messages.",
     "bytes",
     ((maximum("store_memory_used_bytes"), "{{job}} used"), (maximum("store_memory_limit_bytes"), "{{job}} limit")),
 )
-MEMBERS = Panel(
+MEMBERS = GrafanaPanel(
     "Live members",
     "Processes that announce themselves, by kind.",
     "short",
     ((maximum("members", "job, kind"), "{{kind}}"),),
 )
-STORE_UP = Panel(
+STORE_UP = GrafanaPanel(
     "Store reached",
     "1: the store answered this process.",
     "short",
     ((maximum("store_up", "job, instance"), "{{instance}}"),),
 )
-BY_TOPIC = Panel(
+BY_TOPIC = GrafanaPanel(
     "Waiting by topic",
     "Items that wait for their time.",
     "short",
     ((maximum("messages", "job, topic", state="due"), "{{topic}}"),),
 )
-COMPLETED = Panel(
+COMPLETED = GrafanaPanel(
     "Completed by topic",
     "A second.",
     "ops",
     ((store_rate("events_total", "job, topic", event="completed"), "{{topic}}"),),
 )
-CANCELLED = Panel(
+CANCELLED = GrafanaPanel(
     "Cancelled and deleted",
     "A second.",
     "ops",
@@ -110,7 +114,7 @@ CANCELLED = Panel(
         for one in ("cancelled", "deleted")
     ),
 )
-DEAD = Panel(
+DEAD = GrafanaPanel(
     "Dead letters", "A person should look.", "short", ((maximum("messages", "job, topic", state="dead"), "{{topic}}"),)
 )
 
@@ -119,7 +123,7 @@ DASHBOARDS = {
         "Store and dispatcher",
         (
             *(LATENESS, OVERDUE, OLDEST, WAITING, PUBLISHED, MEMORY, STORE_UP),
-            Panel(
+            GrafanaPanel(
                 "Failures",
                 "Publishing attempts that failed, possible duplicates, and leases that ran out, a second.",
                 "ops",
@@ -128,7 +132,7 @@ DASHBOARDS = {
                     for one in ("failed", "in_doubt", "stale", "recovered", "store_errors")
                 ),
             ),
-            Panel(
+            GrafanaPanel(
                 "Work of the dispatchers",
                 "Claims, claims that found nothing, wake-ups and sweeps, a second. Idle dispatchers send nothing.",
                 "ops",
@@ -137,13 +141,13 @@ DASHBOARDS = {
                     for one in ("claims", "empty_claims", "wake_ups", "sweeps")
                 ),
             ),
-            Panel(
+            GrafanaPanel(
                 "In flight",
                 "Claimed and not settled.",
                 "short",
                 ((f"sum by (job) ({selected('in_flight')})", "{{job}}"),),
             ),
-            Panel(
+            GrafanaPanel(
                 "Clock steps and reconnections",
                 "How often the store's clock was set, and connections were made anew.",
                 "short",
@@ -159,26 +163,28 @@ DASHBOARDS = {
         "Retry topics",
         (
             *(LATENESS, BY_TOPIC, DEAD),
-            Panel(
+            GrafanaPanel(
                 "Services that take in",
                 "0: consumers write failed messages to this topic, and no live service reads it.",
                 "short",
                 ((maximum("retry_topic_services", "job, topic"), "{{topic}}"),),
             ),
-            Panel(
+            GrafanaPanel(
                 "Messages that die",
                 "A second.",
                 "ops",
                 ((store_rate("events_total", "job, topic", event="died"), "{{topic}}"),),
             ),
-            Panel(
+            GrafanaPanel(
                 "Failed messages accepted",
                 "A second.",
                 "ops",
                 ((store_rate("events_total", "job, topic", event="accepted"), "{{topic}}"),),
             ),
-            Panel("Paused topics", "1: paused.", "short", ((maximum("topic_paused", "job, topic"), "{{topic}}"),)),
-            Panel(
+            GrafanaPanel(
+                "Paused topics", "1: paused.", "short", ((maximum("topic_paused", "job, topic"), "{{topic}}"),)
+            ),
+            GrafanaPanel(
                 "Ordered keys",
                 "Keys that wait for a failed message, and messages parked behind them. If they only grow, heads fail.",
                 "short",
@@ -187,13 +193,13 @@ DASHBOARDS = {
                     (maximum("parked_messages", "job, topic"), "{{topic}} parked"),
                 ),
             ),
-            Panel(
+            GrafanaPanel(
                 "Open circuits",
                 "Destinations that get no retries now.",
                 "short",
                 ((maximum("circuits_open", "job, topic"), "{{topic}}"),),
             ),
-            Panel(
+            GrafanaPanel(
                 "Flow control",
                 "Messages released and held back, a second.",
                 "ops",
@@ -202,7 +208,7 @@ DASHBOARDS = {
                     (store_rate("flow_held_back_total", "job, topic, reason"), "{{topic}} {{reason}}"),
                 ),
             ),
-            Panel(
+            GrafanaPanel(
                 "Spread",
                 "Due times that a policy spread, a second.",
                 "ops",
@@ -216,7 +222,7 @@ DASHBOARDS = {
         "APScheduler",
         (
             *(OVERDUE, OLDEST, MEMBERS, BY_TOPIC, COMPLETED, CANCELLED),
-            Panel(
+            GrafanaPanel(
                 "Time until the next job",
                 "Below 0: it is overdue.",
                 "s",
@@ -228,7 +234,7 @@ DASHBOARDS = {
     "purgatory": (
         "Purgatory and timers",
         (
-            Panel(
+            GrafanaPanel(
                 "Lateness of timeouts",
                 "From an operation's deadline to its expiration. Too little CPU, or a callback that blocks.",
                 "s",
@@ -240,13 +246,13 @@ DASHBOARDS = {
                     for share, name in (("0.5", 50), ("0.99", 99))
                 ),
             ),
-            Panel(
+            GrafanaPanel(
                 "Waiting operations",
                 "Operations that wait for their timer.",
                 "short",
                 ((f"sum by (job, purgatory) ({selected('purgatory_delayed')})", "{{purgatory}}"),),
             ),
-            Panel(
+            GrafanaPanel(
                 "Watched",
                 "Entries in watcher lists, and keys.",
                 "short",
@@ -255,13 +261,13 @@ DASHBOARDS = {
                     for one in ("watched", "keys")
                 ),
             ),
-            Panel(
+            GrafanaPanel(
                 "Completed",
                 "By reason, a second.",
                 "ops",
                 ((rate("purgatory_completed_total", "job, purgatory, reason"), "{{purgatory}} {{reason}}"),),
             ),
-            Panel(
+            GrafanaPanel(
                 "Cancelled and failed",
                 "A second.",
                 "ops",
@@ -270,7 +276,7 @@ DASHBOARDS = {
                     for one in ("cancelled", "failed")
                 ),
             ),
-            Panel(
+            GrafanaPanel(
                 "Wake-ups",
                 "Alarms of the dispatchers' wheels, a second.",
                 "ops",
@@ -281,7 +287,7 @@ DASHBOARDS = {
 }
 
 
-def dashboard(name: str, title: str, panels: tuple[Panel, ...]) -> dict[str, Any]:
+def dashboard(name: str, title: str, panels: tuple[GrafanaPanel, ...]) -> dict[str, Any]:
     """One dashboard as Grafana's JSON."""
     choices: dict[str, Any] = {"includeAll": True, "multi": True, "current": {"text": "All", "value": "$__all"}}
     return {
@@ -305,7 +311,7 @@ def dashboard(name: str, title: str, panels: tuple[Panel, ...]) -> dict[str, Any
     }
 
 
-def _panel(number: int, panel: Panel) -> dict[str, Any]:
+def _panel(number: int, panel: GrafanaPanel) -> dict[str, Any]:
     across = ACROSS // WIDTH
     return {
         "id": number + 1,

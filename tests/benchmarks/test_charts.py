@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.apscheduler import plots as apscheduler_plots
-from benchmarks.charts import ChartPanel, Mark, Row, RowGroup, Words, bars, dots, lines, time_text
+from benchmarks.charts import ChartMark, ChartPanel, Row, RowGroup, Words, bars, dots, lines, time_text
 from benchmarks.purgatory import plots as purgatory_plots
 from benchmarks.svg import Canvas, linear, logarithmic
 from benchmarks.wheel import plots as wheel_plots
@@ -59,7 +59,7 @@ def test_times_are_written_in_their_own_unit() -> None:
 
 def test_texts_are_escaped() -> None:
     """Special characters of XML in names and labels appear as text of the picture, not as markup."""
-    groups = [RowGroup("<script>", [Row("x & y", [Mark(0, 1, "1 <"), Mark(1, 20, '20 "')])])]
+    groups = [RowGroup("<script>", [Row("x & y", [ChartMark(0, 1, "1 <"), ChartMark(1, 20, '20 "')])])]
     root = ElementTree.fromstring(dots(WORDS, groups))  # noqa: S314 - written by this test
     found = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"<script>", "x & y", "1 <", '20 "', "b <c> & d", "ms, log scale"} <= set(found)
@@ -68,7 +68,8 @@ def test_texts_are_escaped() -> None:
 def test_the_description_has_the_values() -> None:
     """The description for screen readers has every value of rows and of panels."""
     rows = bars(
-        WORDS, [RowGroup("One", [Row("x", [Mark(0, 3, "3 ms")])]), RowGroup("", [Row("y", [Mark(1, 4, "4 ms")])])]
+        WORDS,
+        [RowGroup("One", [Row("x", [ChartMark(0, 3, "3 ms")])]), RowGroup("", [Row("y", [ChartMark(1, 4, "4 ms")])])],
     )
     assert "How it is read. One: x, a 3 ms. y, b &lt;c&gt; &amp; d 4 ms." in rows
     words = Words("A title", "Read.", "ms", ("a",), across="n")

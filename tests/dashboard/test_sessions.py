@@ -11,9 +11,12 @@ import pytest
 
 from tests.dashboard.trying import PASSWORDS, Site, hidden, password_file, sign_in, site
 from wheel_sched.dashboard import PasswordFile
+from wheel_sched.dashboard.ended_sessions import EndedSessions
 from wheel_sched.dashboard.passwords import password_line, with_line
 from wheel_sched.dashboard.sessions import COOKIE, SESSION_SECONDS, Throttle
 from wheel_sched.dashboard.signing import TextSigner
+from wheel_sched.errors import StoreUnavailable
+from wheel_sched.store import DelayStore, open_store
 
 
 @pytest.fixture
@@ -121,11 +124,34 @@ def test_a_smaller_right_counts_at_once(made: Site, file: Path) -> None:
     assert made.client.get("/api/v1/session").json()["right"] == "read"
 
 
-def test_signing_out_removes_the_cookie(made: Site) -> None:
-    sign_in(made.client, "ada")
+def test_signing_out_ends_this_session_everywhere(tmp_path: Path, file: Path) -> None:
+    """A copy of its cookie lets nobody in, also in another process. Other sessions of the user go on."""
+    made, other = (
+        site(tmp_path, PasswordFile(file), secret=b"s" * 32, store=store) for store in [open_store("memory:")] * 2
+    )
+    elsewhere, copied = (
+        {"Cookie": f"{COOKIE}={SimpleCookie(sign_in(made.client, 'ada').headers['set-cookie'])[COOKIE].value}"}
+        for _ in range(2)
+    )
     answer = made.client.post("/sign-out", data={"csrf": hidden_of_sign_out(made)})
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
     assert made.client.get("/").status_code == 303
+    for process in (made, other):
+        assert process.client.get("/api/v1/session", headers=copied).status_code == 401
+        assert process.client.get("/api/v1/session", headers=elsewhere).status_code == 200
+
+
+def test_without_its_store_a_dashboard_knows_the_sessions_that_it_ended(caplog: pytest.LogCaptureFixture) -> None:
+    """A store that is away stops neither signing out nor the pages that say so."""
+
+    def away() -> DelayStore:
+        raise StoreUnavailable("the store does not answer")
+
+    ended = EndedSessions(away, SESSION_SECONDS)
+    ended.end("one")
+    assert ended.has("one")
+    assert not ended.has("another")
+    assert "dashboard.session_not_ended: StoreUnavailable: the store does not answer" in caplog.text
 
 
 def hidden_of_sign_out(made: Site) -> str:

@@ -190,7 +190,7 @@ def _comparable(call: Call[Any], answer: Any) -> Any:
     if isinstance(answer, Window):
         return replace(answer, mark=b"")  # the id of a marker, which each server makes itself
     if isinstance(call.operation, Find):
-        return sorted(answer)
+        return sorted(answer.ids)
     if isinstance(call.operation, Open):
         return answer[:-1]  # the wall clock
     return answer

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from wheel_sched.config import Loaded
 from wheel_sched.dashboard.context import Dashboard, DashboardConfig
 from wheel_sched.dashboard.core_part import CORE
+from wheel_sched.dashboard.ended_sessions import EndedSessions
 from wheel_sched.dashboard.endpoints_api import ApiEndpoints
 from wheel_sched.dashboard.endpoints_html import HtmlEndpoints
 from wheel_sched.dashboard.lazy_store import LazyStore
@@ -24,8 +25,8 @@ from wheel_sched.dashboard.passwords import PasswordFile
 from wheel_sched.dashboard.process_part import PROCESS
 from wheel_sched.dashboard.rights import Authenticate
 from wheel_sched.dashboard.security import Guard
-from wheel_sched.dashboard.sessions import PasswordSessions
-from wheel_sched.dashboard.signing import TextSigner
+from wheel_sched.dashboard.sessions import SESSION_SECONDS, PasswordSessions
+from wheel_sched.dashboard.signing import SKEW_SECONDS, TextSigner
 from wheel_sched.errors import ConfigError
 from wheel_sched.escaping import logger_of
 from wheel_sched.extensions import installed, resolve
@@ -88,7 +89,8 @@ class DashboardApp:
         self.dashboard = Dashboard(
             store, loaded, installed_parts() if parts is None else parts, config or DashboardConfig(), signer
         )
-        found = PasswordSessions(access, signer) if isinstance(access, PasswordFile) else access
+        ended = EndedSessions(lambda: self.dashboard.store, SESSION_SECONDS + SKEW_SECONDS)
+        found = PasswordSessions(access, signer, ended) if isinstance(access, PasswordFile) else access
         api, html = ApiEndpoints(self.dashboard, found), HtmlEndpoints(self.dashboard, found, live)
         inner = Starlette(
             routes=[Mount("/assets", _Assets()), *api.routes(), *html.routes()],

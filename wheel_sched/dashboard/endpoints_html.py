@@ -237,4 +237,5 @@ class HtmlEndpoints:
     async def _sign_out(self, sessions: PasswordSessions, request: Request) -> Response:
         form = await form_of(request)
         self._check_origin(request, request.state.visitor, form.get("csrf", [""])[0])
-        return sessions.sign_out(request, f"{base_of(request)}/sign-in")
+        response: Response = await in_thread(sessions.sign_out, request, f"{base_of(request)}/sign-in")
+        return response

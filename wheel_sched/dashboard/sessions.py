@@ -1,13 +1,14 @@
 """Signing in: a form, a signed cookie, and the same user by HTTP Basic for programs.
 
 After five wrong passwords for a name or from an address, further ones are refused for a minute. A session ends after
-twelve hours, and when its user gets another password or leaves the password file.
+twelve hours, when its user signs out of it, and when its user gets another password or leaves the password file.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -17,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from wheel_sched.dashboard.addresses import base_of
+from wheel_sched.dashboard.ended_sessions import EndedSessions
 from wheel_sched.dashboard.passwords import PasswordFile
 from wheel_sched.dashboard.rights import Visitor
 from wheel_sched.dashboard.signing import TextSigner
@@ -65,20 +67,25 @@ class PasswordSessions:
     Args:
         users: the password file.
         signer: signs the cookie.
+        ended: the sessions that were signed out.
         throttle: counts wrong passwords. Defaults to a new one.
     """
 
-    def __init__(self, users: PasswordFile, signer: TextSigner, throttle: Throttle | None = None) -> None:
+    def __init__(
+        self, users: PasswordFile, signer: TextSigner, ended: EndedSessions, throttle: Throttle | None = None
+    ) -> None:
         self._users = users
         self._signer = signer
+        self._ended = ended
         self._throttle = throttle or Throttle()
         self._checking = threading.BoundedSemaphore(_AT_ONCE)
 
     def visitor(self, request: Request) -> tuple[Visitor | None, bool]:
         """The visitor, and whether a cookie says so (then the page offers to sign out). It may take 50 ms."""
-        found = self._signer.read("session", request.cookies.get(COOKIE, ""), SESSION_SECONDS)
-        if found is not None:
-            return self._users.visitor(*found), True
+        session = self._session(request)
+        if session is not None:
+            name, mark, session_id = session
+            return None if self._ended.has(session_id) else self._users.visitor(name, mark), True
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "basic":
             return None, False
@@ -87,6 +94,14 @@ class PasswordSessions:
         except (binascii.Error, ValueError):
             return None, False
         return self.check(request, user, password), False
+
+    def _session(self, request: Request) -> tuple[str, str, str] | None:
+        """User, mark and id of the session that the cookie names; None without a valid cookie."""
+        found = self._signer.read("session", request.cookies.get(COOKIE, ""), SESSION_SECONDS)
+        if not isinstance(found, list) or len(found) != 3:  # an older release knew no ids: sign in again
+            return None
+        name, mark, session_id = found
+        return name, mark, session_id
 
     def check(self, request: Request, user: str, password: str) -> Visitor | None:
         """The user of this name and password; None if there is none, or after too many wrong passwords."""
@@ -103,7 +118,7 @@ class PasswordSessions:
         answer = RedirectResponse(to, 303)
         answer.set_cookie(
             COOKIE,
-            self._signer.sign("session", [visitor.name, self._users.mark(visitor.name)]),
+            self._signer.sign("session", [visitor.name, self._users.mark(visitor.name), secrets.token_hex(16)]),
             max_age=SESSION_SECONDS,
             path=base_of(request) or "/",
             secure=request.scope["scheme"] == "https",
@@ -113,6 +128,10 @@ class PasswordSessions:
         return answer
 
     def sign_out(self, request: Request, to: str) -> Response:
+        """End the session of this request, and redirect to a path of the dashboard."""
+        session = self._session(request)
+        if session is not None:
+            self._ended.end(session[2])
         answer = RedirectResponse(to, 303)
         answer.delete_cookie(
             COOKIE,

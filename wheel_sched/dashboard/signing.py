@@ -17,7 +17,7 @@ from typing import Any
 from wheel_sched.errors import ConfigError
 
 _LEAST = 16  # bytes of a secret
-_SKEW_S = 60  # so far the clock of another process that signs may be ahead
+SKEW_SECONDS = 60  # so far the clock of another process that signs may be ahead
 
 
 class TextSigner:
@@ -59,7 +59,7 @@ class TextSigner:
         except (ValueError, binascii.Error):
             return None
         made_for, issued, value = kept
-        return value if made_for == purpose and -_SKEW_S <= time.time() - issued <= max_age_s else None
+        return value if made_for == purpose and -SKEW_SECONDS <= time.time() - issued <= max_age_s else None
 
     def _mark(self, body: bytes) -> str:
         return hmac.new(self._secret, body, hashlib.sha256).hexdigest()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from wheel_sched.errors import InDoubt, Rejected, StoreError, StoreUnavailable, WheelSchedError
+from wheel_sched.errors import ConfigError, InDoubt, Rejected, StoreError, StoreUnavailable, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.core.call import Call
@@ -349,6 +349,26 @@ def wheel_with_store(app: Any) -> Wheel | None:
     """The integration of an app that has a store, else None."""
     wheel = wheel_of(app)
     return None if wheel is None or wheel.settings.url is None else wheel
+
+
+def managed_wheel(app: Any, store: DelayStore | None) -> Wheel:
+    """The integration of an app, to manage what is in its store.
+
+    Args:
+        app: the app, or its `Wheel`.
+        store: an open store to use instead of the app's own; None: its own.
+
+    Raises:
+        ConfigError: the integration is not installed, or there is no store.
+    """
+    wheel = app if isinstance(app, Wheel) else wheel_of(app)
+    if wheel is None:
+        raise ConfigError(
+            "this app has no store: call wheel_sched_celery.install(app) where it is made; nothing was changed"
+        )
+    if store is None and wheel.settings.url is None:
+        raise ConfigError("this app was installed with url=None, so it has no store; nothing was changed")
+    return wheel
 
 
 def wheel_of(app: Any) -> Wheel | None:

@@ -139,12 +139,11 @@ class Inbox:
 
     def group(self, topic: str, group: str) -> tuple[InboxGroup | None, int]:
         """One group with its sample, None when there is none of these names; and the time of the store."""
-        counted = DeathGroups(self._store).groups()
-        found = [one for one in counted.groups if (one.topic, one.group) == (topic, group)]
-        if not found:
-            return None, counted.now_ms
+        found, now_ms = DeathGroups(self._store).group(topic, group)
+        if found is None:
+            return None, now_ms
         note = self.notes.get(topic, group)
-        return self._with_samples([InboxGroup(found[0], note, state_of(note, found[0].last_ms))])[0], counted.now_ms
+        return self._with_samples([InboxGroup(found, note, state_of(note, found.last_ms))])[0], now_ms
 
     def page(
         self,

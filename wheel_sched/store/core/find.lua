@@ -1,13 +1,14 @@
 #!lua flags=no-writes
--- The ids that carry a ref. Writes nothing.
--- ARGV[3] -> ref   ARGV[4] -> limit
+-- Some of the ids that carry a ref; each call goes on where the one before ended. An id may come twice. Writes nothing.
+-- ARGV[3] -> ref   ARGV[4] -> cursor, "0" at the start   ARGV[5] -> how many ids at least, if there are so many
+-- Answers {next cursor ("0" = finished), id, ...}.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
-local found = redis.call('SSCAN', s.prefix .. 'ref:' .. ARGV[3], '0', 'COUNT', ARGV[4])
-local cursor, ids = found[1], found[2]
-while cursor ~= '0' and #ids < tonumber(ARGV[4]) do
-  found = redis.call('SSCAN', s.prefix .. 'ref:' .. ARGV[3], cursor, 'COUNT', ARGV[4])
-  cursor = found[1]
-  for _, id in ipairs(found[2]) do ids[#ids + 1] = id end
-end
-return ids
+local count, cursor, reply = tonumber(ARGV[5]), ARGV[4], {}
+repeat
+  local step = redis.call('SSCAN', s.prefix .. 'ref:' .. ARGV[3], cursor, 'COUNT', count)
+  cursor = step[1]
+  for _, id in ipairs(step[2]) do reply[#reply + 1] = id end
+until cursor == '0' or #reply >= count
+table.insert(reply, 1, cursor)
+return reply

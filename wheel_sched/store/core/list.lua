@@ -4,15 +4,17 @@
 -- ARGV[6] -> last id of the page before ("" = from the start)   ARGV[7] -> score of that id   ARGV[8] -> limit
 -- ARGV[9] -> "" = every topic, or =<topic>: then a call looks at LOOKED ids at most, and at few large records
 -- Answers {now (us), "1" = there may be more, last id looked at ("" = none), its score (text), id, score (text), ...}.
-local LOOKED = 250
-local BYTES, PART = 262144, 50         -- a call reads PART records at a time, until it has read BYTES bytes
+local LOOKED = 60
+local BYTES, PART = 262144, 30         -- a call reads PART records at a time, until it has read BYTES bytes
 -- The topic of a record from the hash of `state`; nil when the record cannot be read.
 local function topic_of(state, rec)
+  local from = 1
   if state == 'dead' then
     local length, at = string.match(rec, '^(%d+):()')
-    rec = length and string.sub(rec, at + tonumber(length)) or ''
+    if not length then return nil end
+    from = at + tonumber(length)       -- a record may be large: it is not copied
   end
-  local tl, at = string.match(rec, '^1:%d+:(%d+):%d+:%d+:()')
+  local tl, at = string.match(rec, '^1:%d+:(%d+):%d+:%d+:()', from)
   return tl and string.sub(rec, at, at + tonumber(tl) - 1)
 end
 local s = begin(KEYS, ARGV, READING)

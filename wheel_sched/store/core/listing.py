@@ -3,8 +3,8 @@
 The module has the operation on one shard, and the plan over all shards.
 
 A cursor is JSON: for each shard the last id that was looked at, and its score. An item that exists from the first page
-to the last is listed once, even when other items come and go. A page costs one call to each shard and one call for the
-items found.
+to the last is listed once, even when other items come and go. A page costs one call to each shard, and one for each 25
+items found: a server that reads many items in one call keeps all other clients waiting.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.core.call import Argument, Call, Operation, Plan
-from wheel_sched.store.core.get import Get
+from wheel_sched.store.core.get import STEP_IDS, Get
 from wheel_sched.store.core.items import MAX_BATCH, Found, State, decode_text, encode_text
 from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.core.sorted_set import Entry
@@ -38,7 +38,7 @@ class IdPage(NamedTuple):
     more: bool
 
 
-_LOOKED = 250  # as in list.lua: how many items a page of one topic looks at
+_LOOKED = 60  # as in list.lua: how many items a page of one topic looks at
 
 
 @dataclass(slots=True)
@@ -112,6 +112,7 @@ def page_of(shard: MemoryShard, call: IdsWanted, limit: int) -> list[tuple[str, 
 
 
 _PAGES = 40  # how many pages of 500 a filtered listing reads before it hands back a cursor
+_EMPTY_PAGE = 0.25  # so much of a page is one on which no item has the topic
 
 Behind = dict[str, tuple[str, int]]
 
@@ -133,7 +134,8 @@ def list_items(shards: int, wanted: ListIds, cursor: str | None, matches: Callab
         raise Rejected(f"expected limit to be at least 1, got: {limit!r}; nothing was changed")
     behind = read_cursor(cursor, shards)
     found: list[Found] = []
-    for _ in range(_PAGES):
+    left = float(_PAGES)
+    while left > 0:
         page, behind = yield from _page(range(shards), replace(wanted, limit=min(limit, MAX_BATCH)), behind)
         for index, item in enumerate(page):
             if (topic is None or item.topic == topic) and (matches is None or matches(item)):
@@ -146,6 +148,7 @@ def list_items(shards: int, wanted: ListIds, cursor: str | None, matches: Callab
         if behind is None:
             return Page(found)
         cursor = json.dumps(behind)
+        left -= 1 if page else _EMPTY_PAGE
     return Page(found, json.dumps(behind))
 
 
@@ -161,13 +164,13 @@ def _page(shards: range, wanted: ListIds, behind: Behind | None) -> Plan[tuple[l
     ends = [(r.last[1], encode_text(r.last[0])) for r in replies if r.more and r.last is not None]
     end = min(ends, default=None)
     chosen = [head for head in heads if end is None or head[:2] <= end][: wanted.limit]
-    places: dict[int, list[str]] = {}
-    for _, _, item_id, shard in chosen:
-        places.setdefault(shard, []).append(item_id)
-    answers = (yield [Call(shard, Get(ids)) for shard, ids in places.items()]) if places else []
-    bodies: dict[str, Found] = {
-        item.id: item for part in answers for item in part if item is not None and item.state == wanted.state
-    }
+    places = _by_shard(chosen)
+    bodies: dict[str, Found] = {}
+    for at in range(0, len(chosen), STEP_IDS):
+        answers = yield [Call(shard, Get(ids)) for shard, ids in _by_shard(chosen[at : at + STEP_IDS]).items()]
+        bodies |= {
+            item.id: item for part in answers for item in part if item is not None and item.state == wanted.state
+        }
     going_on = dict(behind)
     for score, _, item_id, shard in chosen:
         going_on[str(shard)] = (item_id, score)
@@ -182,6 +185,14 @@ def _page(shards: range, wanted: ListIds, behind: Behind | None) -> Plan[tuple[l
             page.append(item)
     more = len(chosen) < len(heads) or any(reply.more for reply in replies)
     return page, going_on if more else None
+
+
+def _by_shard(heads: Iterable[tuple[int, bytes, str, int]]) -> dict[int, list[str]]:
+    """The ids of (score, bytes of the id, id, shard), by shard."""
+    places: dict[int, list[str]] = {}
+    for _, _, item_id, shard in heads:
+        places.setdefault(shard, []).append(item_id)
+    return places
 
 
 def _rewind(taken: Iterable[Found], before: Behind | None) -> Behind:

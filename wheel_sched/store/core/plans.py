@@ -17,7 +17,7 @@ from wheel_sched.store.core.call import Argument, Call, Operation, Plan, new_tok
 from wheel_sched.store.core.change import Alteration, Change
 from wheel_sched.store.core.claim import Claim, ClaimDue, NumberedClaim
 from wheel_sched.store.core.counts import Count, Counts, Look, Window, add_up
-from wheel_sched.store.core.get import Find, Get
+from wheel_sched.store.core.get import STEP_IDS, Get, find_ids
 from wheel_sched.store.core.items import (
     MAX_BATCH,
     MAX_DUE_MS,
@@ -350,11 +350,12 @@ class Plans:
         """
         for item_id in ids:
             check_id(item_id)
-        found = yield from self.each(ids, lambda item_id: route or item_id, lambda part, _: Get(part))
+        found: list[Found | None] = []
+        for at in range(0, len(ids), STEP_IDS):
+            found += yield from self.each(ids[at : at + STEP_IDS], lambda one: route or one, lambda part, _: Get(part))
         absent = [i for i, item in enumerate(found) if item is None]
         if anywhere and absent and self.shards > 1:
-            for at in range(0, len(absent), MAX_BATCH):
-                page = absent[at : at + MAX_BATCH]
+            for page in (absent[at : at + STEP_IDS] for at in range(0, len(absent), STEP_IDS)):
                 everywhere = yield self.everywhere(lambda page=page: Get([ids[i] for i in page]))  # type: ignore[misc]
                 for answers in everywhere:
                     for i, answer in zip(page, answers, strict=True):
@@ -364,8 +365,7 @@ class Plans:
     def find(self, ref: str, *, limit: int = 1000) -> Plan[list[str]]:
         """Find the ids of items that have `ref`, in no particular order."""
         check_name(ref, "ref")
-        replies: list[list[str]] = yield self.everywhere(lambda: Find(ref, limit))
-        return [item_id for ids in replies for item_id in ids][:limit]
+        return find_ids(self.shards, ref, limit)
 
     def list_items(
         self,

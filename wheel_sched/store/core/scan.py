@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from wheel_sched.errors import ConfigError, StoreError
 from wheel_sched.store.core.call import Argument, Operation
-from wheel_sched.store.core.get import reason_of
+from wheel_sched.store.core.get import reason_and_record, reason_of
 from wheel_sched.store.core.items import Record, State, decode_text, encode_text, read_record
 from wheel_sched.store.core.listing import page_of
 from wheel_sched.store.core.shard import MemoryShard
@@ -57,9 +57,7 @@ class Scan(Operation[Any]):
             return None, "no record"
         reason = raw_reason or b""
         if self.state == "dead":
-            length, _, rest = raw.partition(b":")
-            end = int(length) if length.isdigit() else 0
-            reason, raw = rest[:end], rest[end:]
+            reason, raw = reason_and_record(raw)
         elif self.state == "held":
             reason = reason.partition(b"\n")[0]
         try:

@@ -38,6 +38,7 @@ from wheel_sched.store.death_groups.counting import (
     DeathGroupsInMemory,
     GroupKey,
     GroupRow,
+    join_key,
     split_key,
 )
 
@@ -53,6 +54,7 @@ __all__ = [
     "DeathGroups",
     "GroupPage",
     "ListGroups",
+    "OneGroup",
     "Recount",
     "Recounted",
 ]
@@ -137,6 +139,15 @@ def list_death_groups(plans: Plans) -> Plan[CountedDeaths]:
     return CountedDeaths(groups, sum(dead), uncounted, now_ms)
 
 
+def one_death_group(plans: Plans, topic: str, group: str) -> Plan[tuple[DeathGroup | None, int]]:
+    """One death group, added up over the shards, None when there is none of these names; and the time of the store."""
+    key = encode_text(topic), encode_text(group)
+    found: list[tuple[GroupRow | None, int]] = yield plans.everywhere(lambda: OneGroup(key))
+    now_ms = max(at_ms for _, at_ms in found)
+    rows = [row for row, _ in found if row is not None]
+    return (_merge(key, rows, now_ms) if rows else None), now_ms
+
+
 def _merge(key: GroupKey, parts: list[GroupRow], now_ms: int) -> DeathGroup:
     last = max(parts, key=lambda row: (row.last_ms, row.last_id))
     hours = [row.hours_until(now_ms // HOUR_MS) for row in parts]
@@ -184,6 +195,7 @@ class DeathGroups(Capability):
     """The death groups of a namespace: lists them, and counts letters of older releases. See the module's docstring."""
 
     groups = blocking(list_death_groups)
+    group = blocking(one_death_group)
     recount = blocking(recount_deaths)
 
 
@@ -191,6 +203,7 @@ class AsyncDeathGroups(AsyncCapability):
     """The asyncio twin of `DeathGroups`."""
 
     groups = awaited(list_death_groups)
+    group = awaited(one_death_group)
     recount = awaited(recount_deaths)
 
 
@@ -226,6 +239,28 @@ class ListGroups(Operation[GroupPage]):
     def in_memory(self, shard: MemoryShard) -> GroupPage:
         rows = {key: row.copy() for key, row in shard.room(DeathGroupsInMemory).rows.items()}
         return GroupPage(shard.now_ms, "0", len(shard.dead), rows)
+
+
+@dataclass(slots=True)
+class OneGroup(Operation[tuple[GroupRow | None, int]]):
+    """Read one group of a shard. The answer is its row, None when there is none, and the time of the store in ms."""
+
+    script = "one_death_group"
+    reads = True
+    writes = False
+    key: GroupKey
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [join_key(self.key)]
+
+    def parse(self, reply: Any, shard: int) -> tuple[GroupRow | None, int]:
+        now_us, value = reply
+        return GroupRow.of_value(value), int(now_us) // 1000
+
+    def in_memory(self, shard: MemoryShard) -> tuple[GroupRow | None, int]:
+        row = shard.room(DeathGroupsInMemory).rows.get(self.key)
+        return None if row is None else row.copy(), shard.now_ms
 
 
 @dataclass(slots=True)

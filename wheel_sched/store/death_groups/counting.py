@@ -116,7 +116,7 @@ class DeathGroupsInMemory:
         """Make room for a new group: the empty group whose last death is the oldest leaves."""
         if len(self.rows) < MAX_GROUPS:
             return True
-        empty = [(row.last_ms, _place(key)) for key, row in self.rows.items() if not row.count]
+        empty = [(row.last_ms, join_key(key)) for key, row in self.rows.items() if not row.count]
         if empty:
             del self.rows[split_key(min(empty)[1])]
         return bool(empty)
@@ -124,13 +124,14 @@ class DeathGroupsInMemory:
     def _forget_old(self) -> None:
         until_ms = self._shard.now_ms - EMPTY_FOR_MS
         old = [
-            (row.last_ms, _place(key)) for key, row in self.rows.items() if not row.count and row.last_ms <= until_ms
+            (row.last_ms, join_key(key)) for key, row in self.rows.items() if not row.count and row.last_ms <= until_ms
         ]
         for _, place in sorted(old)[:MAX_BATCH]:
             del self.rows[split_key(place)]
 
 
-def _place(key: GroupKey) -> bytes:
+def join_key(key: GroupKey) -> bytes:
+    """The key of a group as the server keeps it."""
     return b"%d:%b%b" % (len(key[0]), *key)
 
 

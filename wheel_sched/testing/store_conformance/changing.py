@@ -150,7 +150,7 @@ class ChangingCases:
 
     def test_find_gives_the_items_that_carry_a_ref(self, wide: Bench) -> None:
         """`find` returns ids from every shard and state, each once, up to the limit."""
-        ids = [f"i{n}" for n in range(40)]
+        ids = [f"i{n}" for n in range(450)]
         wide.put(*ids, refs=("all", "é"))
         wide.put("other", refs=("all2",))
         wide.claim(shard=0)

@@ -15,8 +15,11 @@ from wheel_sched.testing.store_conformance.bench import DAY_MS, Bench
 
 
 def counts_of(bench: Bench) -> dict[tuple[str, str], tuple[int, int]]:
-    """Letters now and deaths ever by topic and group."""
-    return {(one.topic, one.group): (one.count, one.ever) for one in bench.death_groups.groups().groups}
+    """Letters now and deaths ever by topic and group. Each group is the same when it is read alone."""
+    deaths = bench.death_groups.groups()
+    for one in deaths.groups:
+        assert bench.death_groups.group(one.topic, one.group) == (one, deaths.now_ms)
+    return {(one.topic, one.group): (one.count, one.ever) for one in deaths.groups}
 
 
 def letter(item_id: str, died_ms: int, topic: str = "t", refs: tuple[str, ...] = ()) -> Item:
@@ -39,6 +42,8 @@ class DeathGroupCases:
         assert deaths.groups[0] == DeathGroup("t", "fatal", 3, 3, first_ms, bench.now_ms, "c", tuple(hours))
         assert [(one.topic, one.count) for one in deaths.groups] == [("t", 3), ("u", 1)]
         assert (deaths.dead, deaths.uncounted, deaths.now_ms) == (4, 0, bench.now_ms)
+        assert bench.death_groups.group("t", "fatal") == (deaths.groups[0], bench.now_ms)
+        assert bench.death_groups.group("u", "none") == (None, bench.now_ms)
 
     def test_a_fingerprint_comes_before_the_reason(self, bench: Bench) -> None:
         """The group is the first ref `fp:X`. Without one it is the reason up to its colon, 64 characters at most."""

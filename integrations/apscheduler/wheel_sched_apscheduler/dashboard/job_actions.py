@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, Preview
-from wheel_sched.dashboard.actions import digest_of
+from wheel_sched.dashboard import Action, ActionResult, Dashboard, Preview
+from wheel_sched.dashboard.named_things import ChosenThings, NamedKind
 from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.dashboard.rights import Right
-from wheel_sched.errors import Rejected, StoreError
+from wheel_sched.errors import StoreError
 from wheel_sched.management.wording import amount, relative
 from wheel_sched.store import Found
 from wheel_sched_apscheduler.dashboard.answers import next_ms
@@ -23,14 +23,9 @@ from wheel_sched_apscheduler.stores.layout import JOB
 from wheel_sched_apscheduler.stores.queries import Condition
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
-MOST = 500  # jobs of one request
-_SAMPLES = 5
 Change = Callable[[RedisWheelJobStore, Sequence[str], Condition | None], Iterator[ChangedJob]]
 
-FIELDS = (
-    ActionField("job", "the id of a job; may be repeated", many=True),
-    ActionField("jobs", "ids of jobs, one in a line"),
-)
+JOBS = NamedKind("job", "jobs", "the id of a job", lambda count: amount(count, "job"))
 
 
 class JobChange(NamedTuple):
@@ -115,48 +110,21 @@ CHANGES = (
 )
 
 
-def ids_of(arguments: Arguments) -> list[str]:
-    """The ids that a request names, each once.
-
-    Raises:
-        Rejected: it names none, or too many.
-    """
-    lines = (line.strip() for line in str(arguments.get("jobs", "")).splitlines())
-    ids = list(dict.fromkeys([*arguments.get("job", []), *filter(None, lines)]))
-    if not ids:
-        raise Rejected("which jobs? Give their ids; nothing was changed")
-    if len(ids) > MOST:
-        raise Rejected(f"expected at most {MOST} jobs, got {len(ids):,}: nothing was changed")
-    return ids
-
-
 def _preview(change: JobChange, dashboard: Dashboard, arguments: Arguments) -> Preview:
     store = opened_of(dashboard).store
-    ids = ids_of(arguments)
-    now_ms = store.store.now_ms()
-    chosen: dict[str, list[Any]] = {}
-    samples, left = [], Counter[str]()
+    ids = JOBS.names_of(arguments)
+    now_ms, chosen = store.store.now_ms(), ChosenThings(JOBS)
     for job_id, found in zip(ids, store.store.get(ids), strict=True):
         why = _why_not(store, change, found)
         if found is None or why:
-            left[why] += 1
+            chosen.leave(why)
             continue
-        chosen[job_id] = fingerprint(store, found)
-        entry = store.entry(found)
+        entry, identity = store.entry(found), fingerprint(store, found)
         at_ms = next_ms(entry)
         when = "" if at_ms is None else f", next run {relative(at_ms, now_ms)}"
-        samples.append(f"{job_id}: {entry.func}, {entry.state.replace('_', ' ')}{when}")
-    unchanged = "; ".join(
-        f"{amount(count, 'job')} left as {'it is' if count == 1 else 'they are'}: {why}" for why, count in left.items()
-    )
-    return Preview(
-        len(chosen),
-        change.words.format(amount(len(chosen), "job")),
-        digest_of([*chosen.values(), sorted(left.items())]),
-        tuple(samples[:_SAMPLES]),
-        "; ".join(filter(None, [change.warning if chosen else "", unchanged])),
-        chosen,
-    )
+        sample = f"{job_id}: {entry.func}, {entry.state.replace('_', ' ')}{when}"
+        chosen.choose(job_id, identity, identity, sample)
+    return chosen.preview(change.words, change.warning)
 
 
 def _why_not(store: RedisWheelJobStore, change: JobChange, found: Found | None) -> str:
@@ -192,7 +160,7 @@ def _action(change: JobChange) -> Action:
         change.name,
         change.right,
         change.summary,
-        FIELDS,
+        JOBS.fields,
         lambda dashboard, arguments: _preview(change, dashboard, arguments),
         lambda dashboard, _arguments, found, _who: _execute(change, dashboard, found),
     )

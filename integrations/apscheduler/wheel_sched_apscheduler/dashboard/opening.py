@@ -6,12 +6,11 @@ Threads: any thread may call any method.
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from wheel_sched.dashboard import Dashboard, NotFound
+from wheel_sched.dashboard import Dashboard
+from wheel_sched.dashboard.opened_later import NotThereYet, OpenedLater
 from wheel_sched.errors import NotDone
 from wheel_sched.management.neighbours import beside
 from wheel_sched_apscheduler.codec.signing import secret_for
@@ -22,15 +21,14 @@ from wheel_sched_apscheduler.stores.redis import NAMESPACE, RedisWheelJobStore
 
 NAME = "wheel_sched_apscheduler"
 EXTRA = "apscheduler_namespace"
-_ASK_AGAIN_S = 3.0  # an absent namespace is looked for at most so often
 _COUNT_AGAIN_S = 2.0
 
 
-class JobsAbsent(NotFound):
+class JobsAbsent(NotThereYet):
     """There is no jobstore yet. The message says what to start."""
 
 
-class OpenedJobs:
+class OpenedJobs(OpenedLater[RedisWheelJobStore]):
     """The jobstore of a dashboard.
 
     It is in the namespace `extras["apscheduler_namespace"]` of the dashboard's configuration. Without that, it is in
@@ -41,39 +39,24 @@ class OpenedJobs:
         dashboard: the dashboard.
     """
 
+    absent = JobsAbsent
+
     def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__()
         self._dashboard = dashboard
-        self._lock = threading.Lock()
-        self._stack = contextlib.ExitStack()
-        self._store: RedisWheelJobStore | None = None
-        self._absent, self._absent_until_s = "", 0.0
 
     @property
     def store(self) -> RedisWheelJobStore:
-        """The open jobstore.
+        """The open jobstore; see `get` for the errors."""
+        return self.get()
 
-        Raises:
-            JobsAbsent: there is no such namespace; it was not created.
-            StoreError: the store does not answer.
-        """
-        with self._lock:
-            if self._store is None:
-                self._store = self._opened()
-            return self._store
-
-    def _opened(self) -> RedisWheelJobStore:
-        if time.monotonic() < self._absent_until_s:
-            raise JobsAbsent(self._absent)
+    def _open(self, stack: contextlib.ExitStack) -> RedisWheelJobStore:
         given = self._dashboard.config.extras.get(EXTRA)
         loaded = self._dashboard.loaded
         named = loaded.settings.namespace if loaded.origins["namespace"] != "default" else NAMESPACE
-        try:
-            if given is None and named != NAMESPACE and self._has_jobs(named):
-                given = named
-            return self._stack.enter_context(self._jobs_in(given or NAMESPACE))
-        except NotDone as error:
-            self._absent, self._absent_until_s = str(error), time.monotonic() + _ASK_AGAIN_S
-            raise JobsAbsent(self._absent) from error
+        if given is None and named != NAMESPACE and self._has_jobs(named):
+            given = named
+        return stack.enter_context(self._jobs_in(given or NAMESPACE))
 
     def _has_jobs(self, namespace: str) -> bool:
         """Whether a namespace exists and has, or has had, jobs."""
@@ -98,12 +81,6 @@ class OpenedJobs:
     def counts(self) -> StateCounts:
         """How many jobs there are in each state, not older than two seconds: several visitors share one count."""
         return self._dashboard.recent.get("job states", _COUNT_AGAIN_S, lambda: state_counts(self.store))
-
-    def close(self) -> None:
-        """Close the jobstore. Idempotent."""
-        with self._lock:
-            self._store = None
-            self._stack.close()
 
 
 def opened_of(dashboard: Dashboard) -> OpenedJobs:

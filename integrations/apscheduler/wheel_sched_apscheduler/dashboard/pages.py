@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from wheel_sched.dashboard import Dashboard, NotFound
+from wheel_sched.dashboard.opened_later import page_with
 from wheel_sched.dashboard.queries import cursor_of, limit_of
 from wheel_sched.dashboard.rendering import as_json, query, shown_lines
 from wheel_sched.errors import NotDone, Rejected
 from wheel_sched_apscheduler.dashboard import answers
-from wheel_sched_apscheduler.dashboard.opening import JobsAbsent, OpenedJobs, opened_of
+from wheel_sched_apscheduler.dashboard.opening import OpenedJobs, opened_of
 from wheel_sched_apscheduler.dashboard.strip import strip
 from wheel_sched_apscheduler.entries import JOB_STATES
 from wheel_sched_apscheduler.management.jobs import DetailedJob, detailed_job
@@ -22,27 +21,13 @@ from wheel_sched_apscheduler.management.run_forecast import runs_until
 from wheel_sched_apscheduler.management.running import last_runs, running_page
 from wheel_sched_apscheduler.management.searching import JobSearch, search_jobs
 
-Show = Callable[[Dashboard, Request, OpenedJobs], Response]
 _FOLDER = "wheel_sched_apscheduler"
 _RUNS = 50  # of one job that are shown
 _MARKS = 300  # of a strip
 _DAY_MS = 86_400_000
 _LABELS = {1: ("now", "+6h", "+12h", "+18h", "+24h"), 7: ("now", *(f"+{day}d" for day in range(1, 8)))}
 
-
-def _with_jobs(show: Show) -> Callable[[Dashboard, Request], Response]:
-    """A page that says what to start when there is no jobstore yet."""
-
-    @wraps(show)
-    def page(dashboard: Dashboard, request: Request) -> Response:
-        opened = opened_of(dashboard)
-        try:
-            _ = opened.store
-        except JobsAbsent as error:
-            return dashboard.page(request, f"{_FOLDER}/absent.html", {"why": str(error)})
-        return show(dashboard, request, opened)
-
-    return page
+_with_jobs = page_with(opened_of, f"{_FOLDER}/absent.html")
 
 
 def search_of(request: Request) -> JobSearch:

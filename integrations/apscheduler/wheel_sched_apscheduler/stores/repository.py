@@ -234,7 +234,7 @@ class JobRepository:
         calls: list[Call[Any]] = [Call(shard, Schedule([item])), Call(shard, Find(run_ref(item.id), 1))]
         stored, runs = values_of(store.execute(calls))
         outcome: Outcome = stored.outcomes[0]
-        if runs and outcome is not Outcome.DUPLICATE:
+        if runs.ids and outcome is not Outcome.DUPLICATE:
             found = store.get([item.id])[0]
             if found is not None and found.body == item.body:  # else it has already run or was changed
                 marked = replace(item, refs=(*item.refs, RUNNING))
@@ -260,7 +260,7 @@ class JobRepository:
                 store.execute([Call(shard_of(item.id, store.shards), Find(run_ref(item.id), 1)) for item in part])
             )
             marked += [
-                replace(item, refs=(*item.refs, RUNNING)) if found else item
+                replace(item, refs=(*item.refs, RUNNING)) if found.ids else item
                 for item, found in zip(part, runs, strict=True)
             ]
         return marked

@@ -91,10 +91,10 @@ def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
     )
     # a split item counts neither itself nor those decided after it, else two would wait for each other
     undecided = {each.handle.item_id for each in asked if each.handle.split_item}
-    for occurrence, found_ids in zip(asked, runs, strict=True):
-        ids = found_ids
+    for occurrence, run_ids in zip(asked, runs, strict=True):
+        ids = run_ids.ids
         if occurrence.handle.split_item:
-            ids = [item_id for item_id in found_ids if item_id not in undecided]
+            ids = [item_id for item_id in ids if item_id not in undecided]
             undecided.discard(occurrence.handle.item_id)
         occurrence.handle.running = bool(ids)
         most = occurrence.job.max_instances

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from wheel_sched.errors import ConfigError, NotDone, Rejected, WheelSchedError
+from wheel_sched.errors import NotDone, Rejected, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.change import Alteration
 from wheel_sched.store.core.delay_store import DelayStore
@@ -27,7 +27,7 @@ from wheel_sched_celery.beat.entry import REF, BeatEntry, StoredEntry, item_id_o
 from wheel_sched_celery.beat.next_due import first_due_ms, is_plain, next_runs
 from wheel_sched_celery.beat.occurrence import extra_id, occurrence_items
 from wheel_sched_celery.beat.schedules import CODE, form_of, schedule_from, schedule_from_text, schedule_of
-from wheel_sched_celery.wheel import Wheel, wheel_of
+from wheel_sched_celery.wheel import managed_wheel
 
 logger = logger_of("wheel_sched.celery")
 
@@ -49,14 +49,7 @@ class BeatEntries:
     """
 
     def __init__(self, app: Any, store: DelayStore | None = None) -> None:
-        wheel = app if isinstance(app, Wheel) else wheel_of(app)
-        if wheel is None:
-            raise ConfigError(
-                "this app has no store: call wheel_sched_celery.install(app) where it is made; nothing was changed"
-            )
-        if store is None and wheel.settings.url is None:
-            raise ConfigError("this app was installed with url=None, so it has no store for entries of beat")
-        self.wheel = wheel
+        self.wheel = managed_wheel(app, store)
         self._store = store
 
     @property

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, Preview
-from wheel_sched.dashboard.actions import digest_of
+from wheel_sched.dashboard import Action, ActionResult, Dashboard, Preview
+from wheel_sched.dashboard.named_things import ChosenThings, NamedKind
 from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.dashboard.rights import Right
 from wheel_sched.errors import NotDone, Rejected
@@ -21,13 +21,7 @@ from wheel_sched_celery.beat.shown_entry import entries_of as entries_in_words
 from wheel_sched_celery.dashboard.beat_answers import entries_of, why_no_app
 from wheel_sched_celery.dashboard.opening import OpenedTasks, opened_of
 
-MOST = 500  # entries of one request
-_SAMPLES = 5
-
-NAMES = (
-    ActionField("entry", "the name of an entry; may be repeated", many=True),
-    ActionField("entries", "names of entries, one in a line"),
-)
+ENTRIES = NamedKind("entry", "entries", "the name of an entry", entries_in_words)
 
 
 class EntryChange(NamedTuple):
@@ -119,48 +113,23 @@ CHANGES = (
 )
 
 
-def names_of(arguments: Arguments) -> list[str]:
-    """The names in a request, each once.
-
-    Raises:
-        Rejected: there are none, or too many.
-    """
-    lines = (line.strip() for line in str(arguments.get("entries", "")).splitlines())
-    names = list(dict.fromkeys([*arguments.get("entry", []), *filter(None, lines)]))
-    if not names:
-        raise Rejected("which entries? Give their names; nothing was changed")
-    if len(names) > MOST:
-        raise Rejected(f"expected at most {MOST} entries, got {len(names):,}: nothing was changed")
-    return names
-
-
 def _preview(change: EntryChange, dashboard: Dashboard, arguments: Arguments) -> Preview:
     opened = opened_of(dashboard)
     entries = entries_of(opened)
-    now_ms = entries.store.now_ms()
-    chosen: list[StoredEntry] = []
-    left = Counter[str]()
-    for name in names_of(arguments):
+    now_ms, chosen = entries.store.now_ms(), ChosenThings(ENTRIES)
+    for name in ENTRIES.names_of(arguments):
         one = entries.get(name)
         why = "is not here: it was removed or never added" if one is None else change.why_not(opened, one)
         if why or one is None:
-            left[why] += 1
+            chosen.leave(why)
         else:
-            chosen.append(one)
-    unchanged = "; ".join(f"{entries_in_words(count)} left: {why}" for why, count in sorted(left.items()))
-    return Preview(
-        len(chosen),
-        change.words.format(entries_in_words(len(chosen))),
-        digest_of([*map(_definition, chosen), unchanged]),
-        tuple(_sample(one, now_ms) for one in chosen[:_SAMPLES]),
-        "; ".join(filter(None, [change.warning if chosen else "", unchanged])),
-        [one.name for one in chosen],
-    )
+            chosen.choose(one.name, one, _definition(one), _sample(one, now_ms))
+    return chosen.preview(change.words, change.warning)
 
 
 def _definition(one: StoredEntry) -> list[str]:
     state = "waiting" if one.state == "running" else one.state
-    return [one.name, state, "" if one.entry is None else one.entry.fingerprint]
+    return [state, "" if one.entry is None else one.entry.fingerprint]
 
 
 def _sample(one: StoredEntry, now_ms: int) -> str:
@@ -189,7 +158,7 @@ def _action(change: EntryChange) -> Action:
         change.name,
         change.right,
         change.summary,
-        NAMES,
+        ENTRIES.fields,
         lambda dashboard, arguments: _preview(change, dashboard, arguments),
         lambda dashboard, _arguments, found, _who: _execute(change, dashboard, found),
     )

@@ -10,15 +10,14 @@ Threads: any thread may call any method.
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
 from dataclasses import replace
 from typing import Any
 
 from celery import Celery
 
 from wheel_sched.config import Settings
-from wheel_sched.dashboard import Dashboard, NotFound
+from wheel_sched.dashboard import Dashboard
+from wheel_sched.dashboard.opened_later import NotThereYet, OpenedLater
 from wheel_sched.errors import NotDone
 from wheel_sched.management.neighbours import beside, opened_by_client
 from wheel_sched.management.opening import opened
@@ -34,26 +33,24 @@ NO_APP = (
     "dashboard(..., celery_app=app), or `celery control revoke`; purging removes a task without marking it"
 )
 _MADE_BY = "a Celery worker or producer with wheel_sched_celery.install(app)"
-_ASK_AGAIN_S = 3.0  # an absent namespace is looked for at most so often
 
 
-class TasksAbsent(NotFound):
+class TasksAbsent(NotThereYet):
     """There are no held tasks to show. The message says what to start."""
 
 
-class OpenedTasks:
+class OpenedTasks(OpenedLater[HeldTasks]):
     """The held tasks of a dashboard.
 
     Args:
         dashboard: the dashboard.
     """
 
+    absent = TasksAbsent
+
     def __init__(self, dashboard: Dashboard) -> None:
+        super().__init__()
         self._dashboard = dashboard
-        self._lock = threading.Lock()
-        self._stack = contextlib.ExitStack()
-        self._tasks: HeldTasks | None = None
-        self._absent, self._absent_until_s = "", 0.0
         self.app: Any = dashboard.config.extras.get(APP)
 
     @property
@@ -63,44 +60,24 @@ class OpenedTasks:
 
     @property
     def tasks(self) -> HeldTasks:
-        """The held tasks.
+        """The held tasks; see `get` for the errors."""
+        return self.get()
 
-        Raises:
-            TasksAbsent: there is no such namespace; it was not created.
-            StoreError: the store does not answer.
-        """
-        with self._lock:
-            if self._tasks is None:
-                if time.monotonic() < self._absent_until_s:
-                    raise TasksAbsent(self._absent)
-                try:
-                    self._tasks = self._opened()
-                except NotDone as error:
-                    self._absent, self._absent_until_s = str(error), time.monotonic() + _ASK_AGAIN_S
-                    raise TasksAbsent(self._absent) from error
-            return self._tasks
-
-    def _opened(self) -> HeldTasks:
+    def _open(self, stack: contextlib.ExitStack) -> HeldTasks:
         core = self._dashboard.loaded.settings
         if self.app is None:
             namespace = self._dashboard.config.extras.get(NAMESPACE) or WheelSettings().namespace
             if core.store == "memory:":  # the program has opened its store itself
                 store = beside(self._dashboard.store, namespace, _MADE_BY)
-                return HeldTasks(_stand_in(), self._stack.enter_context(store))
+                return HeldTasks(_stand_in(), stack.enter_context(store))
             settings = replace(core, namespace=namespace, shards=None)
-            return HeldTasks(_stand_in(), self._stack.enter_context(opened(settings, made_by=_MADE_BY)))
+            return HeldTasks(_stand_in(), stack.enter_context(opened(settings, made_by=_MADE_BY)))
         wheel = wheel_of(self.app)
         if wheel is None or wheel.settings.url is None:
             raise NotDone(
                 f"the application given as {APP} holds no tasks: call wheel_sched_celery.install(app) where it is made"
             )
-        return HeldTasks(wheel, self._stack.enter_context(_store_of(wheel.settings, core)))
-
-    def close(self) -> None:
-        """Close the store. Idempotent."""
-        with self._lock:
-            self._tasks = None
-            self._stack.close()
+        return HeldTasks(wheel, stack.enter_context(_store_of(wheel.settings, core)))
 
 
 def opened_of(dashboard: Dashboard) -> OpenedTasks:

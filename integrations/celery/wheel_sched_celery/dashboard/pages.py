@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from starlette.requests import Request
@@ -11,37 +9,25 @@ from starlette.responses import Response
 
 from wheel_sched.dashboard import Dashboard, NotFound
 from wheel_sched.dashboard.json_values import json_value
+from wheel_sched.dashboard.opened_later import page_with
 from wheel_sched.dashboard.queries import cursor_of, limit_of
 from wheel_sched.dashboard.rendering import as_json, query, shown_lines
 from wheel_sched.duration import parse_duration
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store.core.items import STATES
 from wheel_sched_celery.dashboard import answers
-from wheel_sched_celery.dashboard.opening import OpenedTasks, TasksAbsent, opened_of
+from wheel_sched_celery.dashboard.opening import OpenedTasks, opened_of
 from wheel_sched_celery.management import TaskFilter, WaitingTask
 from wheel_sched_celery.management.last_error import last_error
 from wheel_sched_celery.management.paging import task_page
 
-Show = Callable[[Dashboard, Request, OpenedTasks], Response]
 _FOLDER = "wheel_sched_celery"
 _BODY = 20_000  # characters
 _NAME = 200
 STATE_WORDS = {"due": "waiting", "leased": "on the way", "held": "held", "dead": "given up"}
 
-
-def with_tasks(show: Show) -> Callable[[Dashboard, Request], Response]:
-    """A page that says what to start when nothing is held yet."""
-
-    @wraps(show)
-    def page(dashboard: Dashboard, request: Request) -> Response:
-        opened = opened_of(dashboard)
-        try:
-            _ = opened.tasks
-        except TasksAbsent as error:
-            return dashboard.page(request, f"{_FOLDER}/absent.html", {"why": str(error)})
-        return show(dashboard, request, opened)
-
-    return page
+with_tasks = page_with(opened_of, f"{_FOLDER}/absent.html")
+"""A page that says what to start when nothing is held yet."""
 
 
 def selection_of(request: Request, now_ms: int) -> TaskFilter:

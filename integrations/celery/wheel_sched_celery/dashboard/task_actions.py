@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, Preview
-from wheel_sched.dashboard.actions import digest_of
+from wheel_sched.dashboard.named_things import ChosenThings, NamedKind
 from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.dashboard.rights import Right
 from wheel_sched.duration import parse_duration
@@ -19,13 +19,7 @@ from wheel_sched_celery.dashboard.opening import OpenedTasks, opened_of
 from wheel_sched_celery.management import Changed, HeldTasks, WaitingTask
 from wheel_sched_celery.management.message_contents import may_execute
 
-MOST = 500  # tasks of one request
-_SAMPLES = 5
-
-IDS = (
-    ActionField("task", "the id of a task, or of one item; may be repeated", many=True),
-    ActionField("tasks", "ids of tasks, one in a line"),
-)
+TASKS = NamedKind("task", "tasks", "the id of a task, or of one item", lambda count: amount(count, "task"))
 MOMENT = (
     ActionField("in", "the new ETA, counted from now, such as 2h"),
     ActionField("at", "the new ETA, such as 2026-12-24T18:00:00Z; without a zone it is UTC"),
@@ -40,7 +34,7 @@ class TaskChange(NamedTuple):
         name: the name of the action.
         right: the right that it needs.
         summary: one line for the OpenAPI document.
-        words: what it would do, called with the number of tasks as text, the arguments and the store's time.
+        words: what it would do, called with the arguments and the store's time; `{}` becomes the number of tasks.
         done: what it did; `{}` becomes the number of tasks.
         why_not: why a task cannot be changed so, in words; "" when it can.
         change: changes the tasks that have not changed since they were read.
@@ -52,11 +46,11 @@ class TaskChange(NamedTuple):
     name: str
     right: Right
     summary: str
-    words: Callable[[str, Arguments, int], str]
+    words: Callable[[Arguments, int], str]
     done: str
     why_not: Callable[[HeldTasks, WaitingTask], str]
     change: Change
-    fields: tuple[ActionField, ...] = IDS
+    fields: tuple[ActionField, ...] = TASKS.fields
     warning: str = ""
     check: Callable[[OpenedTasks], None] = lambda _: None
 
@@ -119,7 +113,7 @@ CHANGES = (
         "run-task-now",
         "operate",
         "Let waiting Celery tasks run now",
-        lambda tasks, _, __: f"let {tasks} run now",
+        lambda _, __: "let {} run now",
         "{} to run now",
         HeldTasks.why_not_moved,
         lambda opened, meant, _: opened.tasks.run_now(meant),
@@ -129,17 +123,17 @@ CHANGES = (
         "reschedule-task",
         "operate",
         "Give waiting Celery tasks another ETA",
-        lambda tasks, arguments, now_ms: f"give {tasks} the ETA {instant(eta_of(arguments, now_ms))}",
+        lambda arguments, now_ms: "give {} the ETA " + instant(eta_of(arguments, now_ms)),
         "{} rescheduled",
         HeldTasks.why_not_moved,
         lambda opened, meant, arguments: opened.tasks.reschedule(meant, eta_of(arguments, opened.tasks.now_ms())),
-        (*IDS, *MOMENT),
+        (*TASKS.fields, *MOMENT),
     ),
     TaskChange(
         "revoke-task",
         "delete",
         "Revoke waiting Celery tasks",
-        lambda tasks, _, __: f"revoke {tasks} for good",
+        lambda _, __: "revoke {} for good",
         "{} revoked",
         _not_revoked,
         _revoke,
@@ -150,7 +144,7 @@ CHANGES = (
         "purge-task",
         "delete",
         "Remove waiting Celery tasks for good",
-        lambda tasks, _, __: f"remove {tasks} for good",
+        lambda _, __: "remove {} for good",
         "{} removed",
         _not_purged,
         lambda opened, meant, _: opened.tasks.purge(meant),
@@ -159,46 +153,23 @@ CHANGES = (
 )
 
 
-def ids_of(arguments: Arguments) -> list[str]:
-    """The ids that a request names, each once.
-
-    Raises:
-        Rejected: it names none, or too many.
-    """
-    lines = (line.strip() for line in str(arguments.get("tasks", "")).splitlines())
-    ids = list(dict.fromkeys([*arguments.get("task", []), *filter(None, lines)]))
-    if not ids:
-        raise Rejected("which tasks? Give their ids; nothing was changed")
-    if len(ids) > MOST:
-        raise Rejected(f"expected at most {MOST} tasks, got {len(ids):,}: nothing was changed")
-    return ids
-
-
 def _preview(change: TaskChange, dashboard: Dashboard, arguments: Arguments) -> Preview:
     opened = opened_of(dashboard)
     tasks = opened.tasks
     change.check(opened)
-    now_ms = tasks.now_ms()
-    chosen: dict[str, WaitingTask] = {}
-    left = Counter[str]()
-    for task_id in ids_of(arguments):
+    now_ms, chosen = tasks.now_ms(), ChosenThings(TASKS)
+    for task_id in TASKS.names_of(arguments):
         found = tasks.get(task_id)
-        left["is not here: it ran, was cancelled or never waited"] += not found
+        if not found:
+            chosen.leave("it is not here: it ran, was cancelled or never waited")
         for waiting in found:
             why = change.why_not(tasks, waiting)
             if why:
-                left[why] += 1
+                chosen.leave(f"it {why}")
             else:
-                chosen[waiting.found.id] = waiting
-    unchanged = "; ".join(f"{amount(count, 'task')} left: it {why}" for why, count in sorted(left.items()) if count)
-    return Preview(
-        len(chosen),
-        change.words(amount(len(chosen), "task"), arguments, now_ms),
-        digest_of([*([item_id, one.found.state, one.found.version] for item_id, one in chosen.items()), unchanged]),
-        tuple(_sample(one, now_ms) for one in list(chosen.values())[:_SAMPLES]),
-        "; ".join(filter(None, [change.warning if chosen else "", unchanged])),
-        list(chosen.values()),
-    )
+                item = waiting.found
+                chosen.choose(item.id, waiting, [item.state, item.version], _sample(waiting, now_ms))
+    return chosen.preview(change.words(arguments, now_ms), change.warning)
 
 
 def _sample(waiting: WaitingTask, now_ms: int) -> str:
@@ -207,8 +178,8 @@ def _sample(waiting: WaitingTask, now_ms: int) -> str:
 
 
 def _execute(change: TaskChange, dashboard: Dashboard, arguments: Arguments, found: Preview) -> ActionResult:
-    meant: list[WaitingTask] = found.selected
-    changed = change.change(opened_of(dashboard), meant, arguments)
+    meant: dict[str, WaitingTask] = found.selected
+    changed = change.change(opened_of(dashboard), list(meant.values()), arguments)
     left = Counter(why for _, why in changed.left)
     return ActionResult(len(changed.done), change.done.format(amount(len(changed.done), "task")), dict(left), "/tasks")
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.change import Alteration
 from wheel_sched.store.core.counts import Counts
@@ -30,7 +30,7 @@ from wheel_sched_celery.beat.apart import is_task, tasks_alone
 from wheel_sched_celery.management.waiting_task import TaskFilter, WaitingTask, read
 from wheel_sched_celery.message.held_task import REVOKED, bounded, ref_of, route_of, stamp_ref
 from wheel_sched_celery.remote_control.revoking import Announcer
-from wheel_sched_celery.wheel import Wheel, wheel_of
+from wheel_sched_celery.wheel import managed_wheel
 
 logger = logger_of("wheel_sched.celery")
 
@@ -76,14 +76,7 @@ class HeldTasks:
     """
 
     def __init__(self, app: Any, store: DelayStore | None = None) -> None:
-        wheel = app if isinstance(app, Wheel) else wheel_of(app)
-        if wheel is None:
-            raise ConfigError(
-                "this app holds no tasks: call wheel_sched_celery.install(app) where it is made; nothing was changed"
-            )
-        if store is None and wheel.settings.url is None:
-            raise ConfigError("this app was installed with url=None, so it has no store")
-        self.wheel = wheel
+        self.wheel = managed_wheel(app, store)
         self._store = store
 
     @property
