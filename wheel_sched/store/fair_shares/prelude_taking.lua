@@ -1,6 +1,9 @@
 -- Fair shares: picks ids from the rings (`pick`) and shares the places of a claim between topics (`shares.take`).
 do
 local ROUNDS = 4               -- how often a call looks for keys with due ids, when it finds keys without any
+-- A key gives up to QUANTUM ids per turn, so that a claim touches few keys; a key whose weight is below 1 gives as many as
+-- take no more than TURN of virtual time, and at least one.
+local QUANTUM, TURN = 8, 80000
 local make_ready, add_row, fair_parts = shares_work.make_ready, shares_work.add_row, shares_work.fair_parts
 
 -- How many ids a rate allows now (at most `most`), and its state `tat`.
@@ -70,8 +73,8 @@ local function entries_of(s, topic, page, settings, need)
   return entries
 end
 
--- Writes what a round has taken from a key, and decides whether the key stays in the ring.
-local function write_back(s, topic, entry, settings, until_ms)
+-- Writes what a round has taken from a key, and decides whether the key stays in the ring. Adds its new time to `times`.
+local function write_back(s, topic, entry, settings, until_ms, times)
   local ring = s.prefix .. 'fairring:' .. topic
   if #entry.stale > 0 then redis.call('ZREM', entry.queue, unpack(entry.stale)) end
   if entry.taken > 0 then       -- they are the first of their key
@@ -89,7 +92,7 @@ local function write_back(s, topic, entry, settings, until_ms)
   elseif entry.future and entry.taken == 0 and until_ms == s.now then   -- the clock was set back
     waits = entry.future
   elseif entry.taken > 0 or entry.future or not entry.over then
-    if entry.taken > 0 then redis.call('ZADD', ring, entry.time, entry.key) end
+    if entry.taken > 0 then times[#times + 1], times[#times + 2] = entry.time, entry.key end
     return entry.taken == 0 and 1 or 0
   end
   redis.call('ZREM', ring, entry.key)
@@ -97,19 +100,26 @@ local function write_back(s, topic, entry, settings, until_ms)
   return 0
 end
 
--- Picks up to `need` ids from the keys on a page of the ring. Answers how many, and whether a key may have more.
-local function pick_from(s, entries, need, until_ms, out)
-  local order, first, count, chunk = {}, 1, 0, math.max(4, math.ceil(need / #entries))
+-- Lets a key give the ids of one turn, at most `most`. Answers how many.
+local function take_turn(entry, most, out)
+  most = math.min(most, entry.left, #entry.ids - entry.taken, math.max(1, math.floor(TURN / entry.cost)))
+  for i = entry.taken + 1, entry.taken + most do out[#out + 1] = {entry.ids[i], entry.dues[i]} end
+  entry.taken, entry.left, entry.time = entry.taken + most, entry.left - most, entry.time + most * entry.cost
+  return most
+end
+
+-- Picks up to `need` ids from the keys on a page of the ring, none from a key whose time is beyond `last`: a key that is
+-- not on the page may be before it. Answers how many, and whether a key may have more.
+local function pick_from(s, entries, need, last, until_ms, out)
+  local order, first, count, chunk = {}, 1, 0, math.max(QUANTUM, math.ceil(need / #entries))
   for i, entry in ipairs(entries) do order[i] = entry end
-  while count < need and first <= #order do
+  while count < need and first <= #order and order[first].time <= last do
     local entry = order[first]
     first = first + 1
     if entry.left <= 0 then
       entry.held = true
     elseif #entry.ids > entry.taken or load(s, entry, chunk, until_ms) then
-      count, entry.taken, entry.left = count + 1, entry.taken + 1, entry.left - 1
-      out[#out + 1] = {entry.ids[entry.taken], entry.dues[entry.taken]}
-      entry.time = entry.time + entry.cost
+      count = count + take_turn(entry, math.min(QUANTUM, need - count), out)
       local low, high = first, #order + 1
       while low < high do
         local middle = math.floor((low + high) / 2)
@@ -136,18 +146,23 @@ local function pick(s, topic, n, until_ms, out)
     limited = need < n
   end
   local total, skip, empty = 0, 0, false
-  for _ = 1, ROUNDS do
+  for round = 1, ROUNDS do
     if total >= need or empty then break end
-    local page = redis.call('ZRANGE', ring, skip, skip + need - total - 1, 'WITHSCORES')
+    -- the first page has as many keys as fill the claim when each has a whole turn
+    local size = round == 1 and math.ceil(need / QUANTUM) + 1 or need - total
+    local page = redis.call('ZRANGE', ring, skip, skip + size - 1, 'WITHSCORES')
     if #page == 0 then break end
     local entries = entries_of(s, topic, page, settings, need - total)
-    local count, more = pick_from(s, entries, need - total, until_ms, out)
-    local whole = skip == 0 and redis.call('ZCARD', ring) == #entries
+    local ends = #entries < size or redis.call('ZCARD', ring) == skip + #entries
+    local whole, times = skip == 0 and ends, {}
+    local last = ends and math.huge or entries[#entries].time
+    local count, more = pick_from(s, entries, need - total, last, until_ms, out)
     total = total + count
     for _, entry in ipairs(entries) do
-      skip = skip + write_back(s, topic, entry, settings, until_ms)
+      skip = skip + write_back(s, topic, entry, settings, until_ms, times)
       more = more or entry.future
     end
+    if #times > 0 then redis.call('ZADD', ring, unpack(times)) end
     if whole and not more and skip == 0 then
       redis.call('DEL', ring)      -- no key has more ids: there is nothing to share
       empty = true
