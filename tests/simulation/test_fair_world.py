@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from retry_topic.simulation import fair_watch
 from retry_topic.simulation.checker import RetryFairKind
 from retry_topic.simulation.drawing import draw
 from wheel_sched.simulation.runner import run_scenarios
@@ -30,15 +29,13 @@ def test_histories_keep_every_promise() -> None:
 
 
 def test_the_checker_notices_a_claim_by_due_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With picking by due time, the key with many old retries is served alone while others wait.
-
-    Histories are too short for the bound of whole turns, so the watch has a smaller one here.
-    """
+    """With picking by due time, the key with many old retries is served alone while others wait."""
 
     def pick_by_due(
         self: Taking,
         topic: str,
         entries: list[RingEntry],
+        quantum: int,
         need: int,
         last: int | None,
         until_ms: int,
@@ -54,7 +51,6 @@ def test_the_checker_notices_a_claim_by_due_time(monkeypatch: pytest.MonkeyPatch
         return len(rest) > need
 
     monkeypatch.setattr(Taking, "_pick_from", pick_by_due)
-    monkeypatch.setattr(fair_watch, "BOUND", 2)
     assert any(text.startswith("share:") for seed in BY_DUE for text in broken(KIND.draw(seed)))
 
 

@@ -15,7 +15,7 @@ from wheel_sched.store.core.turns import LEAST, shares_of
 from wheel_sched.store.fair_shares.rings_in_memory import NONE, Rings, StoredShares, key_of
 
 STEP, NEWEST, BYTES, PART, OTHERS = 120, 60, 131_072, 60, 100  # as in prelude_finding.lua
-ROUNDS, QUANTUM, TURN = 4, 8, 80_000  # as in prelude_taking.lua
+ROUNDS, KEYS_OF_A_CLAIM = 4, 10  # as in prelude_taking.lua
 
 
 @dataclass(slots=True, eq=False)
@@ -210,18 +210,18 @@ class Taking:
             need, tat = allowed(room.tats.score(raw), now_us, interval, burst, limit)
             limited = need < limit
         out: list[Entry] = []
-        skip = 0
+        skip, quantum = 0, -(-limit // KEYS_OF_A_CLAIM)
         for number in range(ROUNDS):
             if len(out) >= need:
                 break
-            page = ring.by_rank(skip, need - len(out) if number else -(-need // QUANTUM) + 1)
+            page = ring.by_rank(skip, need - len(out) if number else -(-need // quantum) + 1)
             if not page:
                 break
             entries = [self._entry(topic, time, key, settings, need - len(out)) for time, key in page]
             ends = len(ring) == skip + len(entries)
             whole = skip == 0 and ends
             last = None if ends else entries[-1].time
-            more = self._pick_from(topic, entries, need - len(out), last, until_ms, out)
+            more = self._pick_from(topic, entries, quantum, need - len(out), last, until_ms, out)
             skip += sum(self._write_back(topic, entry, settings, until_ms) for entry in entries)
             more = more or any(entry.future is not None for entry in entries)
             if whole and not more and skip == 0:
@@ -254,19 +254,26 @@ class Taking:
         return entry
 
     def _pick_from(
-        self, topic: str, entries: list[RingEntry], need: int, last: int | None, until_ms: int, out: list[Entry]
+        self,
+        topic: str,
+        entries: list[RingEntry],
+        quantum: int,
+        need: int,
+        last: int | None,
+        until_ms: int,
+        out: list[Entry],
     ) -> bool:
         """Pick up to `need` items from the keys on a page of the ring. Returns whether a key may have more.
 
         `last`: a key whose time is beyond it gives none, because a key that is not on the page may be before it.
         """
-        order, chunk, count = list(entries), max(QUANTUM, -(-need // len(entries))), 0
+        order, chunk, count = list(entries), max(4, quantum, -(-need // len(entries))), 0
         while count < need and order and (last is None or order[0].time <= last):
             entry = order.pop(0)
             if entry.left <= 0:
                 entry.held = True
             elif len(entry.members) > entry.taken or self._load(topic, entry, chunk, until_ms):
-                turn = min(need - count, QUANTUM, max(1, TURN // entry.cost), entry.left)
+                turn = min(need - count, quantum, max(1, quantum * 10_000 // entry.cost), entry.left)
                 members = entry.members[entry.taken : entry.taken + turn]
                 out += [(due_ms, key) for due_ms, key, _ in members]
                 taken = len(members)
