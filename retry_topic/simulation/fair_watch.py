@@ -1,7 +1,7 @@
 """Watches the claims of a simulated store: no fair key waits while another is served more than its share.
 
 While two keys of a topic both have due items that may go, the store serves them in turn. So the numbers of items that
-they have got since then differ by a small bound, whatever faults strike. The watch reads the items of the memory store
+they have got since then differ by a turn of each, whatever faults strike. The watch reads the items of the memory store
 before and after each claim. Histories on scripts are not watched; the tests of the store compare both.
 """
 
@@ -23,7 +23,7 @@ from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.fair_shares import fair_key_of
 
 FAIR_TIMEOUT_MS = 4_000  # after so long a released message counts as handled
-BOUND = 2  # how many items one of two waiting keys may get more than the other
+BOUND = 2  # items that one of two waiting keys may get more: a turn of each, which is one item in small claims
 
 
 class FairWatch:

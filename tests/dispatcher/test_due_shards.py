@@ -10,6 +10,7 @@ from wheel_sched.dispatcher import DispatcherConfig, SharedLeases
 from wheel_sched.dispatcher.due_shards import DueShards
 from wheel_sched.store.core.claim import ClaimDue
 from wheel_sched.store.core.sweep import Sweep
+from wheel_sched.store.fair_shares.operations import PreparedDue
 
 if TYPE_CHECKING:
     from conftest import World
@@ -117,3 +118,14 @@ def test_after_a_jump_all_shards_are_forgotten_and_read_again(shards: DueShards,
     shards.read(1, 2)
     shards.look_at(1, now_ms + 10, now_ms)
     assert due(shards, now_ms + 10) == Calls([1], [])
+
+
+def test_a_busy_shard_is_prepared_at_intervals(shards: DueShards) -> None:
+    """A preparation that found items is repeated soon, and the dispatcher wakes for it. It is never made at once."""
+    shards.look_at(3, 0, 0)
+    assert [call.shard for call in shards.prepare_calls(0)] == [3]
+    shards.prepared(3, PreparedDue(3, 0, 0, None, fair=True, more=True), 0)
+    assert (shards.prepare_calls(9), shards.next_preparation_ms()) == ([], 10)
+    assert [call.shard for call in shards.prepare_calls(10)] == [3]
+    shards.prepared(3, PreparedDue(3, 0, 0, None, fair=True, more=False), 10)
+    assert shards.next_preparation_ms() is None

@@ -32,7 +32,14 @@ def test_the_checker_notices_a_claim_by_due_time(monkeypatch: pytest.MonkeyPatch
     """With picking by due time, the key with many old retries is served alone while others wait."""
 
     def pick_by_due(
-        self: Taking, topic: str, entries: list[RingEntry], need: int, until_ms: int, out: list[tuple[int, bytes]]
+        self: Taking,
+        topic: str,
+        entries: list[RingEntry],
+        quantum: int,
+        need: int,
+        last: int | None,
+        until_ms: int,
+        out: list[tuple[int, bytes]],
     ) -> bool:
         for entry in entries:
             self._load(topic, entry, need, until_ms)

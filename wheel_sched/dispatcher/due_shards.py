@@ -26,6 +26,7 @@ from wheel_sched.timers.queue import DeadlineQueue
 from wheel_sched.wheel import TimerTaskEntry
 
 _PREPARE_EVERY_MS = 20
+_SEARCH_EVERY_MS = 10  # while a preparation finds items: it takes the server 1 to 2 ms
 
 
 class Heads(Protocol):
@@ -65,6 +66,7 @@ class DueShards:
         self._to_sweep: set[int] = set()
         self._swept_ms: dict[int, int] = {}
         self._unprepared_ms: dict[int, int] = {}  # shard -> from when on it may have unprepared items of fair topics
+        self._searched: set[int] = set()  # shards in which the next preparation is likely to find items
         self.unread: set[int] = set(self._shards)
         self.epochs: dict[int, int] = {}
 
@@ -147,19 +149,27 @@ class DueShards:
     def prepare_calls(self, now_ms: int) -> list[Call[Any]]:
         """The calls that prepare the items of fair topics in due shards from which nothing is claimed now.
 
-        So keys whose items are behind a long backlog are found also while the publisher is busy.
+        So keys whose items are behind a long backlog are found also while the publisher is busy. The dispatcher sends
+        these calls alone: a claim or settlement beside them would wait for them, and a worker would wait with it.
         """
         shards = [shard for shard in self._due if shard not in self.unread]
         return [Call(shard, PrepareDue()) for shard in shards if self._unprepared_ms.get(shard, 0) <= now_ms]
+
+    def next_preparation_ms(self) -> int | None:
+        """When the next preparation is worth its while, in ms of the store's clock; None: none is."""
+        shards = [shard for shard in self._searched if shard in self._due and shard not in self.unread]
+        return min((self._unprepared_ms[shard] for shard in shards), default=None)
 
     # -- replies and markers
 
     def prepared(self, shard: int, prepared: PreparedDue, now_ms: int) -> None:
         """Handle the answer to a call of `prepare_calls`: when the next one is worth its while."""
-        if not prepared.fair:
-            self._unprepared_ms[shard] = now_ms + self._config.sweep_ms
-        elif not prepared.more:
-            self._unprepared_ms[shard] = now_ms + _PREPARE_EVERY_MS
+        every_ms = _SEARCH_EVERY_MS if prepared.more else _PREPARE_EVERY_MS
+        self._unprepared_ms[shard] = now_ms + (every_ms if prepared.fair else self._config.sweep_ms)
+        if prepared.more:
+            self._searched.add(shard)
+        else:
+            self._searched.discard(shard)
 
     def read(self, shard: int, epoch: int) -> None:
         """Note that the store has reported the next due time of a shard, and the shard's epoch."""

@@ -208,8 +208,9 @@ class OwnerLoop:
         free = self._config.workers - len(self.in_flight) + len(settling) - (ahead is not None)
         failures: list[Exception] = []
         claiming = [] if self._drain_by_ns is not None else self._shard_calls(max(0, free), failures)
-        # two messages: between them the server can serve other clients
-        pending = [] if ahead is None else [ahead]
+        if not settling and not claiming and ahead is None and self._drain_by_ns is None and self._time.known:
+            claiming = [(call, None) for call in self.shards.prepare_calls(self._now_ms())]
+        pending = [] if ahead is None else [ahead]  # two messages: between them the server can serve other clients
         with self.watchdog.round_trip():
             pending += [send(self._store, each, self._local_us()) for each in (settling, claiming) if each]
             self._handle_replies(pending, failures)
@@ -234,8 +235,10 @@ class OwnerLoop:
         until_us = [self._back_off_until_us] if self._back_off_until_us > local_us else []
         if self.shards.unread and not until_us and self._drain_by_ns is None:
             return AT_ONCE
-        if not until_us and self._time.known and (alarm_ms := self.shards.next_ms()) is not None:
-            until_us.append(local_us + alarm_ms * 1000 - self._time.now_us(local_us))
+        if not until_us and self._time.known:
+            search_ms = self.shards.next_preparation_ms() if self._drain_by_ns is None else None
+            alarms_ms = [at_ms for at_ms in (self.shards.next_ms(), search_ms) if at_ms is not None]
+            until_us += [local_us + at_ms * 1000 - self._time.now_us(local_us) for at_ms in alarms_ms]
         if (timer_ms := self.in_flight.timer.next_ms()) is not None:
             until_us.append(timer_ms * 1000)
         self.watchdog.rest(OWNER)
@@ -261,7 +264,6 @@ class OwnerLoop:
         calls = self.shards.look_calls() + self.shards.sweep_calls()
         # one batch per worker: more is no faster, and more could be published twice when this process dies
         calls += self._claim_calls(self._store.shards if self._claims_all_shards else free, failures)
-        calls += self.shards.prepare_calls(self._now_ms()) if self._time.known else []
         return [(call, None) for call in calls]
 
     def _claim_calls(self, most: int, failures: list[Exception]) -> list[Call[Any]]:

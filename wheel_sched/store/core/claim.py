@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from wheel_sched.errors import Rejected, StaleEpoch
 from wheel_sched.store.core.call import Argument, Operation, head_of, new_token
-from wheel_sched.store.core.items import MAX_BATCH, NO_LEASE_END_MS, decode_text, read_record
+from wheel_sched.store.core.items import MAX_BATCH, NO_LEASE_END_MS, Record, decode_text, read_record
 from wheel_sched.store.core.memory_item import MemoryItem, check_batch
 from wheel_sched.store.core.shard import MemoryShard
 
@@ -62,7 +62,7 @@ def claimed_items(reply: Sequence[Any], start: int, stop: int, step: int) -> lis
     Most records of a batch start with the same bytes; the function parses a record only when its start differs.
     """
     items = []
-    known, version, topic = b"\n", 0, ""
+    known, record = b"\n", Record(0, "", None, (), b"")
     due_ms, read = 0, b""
     columns = (reply[start + column : stop : step] for column in range(3))
     for raw_id, due, raw in zip(*columns, strict=True):
@@ -74,14 +74,12 @@ def claimed_items(reply: Sequence[Any], start: int, stop: int, step: int) -> lis
                 items.append(_lapsed(item_id, due, raw))
                 continue
         if raw.startswith(known):
-            items.append(Claimed(item_id, due_ms, version, topic, raw[len(known) :]))
-            continue
-        record = read_record(raw)
-        if not record.refs:
-            known, version, topic = raw[: len(raw) - len(record.body)], record.version, record.topic
-            if record.route is not None:
-                known = b"\n"
-        items.append(Claimed(item_id, due_ms, record.version, record.topic, record.body, record.refs, record.route))
+            body = raw[len(known) :]
+        else:
+            record = read_record(raw)
+            body = record.body
+            known = raw[: len(raw) - len(body)]
+        items.append(Claimed(item_id, due_ms, record.version, record.topic, body, record.refs, record.route))
     return items
 
 

@@ -74,14 +74,19 @@ function shares_work.join(s, topic, keys)
   if settings.interval > 0 then waits = redis.call('ZMSCORE', s.prefix .. 'fairwait', unpack(names)) end
   if settings.cap > 0 then busy = redis.call('HMGET', s.prefix .. 'fairbusy', unpack(names)) end
   local ring, added = s.prefix .. 'fairring:' .. topic, {}
-  local start = redis.call('ZRANGE', ring, 0, 0, 'WITHSCORES')[2] or '0'
+  local start = redis.call('ZRANGE', ring, 0, 0, 'WITHSCORES')[2]
+  local fresh = not start
+  start = start or '0'
   for i, key in ipairs(keys) do
     if not waits[i] and (settings.cap == 0 or tonumber(busy[i] or '0') < settings.cap) then
       added[#added + 1], added[#added + 2] = start, key
     end
   end
   if #added == 0 then return 0 end
+  -- a long member makes the new ring an indexed set: in a list, each look-up passes up to 128 keys
+  if fresh then redis.call('ZADD', ring, 0, PAD) end
   local joined = redis.call('ZADD', ring, 'NX', unpack(added))
+  if fresh then redis.call('ZREM', ring, PAD) end
   if settings.topic_interval == 0 or not redis.call('ZSCORE', s.prefix .. 'fairwait', topic) then
     local turn = redis.call('HGET', s.K[META], 'fair_turn') or '0'
     redis.call('ZADD', s.prefix .. 'fairturns', 'NX', turn, topic)

@@ -42,30 +42,53 @@ function shares_work.make_ready(s, rows, first)
   end
 end
 
--- Answers topic and fair key of a record (no key when its topic is not fair), and where its body starts. Records of one call often start with the
--- same bytes, so only a record with another start is parsed.
-function shares_work.fair_parts(s, rec)
-  local known = s.fair_known
-  if known and string.sub(rec, 1, #known) == known then return s.fair_topic, s.fair_key, #known + 1 end
+-- Answers the parts of a record: {topic, fair key, refs with an index or false, at = where its body starts}; nil when it
+-- cannot be read. Many records of a call start with the same bytes, and a start says itself how long it is. So what was
+-- read of a start is kept for the call, and only a record with a new one is parsed.
+local MOST_STARTS, MOST_SIZES = 200, 3
+function shares_work.parts_of(s, rec)
+  local starts = s.starts
+  if not starts then
+    starts = {count = 0, sizes = {}, by_size = {}}
+    s.starts = starts
+  end
+  for i, size in ipairs(starts.sizes) do
+    local found = starts.by_size[i][string.sub(rec, 1, size)]
+    if found then return found end
+  end
   local topic, refs, _, at = parse(rec)
-  local key = topic and shares_work.settings_of(s, topic) and shares_work.key_of(refs) or nil
-  if topic then s.fair_known, s.fair_topic, s.fair_key = string.sub(rec, 1, at - 1), topic, key end
-  return topic, key, at
+  if not topic then return nil end
+  local found = {topic = topic, key = shares_work.key_of(refs), refs = indexed(refs) or false, at = at}
+  if starts.count < MOST_STARTS then
+    local place
+    for i, size in ipairs(starts.sizes) do place = size == at - 1 and i or place end
+    if not place and #starts.sizes < MOST_SIZES then
+      place = #starts.sizes + 1
+      starts.sizes[place], starts.by_size[place] = at - 1, {}
+    end
+    if place then
+      starts.count, starts.by_size[place][string.sub(rec, 1, at - 1)] = starts.count + 1, found
+    end
+  end
+  return found
 end
 
 -- Looks at a page of ids and scores, until it has read BYTES of records or seen OTHERS ids of other topics. Adds the
 -- fair ones to `rows`. Answers how many ids were looked at, and how many of these are of other topics.
 local function look(s, found, rows)
-  local n, bytes, others, looked = #found / 2, 0, 0, 0
+  local n, bytes, others, looked, parts_of = #found / 2, 0, 0, 0, shares_work.parts_of
   while looked < n and bytes < BYTES and others < OTHERS do
     local part, first = {}, looked
     for i = first + 1, math.min(first + PART, n) do part[i - first] = found[2 * i - 1] end
     for i, rec in ipairs(redis.call('HMGET', s.K[BODY], unpack(part))) do
       looked = first + i
-      local topic, key, at
-      if rec then topic, key, at = shares_work.fair_parts(s, rec) end
-      if topic then bytes = bytes + #rec - at + 1 end
-      if key then shares_work.add_row(rows, part[i], found[2 * looked], topic, key) else others = others + 1 end
+      local parts = rec and parts_of(s, rec)
+      if parts then bytes = bytes + #rec - parts.at + 1 end
+      if parts and shares_work.settings_of(s, parts.topic) then
+        shares_work.add_row(rows, part[i], found[2 * looked], parts.topic, parts.key)
+      else
+        others = others + 1
+      end
     end
   end
   return looked, others

@@ -1,7 +1,10 @@
 -- Fair shares: picks ids from the rings (`pick`) and shares the places of a claim between topics (`shares.take`).
 do
 local ROUNDS = 4               -- how often a call looks for keys with due ids, when it finds keys without any
-local make_ready, add_row, fair_parts = shares_work.make_ready, shares_work.add_row, shares_work.fair_parts
+-- A claim serves about this many keys, because each costs four commands, however many ids it gives. So in one turn, a key
+-- gives up to a tenth of the claim (`quantum`); a key whose weight is below 1 gives less in proportion, and at least one.
+local KEYS_OF_A_CLAIM = 10
+local make_ready, add_row = shares_work.make_ready, shares_work.add_row
 
 -- How many ids a rate allows now (at most `most`), and its state `tat`.
 local function allowed(s, tat, interval, burst, most)
@@ -21,23 +24,28 @@ local function load(s, entry, count, until_ms)
     local found = redis.call('ZRANGEBYLEX', entry.queue, '[' .. entry.key .. '\0', '(' .. entry.key .. '\1',
                              'LIMIT', entry.read, count)
     if #found < count then entry.over = true end
-    local ids, dues = {}, {}
+    local ids, dues, base, loaded, k = {}, {}, #entry.key, s.loaded, #entry.ids
     for i, member in ipairs(found) do
-      dues[i], ids[i] = string.sub(member, #entry.key + 2, #entry.key + 17), string.sub(member, #entry.key + 18)
+      dues[i], ids[i] = string.sub(member, base + 2, base + 17), string.sub(member, base + 18)
     end
     local scores = #ids > 0 and redis.call('ZMSCORE', s.ready, unpack(ids)) or {}
+    local text, due, due_ms            -- often several ids after each other have the same due
     for i, id in ipairs(ids) do
-      local due = tonumber(dues[i])
-      local in_other = s.loaded[id] and s.loaded[id] ~= entry.name
-      if not scores[i] or tonumber(scores[i]) ~= due or in_other then
+      local score, before = scores[i], loaded[id]
+      if dues[i] ~= text then
+        text = dues[i]
+        due = tonumber(text)
+        due_ms = ms(due)
+      end
+      if not score or (score ~= due_ms and tonumber(score) ~= due) or (before and before ~= entry.name) then
         entry.stale[#entry.stale + 1] = found[i]
       elseif due > until_ms then
         entry.over, entry.future = true, due
         break
       else
-        local k = #entry.ids + 1
-        entry.ids[k], entry.dues[k], entry.members[k] = id, ms(due), found[i]
-        s.loaded[id] = entry.name
+        k = k + 1
+        entry.ids[k], entry.dues[k], entry.members[k] = id, due_ms, found[i]
+        loaded[id] = entry.name
       end
     end
     entry.read = entry.read + #found
@@ -70,8 +78,8 @@ local function entries_of(s, topic, page, settings, need)
   return entries
 end
 
--- Writes what a round has taken from a key, and decides whether the key stays in the ring.
-local function write_back(s, topic, entry, settings, until_ms)
+-- Writes what a round has taken from a key, and decides whether the key stays in the ring. Adds its new time to `times`.
+local function write_back(s, topic, entry, settings, until_ms, times)
   local ring = s.prefix .. 'fairring:' .. topic
   if #entry.stale > 0 then redis.call('ZREM', entry.queue, unpack(entry.stale)) end
   if entry.taken > 0 then       -- they are the first of their key
@@ -89,7 +97,7 @@ local function write_back(s, topic, entry, settings, until_ms)
   elseif entry.future and entry.taken == 0 and until_ms == s.now then   -- the clock was set back
     waits = entry.future
   elseif entry.taken > 0 or entry.future or not entry.over then
-    if entry.taken > 0 then redis.call('ZADD', ring, entry.time, entry.key) end
+    if entry.taken > 0 then times[#times + 1], times[#times + 2] = entry.time, entry.key end
     return entry.taken == 0 and 1 or 0
   end
   redis.call('ZREM', ring, entry.key)
@@ -97,19 +105,27 @@ local function write_back(s, topic, entry, settings, until_ms)
   return 0
 end
 
--- Picks up to `need` ids from the keys on a page of the ring. Answers how many, and whether a key may have more.
-local function pick_from(s, entries, need, until_ms, out)
-  local order, first, count, chunk = {}, 1, 0, math.max(4, math.ceil(need / #entries))
+-- Lets a key give the ids of one turn, at most `most`. Answers how many.
+local function take_turn(entry, quantum, most, out)
+  most = math.min(most, entry.left, #entry.ids - entry.taken, math.max(1, math.floor(quantum * 10000 / entry.cost)))
+  local ids, dues, n = out.ids, out.dues, #out.ids
+  for i = 1, most do ids[n + i], dues[n + i] = entry.ids[entry.taken + i], entry.dues[entry.taken + i] end
+  entry.taken, entry.left, entry.time = entry.taken + most, entry.left - most, entry.time + most * entry.cost
+  return most
+end
+
+-- Picks up to `need` ids from the keys on a page of the ring, none from a key whose time is beyond `last`: a key that is
+-- not on the page may be before it. Answers how many, and whether a key may have more.
+local function pick_from(s, entries, quantum, need, last, until_ms, out)
+  local order, first, count, chunk = {}, 1, 0, math.max(4, quantum, math.ceil(need / #entries))
   for i, entry in ipairs(entries) do order[i] = entry end
-  while count < need and first <= #order do
+  while count < need and first <= #order and order[first].time <= last do
     local entry = order[first]
     first = first + 1
     if entry.left <= 0 then
       entry.held = true
     elseif #entry.ids > entry.taken or load(s, entry, chunk, until_ms) then
-      count, entry.taken, entry.left = count + 1, entry.taken + 1, entry.left - 1
-      out[#out + 1] = {entry.ids[entry.taken], entry.dues[entry.taken]}
-      entry.time = entry.time + entry.cost
+      count = count + take_turn(entry, quantum, math.min(quantum, need - count), out)
       local low, high = first, #order + 1
       while low < high do
         local middle = math.floor((low + high) / 2)
@@ -126,7 +142,7 @@ local function pick_from(s, entries, need, until_ms, out)
   return count, first <= #order
 end
 
--- Takes up to `n` ids of a fair topic by the shares of its keys. Adds {id, due (text)} to `out`; answers how many.
+-- Takes up to `n` ids of a fair topic by the shares of its keys. Adds them and their dues (text) to `out`; answers how many.
 local function pick(s, topic, n, until_ms, out)
   local settings = shares_work.settings_or_none(s, topic)
   local ring, need, limited, tat = s.prefix .. 'fairring:' .. topic, n, false, nil
@@ -135,19 +151,24 @@ local function pick(s, topic, n, until_ms, out)
                         settings.topic_burst, n)
     limited = need < n
   end
-  local total, skip, empty = 0, 0, false
-  for _ = 1, ROUNDS do
+  local total, skip, empty, quantum = 0, 0, false, math.ceil(n / KEYS_OF_A_CLAIM)
+  for round = 1, ROUNDS do
     if total >= need or empty then break end
-    local page = redis.call('ZRANGE', ring, skip, skip + need - total - 1, 'WITHSCORES')
+    -- the first page has as many keys as fill the claim when each has a whole turn
+    local size = round == 1 and math.ceil(need / quantum) + 1 or need - total
+    local page = redis.call('ZRANGE', ring, skip, skip + size - 1, 'WITHSCORES')
     if #page == 0 then break end
     local entries = entries_of(s, topic, page, settings, need - total)
-    local count, more = pick_from(s, entries, need - total, until_ms, out)
-    local whole = skip == 0 and redis.call('ZCARD', ring) == #entries
+    local ends = #entries < size or redis.call('ZCARD', ring) == skip + #entries
+    local whole, times = skip == 0 and ends, {}
+    local last = ends and math.huge or entries[#entries].time
+    local count, more = pick_from(s, entries, quantum, need - total, last, until_ms, out)
     total = total + count
     for _, entry in ipairs(entries) do
-      skip = skip + write_back(s, topic, entry, settings, until_ms)
+      skip = skip + write_back(s, topic, entry, settings, until_ms, times)
       more = more or entry.future
     end
+    if #times > 0 then redis.call('ZADD', ring, unpack(times)) end
     if whole and not more and skip == 0 then
       redis.call('DEL', ring)      -- no key has more ids: there is nothing to share
       empty = true
@@ -184,10 +205,10 @@ local function front(s, n, until_ms)
     end
   end
   for i, id in ipairs(all) do
-    local topic, key
-    if bodies[i] then topic, key = fair_parts(s, bodies[i]) end
-    if key then
-      add_row(rows, id, scores[i], topic, key)
+    local parts = bodies[i] and shares_work.parts_of(s, bodies[i])
+    local topic = parts and parts.topic
+    if parts and shares_work.settings_of(s, topic) then
+      add_row(rows, id, scores[i], topic, parts.key)
     else
       plain[#plain + 1] = {id, ms_of(scores[i]), bodies[i]}
       topic = 'u' .. (topic or '')
@@ -204,7 +225,7 @@ local function share_out(s, n, until_ms)
   local plain, order, wants = front(s, n, until_ms)
   local turns = redis.call('HMGET', s.K[META], 'fair_turn', 'fair_rest')
   local rings = redis.call('ZRANGE', s.prefix .. 'fairturns', 0, n - 1, 'WITHSCORES')
-  if #rings == 0 then return plain, #plain, {} end
+  if #rings == 0 then return plain, #plain, {ids = {}, dues = {}} end
   local claimants, rest = {}, tonumber(turns[2] or '0')
   for i = 1, #rings, 2 do
     local name = 'f' .. rings[i]
@@ -215,20 +236,16 @@ local function share_out(s, n, until_ms)
     claimants[#claimants + 1], wants[name] = name, n
   end
   for _, other in ipairs(order) do claimants[#claimants + 1] = other end
-  local picked, served, front_count, left = {}, {}, 0, n
+  local picked, served, front_count, left = {ids = {}, dues = {}}, {}, 0, n
   for _ = 1, ROUNDS do
     local places, before = shares_of(claimants, wants, left), left
     for _, name in ipairs(claimants) do
       local share = places[name]
       if share > 0 and string.sub(name, 1, 1) == 'f' then
-        local topic, out = string.sub(name, 2), {}
-        local count = pick(s, topic, share, until_ms, out)
+        local topic = string.sub(name, 2)
+        local count = pick(s, topic, share, until_ms, picked)
         wants[name] = count < share and 0 or wants[name] - count
         if count > 0 then served[topic] = true end
-        for _, one in ipairs(out) do
-          one[3] = topic
-          picked[#picked + 1] = one
-        end
         left = left - count
       elseif share > 0 then
         wants[name], front_count, left = wants[name] - share, front_count + share, left - share
@@ -243,19 +260,6 @@ local function share_out(s, n, until_ms)
   return plain, front_count, picked
 end
 
--- As `glance` of the core, also for records of one fair key that start with the same bytes. The refs are those that have
--- an index.
-local function parts_of_record(s, rec)
-  local known = s.fair_start
-  if known and string.sub(rec, 1, #known) == known then return s.fair_start_topic, nil, #known + 1, s.fair_start_key end
-  local topic, refs, at = glance(s, rec)
-  local key = topic and shares_work.key_of(refs)
-  if refs and not indexed(refs) then
-    s.fair_start, s.fair_start_topic, s.fair_start_key = string.sub(rec, 1, at - 1), topic, key
-  end
-  return topic, indexed(refs), at, key
-end
-
 -- Takes up to `n` ids that may go now out of `due` and `ready`. Answers as `take` of the core.
 function shares.take(s, n, until_ms)
   local ids, dues, recs, topics, refs, starts = {}, {}, {}, {}, {}, {}
@@ -264,11 +268,11 @@ function shares.take(s, n, until_ms)
   shares_work.prepare(s, until_ms)
   if n == 0 then return ids, dues, recs, topics, refs, starts end
   local plain, front_count, picked = share_out(s, n, until_ms)
-  local k = 0
+  local k, parts_of = 0, shares_work.parts_of
   local function add_one(id, due, rec, fair)
-    local topic, ref, at, key
-    if rec then topic, ref, at, key = parts_of_record(s, rec) end
-    if not topic then
+    local parts = rec and parts_of(s, rec)
+    local topic = parts and parts.topic
+    if not parts then
       put_dead(s, id, rec or '', '', 'quarantine: the record is missing or cannot be read')
       redis.call('HDEL', s.K[BODY], id)
       add(s, 'n:dead:', 1)
@@ -278,8 +282,8 @@ function shares.take(s, n, until_ms)
       moves(s, topic, 'due', 'held')
     else
       k = k + 1
-      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, ref or false, at
-      if fair then shares_work.occupy(s, id, topic, key) end
+      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, parts.refs, parts.at
+      if fair then shares_work.occupy(s, id, topic, parts.key) end
     end
   end
   local gone = {}
@@ -288,12 +292,10 @@ function shares.take(s, n, until_ms)
     add_one(plain[i][1], plain[i][2], plain[i][3])
   end
   if #gone > 0 then redis.call('ZREM', s.K[DUE], unpack(gone)) end
-  if #picked > 0 then
-    gone = {}
-    for i, one in ipairs(picked) do gone[i] = one[1] end
-    local bodies = redis.call('HMGET', s.K[BODY], unpack(gone))
-    for i, one in ipairs(picked) do add_one(one[1], one[2], bodies[i], true) end
-    redis.call('ZREM', s.ready, unpack(gone))
+  if #picked.ids > 0 then
+    local bodies = redis.call('HMGET', s.K[BODY], unpack(picked.ids))
+    for i, id in ipairs(picked.ids) do add_one(id, picked.dues[i], bodies[i], true) end
+    redis.call('ZREM', s.ready, unpack(picked.ids))
   end
   return ids, dues, recs, topics, refs, starts
 end

@@ -15,7 +15,7 @@ from wheel_sched.store.core.turns import LEAST, shares_of
 from wheel_sched.store.fair_shares.rings_in_memory import NONE, Rings, StoredShares, key_of
 
 STEP, NEWEST, BYTES, PART, OTHERS = 120, 60, 131_072, 60, 100  # as in prelude_finding.lua
-ROUNDS = 4
+ROUNDS, KEYS_OF_A_CLAIM = 4, 10  # as in prelude_taking.lua
 
 
 @dataclass(slots=True, eq=False)
@@ -210,16 +210,18 @@ class Taking:
             need, tat = allowed(room.tats.score(raw), now_us, interval, burst, limit)
             limited = need < limit
         out: list[Entry] = []
-        skip = 0
-        for _ in range(ROUNDS):
+        skip, quantum = 0, -(-limit // KEYS_OF_A_CLAIM)
+        for number in range(ROUNDS):
             if len(out) >= need:
                 break
-            page = ring.by_rank(skip, need - len(out))
+            page = ring.by_rank(skip, need - len(out) if number else -(-need // quantum) + 1)
             if not page:
                 break
             entries = [self._entry(topic, time, key, settings, need - len(out)) for time, key in page]
-            whole = skip == 0 and len(ring) == len(entries)
-            more = self._pick_from(topic, entries, need - len(out), until_ms, out)
+            ends = len(ring) == skip + len(entries)
+            whole = skip == 0 and ends
+            last = None if ends else entries[-1].time
+            more = self._pick_from(topic, entries, quantum, need - len(out), last, until_ms, out)
             skip += sum(self._write_back(topic, entry, settings, until_ms) for entry in entries)
             more = more or any(entry.future is not None for entry in entries)
             if whole and not more and skip == 0:
@@ -251,18 +253,32 @@ class Taking:
             entry.left = min(entry.left, entry.free)
         return entry
 
-    def _pick_from(self, topic: str, entries: list[RingEntry], need: int, until_ms: int, out: list[Entry]) -> bool:
-        """Pick up to `need` items from the keys on a page of the ring. Returns whether a key may have more."""
-        order, chunk, count = list(entries), max(4, -(-need // len(entries))), 0
-        while count < need and order:
+    def _pick_from(
+        self,
+        topic: str,
+        entries: list[RingEntry],
+        quantum: int,
+        need: int,
+        last: int | None,
+        until_ms: int,
+        out: list[Entry],
+    ) -> bool:
+        """Pick up to `need` items from the keys on a page of the ring. Returns whether a key may have more.
+
+        `last`: a key whose time is beyond it gives none, because a key that is not on the page may be before it.
+        """
+        order, chunk, count = list(entries), max(4, quantum, -(-need // len(entries))), 0
+        while count < need and order and (last is None or order[0].time <= last):
             entry = order.pop(0)
             if entry.left <= 0:
                 entry.held = True
             elif len(entry.members) > entry.taken or self._load(topic, entry, chunk, until_ms):
-                due_ms, key, _ = entry.members[entry.taken]
-                out.append((due_ms, key))
-                entry.taken, entry.left, count = entry.taken + 1, entry.left - 1, count + 1
-                entry.time += entry.cost
+                turn = min(need - count, quantum, max(1, quantum * 10_000 // entry.cost), entry.left)
+                members = entry.members[entry.taken : entry.taken + turn]
+                out += [(due_ms, key) for due_ms, key, _ in members]
+                taken = len(members)
+                entry.taken, entry.left, count = entry.taken + taken, entry.left - taken, count + taken
+                entry.time += taken * entry.cost
                 order.insert(bisect_right(order, entry.time, key=lambda other: other.time), entry)
         return bool(order)
 
