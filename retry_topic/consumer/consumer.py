@@ -47,6 +47,7 @@ from retry_topic.history import HistoryWriter
 from retry_topic.message import Message
 from retry_topic.message.headers import RetryState
 from retry_topic.message.topic_names import check_group
+from retry_topic.policy import Failure
 from wheel_sched.errors import BrokerError, ConfigError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
@@ -361,9 +362,14 @@ class Consumer:
         message = delivered_message(self.group, delivery.message, state, self.config.group_topics)
         if delivery.deliveries > self.config.crash_cap:
             self.stats.poison += 1
-            sink.put(self._outcomes.failed(delivery, state, outlived(delivery.deliveries)))
+            self._give_up(delivery, state, outlived(delivery.deliveries), sink)
         elif expired(message.header(EXPIRES_HEADER), self._outcomes.now_ms):
             self.stats.expired += 1
-            sink.put(self._outcomes.failed(delivery, state, too_late()))
+            self._give_up(delivery, state, too_late(), sink)
         else:
             self._handlers.give(delivery, state, message, sink)
+
+    def _give_up(self, delivery: Delivery, state: RetryState, failure: Failure, sink: Sink) -> None:
+        if self._reporter is not None:
+            self._reporter.ends.note_attempt(state)
+        sink.put(self._outcomes.failed(delivery, state, failure))

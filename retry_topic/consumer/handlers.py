@@ -93,8 +93,7 @@ class HandlerCalls:
     def _report(self, message: Message, state: RetryState, outcome: HandlerOutcome) -> None:
         if self._reporter is not None:
             self._reporter.note(message, first=state.attempt == 0, succeeded=outcome.ended == "acknowledged")
-            if state.attempt and state.id is not None:
-                self._reporter.ends.note(f"{state.id_base}.{state.attempt}")
+            self._reporter.ends.note_attempt(state)
 
 
 class HandlerThreads:

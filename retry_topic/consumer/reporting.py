@@ -13,6 +13,7 @@ import threading
 import time
 
 from retry_topic.message import Message
+from retry_topic.message.headers import RetryState
 from retry_topic.release.flow import destination_of, flow_of
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.escaping import logger_of
@@ -68,6 +69,17 @@ class EndReporter:
             if len(self._ended) < _MOST_ENDS:
                 self._ended.append(item_id)
         self._some.set()
+
+    def note_attempt(self, state: RetryState) -> None:
+        """Note that the attempt of a message has ended. Any thread may call it.
+
+        A message published for later lies in the store under its own id, and comes from there to its first attempt.
+        """
+        if state.id is None:
+            return
+        self.note(f"{state.id_base}.{state.attempt}")
+        if not state.attempt:
+            self.note(state.id)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -6,23 +6,19 @@ the keys that have any.
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
 
 from retry_topic.message import Message
 from retry_topic.policy.checks import check_duration, check_integer, check_number
 from retry_topic.policy.flow import Rate
+from retry_topic.policy.key_source import parse_key_source
 from wheel_sched.duration import format_duration
 from wheel_sched.errors import ConfigError
 from wheel_sched.store.fair_shares import GREATEST_WEIGHT, LEAST_WEIGHT, MAX_WEIGHTS, FairSettings, fair_ref
 
-_HEADER, _JSON = "header:", "json:"
-_ESCAPE = re.compile(r"~(?![01])")
 _MOST_IN_FLIGHT = 1_000_000
-_LONGEST_JSON = 1_048_576  # a longer payload is not read for its key
-_DEEPEST = 20  # steps of a JSON pointer
+_source = lru_cache(maxsize=1024)(parse_key_source)  # every message asks for the source of its topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,46 +80,24 @@ class Fair:
 
 
 def key_of(where: str, message: Message) -> str | bytes:
-    """The fair key of a message; "" if it has none. `where`: as `Fair.key`."""
-    if where == "key":
-        return message.key or b""
-    if where.startswith(_HEADER):
-        name = where.removeprefix(_HEADER)
-        return next((content for header, content in reversed(message.headers) if header == name), b"")
-    return _pointed(where.removeprefix(_JSON), message.value)
+    """The fair key of a message; "" if it has none. `where`: as `Fair.key`.
 
-
-def _pointed(pointer: str, payload: bytes) -> str:
-    """The value of a JSON payload at a JSON pointer (RFC 6901), as text; "" if there is none or it is a container."""
-    if len(payload) > _LONGEST_JSON:
-        return ""
-    try:
-        value: Any = json.loads(payload)
-        for escaped in pointer.split("/")[1:]:
-            step = escaped.replace("~1", "/").replace("~0", "~")
-            value = value[int(step)] if isinstance(value, list) else value[step]
-    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
-        return ""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    return "" if value is None or isinstance(value, dict | list) else json.dumps(value)[:1000]
+    In a text of a JSON payload, "?" takes the place of a lone surrogate.
+    """
+    source = _source(where)
+    key = source.of(message) or b""
+    return key.decode("utf-8", "surrogatepass").encode("utf-8", "replace").decode() if source.kind == "json" else key
 
 
 def _check_key(key: object) -> list[str]:
-    problem = (
-        'expected fair.key to be "key", "header:<name>" or "json:<JSON pointer>" such as "json:/customer/id", '
-        f"got: {key!r}"
-    )
-    if not isinstance(key, str):
-        return [problem]
-    name = key.removeprefix(_HEADER)
-    if key == "key" or (key.startswith(_HEADER) and 0 < len(name) <= 100 and name.isprintable()):
-        return []
-    pointer = key.removeprefix(_JSON)
-    legal = pointer.startswith("/") and len(pointer) <= 200 and pointer.isprintable() and not _ESCAPE.search(pointer)
-    if key.startswith(_JSON) and legal and pointer.count("/") <= _DEEPEST:
-        return []
-    return [problem]
+    try:
+        parse_key_source(key)
+    except ConfigError:
+        return [
+            'expected fair.key to be "key", "header:<name>" or "json:<JSON pointer>" such as "json:/customer/id", '
+            f"got: {key!r}"
+        ]
+    return []
 
 
 def settings_of(fair: Fair, rate: Rate | None, burst: int, shards: int, *, by_key: bool) -> FairSettings:
@@ -151,8 +125,9 @@ def settings_of(fair: Fair, rate: Rate | None, burst: int, shards: int, *, by_ke
 
 def fair_in_words(fair: Fair) -> list[str]:
     """What the settings do, in words."""
-    where = {"k": "the message key", "h": f"the header {fair.key.removeprefix(_HEADER)}"}.get(
-        fair.key[0], f"{fair.key.removeprefix(_JSON)} of the JSON payload"
+    source = parse_key_source(fair.key)
+    where = {"key": "the message key", "header": f"the header {source.name}"}.get(
+        source.kind, f"{source.name} of the JSON payload"
     )
     lines = [f"fair: due messages are shared between the keys in {where}; messages without it share one key"]
     if fair.weights or fair.default_weight != 1:

@@ -8,6 +8,7 @@ key = "json:/customer/id"   a JSON pointer (RFC 6901) into a JSON payload; a tex
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,6 +17,9 @@ from wheel_sched.errors import ConfigError
 
 _WANTED = 'expected key to be "key", "header:<name>" or "json:/<pointer>"'
 _MAX_PAYLOAD = 1024 * 1024  # a larger payload is not read
+_LONGEST_NAME = 200
+_DEEPEST = 20  # steps of a JSON pointer
+_WRONG_ESCAPE = re.compile(r"~(?![01])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +28,19 @@ class KeySource:
 
     Args:
         kind: "key", "header" or "json".
-        name: the name of the header, or the JSON pointer. Defaults to "".
+        name: the name of the header, or the JSON pointer, of at most 200 characters. A pointer has at most 20 steps.
+            Defaults to "".
+
+    Raises:
+        ConfigError: the kind and the name are no key source.
     """
 
     kind: Literal["key", "header", "json"]
     name: str = ""
 
     def __post_init__(self) -> None:
-        sound = self.name.isprintable() and len(self.name) <= 200
-        fits = {"key": not self.name, "header": bool(self.name), "json": self.name.startswith("/")}
+        sound = self.name.isprintable() and len(self.name) <= _LONGEST_NAME
+        fits = {"key": not self.name, "header": bool(self.name), "json": _is_pointer(self.name)}
         if not (fits.get(self.kind, False) and sound):
             raise ConfigError(f"{_WANTED}, got: {str(self)!r}")
 
@@ -60,6 +68,10 @@ def parse_key_source(text: object) -> KeySource:
     if kind not in ("key", "header", "json") or bool(colon) != (kind != "key"):
         raise ConfigError(f"{_WANTED}, got: {text!r}")
     return KeySource(kind, name)  # type: ignore[arg-type]  # checked above
+
+
+def _is_pointer(name: str) -> bool:
+    return name.startswith("/") and name.count("/") <= _DEEPEST and not _WRONG_ESCAPE.search(name)
 
 
 def _at(payload: bytes, pointer: str) -> bytes | None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 KIND = RetryFairKind()
 CAPPED = (2, 21)  # without faults these histories have several retries of a key at a time
-BY_DUE = (41,)
+BY_DUE = (86,)
 
 
 def broken(scenario: Scenario) -> list[str]:

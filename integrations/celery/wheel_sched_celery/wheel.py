@@ -27,7 +27,7 @@ from wheel_sched.store.core.delay_store import DelayStore, values_of
 from wheel_sched.store.core.items import Found, Item, Outcome
 from wheel_sched.store.core.schedule import Stored
 from wheel_sched_celery.errors import HoldRefused
-from wheel_sched_celery.hold.once_per_key import log_superseded
+from wheel_sched_celery.hold.once_per_key import SupersededTasks
 from wheel_sched_celery.message.held_task import HeldTask
 from wheel_sched_celery.message.stored_forms import encode_neutral
 from wheel_sched_celery.release.shared_server import SharedServer
@@ -54,6 +54,7 @@ class Wheel:
         self.app = app
         self._given = dict(given)
         self._settings: WheelSettings | None = None
+        self._superseded = SupersededTasks(app)
         self._forget()
         if hasattr(os, "register_at_fork"):
             me = weakref.ref(self)
@@ -317,7 +318,7 @@ class Wheel:
         try:
             item = self.item_of(task)
             if item is not None and task.once_ref:
-                log_superseded(task, item.id, self._schedule_once(item))
+                self._superseded.announce(task, item.id, self._schedule_once(item))
             elif item is not None:
                 self.schedule([item])
             return item is not None

@@ -95,6 +95,8 @@ def test_a_key_that_names_no_place_is_refused(key: object) -> None:
         ("json:/customer", ""),
         ("json:/customer/none", ""),
         ("json:/customer/names/9", ""),
+        ("json:/customer/names/-1", ""),
+        ("json:/customer/names/+1", ""),
         ("json:/absent/id", ""),
     ],
 )

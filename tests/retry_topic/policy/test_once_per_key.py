@@ -24,6 +24,9 @@ from wheel_sched.errors import ConfigError
         ("json:/customer", None),
         ("json:/names/9", None),
         ("json:/names/x", None),
+        ("json:/names/-1", None),
+        ("json:/names/+1", None),
+        ("json:/names/0_1", None),
         ("json:/null", None),
     ],
 )
@@ -42,7 +45,21 @@ def test_a_strange_payload_has_no_key(payload: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["", "header", "header:", "json:a", "json", "key:x", "cookie:a", "header:a\n", 7, None]
+    "source",
+    [
+        "",
+        "header",
+        "header:",
+        "json:a",
+        "json",
+        "key:x",
+        "cookie:a",
+        "header:a\n",
+        "json:/a~2",
+        "json:" + "/a" * 21,
+        7,
+        None,
+    ],
 )
 def test_a_wrong_key_source_is_refused(source: object) -> None:
     with pytest.raises(ConfigError, match=r'expected key to be "key", "header:<name>" or "json:/<pointer>", got: '):

@@ -13,6 +13,7 @@ from wheel_sched.store import Item, open_store
 from wheel_sched.store.fair_shares import FairShares, fair_key_of
 
 if TYPE_CHECKING:
+    import pytest
     from conftest import Bench
 
 
@@ -69,6 +70,26 @@ def test_the_reports_of_consumers_let_the_next_message_of_a_key_go(bench: Bench)
     bench.until(lambda: done == 20)
     assert most == 1
     bench.until(lambda: bench.connection.store.counts().total("due") == 0)
+
+
+def test_the_ends_of_first_attempts_are_reported(bench: Bench) -> None:
+    """A message published for later comes from the store to its first attempt, and occupies a place until it ends."""
+    done: list[bytes] = []
+    bench.serve(orders(Fair("key", max_in_flight=1)))
+    bench.consume(lambda message: done.append(message.value), reports=True)
+    for number in range(4):
+        bench.connection.publish("orders", b"%d" % number, delay=0.001)
+    bench.until(lambda: sorted(done) == [b"0", b"1", b"2", b"3"])
+
+
+def test_the_ends_of_messages_without_an_attempt_are_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that has expired is given up, and occupies its place no more."""
+    monkeypatch.setattr("retry_topic.consumer.consumer.expired", lambda header, _: header is not None)
+    bench.serve(orders(Fair("key", max_in_flight=1)))
+    consumer = bench.consume(lambda _: None, reports=True)
+    for _ in range(4):
+        bench.connection.publish("orders", b"x", delay=0.001, expires=3600)
+    bench.until(lambda: consumer.stats.expired == 4)
 
 
 def test_a_service_writes_its_settings_and_takes_them_back() -> None:

@@ -8,6 +8,7 @@ The options are read here and never reach the broker. They belong to the call: a
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import MutableMapping
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ logger = logger_of("wheel_sched.celery")
 
 OPTIONS = ("wheel_collapse", "wheel_debounce", "wheel_max_wait")
 _LONGEST_S = 10**9
+_AWAY_S = 30  # so long are results not marked after the result backend has failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +78,51 @@ def once_per_key(options: MutableMapping[str, Any]) -> OncePerKey | None:
     return OncePerKey(debounce_ref(key, round(max_wait * 1000)), debounces=True)
 
 
-def log_superseded(task: HeldTask, item_id: str, stored: Stored) -> None:
-    """Log the task that is not run because another one of its key is, if there is one."""
-    other = stored.others.get(0)
-    if other is None:
-        return
-    gone, stays = (item_id, other) if stored.outcomes[0] is Outcome.SUPERSEDED else (other, item_id)
-    logger.info(
-        "celery.superseded: task %s is not run: task %s of the same key runs in its place; queue %s",
-        *(bounded(route_of(gone)), bounded(route_of(stays)), task.queue or task.routing_key),
-    )
+class SupersededTasks:
+    """Says which tasks are not run because another one of their key is: in the log and in the result backend.
+
+    Any thread may call it.
+
+    Args:
+        app: the Celery app.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._away_until_s = 0.0
+
+    def announce(self, task: HeldTask, item_id: str, stored: Stored) -> None:
+        """Log the task that is not run, if there is one, and mark its result REVOKED. Nothing is raised.
+
+        Args:
+            task: the task that was given to the store.
+            item_id: the id of its item.
+            stored: the answer of the store.
+        """
+        other = stored.others.get(0)
+        if other is None:
+            return
+        gone, stays = (item_id, other) if stored.outcomes[0] is Outcome.SUPERSEDED else (other, item_id)
+        logger.info(
+            "celery.superseded: task %s is not run: task %s of the same key runs in its place; queue %s",
+            *(bounded(route_of(gone)), bounded(route_of(stays)), task.queue or task.routing_key),
+        )
+        if route_of(gone) != route_of(stays) and not task.headers.get("ignore_result"):
+            self._revoke(task.task_id if gone == item_id else route_of(gone))
+
+    def _revoke(self, task_id: str) -> None:
+        """Mark the result of a task. After a failure, calls do not wait for the backend for a while."""
+        if time.monotonic() < self._away_until_s:
+            return
+        try:
+            backend = self._app.backend
+            if getattr(backend, "always_retry", False) and getattr(backend, "max_retries", None) == math.inf:
+                return  # the backend would try for ever
+            backend.mark_as_revoked(task_id, "superseded", store_result=True)
+        except Exception as error:  # a result backend may raise anything
+            self._away_until_s = time.monotonic() + _AWAY_S
+            logger.warning(
+                "celery.not_marked: the result of task %s, which is not run, stays PENDING; results are marked again "
+                "in %d s: %r",
+                *(bounded(task_id), _AWAY_S, error),
+            )

@@ -54,6 +54,30 @@ def test_debounce_runs_the_last_task_of_a_key(installed: InstalledApp, caplog: p
     assert not [name for name in (*message.headers, *message.properties) if name.startswith("wheel_")]
 
 
+def test_the_result_of_a_superseded_task_is_revoked(
+    installed: InstalledApp, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that takes its own place is not revoked. Without the result backend, tasks are held as always."""
+    states = installed.app.backend.get_state
+    for task_id, countdown in (("ra", 30), ("rb", 30), ("rb", 40)):
+        installed.send("note", task_id=task_id, countdown=countdown, wheel_debounce="one")
+    for task_id in ("rc", "rd"):
+        installed.send("note", task_id=task_id, countdown=30, wheel_collapse="two")
+    assert [states(task_id) for task_id in ("ra", "rb", "rc", "rd")] == ["REVOKED", "PENDING", "PENDING", "REVOKED"]
+    calls = []
+
+    def fail(task_id: str, *_: object, **__: object) -> None:
+        calls.append(task_id)
+        raise OSError("away")
+
+    monkeypatch.setattr(installed.app.backend, "mark_as_revoked", fail)
+    for task_id in ("re", "rf"):
+        installed.send("note", task_id=task_id, countdown=30, wheel_debounce="one")
+    assert calls == ["rb"]  # the second call does not wait for a backend that is away
+    assert set(dues(installed)) == {"rc", "rf"}
+    assert "celery.not_marked: the result of task rb, which is not run, stays PENDING" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
