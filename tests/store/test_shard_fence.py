@@ -6,6 +6,7 @@ import pytest
 
 from wheel_sched.errors import NamespaceMismatch
 from wheel_sched.store import Item, open_store
+from wheel_sched.store.fair_shares import FairSettings, FairShares, fair_ref
 from wheel_sched.store.maintenance.reshard import reshard
 
 
@@ -26,3 +27,22 @@ def test_a_process_from_before_a_reshard_is_refused(redis_url: str) -> None:
         with open_store(redis_url, shards=3) as after:
             assert after.counts().total("due") == 1
             assert after.schedule([Item("b", 1, b"x")]).accepted == 1
+
+
+def test_a_reshard_loses_no_item_of_a_fair_topic(redis_url: str) -> None:
+    """Items that already wait in the queue of their fair key move too, and are shared once the topic is fair again."""
+    settings = FairSettings(weights={"a": 2})
+    with open_store(redis_url) as before:
+        FairShares(before).configure("t", settings)
+        keys = ["a"] * 40 + ["b"] * 3
+        items = [Item(f"{key}.{n}", n + 1, b"x", "t", refs=(fair_ref(key),)) for n, key in enumerate(keys)]
+        before.schedule(items)
+        before.claim(0)
+        topic = FairShares(before).look("t")
+        assert topic is not None
+        assert topic.waiting == len(items)
+        assert reshard(before.backend, 2).moved > 0
+    with open_store(redis_url, shards=2) as after:
+        FairShares(after).configure("t", settings)
+        claimed = [item.id for shard in range(2) for item in after.claim(100, shard=shard).items]
+        assert sorted(claimed) == sorted(item.id for item in items)
