@@ -1,0 +1,62 @@
+"""Settings of Sphinx for the documentation site. `prepare.py` writes the pages that it reads."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from sphinx.ext.napoleon import Config, GoogleDocstring
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+project = "wheel-sched"
+author = "the contributors of wheel-sched"
+copyright = "the contributors of wheel-sched, Apache-2.0"  # noqa: A001 - Sphinx chose the name
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+
+# The pages are plain Markdown that a code host shows too. Anchors of headings are those of code hosts.
+myst_heading_anchors = 6
+myst_links_external_new_tab = False
+suppress_warnings = ["myst.header"]  # the changelog starts below a heading of the second rank
+
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_mock_imports = ["pyspark", "pyarrow", "pandas", "numpy"]  # half a gigabyte, for signatures alone
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
+
+# Every link between pages must lead somewhere (`-n`). Types of other libraries and of private modules have no page.
+nitpick_ignore_regex = [("py:.*", ".*")]
+
+toc_object_entries = False  # each page shows all contents; with every method in them a build takes longer
+html_domain_indices = False
+html_theme = "furo"
+html_title = "wheel-sched"
+html_copy_source = False
+html_show_sphinx = False
+html_extra_path = ["extra"]
+exclude_patterns = ["extra"]
+html_last_updated_fmt = None  # two builds of one tree are equal
+
+CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+
+
+def as_rest(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Make reStructuredText of a docstring: names in single backticks are code, as in Markdown, and a table is shown as
+    it is. The sections "Args:" and "Raises:" become fields. The docstring of a property is text alone: napoleon would
+    take what stands before a colon for its type."""
+    text: list[str] = []
+    for line in lines:
+        table = line.startswith("|")
+        if table and not (text and text[-1].startswith("   |")):
+            text.append("::\n\n")
+        text.append(f"   {line}" if table else CODE.sub(r"``\1``\\ ", line))
+    if what not in ("property", "attribute", "data"):
+        text = GoogleDocstring("\n".join(text), Config(), app, what, name, obj, options).lines()
+    lines[:] = "\n".join(text).split("\n")
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-docstring", as_rest)
