@@ -22,9 +22,8 @@ suppress_warnings = ["myst.header"]  # the changelog starts below a heading of t
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 autodoc_mock_imports = ["pyspark", "pyarrow", "pandas", "numpy"]  # half a gigabyte, for signatures alone
-python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 100
 
 # Every link between pages must lead somewhere (`-n`). Types of other libraries and of private modules have no page.
