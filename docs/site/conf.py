@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sphinx.ext.autodoc.mock import mock
 from sphinx.ext.napoleon import Config, GoogleDocstring
+from sphinx.util import logging
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
 
 project = "wheel-sched"
 author = "the contributors of wheel-sched"
@@ -57,5 +62,30 @@ def as_rest(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
     lines[:] = "\n".join(text).split("\n")
 
 
+def public_names() -> dict[str, list[str]]:
+    """The public names of each package of the reference. Some packages import a name at its first use, and autodoc sees
+    only what is there: so each name is used once."""
+    found = {}
+    with mock(autodoc_mock_imports):
+        for page in sorted((Path(__file__).parent / "api").glob("*.rst")):
+            package = importlib.import_module(page.stem)
+            found[page.stem] = list(package.__all__)
+            vars(package).update({name: getattr(package, name) for name in package.__all__})
+    return found
+
+
+def warn_of_gaps(app: Sphinx, env: BuildEnvironment) -> None:
+    """Warn of each public name that the reference lacks."""
+    described = set(env.domains["py"].objects)  # type: ignore[attr-defined]
+    for package, names in PUBLIC.items():
+        for name in names:
+            if f"{package}.{name}" not in described:
+                logging.getLogger(__name__).warning("not in the reference: %s.%s", package, name)
+
+
+PUBLIC = public_names()
+
+
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", as_rest)
+    app.connect("env-check-consistency", warn_of_gaps)

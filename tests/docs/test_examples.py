@@ -18,7 +18,7 @@ import pytest
 from sybil import Example, Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ends_soon")]
 
 ROOT = Path(__file__).resolve().parents[2]
 # pages on Spark need Spark: tests/spark/test_pages.py runs them; test_tutorial.py runs the tutorial, in its order

@@ -39,13 +39,12 @@ def run_commands(text: str) -> dict[str, str]:
 
 
 @pytest.mark.real
+@pytest.mark.usefixtures("ends_soon")
 def test_the_story_runs_from_the_first_failure_to_the_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each program and each command succeeds, the dead letter is shown, and after the replay it is gone."""
     from wheel_sched.store.embedded import EmbeddedServer
 
     monkeypatch.chdir(tmp_path)
-    for module in ("retry_topic.consumer.consumer", "retry_topic.intake.worker"):
-        monkeypatch.setattr(f"{module}._POLL_MS", 50)  # they end sooner; nothing else depends on it
     outputs: dict[str, str] = {}
     with EmbeddedServer.open(".wheel-sched"):  # one server for the story; without it each step would start its own
         for number, (kind, text) in enumerate(BLOCK.findall(PAGE.read_text("utf-8"))):
