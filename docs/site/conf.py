@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from sphinx.ext.autodoc.mock import mock
@@ -74,18 +75,60 @@ def public_names() -> dict[str, list[str]]:
     return found
 
 
+def homes() -> dict[tuple[str, str], str]:
+    """The package whose page describes a class or function, by where it is defined. Of several, the outermost one."""
+    found: dict[tuple[str, str], str] = {}
+    for package in sorted(PUBLIC, key=lambda name: (name.count("."), name)):
+        for name in PUBLIC[package]:
+            if place := place_of(vars(importlib.import_module(package))[name]):
+                found.setdefault(place, package)
+    return found
+
+
+def place_of(value: Any) -> tuple[str, str] | None:
+    return (value.__module__, value.__qualname__) if isinstance(value, type | FunctionType) else None
+
+
+def is_described_in(package: str, value: Any) -> bool:
+    place = place_of(value)
+    return place is None or HOMES[place] == package
+
+
+def skip(app: Sphinx, what: str, name: str, obj: Any, skipped: bool, options: Any) -> bool | None:
+    """Describe each public class and function on one page only."""
+    package = app.env.docname.removeprefix("api/")
+    if what == "module" and name in PUBLIC.get(package, ()) and not is_described_in(package, obj):
+        return True
+    return None
+
+
+def add_values(app: Sphinx, page: str, source: list[str]) -> None:
+    """Add the constants and aliases of a package to its page. Autodoc leaves out those without a docstring."""
+    package = page.removeprefix("api/")
+    for name in PUBLIC.get(package, ()):
+        value = vars(importlib.import_module(package))[name]
+        if hasattr(value, "__args__"):
+            source[0] += f"\n.. py:data:: {name}\n   :module: {package}\n   :value: {value}\n"
+        elif not callable(value):
+            source[0] += f"\n.. py:data:: {name}\n   :module: {package}\n   :type: {type(value).__name__}\n"
+
+
 def warn_of_gaps(app: Sphinx, env: BuildEnvironment) -> None:
     """Warn of each public name that the reference lacks."""
     described = set(env.domains["py"].objects)  # type: ignore[attr-defined]
     for package, names in PUBLIC.items():
         for name in names:
-            if f"{package}.{name}" not in described:
+            value = vars(importlib.import_module(package))[name]
+            if is_described_in(package, value) and f"{package}.{name}" not in described:
                 logging.getLogger(__name__).warning("not in the reference: %s.%s", package, name)
 
 
 PUBLIC = public_names()
+HOMES = homes()
 
 
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", as_rest)
+    app.connect("autodoc-skip-member", skip)
+    app.connect("source-read", add_values)
     app.connect("env-check-consistency", warn_of_gaps)

@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 ABOVE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
+ROW = re.compile(r"^\| (?!term )([^|]+?) \|", re.MULTILINE)
+EMPHASIS = re.compile(r"(?<![*\w])(\*{1,2})([a-z][a-z -]+)\1(?![*\w])")
 PART = re.compile(r"^## (.+)$", re.MULTILINE)
 SHOWN = frozenset({".md", ".svg", ".png", ".html"})
 
@@ -75,6 +77,34 @@ def with_links(text: str, page: Path) -> str:
     return LINK.sub(moved, text)
 
 
+def anchor_of(row: str) -> str:
+    return "term-" + re.sub(r"[^a-z0-9]+", "-", row.lower()).strip("-")
+
+
+def terms(glossary: str) -> dict[str, str]:
+    """The anchor of each term of the glossary that has one meaning. A row may have several terms: "alarm, timer"."""
+    found: dict[str, list[str]] = {}
+    for row in ROW.findall(glossary):
+        for name in re.sub(r"\(.*?\)", "", row).split(","):
+            found.setdefault(name.strip(), []).append(anchor_of(row))
+    return {name: anchors[0] for name, anchors in found.items() if len(anchors) == 1}
+
+
+def with_anchors(glossary: str) -> str:
+    return ROW.sub(lambda row: f'| <a id="{anchor_of(row[1])}"></a>{row[1]} |', glossary)
+
+
+def with_terms(text: str, page: Path, anchors: dict[str, str]) -> str:
+    """The text of a page, in which each term that the page emphasises leads to the glossary."""
+    up = os.path.relpath(".", on_the_site(page).parent)
+
+    def linked(match: re.Match[str]) -> str:
+        anchor = anchors.get(match[2])
+        return f'<a href="{up}/glossary.html#{anchor}">{match[0]}</a>' if anchor else match[0]
+
+    return EMPHASIS.sub(linked, text)
+
+
 def contents(index: str) -> list[tuple[str, list[str]]]:
     """The parts of the site: the caption and the pages of each, without their suffix."""
     _, *parts = PART.split(index)
@@ -127,12 +157,16 @@ def llms(parts: list[tuple[str, list[str]]], source: Path) -> str:
 
 
 def main(target: Path) -> None:
+    glossary = DOCS / "glossary.md"
+    anchors = terms(glossary.read_text("utf-8"))
     shutil.rmtree(target, ignore_errors=True)
     pages = [ROOT / name for name in ABOVE] + sorted(DOCS.rglob("*.md"))
     for page in pages:
         place = target / on_the_site(page)
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(with_links(page.read_text("utf-8"), page), "utf-8")
+        text = with_links(page.read_text("utf-8"), page)
+        text = with_anchors(text) if page == glossary else with_terms(text, page, anchors)
+        place.write_text(text, "utf-8")
     shutil.copytree(DOCS / "images", target / "images")
     index = target / "index.md"
     text = index.read_text("utf-8")

@@ -61,6 +61,19 @@ def test_links_become_those_of_the_site() -> None:
     assert prepare.with_links(text, page) == "[a](../guarantees.md#in-short) [b](../readme.md) c [d](https://x.y/z.md)"
 
 
+def test_emphasised_terms_lead_to_the_glossary() -> None:
+    """Each term of the glossary has one anchor, and a page that emphasises the term links to it."""
+    glossary = (ROOT / "docs" / "glossary.md").read_text("utf-8")
+    anchors = prepare.terms(glossary)
+    written = re.findall(r'<a id="([^"]+)">', prepare.with_anchors(glossary))
+    assert len(written) == len(set(written))
+    assert set(anchors.values()) <= set(written)
+    assert "epoch" not in anchors  # it has three meanings
+    page = ROOT / "docs" / "spec" / "README.md"
+    text = prepare.with_terms("a **lease** and a *stranger*", page, anchors)
+    assert text == 'a <a href="../glossary.html#term-lease">**lease**</a> and a *stranger*'
+
+
 def test_what_a_page_loads_from_elsewhere_and_dead_links_are_found(tmp_path: Path) -> None:
     (tmp_path / "style.css").write_text("@import url(//fonts.example/a.css); p {background: url(own.png)}", "utf-8")
     (tmp_path / "index.html").write_text(
