@@ -133,9 +133,9 @@ def api_page(name: str) -> str:
 def summary(text: str) -> tuple[str, str]:
     """The heading of a page and its first sentence."""
     heading = re.search(r"^# (.+)$", text, re.MULTILINE)
-    paragraph = re.search(r"^[A-Za-z*`].+?(?=\n\n)", text, re.MULTILINE | re.DOTALL)
+    paragraph = re.search(r"^(?!```)[^#|\s<-].+?(?=\n\n)", text, re.MULTILINE | re.DOTALL)
     words = " ".join(paragraph[0].split()) if paragraph else ""
-    sentence = re.split(r"(?<=[.?!])\s", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", words))[0]
+    sentence = re.split(r"(?<=[.?!])\s", re.sub(r"\[([^\]]*)\]\([^)]*\)|\*\*", r"\1", words))[0]
     return heading[1] if heading else "", sentence
 
 
