@@ -17,7 +17,7 @@ BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 # The folders that need Java or a browser are left out, because each worker takes a second to load them.
 pytest = $(PY) -m pytest --ignore=tests/browser --ignore=tests/kafka --ignore=tests/spark $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real proofs spec simulate browser-test screenshots rabbit-test kafka-test test-celery test-oldest spark-test spark-kafka-test test-pythons dist check lint types mypy pyright imports built-wheel bench bench-compare clean distclean deploy-check venv-demo venv-test venv-browser venv-spark venv-dev
+.PHONY: help demo test test-unit test-real proofs spec simulate browser-test screenshots rabbit-test kafka-test test-celery test-oldest spark-test spark-kafka-test test-pythons dist docs check lint types mypy pyright imports built-wheel bench bench-compare clean distclean deploy-check venv-demo venv-test venv-browser venv-spark venv-docs venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -117,6 +117,13 @@ dist: venv-dev ## the files of a release that this machine can build, in dist/
 	@rm -rf dist
 	@.ci/dist
 
+docs: venv-docs ## the documentation site, in build/docs: start with build/docs/index.html
+	@printf '==> docs\n'
+	@rm -rf build/docs
+	@$(PY) docs/site/prepare.py build/docs-source
+	@$(PY) -m sphinx -q -W -n --keep-going -E -d build/docs-trees -b html build/docs-source build/docs
+	@$(PY) docs/site/check.py build/docs
+
 bench: venv-dev ## all benchmarks, one after another
 	@for name in $(BENCHMARKS); do printf '==> benchmark: %s\n' $$name >&2; $(PY) -m benchmarks $$name $(ARGS) || exit; done
 
@@ -131,5 +138,5 @@ clean: ## remove caches and build results
 distclean: clean ## clean, and remove .venv
 	rm -rf .venv
 
-venv-demo venv-test venv-browser venv-spark venv-dev: venv-%:
+venv-demo venv-test venv-browser venv-spark venv-docs venv-dev: venv-%:
 	@.ci/venv $*

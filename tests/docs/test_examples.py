@@ -18,11 +18,12 @@ import pytest
 from sybil import Example, Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ends_soon")]
 
 ROOT = Path(__file__).resolve().parents[2]
-# pages on Spark need Spark: tests/spark/test_pages.py runs them
-DOCS = (page for page in (ROOT / "docs").rglob("*.md") if not page.name.startswith("spark"))
+# pages on Spark need Spark: tests/spark/test_pages.py runs them; test_tutorial.py runs the tutorial, in its order
+ELSEWHERE = ("spark", "tutorial")
+DOCS = (page for page in (ROOT / "docs").rglob("*.md") if not page.name.startswith(ELSEWHERE))
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS])
 # pages whose examples start an embedded server, or librdkafka's imitation of a cluster
 REAL = frozenset({"README.md", "docs/apscheduler.md", "docs/kafka.md"})
