@@ -30,7 +30,7 @@ def test_a_process_from_before_a_reshard_is_refused(redis_url: str) -> None:
 
 
 def test_a_reshard_loses_no_item_of_a_fair_topic(redis_url: str) -> None:
-    """Items that already wait in the queue of their fair key move too, and are shared once the topic is fair again."""
+    """Items that already wait in the queue of their fair key move too, and each can be claimed once."""
     settings = FairSettings(weights={"a": 2})
     with open_store(redis_url) as before:
         FairShares(before).configure("t", settings)
