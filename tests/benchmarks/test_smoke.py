@@ -77,13 +77,13 @@ def test_the_wheel_benchmark_measures_every_figure() -> None:
     pytest.importorskip("kombu", reason="the bench group is not installed")
     sizes = wheel.Sizes(
         rounds=1,
-        counts=(2_000, 20_000),
-        large=20_000,
+        counts=(10_000, 100_000),
+        large=100_000,
         large_rounds=1,
         mixes=("uniform",),
-        live=(2_000, 20_000),
+        live=(10_000, 100_000),
         all=False,
-        memory=10_000,
+        memory=20_000,
         memory_rounds=2,
         lateness_rounds=2,
         timers=50,
