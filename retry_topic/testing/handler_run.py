@@ -209,8 +209,9 @@ class _Bench:
         self._begin()
         began_s = self._now_s()
         awaitable: Awaitable[Any] = self._handler(message)
+        limit = asyncio.timeout(max(0.0, self._until_s - began_s))
         try:
-            async with asyncio.timeout(max(0.0, self._until_s - began_s)) as limit:
+            async with limit:
                 value = await awaitable
         except BaseException as error:
             if limit.expired():
