@@ -24,7 +24,7 @@ LOADS = {
 }  # fmt: skip
 
 
-class Page:
+class BuiltPage:
     """What a page loads, where its links lead, and its anchors. An HTML parser would take ten times as long."""
 
     def __init__(self, text: str) -> None:
@@ -42,7 +42,7 @@ class Page:
 def foreign(site: Path) -> Iterator[str]:
     """Each thing that a page or a style sheet of the site loads from another address."""
     for path in sorted(site.rglob("*.html")):
-        for address in Page(path.read_text("utf-8")).loads:
+        for address in BuiltPage(path.read_text("utf-8")).loads:
             if FOREIGN.match(address):
                 yield f"{path.relative_to(site)}: {address}"
     for path in sorted(site.rglob("*.css")):
@@ -52,7 +52,7 @@ def foreign(site: Path) -> Iterator[str]:
 
 def broken(site: Path) -> Iterator[str]:
     """Each link within the site whose page or anchor is not there."""
-    pages = {path.resolve(): Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
+    pages = {path.resolve(): BuiltPage(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
     for path, page in pages.items():
         for link in page.links:
             parts = urlsplit(link)

@@ -76,14 +76,14 @@ def run(
         runner = None
         if is_async(handler):
             runner = stack.enter_context(asyncio.Runner(loop_factory=lambda: VirtualEventLoop(clock)))
-        bench = _Bench(handler, policies, given, clock, runner)
+        bench = _RunningHandler(handler, policies, given, clock, runner)
         stack.callback(bench.close)
         bench.seed(seed)
         bench.run(most_deliveries, limit_s)
         return bench.result()
 
 
-class _Bench:
+class _RunningHandler:
     """One run: the parts of a system, the clock that they share, and what was seen."""
 
     def __init__(
