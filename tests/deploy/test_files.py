@@ -53,7 +53,7 @@ def test_the_image_runs_without_root_and_checks_its_health() -> None:
 
 
 def test_the_image_copies_files_that_exist_and_installs_extras_that_exist() -> None:
-    """Each file that the build needs is in the repository and not left out by the ignore file."""
+    """Each file that the build needs is copied, is in the repository, and is not left out by the ignore file."""
     copied = [
         word for line in re.findall(r"^COPY (?!--from)(.+) \S+$", CONTAINERFILE, re.MULTILINE) for word in line.split()
     ]
@@ -64,8 +64,14 @@ def test_the_image_copies_files_that_exist_and_installs_extras_that_exist() -> N
         assert f"!{name}" in ignored, name
     extras = re.search(r'"\.\[(.+)\]"', CONTAINERFILE)
     assert extras is not None
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert set(extras[1].split(",")) <= project["optional-dependencies"].keys()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert set(extras[1].split(",")) <= settings["project"]["optional-dependencies"].keys()
+    hatch = settings["tool"]["hatch"]
+    hooks = [hatch["metadata"]["hooks"]["custom"], hatch["build"]["targets"]["wheel"]["hooks"]["custom"]]
+    needed = {hook.get("path", "hatch_build.py") for hook in hooks} | set(settings["project"]["license-files"])
+    assert needed | {"pyproject.toml", "README.md"} <= set(copied)
+    packages = hatch["build"]["targets"]["wheel"]["packages"]
+    assert {name.split("/")[0] for name in packages} <= set(copied)
 
 
 def test_the_compose_file_starts_commands_that_exist_and_opens_loopback_only() -> None:
