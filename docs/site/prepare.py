@@ -1,4 +1,5 @@
-"""Writes what Sphinx reads: the pages of this repository, a page for each public package, and `llms.txt`.
+"""Writes what Sphinx reads: the pages of this repository, a page for each public package, and `llms.txt`
+with `llms-full.txt`.
 
     python docs/site/prepare.py build/docs-source
 
@@ -156,6 +157,12 @@ def llms(parts: list[tuple[str, list[str]]], source: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def llms_full(parts: list[tuple[str, list[str]]], source: Path) -> str:
+    """`llms-full.txt`: the text of every page, in the order of the contents. The first line of each names the page."""
+    pages = list(dict.fromkeys(page for _, pages in parts for page in pages))
+    return "\n".join(f"<!-- {page}.html -->\n\n{(source / f'{page}.md').read_text('utf-8')}" for page in pages)
+
+
 def main(target: Path) -> None:
     glossary = DOCS / "glossary.md"
     anchors = terms(glossary.read_text("utf-8"))
@@ -177,6 +184,7 @@ def main(target: Path) -> None:
     for name in ("herd.html", "herd.js"):
         shutil.copy(DOCS / "site" / name, extra / "site")
     (extra / "llms.txt").write_text(llms(parts, target), "utf-8")
+    (extra / "llms-full.txt").write_text(llms_full(parts, target), "utf-8")
     (target / "api").mkdir()
     for name in PACKAGES:
         (target / "api" / f"{name}.rst").write_text(api_page(name), "utf-8")

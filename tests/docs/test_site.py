@@ -74,6 +74,21 @@ def test_emphasised_terms_lead_to_the_glossary() -> None:
     assert text == 'a <a href="../glossary.html#term-lease">**lease**</a> and a *stranger*'
 
 
+def test_llms_txt_names_every_page_and_package_and_the_full_text_has_each_page_once(tmp_path: Path) -> None:
+    """Each page has its heading, a link, and a sentence that says what it is about."""
+    source = tmp_path / "source"
+    prepare.main(source)
+    index = (source / "extra" / "llms.txt").read_text("utf-8")
+    lines = re.findall(r"^- \[(.+)\]\((?!api/)(.+)\.html\): (.*)$", index, re.MULTILINE)
+    pages = {path.relative_to(source).with_suffix("").as_posix() for path in source.rglob("*.md")} - {"index"}
+    assert {page for _, page, _ in lines} == pages
+    assert [page for title, page, sentence in lines if not title or len(sentence.split()) < 4] == []
+    assert re.findall(r"\(api/(.+)\.html\)$", index, re.MULTILINE) == list(prepare.PACKAGES)
+    full = (source / "extra" / "llms-full.txt").read_text("utf-8")
+    assert sorted(re.findall(r"^<!-- (.+)\.html -->$", full, re.MULTILINE)) == sorted(pages)
+    assert all((source / f"{page}.md").read_text("utf-8") in full for page in pages)
+
+
 def test_what_a_page_loads_from_elsewhere_and_dead_links_are_found(tmp_path: Path) -> None:
     (tmp_path / "style.css").write_text("@import url(//fonts.example/a.css); p {background: url(own.png)}", "utf-8")
     (tmp_path / "index.html").write_text(
