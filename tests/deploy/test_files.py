@@ -128,6 +128,16 @@ def test_the_templates_use_values_that_exist() -> None:
             found = found[part]
 
 
+def test_the_chart_has_a_disruption_budget_and_a_scale_for_the_service() -> None:
+    """`faults` looks at pods alone, so it misses an object that is gone. Both objects are for the retry service."""
+    _, *objects = (CHART / "templates" / "service.yaml").read_text("utf-8").split("\nkind: ")
+    kinds = {text.partition("\n")[0]: text for text in objects}
+    assert set(kinds) == {"Deployment", "ConfigMap", "PodDisruptionBudget", "ScaledObject"}
+    assert 'matchLabels: {{ include "wheel-sched.selector" $part' in kinds["PodDisruptionBudget"]
+    assert "scaleTargetRef: {name: {{ $name }}}" in kinds["ScaledObject"]
+    assert "if not .Values.keda.enabled" in kinds["Deployment"]  # else two would set the number of replicas
+
+
 def test_the_pods_use_the_probes_of_the_program() -> None:
     """/livez and /readyz are the pages of the service, and the page of the dashboard's probe exists."""
     parts = (CHART / "templates" / "_parts.tpl").read_text("utf-8")
