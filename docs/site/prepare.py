@@ -25,29 +25,40 @@ EMPHASIS = re.compile(r"(?<![*\w])(\*{1,2})([a-z][a-z -]+)\1(?![*\w])")
 PART = re.compile(r"^## (.+)$", re.MULTILINE)
 SHOWN = frozenset({".md", ".svg", ".png", ".html"})
 
-# the packages that the reference describes, with the heading of each page; only names in `__all__` are public
+# The packages and modules that have a page of the reference. The page describes the names in `__all__`; of a module
+# without it, the classes and functions that the module defines.
 PACKAGES = (
     "retry_topic",
     "retry_topic.policy",
     "retry_topic.message",
+    "retry_topic.message.headers",
     "retry_topic.consumer",
     "retry_topic.dead_letters",
     "retry_topic.history",
     "retry_topic.testing",
+    "retry_topic.tracing",
+    "retry_topic.brokers.conformance",
+    "retry_topic.brokers.memory",
     "retry_topic.brokers.kafka",
     "retry_topic.brokers.redis_streams",
     "retry_topic.spark",
     "wheel_sched_celery",
+    "wheel_sched_celery.beat.entries",
     "wheel_sched_apscheduler",
     "wheel_sched.store",
     "wheel_sched.store.embedded",
+    "wheel_sched.store.fair_shares",
     "wheel_sched.dispatcher",
     "wheel_sched.timers",
     "wheel_sched.purgatory",
     "wheel_sched.wheel",
     "wheel_sched.observability",
+    "wheel_sched.observability.prometheus",
     "wheel_sched.dashboard",
     "wheel_sched.testing",
+    "wheel_sched.testing.virtual_loop",
+    "wheel_sched.errors",
+    "wheel_sched.extensions",
 )
 
 
