@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from sphinx.ext.autodoc.mock import mock
@@ -64,15 +64,26 @@ def as_rest(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: li
 
 
 def public_names() -> dict[str, list[str]]:
-    """The public names of each package of the reference. Some packages import a name at its first use, and autodoc sees
+    """The public names of each page of the reference. Some packages import a name at its first use, and autodoc sees
     only what is there: so each name is used once."""
     found = {}
     with mock(autodoc_mock_imports):
         for page in sorted((Path(__file__).parent / "api").glob("*.rst")):
             package = importlib.import_module(page.stem)
-            found[page.stem] = list(package.__all__)
-            vars(package).update({name: getattr(package, name) for name in package.__all__})
+            found[page.stem] = names_of(package)
+            vars(package).update({name: getattr(package, name) for name in found[page.stem]})
     return found
+
+
+def names_of(module: ModuleType) -> list[str]:
+    """The names in `__all__`. Of a module without it: the public classes and functions that the module defines."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    ]
 
 
 def homes() -> dict[tuple[str, str], str]:

@@ -1,4 +1,5 @@
-"""Writes what Sphinx reads: the pages of this repository, a page for each public package, and `llms.txt`.
+"""Writes what Sphinx reads: the pages of this repository, a page for each public package, and `llms.txt`
+with `llms-full.txt`.
 
     python docs/site/prepare.py build/docs-source
 
@@ -24,29 +25,40 @@ EMPHASIS = re.compile(r"(?<![*\w])(\*{1,2})([a-z][a-z -]+)\1(?![*\w])")
 PART = re.compile(r"^## (.+)$", re.MULTILINE)
 SHOWN = frozenset({".md", ".svg", ".png", ".html"})
 
-# the packages that the reference describes, with the heading of each page; only names in `__all__` are public
+# The packages and modules that have a page of the reference. The page describes the names in `__all__`; of a module
+# without it, the classes and functions that the module defines.
 PACKAGES = (
     "retry_topic",
     "retry_topic.policy",
     "retry_topic.message",
+    "retry_topic.message.headers",
     "retry_topic.consumer",
     "retry_topic.dead_letters",
     "retry_topic.history",
     "retry_topic.testing",
+    "retry_topic.tracing",
+    "retry_topic.brokers.conformance",
+    "retry_topic.brokers.memory",
     "retry_topic.brokers.kafka",
     "retry_topic.brokers.redis_streams",
     "retry_topic.spark",
     "wheel_sched_celery",
+    "wheel_sched_celery.beat.entries",
     "wheel_sched_apscheduler",
     "wheel_sched.store",
     "wheel_sched.store.embedded",
+    "wheel_sched.store.fair_shares",
     "wheel_sched.dispatcher",
     "wheel_sched.timers",
     "wheel_sched.purgatory",
     "wheel_sched.wheel",
     "wheel_sched.observability",
+    "wheel_sched.observability.prometheus",
     "wheel_sched.dashboard",
     "wheel_sched.testing",
+    "wheel_sched.testing.virtual_loop",
+    "wheel_sched.errors",
+    "wheel_sched.extensions",
 )
 
 
@@ -156,6 +168,12 @@ def llms(parts: list[tuple[str, list[str]]], source: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def llms_full(parts: list[tuple[str, list[str]]], source: Path) -> str:
+    """`llms-full.txt`: the text of every page, in the order of the contents. The first line of each names the page."""
+    pages = list(dict.fromkeys(page for _, pages in parts for page in pages))
+    return "\n".join(f"<!-- {page}.html -->\n\n{(source / f'{page}.md').read_text('utf-8')}" for page in pages)
+
+
 def main(target: Path) -> None:
     glossary = DOCS / "glossary.md"
     anchors = terms(glossary.read_text("utf-8"))
@@ -177,6 +195,7 @@ def main(target: Path) -> None:
     for name in ("herd.html", "herd.js"):
         shutil.copy(DOCS / "site" / name, extra / "site")
     (extra / "llms.txt").write_text(llms(parts, target), "utf-8")
+    (extra / "llms-full.txt").write_text(llms_full(parts, target), "utf-8")
     (target / "api").mkdir()
     for name in PACKAGES:
         (target / "api" / f"{name}.rst").write_text(api_page(name), "utf-8")

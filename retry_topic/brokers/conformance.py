@@ -1,4 +1,4 @@
-"""The conformance suite for brokers: tests of what every broker must do. Subclass it to test your own broker.
+"""The conformance suite for brokers: tests of what every broker must do. Subclass it to test your own broker::
 
     class TestMyBroker(BrokerConformance):
         @pytest.fixture

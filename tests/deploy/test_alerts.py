@@ -51,6 +51,19 @@ def test_an_alert_says_what_it_means_and_where_its_runbook_is(alert: dict[str, A
     assert alert["labels"]["severity"] in ("page", "ticket")
 
 
+def test_what_wakes_people_is_watched() -> None:
+    """There is an alert for lateness, for each kind of backlog, for leases, for the store's memory and for clocks."""
+    assert {alert["alert"] for alert in alerts()} >= {
+        "WheelSchedLate",
+        "WheelSchedDueBacklog",
+        "WheelSchedDeadLettersGrow",
+        "WheelSchedNobodyTakesIn",
+        "WheelSchedLeasesExpire",
+        "WheelSchedStoreMemory",
+        "WheelSchedClockSteps",
+    }
+
+
 def test_every_section_is_of_an_alert() -> None:
     """A runbook without an alert is out of date."""
     headings = set(re.findall(r"^## (\w+)$", RUNBOOKS, re.MULTILINE))

@@ -53,7 +53,7 @@ def test_the_image_runs_without_root_and_checks_its_health() -> None:
 
 
 def test_the_image_copies_files_that_exist_and_installs_extras_that_exist() -> None:
-    """Each file that the build needs is in the repository and not left out by the ignore file."""
+    """Each file that the build needs is copied, is in the repository, and is not left out by the ignore file."""
     copied = [
         word for line in re.findall(r"^COPY (?!--from)(.+) \S+$", CONTAINERFILE, re.MULTILINE) for word in line.split()
     ]
@@ -64,8 +64,14 @@ def test_the_image_copies_files_that_exist_and_installs_extras_that_exist() -> N
         assert f"!{name}" in ignored, name
     extras = re.search(r'"\.\[(.+)\]"', CONTAINERFILE)
     assert extras is not None
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert set(extras[1].split(",")) <= project["optional-dependencies"].keys()
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    assert set(extras[1].split(",")) <= settings["project"]["optional-dependencies"].keys()
+    hatch = settings["tool"]["hatch"]
+    hooks = [hatch["metadata"]["hooks"]["custom"], hatch["build"]["targets"]["wheel"]["hooks"]["custom"]]
+    needed = {hook.get("path", "hatch_build.py") for hook in hooks} | set(settings["project"]["license-files"])
+    assert needed | {"pyproject.toml", "README.md"} <= set(copied)
+    packages = hatch["build"]["targets"]["wheel"]["packages"]
+    assert {name.split("/")[0] for name in packages} <= set(copied)
 
 
 def test_the_compose_file_starts_commands_that_exist_and_opens_loopback_only() -> None:
@@ -120,6 +126,16 @@ def test_the_templates_use_values_that_exist() -> None:
         for part in name.split("."):
             assert part in found, name
             found = found[part]
+
+
+def test_the_chart_has_a_disruption_budget_and_a_scale_for_the_service() -> None:
+    """`faults` looks at pods alone, so it misses an object that is gone. Both objects are for the retry service."""
+    _, *objects = (CHART / "templates" / "service.yaml").read_text("utf-8").split("\nkind: ")
+    kinds = {text.partition("\n")[0]: text for text in objects}
+    assert set(kinds) == {"Deployment", "ConfigMap", "PodDisruptionBudget", "ScaledObject"}
+    assert 'matchLabels: {{ include "wheel-sched.selector" $part' in kinds["PodDisruptionBudget"]
+    assert "scaleTargetRef: {name: {{ $name }}}" in kinds["ScaledObject"]
+    assert "if not .Values.keda.enabled" in kinds["Deployment"]  # else two would set the number of replicas
 
 
 def test_the_pods_use_the_probes_of_the_program() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import tomllib
 from collections.abc import Iterator
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = sorted((ROOT / "docs").rglob("*.svg"))
+DIAGRAM = ROOT / "docs" / "images" / "choose.svg"  # written by hand; all other pictures are charts
 SVG = "{http://www.w3.org/2000/svg}"
 CHARACTER = 0.62  # width of a character of a wide sans-serif font, as a part of its size
 UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
@@ -24,6 +26,8 @@ MARK = re.compile(r"translate\(([\d.]+) ([\d.]+)\)")
 Box = tuple[float, float, float, float]
 
 every_picture = pytest.mark.parametrize("path", PICTURES, ids=[path.stem for path in PICTURES])
+CHARTS = [path for path in PICTURES if path != DIAGRAM]
+every_chart = pytest.mark.parametrize("path", CHARTS, ids=[path.stem for path in CHARTS])
 
 
 def root_of(path: Path) -> Element:
@@ -94,7 +98,7 @@ def test_there_are_pictures_and_each_is_on_a_page() -> None:
         for page in (ROOT / "docs").rglob("*.md")
         for text, target in re.findall(r"!\[([^\]]*)\]\(([^)]+\.svg)\)", page.read_text("utf-8"))
     }
-    assert len(PICTURES) >= 11
+    assert len(PICTURES) >= 12
     assert set(shown) == {path.resolve() for path in PICTURES}
     assert all(len(text) > 20 for text in shown.values())
 
@@ -129,7 +133,7 @@ def test_light_and_dark_have_colours_with_enough_contrast(path: Path) -> None:
     assert used <= set(schemes[0]) | {"bg", "line", "hollow"}
 
 
-@every_picture
+@every_chart
 def test_ticks_are_round_and_log_axes_say_so(path: Path) -> None:
     """The ticks of a logarithmic axis are 1, 2 and 5 times powers of ten.
 
@@ -153,7 +157,7 @@ def test_ticks_are_round_and_log_axes_say_so(path: Path) -> None:
     assert sum((text.text or "").endswith("log scale") for text in texts(root_of(path))) == len(logarithmic)
 
 
-@every_picture
+@every_chart
 def test_bars_begin_at_zero(path: Path) -> None:
     """A picture with bars has a linear axis, and each bar begins at the zero of the axis."""
     root = root_of(path)
@@ -182,7 +186,7 @@ def test_nothing_is_cut_and_no_text_lies_on_another(path: Path) -> None:
     assert all(0 < bar < width for bar in bars)
 
 
-@every_picture
+@every_chart
 def test_a_series_is_known_without_its_colour(path: Path) -> None:
     """No two series have marks of the same shape. Bars are not checked, because their names are beside them."""
     shapes: dict[str, set[str]] = {}
@@ -192,6 +196,28 @@ def test_a_series_is_known_without_its_colour(path: Path) -> None:
             shapes.setdefault(number, set()).add(one.get("d", ""))
     assert all(len(outlines) == 1 for outlines in shapes.values())
     assert len({outline for outlines in shapes.values() for outline in outlines}) == len(shapes)
+
+
+def test_the_diagram_leads_to_the_pages_of_the_table_below_it() -> None:
+    """It names the pages of "Choose what you need", no other, and only extras that exist. No text crosses a box."""
+    _, _, below = (ROOT / "docs" / "index.md").read_text("utf-8").partition("## Choose what you need\n")
+    table, _, _ = below.partition("\n## ")
+    linked = {(target, label.lower()) for label, target in re.findall(r"(?<!!)\[([^\]]+)\]\(([^)]+)\)", table)}
+    drawn = list(texts(root_of(DIAGRAM)))
+    assert {(text.get("data-page"), (text.text or "").lower()) for text in drawn if text.get("data-page")} == linked
+    assert len(linked) >= 10
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    needs = [need for text in drawn for need in re.findall(r"^extras? ([^,]+)", text.text or "")]
+    named = {word for need in needs for word in need.split()} - {"and", "or"}
+    assert len(named) >= 5
+    assert named <= project["optional-dependencies"].keys()
+    for rect in root_of(DIAGRAM).iter(f"{SVG}rect"):
+        if rect.get("class") != "bg":
+            left, top, width, height = (float(rect.get(name, "")) for name in ("x", "y", "width", "height"))
+            outer = (left, top, left + width, top + height)
+            touching = [box(text) for text in drawn if touch(box(text), outer)]
+            assert touching
+            assert all(left < one[0] and one[2] < outer[2] and top < one[1] and one[3] < outer[3] for one in touching)
 
 
 def test_the_measures_of_this_module_find_mistakes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
 import json
 import re
@@ -72,6 +74,42 @@ def test_emphasised_terms_lead_to_the_glossary() -> None:
     page = ROOT / "docs" / "spec" / "README.md"
     text = prepare.with_terms("a **lease** and a *stranger*", page, anchors)
     assert text == 'a <a href="../glossary.html#term-lease">**lease**</a> and a *stranger*'
+
+
+def imported(page: Path) -> set[tuple[str, str]]:
+    """The module and the name of each import from this project in the Python blocks of a page."""
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    nodes = [node for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.ImportFrom)]
+    roots = {name.partition(".")[0] for name in prepare.PACKAGES}
+    ours = [node for node in nodes if node.module and node.module.partition(".")[0] in roots]
+    return {(str(node.module), alias.name) for node in ours for alias in node.names}
+
+
+def test_the_reference_describes_what_the_pages_import() -> None:
+    """Each name that an example imports is on a page of the reference. The pages on Spark also import whole jobs."""
+    modules = [importlib.import_module(name) for name in prepare.PACKAGES]
+    public = {id(getattr(module, name)) for module in modules for name in getattr(module, "__all__", ())}
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if not path.name.startswith("spark-")]
+    names = {one for page in [ROOT / "README.md", *pages] for one in imported(page)}
+    assert len(names) > 70
+    elsewhere = [(place, name) for place, name in sorted(names) if place not in prepare.PACKAGES]
+    values = {f"{place}.{name}": getattr(importlib.import_module(place), name) for place, name in elsewhere}
+    assert [one for one, value in values.items() if id(value) not in public and not isinstance(value, ModuleType)] == []
+
+
+def test_llms_txt_names_every_page_and_package_and_the_full_text_has_each_page_once(tmp_path: Path) -> None:
+    """Each page has its heading, a link, and a sentence that says what it is about."""
+    source = tmp_path / "source"
+    prepare.main(source)
+    index = (source / "extra" / "llms.txt").read_text("utf-8")
+    lines = re.findall(r"^- \[(.+)\]\((?!api/)(.+)\.html\): (.*)$", index, re.MULTILINE)
+    pages = {path.relative_to(source).with_suffix("").as_posix() for path in source.rglob("*.md")} - {"index"}
+    assert {page for _, page, _ in lines} == pages
+    assert [page for title, page, sentence in lines if not title or len(sentence.split()) < 4] == []
+    assert re.findall(r"\(api/(.+)\.html\)$", index, re.MULTILINE) == list(prepare.PACKAGES)
+    full = (source / "extra" / "llms-full.txt").read_text("utf-8")
+    assert sorted(re.findall(r"^<!-- (.+)\.html -->$", full, re.MULTILINE)) == sorted(pages)
+    assert all((source / f"{page}.md").read_text("utf-8") in full for page in pages)
 
 
 def test_what_a_page_loads_from_elsewhere_and_dead_links_are_found(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
@@ -48,6 +49,25 @@ def test_the_workflow_has_no_finding(program: list[str]) -> None:
     """No program that checks workflows has a finding in the release workflow."""
     done = run(program, WORKFLOW)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_workflow_attests_all_files_and_publishes_without_a_password() -> None:
+    """The linters accept a workflow that lacks a step. These steps and rights are promised, and no job has a secret."""
+    jobs = yaml.safe_load(WORKFLOW.read_text("utf-8"))["jobs"]
+    steps = {
+        name: {step["uses"].partition("@")[0]: step for step in job["steps"] if "uses" in step}
+        for name, job in jobs.items()
+    }
+    gather, publish = steps["gather"], steps["publish"]
+    assert gather["actions/attest-build-provenance"]["with"]["subject-path"] == "dist/*"
+    assert gather["actions/attest-sbom"]["with"]["sbom-path"] == "release/sbom.cdx.json"
+    assert ".ci/sbom dist/*-py3-none-any.whl release/sbom.cdx.json" in str(jobs["gather"]["steps"])
+    assert "twine check --strict dist/*" in str(jobs["gather"]["steps"])
+    assert publish["pypa/gh-action-pypi-publish"]["with"]["attestations"] is True
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert jobs["publish"]["environment"]["name"] == "pypi"
+    assert jobs["publish"]["needs"] == "gather"
+    assert not re.search(r"secrets\.|password:", WORKFLOW.read_text("utf-8"))
 
 
 @pytest.mark.parametrize(("program", "right", "wrong"), FAULTS)

@@ -62,7 +62,7 @@ class Extension:
         commands: its commands by name. Defaults to none.
         examples: lines of `wheel-sched --help`: a command line and its purpose. Defaults to none.
         settings: a subclass of `Settings` that declares its settings. Defaults to None: it declares none.
-        variables: environment variables, without the prefix WHEEL_SCHED_, that it reads itself. Defaults to none.
+        variables: environment variables, without the prefix `WHEEL_SCHED_`, that it reads itself. Defaults to none.
         dispatchers: names of programs that release due items, for hints such as "start a Celery worker". Defaults to
             none.
         dispatcher_of: "module:function" that names the program for a namespace, called as `function(topics, members)`

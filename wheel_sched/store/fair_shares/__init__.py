@@ -45,8 +45,7 @@ __all__ = [
     "fair_ref",
 ]
 
-REF = "fair:"
-"""How a ref that names a fair key begins."""
+REF = "fair:"  # how a ref that names a fair key begins
 MAX_WEIGHTS = MAX_BATCH
 COST = 10_000  # the cost of an item of weight 1 in virtual time; a whole number, so that sums are exact
 LEAST_WEIGHT, GREATEST_WEIGHT = 0.01, 100.0

@@ -1,4 +1,4 @@
-"""`BeatEntries`: lists and changes the entries of an app's schedule. The command line and the dashboard call it.
+"""`BeatEntries`: lists and changes the entries of an app's schedule. The command line and the dashboard call it::
 
     entries = BeatEntries(app)
     entries.add(entries.make("report", "shop.report", "0 4 * * *", kwargs={"day": "yesterday"}))
