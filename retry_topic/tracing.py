@@ -28,7 +28,7 @@ from retry_topic.consumer.handlers import Handler, is_async
 from retry_topic.consumer.outcome import DeadLetter, Retry
 from retry_topic.intake.taken import Taken
 from retry_topic.message import Headers, Message
-from retry_topic.message.headers import read
+from retry_topic.message.headers import RetryState, read
 from retry_topic.message.headers.state import TRACE_STEP
 from retry_topic.message.last_step import note_last_step
 from retry_topic.policy import RetryDecision
@@ -83,13 +83,14 @@ def traced(handler: Handler, *, tracer_provider: TracerProvider | None = None) -
 
 
 class Tracing:
-    """Spans of publishing and of the retry service's intake, for `connect(..., tracing=Tracing())`.
+    """Spans of publishing, of the retry service's intake and of replays, for `connect(..., tracing=Tracing())`.
 
     `send TOPIC` is around each publish. Its context becomes the message's creation context, unless the message already
     has one; then the span links to it. `receive RETRY-TOPIC` begins when the retry service has read a failed message,
     and ends when the store holds it. It links to the creation context and to the failed attempt, and it has
     `wheel_sched.attempt` (the attempt that failed), `wheel_sched.why` (the rule), and `wheel_sched.due_at` (epoch ms)
     and `wheel_sched.delay` (seconds), or `wheel_sched.outcome` = `dead_letter`.
+    `replay TOPIC` is made of each letter that `DeadLetters` replays, and links to the same two.
 
     Args:
         tracer_provider: makes the spans. Defaults to OpenTelemetry's global provider.
@@ -148,12 +149,34 @@ class Tracing:
                 span.set_attribute("wheel_sched.delay", taken.decision.delay_ms / 1000)
         span.end()
 
+    def replaying(self, message: Message, topic: str, state: RetryState) -> str | None:
+        """Make the span of a replay. Returns its context, the last step of the message.
 
-def _attributes(operation: str, message: Message) -> dict[str, Any]:
+        Args:
+            message: the message that is sent again.
+            topic: the topic on which it first failed.
+            state: its retry state.
+        """
+        attributes = {
+            **_attributes("replay", message, "send"),
+            "messaging.destination.name": topic,
+            "wheel_sched.replays": state.replays,
+        }
+        if state.id is not None:
+            attributes["messaging.message.id"] = state.id
+        links = _links(message.headers)
+        name = f"replay {topic}"
+        with self._tracer.start_as_current_span(
+            name, kind=SpanKind.PRODUCER, attributes=attributes, links=links
+        ) as span:
+            return _step(span)
+
+
+def _attributes(operation: str, message: Message, kind: str | None = None) -> dict[str, Any]:
     return {
         "messaging.system": _SYSTEM,
         "messaging.operation.name": operation,
-        "messaging.operation.type": operation,
+        "messaging.operation.type": kind or operation,
         "messaging.destination.name": message.topic,
         "messaging.message.body.size": len(message.value),
     }

@@ -96,7 +96,7 @@ def test_links_lead_through_every_wait(connection: Connection, traces: Traces) -
 
 
 def test_links_lead_through_a_dead_letter_and_its_replay(connection: Connection, traces: Traces) -> None:
-    """The wait that ends in a dead letter says so, and the attempt after the replay links to it."""
+    """The wait that ends in a dead letter says so, the replay links to it, and the next attempt to the replay."""
     handler = Failing(1)
     with (
         RetryService(connection, "billing", RetryPolicy(delay=Fixed(10), max_attempts=1)),
@@ -104,9 +104,12 @@ def test_links_lead_through_a_dead_letter_and_its_replay(connection: Connection,
     ):
         connection.publish("orders", b"1")
         traces.spans(3)
+        assert DeadLetters(connection).replay(dry_run=True).replayed == 1
+        assert len(traces.spans(3)) == 3  # a dry run makes no span
         assert DeadLetters(connection).replay().replayed == 1
-        spans = traces.spans(4)
-    assert [links_of(span, spans) for span in spans] == [[], [0], [0, 1], [0, 2]]
+        spans = traces.spans(5)
+    assert [links_of(span, spans) for span in spans] == [[], [0], [0, 1], [0, 2], [0, 3]]
+    assert spans[3].name == "replay orders"
     assert spans[2].attributes is not None
     assert spans[2].attributes["wheel_sched.outcome"] == "dead_letter"
 
