@@ -9,9 +9,10 @@ connect(url, broker=my_broker)    the store at that address, topics on another b
 from __future__ import annotations
 
 import uuid
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retry_topic.brokers.protocol import Broker, LogBroker, NamesBroker, OnceBroker
 from retry_topic.message import Headers, Message
@@ -30,6 +31,9 @@ from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, Item, KnownIds, Outcome, open_store
 from wheel_sched.store.once_per_key import LONGEST_WAIT_MS, collapse_ref, debounce_ref, route_of
 
+if TYPE_CHECKING:
+    from retry_topic.tracing import Tracing  # needs the extra `otel`
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # how long a caller's id is remembered: by the topic (a message sent now), by the store (a later one, from its due time)
 KNOWN_MS = 600_000
@@ -44,12 +48,15 @@ class Connection:
         store: an open delay store.
         broker: holds the topics.
 
+        tracing: makes spans of publishing and of the retry service's intake. Defaults to None: no spans.
+
     Raises:
         ConfigError: a broker on Redis Streams has a durability level that does not include the store's level.
     """
 
-    def __init__(self, store: DelayStore, broker: Broker) -> None:
+    def __init__(self, store: DelayStore, broker: Broker, *, tracing: Tracing | None = None) -> None:
         _agreed(store, broker)
+        self.tracing = tracing
         self.store = store
         self.broker = broker
         # whether an item's source log decides its shard; otherwise its id does
@@ -157,9 +164,27 @@ class Connection:
                 raise Rejected("the message would expire before it is due; nothing was sent")
             message = message.to(topic, (*message.headers, (EXPIRES_HEADER, b"%d" % expires_ms)))
         self.check_topic(topic)
-        known_ms = MADE_KNOWN_MS if id is None else KNOWN_MS
+        with self._sending(message, message_id) as message:
+            return self._send(message, id, message_id, due_ms, now_ms, once)
+
+    def _sending(self, message: Message, message_id: str) -> AbstractContextManager[Message]:
+        """A `with` block around the sending of `message`: its span, if there is tracing."""
+        return nullcontext(message) if self.tracing is None else self.tracing.sending(message, message_id)
+
+    def _send(
+        self,
+        message: Message,
+        given_id: str | None,
+        message_id: str,
+        due_ms: int,
+        now_ms: int,
+        once: tuple[str, str] | None,
+    ) -> str:
+        """Send or store a message. Returns its id, or the id of the message that is sent in its place."""
+        topic = message.topic
+        known_ms = MADE_KNOWN_MS if given_id is None else KNOWN_MS
         # a message that is stored for later under this id is not also sent now
-        if due_ms > now_ms or (id is not None and KnownIds(self.store).known(id, topic)):
+        if due_ms > now_ms or (given_id is not None and KnownIds(self.store).known(given_id, topic)):
             return self._publish_later(message, message_id, due_ms, now_ms, known_ms, once)
         self._publish_now(message, message_id, known_ms)
         return message_id
@@ -323,6 +348,7 @@ def connect(
     prefix: str = "",
     create_topics: bool = False,
     keep: int = 10_000,
+    tracing: Tracing | None = None,
 ) -> Connection:
     """Open store and broker.
 
@@ -337,13 +363,14 @@ def connect(
         prefix: the prefix of the topics' streams. Defaults to "".
         create_topics: whether publishing creates topics. Defaults to False.
         keep: about how many records of a topic stay after every group has settled them. Defaults to 10,000.
+        tracing: see `Connection`. Defaults to None: no spans.
 
     Raises:
         ConfigError, StoreError: see `open_store` and `Connection`.
     """
     store = open_store(url, namespace=namespace, shards=shards, durability=durability, replicas=replicas)
     try:
-        return Connection(store, broker or _own_broker(store, url, prefix, create_topics, keep))
+        return Connection(store, broker or _own_broker(store, url, prefix, create_topics, keep), tracing=tracing)
     except BaseException:
         store.close()
         raise

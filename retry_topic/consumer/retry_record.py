@@ -20,6 +20,7 @@ from functools import cache
 from retry_topic.message import Message
 from retry_topic.message.fingerprint import fingerprint
 from retry_topic.message.headers import MAX_COUNT, RetryState, read, retry_id, sign, unsigned, verify, write
+from retry_topic.message.last_step import last_step_of
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import Failure
 
@@ -113,6 +114,7 @@ def failed_message(
         signature=None,
         process=f"{_host()}:{os.getpid()}",
         traceback=traceback,
+        trace_step=last_step_of(message) or state.trace_step,
         oddities=(),
     )
     if secrets and state.id is not None and not state.unsigned:

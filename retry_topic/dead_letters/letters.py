@@ -94,6 +94,7 @@ class DeadLetters:
             dry_run,
             target,
             self._secrets,
+            tracing=self._connection.tracing,
         )
         return run.run(itertools.islice(self.select(selection), limit), progress)
 
@@ -125,7 +126,16 @@ class DeadLetters:
             return message if value is None else replace(message, value=value)
 
         pages = (DeadLetterFilter(ids=frozenset(ids[at : at + PAGE])) for at in range(0, len(ids), PAGE))
-        run = LetterReplay(self._store, now_ms, due_ms, edited, max_replays, dry_run, secrets=self._secrets)
+        run = LetterReplay(
+            self._store,
+            now_ms,
+            due_ms,
+            edited,
+            max_replays,
+            dry_run,
+            secrets=self._secrets,
+            tracing=self._connection.tracing,
+        )
         return run.run(itertools.chain.from_iterable(map(self.select, pages)))
 
     def delete(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from retry_topic.dead_letters.loop_guard import count_replays, replay_counts
 from retry_topic.dead_letters.selection import PAGE, DeadLetterInfo
@@ -14,6 +15,9 @@ from retry_topic.message.headers import RetryState, sign, write
 from wheel_sched.errors import Rejected
 from wheel_sched.store import DelayStore, Item, Outcome
 from wheel_sched.store.core.change import Alteration
+
+if TYPE_CHECKING:
+    from retry_topic.tracing import Tracing  # needs the extra `otel`
 
 _SAMPLES = 5
 
@@ -68,6 +72,7 @@ class LetterReplay:
         target: send to this topic instead of the message's own. Defaults to None.
         secrets: the first one signs. Defaults to none: headers are not signed.
         done: the result so far.
+        tracing: makes a span of each letter that is replayed. Defaults to None: no spans.
     """
 
     store: DelayStore
@@ -79,6 +84,7 @@ class LetterReplay:
     target: str | None = None
     secrets: Sequence[bytes] = ()
     done: Replayed = field(default_factory=Replayed)
+    tracing: Tracing | None = None
 
     def run(self, letters: Iterable[DeadLetterInfo], progress: Callable[[int], None] | None = None) -> Replayed:
         """Replay the letters in batches. `progress` is called with the number of letters handled so far."""
@@ -123,6 +129,8 @@ class LetterReplay:
         message = self.edit(letter, message)
         if not isinstance(message, Message):
             raise Rejected(f"expected edit to return a Message, got: {message!r:.200}; {letter.id} stays dead")
+        if self.tracing is not None and not self.dry_run:
+            state = replace(state, trace_step=self.tracing.replaying(message, letter.topic, state))
         if self.secrets and state.id is not None:
             state = sign(state, message, self.secrets[0])
         message = message.to(goes_to, write(message.headers, state))

@@ -102,7 +102,7 @@ class IntakeFromLog(Transport):
         reads both again.
         """
         now_ms = until_available(self._store.now_ms)  # asked after the read: no due time is early by the store's clock
-        made = self._plan(part.deliveries, Known(), now_ms, self._route(part))
+        made = self._plan(self.with_spans(part.deliveries), Known(), now_ms, self._route(part))
         batch = _Batch(reader, part, Position(part.source, part.expected, part.next), now_ms, made)
         before, rewound = self._end_in_flight(until_available)
         if rewound != part.source:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+from retry_topic.brokers.protocol import Delivery
 from retry_topic.connection import Connection
 from retry_topic.consumer.outcome import bounded
 from retry_topic.intake.origins import Origins
@@ -216,6 +217,11 @@ class Transport:
 
     # -- reporting
 
+    def with_spans(self, deliveries: Iterable[Delivery]) -> Sequence[Delivery]:
+        """The deliveries, each with its intake span as the last step in its headers; unchanged without tracing."""
+        tracing = self._connection.tracing
+        return [*deliveries] if tracing is None else [tracing.taking(one, self._group) for one in deliveries]
+
     def _report_odd(self, records: Iterable[IntakeRecord]) -> None:
         for record in records:
             for oddity in record.state.oddities:
@@ -238,6 +244,9 @@ class Transport:
         _log_decisions(entries, done)
         log_superseded(entries)
         warn_of_ordering_keys(entries, self.policies, self._warned)
+        if self._connection.tracing is not None:
+            for entry, taken in zip(entries, done, strict=True):
+                self._connection.tracing.taken(entry.record.state.trace_step, taken)
         if self._seen is not None:
             for taken in done:
                 try:

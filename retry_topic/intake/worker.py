@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -144,11 +144,11 @@ class IntakeWorker:
                 deliveries = consumer.poll(reading.batch, _POLL_MS)
                 self._polled(since_s, anything=bool(deliveries))
                 if deliveries:
-                    self._take(intake, consumer, deliveries)
+                    self._take(intake, consumer, intake.with_spans(deliveries))
                 yield
 
     def _take(
-        self, intake: IntakeFromQueue, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False
+        self, intake: IntakeFromQueue, consumer: BrokerConsumer, deliveries: Sequence[Delivery], *, again: bool = False
     ) -> None:
         """Take in a batch. If it fails, take in its records one by one, and leave a failing record for later."""
 

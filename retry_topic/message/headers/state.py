@@ -101,6 +101,8 @@ class RetryState:
         failed_attempts: what is known about the failed attempts, in lines; see `failed_attempts`. Not signed.
         traceback: the traceback of the last failed attempt. A message in the retry topic, the store or the dead topic
             has it; a redelivered message does not. Not signed.
+        trace_step: the trace context (`traceparent`) of the last span about the message; only with `tracing`. Not
+            signed: a forged one makes a wrong link and nothing else.
         unsigned: none of our secrets has signed the headers. Then the id is made of payload and key, and the store
             counts the attempts. Not compared and not written.
     """
@@ -133,6 +135,7 @@ class RetryState:
     process: str | None = None
     failed_attempts: str | None = None
     traceback: str | None = None
+    trace_step: str | None = None
     oddities: tuple[str, ...] = field(default=(), compare=False)
     dialect: Dialect = field(default="none", compare=False)
     unsigned: bool = field(default=False, compare=False)
@@ -181,6 +184,7 @@ an ordinary state keeps its full message."""
 
 MAX_ATTEMPTS_BYTES = 2_048
 MAX_TRACEBACK_BYTES = 4_096
+MAX_TRACE_STEP_BYTES = 55  # 00-<trace id>-<span id>-<flags>
 
 LAST_MS = 253_402_300_799_999  # the end of the year 9999, where calendars end
 _MAX_PARTITION = 2**31 - 1
@@ -246,12 +250,14 @@ FIELDS: dict[str, Field] = {
     "process": Field("retry-process", "label", max_bytes=MAX_PROCESS_BYTES),
     "failed_attempts": Field("retry-failed-attempts", "lines", max_bytes=MAX_ATTEMPTS_BYTES, extra=True),
     "traceback": Field("retry-traceback", "prose", max_bytes=MAX_TRACEBACK_BYTES, extra=True),
+    "trace_step": Field("retry-trace-step", "prose", max_bytes=MAX_TRACE_STEP_BYTES, extra=True),
 }
 """Each field of `RetryState` and its header, in the order in which headers are written."""
 
 HEADER_NAMES = frozenset(field.header for field in FIELDS.values())
 FAILED_ATTEMPTS = FIELDS["failed_attempts"].header
 TRACEBACK = FIELDS["traceback"].header
+TRACE_STEP = FIELDS["trace_step"].header
 
 
 def decode(field: Field, data: bytes) -> tuple[Any, str | None]:
