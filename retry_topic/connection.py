@@ -47,8 +47,7 @@ class Connection:
     Args:
         store: an open delay store.
         broker: holds the topics.
-
-        tracing: makes spans of publishing and of the retry service's intake. Defaults to None: no spans.
+        tracing: makes spans of publishing, of the retry service's intake and of replays. Defaults to None: no spans.
 
     Raises:
         ConfigError: a broker on Redis Streams has a durability level that does not include the store's level.
