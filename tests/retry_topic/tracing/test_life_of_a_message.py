@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,3 +126,25 @@ def test_a_forged_step_makes_no_link(connection: Connection, traces: Traces) -> 
         Message("orders", b"", headers=(("retry-attempt", b"1"), ("retry-trace-step", b"00-" + b"z" * 90)))
     )
     assert [len(span.links) for span in traces.spans(len(spans) + 1)] == [0, 0, 0]
+
+
+def test_links_of_async_handlers_do_not_mix(connection: Connection, traces: Traces) -> None:
+    """Messages that fail side by side on one event loop each link to their own attempt."""
+
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(0.01)  # so that several attempts run at a time
+        if message.header("retry-attempt") is None:
+            raise TimeoutError("no answer")
+
+    with (
+        RetryService(connection, "billing", RetryPolicy(delay=Fixed(10))),
+        Consumer(connection, "orders", traced(handle, tracer_provider=traces.provider), group="billing"),
+    ):
+        for number in range(5):
+            connection.publish("orders", b"%d" % number)
+        spans = traces.spans(20)
+    for place, span in enumerate(spans):
+        if span.name.startswith("receive"):
+            sent, attempt = links_of(span, spans)
+            assert links_of(spans[attempt], spans) == [sent], place
+    assert sum(span.name.startswith("receive") for span in spans) == 5
