@@ -42,9 +42,12 @@ class SharedStoreSettings:
     def read(cls, given: Mapping[str, Any], shards: int, problems: list[str]) -> SharedStoreSettings:
         """Check settings under the names of their arguments. Adds what is wrong to `problems`."""
         year_s = 86_400 * 365
+        lease_ms = int(seconds("lease_s", given["lease_s"], 0.1, 86_400, problems) * 1000)
+        delivery = one_of("delivery", given["delivery"], DELIVERIES, problems)
+        once = delivery == "at_most_once"
         return cls(
-            lease_ms=int(seconds("lease_s", given["lease_s"], 0.1, 86_400, problems) * 1000),
-            delivery=one_of("delivery", given["delivery"], DELIVERIES, problems),
+            lease_ms=lease_ms,
+            delivery=delivery,
             misfire=one_of("misfire", given["misfire"], MISFIRES, problems),
             max_instances_scope=one_of("max_instances_scope", given["max_instances_scope"], SCOPES, problems),
             batch=whole("batch", given["batch"], 1, 500, problems),
@@ -55,7 +58,7 @@ class SharedStoreSettings:
                 seconds("quarantine_after_s", given["quarantine_after_s"], 0, year_s, problems) * 1000
             ),
             announce_s=seconds("announce_s", given["announce_s"], 0, 43_200, problems),
-            fair=read_fair(given["fair"], shards, problems),
+            fair=read_fair(given["fair"], shards, problems, lease_ms=lease_ms, settles_first=once),
         )
 
 

@@ -18,7 +18,8 @@ from wheel_sched.store.fair_shares import REF, FairSettings, FairShares, fair_re
 from wheel_sched_apscheduler.stores.layout import JOB, TAG
 
 OFF: Final = "off"
-_FIELDS = {"by", "weights", "default_weight", "rate"}
+LEASES = 3  # how many leases a place lasts that no process keeps
+_FIELDS = {"by", "weights", "default_weight", "max_in_flight", "rate"}
 _RATE = re.compile(r"([0-9]{1,7})/(s|m|h)")
 _WANTED = 'a tag such as "tenant", or {"by": "tenant", "weights": {"gold": 4}, "default_weight": 1, "rate": "50/s"}'
 
@@ -34,6 +35,11 @@ class FairJobs:
 
     by: str = ""
     settings: FairSettings | None = None
+
+    @property
+    def counts_runs(self) -> bool:
+        """Whether a key has a limit of runs in flight. Then a run that leaves its job's item keeps its place."""
+        return self.settings is not None and self.settings.max_in_flight > 0
 
     def write_to(self, store: DelayStore) -> None:
         """Write the settings into the store. Every process that claims from the namespace then keeps to them.
@@ -59,13 +65,17 @@ def without_tags(refs: Sequence[str]) -> tuple[str, ...]:
     return tuple(ref for ref in refs if not ref.startswith((TAG, REF)))
 
 
-def read_fair(value: Any, shards: int, problems: list[str]) -> FairJobs | None:
+def read_fair(
+    value: Any, shards: int, problems: list[str], *, lease_ms: int = 30_000, settles_first: bool = False
+) -> FairJobs | None:
     """Read the setting `fair`. Adds what is wrong to `problems`.
 
     Args:
         value: the name of a tag, a mapping with `by` and the shares, "off", or None: the store is left as it is.
-        shards: the shards of the namespace. Each keeps its part of a rate.
+        shards: the shards of the namespace. Each keeps its part of a rate, and of the most runs in flight.
         problems: gets a line for each fault.
+        lease_ms: the lease of the jobstore. Defaults to 30,000.
+        settles_first: whether delivery is at most once. Then runs in flight cannot be counted. Defaults to False.
     """
     if value is None:
         return None
@@ -75,17 +85,21 @@ def read_fair(value: Any, shards: int, problems: list[str]) -> FairJobs | None:
     if not isinstance(given, Mapping) or not given.keys() <= _FIELDS or not _is_tag(given.get("by")):
         problems.append(f'expected fair to be {_WANTED}, or "off", got: {value!r}')
         return None
-    weights, rate = given.get("weights", {}), given.get("rate")
+    weights, rate, most = given.get("weights", {}), given.get("rate"), given.get("max_in_flight", 0)
     interval_us = _interval_us(rate)
     if not isinstance(weights, Mapping) or not all(isinstance(key, str) for key in weights):
         problems.append(f'expected fair.weights to be values of the tag with weights, {{"gold": 4}}, got: {weights!r}')
         weights = {}
     if interval_us is None:
         problems.append(f'expected fair.rate to be such as "50/s", "30/m" or "5/h", got: {rate!r}')
+    if settles_first and most:
+        problems.append('expected fair.max_in_flight only with delivery="at_least_once": no other run is counted')
     try:
         settings = FairSettings(
             weights=dict(weights),
             default_weight=given.get("default_weight", 1.0),
+            max_in_flight=max(1, most // shards) if type(most) is int and most > 0 else most,
+            in_flight_ms=LEASES * lease_ms,
             key_interval_us=(interval_us or 0) * shards,
         )
     except ConfigError as error:

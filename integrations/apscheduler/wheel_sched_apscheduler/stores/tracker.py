@@ -62,7 +62,9 @@ class ClaimTracker:
         self._max_sleep_ms = int(settings.max_sleep_s * 1000)
         self._settles_first = settings.delivery == "at_most_once"
         self._counts_all = settings.max_instances_scope == "store"
-        self._claims = InFlightClaims(RunWriter(codec, connection.shards), settings.lease_ms, lost)
+        counts_runs = settings.fair is not None and settings.fair.counts_runs
+        writer = RunWriter(codec, connection.shards)
+        self._claims = InFlightClaims(writer, settings.lease_ms, lost, counts_runs=counts_runs)
         self._marks = RunMarks(connection.shards, settings.lease_ms)
         self.history = RunHistory(settings.history, settings.lease_ms)
         self.refusals = RefusalPolicy(connection, settings.quarantine_refusals, settings.quarantine_after_ms)

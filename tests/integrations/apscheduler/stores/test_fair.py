@@ -12,6 +12,7 @@ import pytest
 from apscheduler.triggers.date import DateTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler import Finish, Producer, RedisWheelJobStore, WheelBackgroundScheduler
+from wheel_sched_apscheduler.stores.claims import SPLIT_AFTER_S
 
 from wheel_sched.errors import ConfigError
 from wheel_sched.store.core.counts import Counts
@@ -54,6 +55,23 @@ def claimed_ids(store: RedisWheelJobStore, limit: int) -> list[str]:
         store.finish(occurrence, Finish.EXECUTED)
     store.tracker.flush()
     return [occurrence.job_id for occurrence in occurrences]
+
+
+def claimed(store: RedisWheelJobStore, following: datetime | None = None) -> list[Any]:
+    """The occurrences of a pass, which begin to run. Their jobs run next at `following`."""
+    occurrences: list[Any] = store.claim_batch(datetime.now(UTC)).occurrences
+    for occurrence in occurrences:
+        occurrence.submitted = True
+        occurrence.run_at([occurrence.scheduled])
+        occurrence.plan(following)
+    store.mark_submitted(occurrences)
+    return occurrences
+
+
+def end(store: RedisWheelJobStore, occurrence: Any) -> None:
+    """End a run and report it to the store."""
+    store.finish(occurrence, Finish.EXECUTED)
+    store.tracker.flush()
 
 
 def tenants_of(ids: list[str]) -> Counter[str]:
@@ -127,6 +145,59 @@ def test_a_key_keeps_to_its_rate(open_shared: Open, make_job: Any) -> None:
     assert tenants_of(claimed_ids(store, 20) + claimed_ids(store, 20)) == {"a": 1, "b": 1}
 
 
+def test_a_key_with_its_most_runs_in_flight_gets_no_other(open_shared: Open, make_job: Any) -> None:
+    """The end of a run frees its place, and a run that is put back frees it too. Other keys go on."""
+    store = open_shared(fair={"by": "tenant", "max_in_flight": 2})
+    add(store, make_job, "a", 4)
+    add(store, make_job, "b", 1)
+    first = claimed(store)
+    assert tenants_of([each.job_id for each in first]) == {"a": 2, "b": 1}
+    assert claimed(store) == []
+    end(store, next(each for each in first if each.job_id == "a.0"))
+    (second,) = claimed(store)
+    assert second.job_id == "a.2"
+    store.release([second])
+    store.tracker.flush()
+    (again,) = claimed(store)
+    assert again.job_id in ("a.2", "a.3")
+
+
+def test_a_long_run_of_a_recurring_job_keeps_its_place(open_shared: Open, make_job: Any) -> None:
+    """The store has such a run in an item of its own, and the job waits again. The place is free when the run ends."""
+    store = open_shared(fair={"by": "tenant", "max_in_flight": 1})
+    trigger = IntervalTrigger(days=36500, start_date=OLD, timezone="UTC")
+    add(store, make_job, "a", 2, trigger=trigger)
+    (occurrence,) = claimed(store, following=FAR)
+    time.sleep(SPLIT_AFTER_S + 0.01)
+    store.tracker.flush()
+    assert occurrence.handle.split
+    assert store.store.get(["a.0"])[0].state == "due"  # type: ignore[union-attr]
+    store.tracker.extend_leases()
+    assert claimed(store) == []
+    end(store, occurrence)
+    (second,) = claimed(store)
+    assert second.job_id == "a.1"
+
+
+def test_a_place_lasts_as_long_as_the_leases_are_extended(open_shared: Open, make_job: Any) -> None:
+    """Otherwise a key would exceed its limit when a run takes longer than a place lasts."""
+    store = open_shared(fair={"by": "tenant", "max_in_flight": 1}, lease_s=0.3)
+    add(store, make_job, "a", 2)
+    (occurrence,) = claimed(store)
+    for _ in range(14):
+        time.sleep(0.1)
+        store.tracker.extend_leases()
+        assert claimed(store) == []
+    end(store, occurrence)
+    assert len(claimed(store)) == 1
+
+
+def test_runs_that_leave_the_store_first_are_not_counted(open_fake: Any) -> None:
+    """So the limit is refused with delivery at most once."""
+    with pytest.raises(ConfigError, match="at_least_once"):
+        open_fake(fair={"by": "tenant", "max_in_flight": 1}, delivery="at_most_once")
+
+
 def test_the_numbers_of_the_store_name_who_is_behind(open_shared: Open, make_job: Any) -> None:
     """The command line, the metrics and the dashboard read these numbers."""
     store = open_shared(fair={"by": "tenant", "weights": {"gold": 4}})
@@ -173,6 +244,8 @@ def test_without_the_setting_no_job_has_a_key_and_no_key_of_the_server_is_used(
         ({"by": "tenant", "default_weight": "much"}, "expected the weight 'default_weight'"),
         ({"by": "tenant", "rate": "50"}, "expected fair.rate"),
         ({"by": "tenant", "rate": "0/s"}, "expected fair.rate"),
+        ({"by": "tenant", "max_in_flight": -1}, "expected max_in_flight to be a whole number from 0 up"),
+        ({"by": "tenant", "max_in_flight": "3"}, "expected max_in_flight to be a whole number from 0 up"),
     ],
 )
 def test_an_error_names_the_wrong_setting(fair: Any, wrong: str) -> None:
