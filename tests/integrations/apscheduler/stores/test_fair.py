@@ -95,6 +95,19 @@ def test_due_jobs_go_out_by_the_weights_of_their_tags(open_shared: Open, make_jo
     assert 85 <= shares["gold"] <= 95
 
 
+def test_a_job_in_the_middle_of_a_backlog_goes_out_early(open_shared: Open, make_job: Any) -> None:
+    """The store looks for jobs of other keys faster than it hands out jobs. By run time, the job would be number
+    4,001."""
+    store = open_shared(fair="tenant")
+    for day, tenant, count in [(0, "big", 4000), (1, "small", 1), (2, "late", 1000)]:
+        jobs = [make_job(OLD + timedelta(days=day), id=f"{tenant}.{number}") for number in range(count)]
+        store.add_jobs(jobs, tags=["tenant:small" if tenant == "small" else "tenant:big"])
+    ids: list[str] = []
+    while "small.0" not in ids:
+        ids += claimed_ids(store, 100)
+    assert len(ids) <= 1200
+
+
 def test_jobs_without_the_tag_share_one_key(open_shared: Open, make_job: Any) -> None:
     """They get one share, however many they are. Another tag is no key."""
     store = open_shared(fair="tenant")
