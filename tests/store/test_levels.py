@@ -38,6 +38,7 @@ NOT_WAITED_FOR = {
     "LookAtHeads": "a question",
     "ListKeys": "a question",
     "CountParked": "a question",
+    "CarryPlaces": "a place is free after a while",
     "FinishAttempts": "a place is free after a while",
     "PrepareDue": "it is done again",
     "Announce": "a member announces itself again",

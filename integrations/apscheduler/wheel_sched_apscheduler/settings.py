@@ -6,11 +6,12 @@ So the caller can raise one error that names all problems.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from wheel_sched_apscheduler.run_times import Misfire
+from wheel_sched_apscheduler.run_times import MISFIRES, Misfire
+from wheel_sched_apscheduler.stores.fair_jobs import FairJobs, read_fair
 
 Delivery = Literal["at_least_once", "at_most_once"]
 InstancesScope = Literal["store", "process"]
@@ -35,6 +36,30 @@ class SharedStoreSettings:
     quarantine_refusals: int
     quarantine_after_ms: int
     announce_s: float
+    fair: FairJobs | None = None
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any], shards: int, problems: list[str]) -> SharedStoreSettings:
+        """Check settings under the names of their arguments. Adds what is wrong to `problems`."""
+        year_s = 86_400 * 365
+        lease_ms = int(seconds("lease_s", given["lease_s"], 0.1, 86_400, problems) * 1000)
+        delivery = one_of("delivery", given["delivery"], DELIVERIES, problems)
+        once = delivery == "at_most_once"
+        return cls(
+            lease_ms=lease_ms,
+            delivery=delivery,
+            misfire=one_of("misfire", given["misfire"], MISFIRES, problems),
+            max_instances_scope=one_of("max_instances_scope", given["max_instances_scope"], SCOPES, problems),
+            batch=whole("batch", given["batch"], 1, 500, problems),
+            max_sleep_s=seconds("max_sleep_s", given["max_sleep_s"], 0.01, 3600, problems),
+            history=whole("history", given["history"], 0, None, problems),
+            quarantine_refusals=whole("quarantine_refusals", given["quarantine_refusals"], 1, None, problems),
+            quarantine_after_ms=int(
+                seconds("quarantine_after_s", given["quarantine_after_s"], 0, year_s, problems) * 1000
+            ),
+            announce_s=seconds("announce_s", given["announce_s"], 0, 43_200, problems),
+            fair=read_fair(given["fair"], shards, problems, lease_ms=lease_ms, settles_first=once),
+        )
 
 
 def whole(name: str, value: Any, least: int, greatest: int | None, problems: list[str]) -> int:

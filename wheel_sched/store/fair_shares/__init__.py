@@ -20,6 +20,7 @@ from wheel_sched.store.core.delay_store import AsyncCapability, Capability, awai
 from wheel_sched.store.core.items import MAX_BATCH, check_name, encode_text
 from wheel_sched.store.core.plans import Plans
 from wheel_sched.store.fair_shares.operations import (
+    CarryPlaces,
     ConfigureTopic,
     FairKey,
     FairTopic,
@@ -172,6 +173,18 @@ def finish_attempts(plans: Plans, ids: Sequence[str]) -> Plan[int]:
     return finished
 
 
+def carry_places(plans: Plans, shard: int, pairs: Sequence[tuple[str, str]]) -> Plan[int]:
+    """Give the places of items in flight to other ids of their shard. Returns how many items had a place.
+
+    For work that goes on after its item was settled: `finish` with the other id frees the place. A pair of the same id
+    keeps the place for its whole time again. The call may be repeated.
+    """
+    carried = 0
+    for at in range(0, len(pairs), MAX_BATCH):
+        carried += yield from plans.one(shard, CarryPlaces(pairs[at : at + MAX_BATCH]))
+    return carried
+
+
 def look_at_topic(plans: Plans, topic: str, limit: int = 20) -> Plan[FairTopic | None]:
     """The settings of a fair topic, and up to `limit` of its keys that have overdue items, those next in turn first.
 
@@ -206,6 +219,7 @@ class FairShares(Capability):
 
     configure = blocking(configure_topic)
     finish = blocking(finish_attempts)
+    carry = blocking(carry_places)
     look = blocking(look_at_topic)
     topics = blocking(list_topics)
 
@@ -215,5 +229,6 @@ class AsyncFairShares(AsyncCapability):
 
     configure = awaited(configure_topic)
     finish = awaited(finish_attempts)
+    carry = awaited(carry_places)
     look = awaited(look_at_topic)
     topics = awaited(list_topics)

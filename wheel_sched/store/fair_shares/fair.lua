@@ -3,6 +3,8 @@
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
 --   configure <topic> <settings, "" = not fair any more> (<key> <cost>)...   answers {now (us), number of fair topics}
 --   finish <id>...      these attempts have ended: frees their places        answers {now (us), how many had one}
+--   carry (<id> <other>)...  the place of each id is now that of the other id, for its whole time again; when both are
+--                       the same, the id only keeps its place     answers {now (us), how many had one}
 --   prepare             looks for overdue ids of fair topics                 answers {now (us), head of due, of leased, 1 = a topic is
 --                       fair, 1 = it has found some and has not reached the end}
 local verb = ARGV[3]
@@ -40,6 +42,14 @@ if verb == 'finish' then
     if shares_work.free(s, ids, values) > 0 then
       redis.call('XADD', KEYS[MARK], 'MAXLEN', 1, '*', 'd', ms(s.now))
     end
+  end
+  write(s)
+  return {s.us, count}
+end
+if verb == 'carry' then
+  local count = 0
+  for at = 4, s.ready and #ARGV or 0, 2 do
+    if shares_work.carry(s, ARGV[at], ARGV[at + 1]) then count = count + 1 end
   end
   write(s)
   return {s.us, count}

@@ -79,6 +79,17 @@ class FairSharesInMemory(Rings):
             self.shard.wake_claimers(self.shard.now_ms)
         return found
 
+    def carry(self, key: bytes, other: bytes) -> bool:
+        """Give a place to another id, or let the same id keep it for longer. Returns whether the id had one."""
+        if key not in self.places or (key != other and other in self.places):
+            return False
+        if key != other:
+            self.renamed(key, other)
+        settings = self.settings.get(self.places[other][1])
+        if settings is not None:
+            self.until.add(other, self.shard.now_ms + settings.ttl_ms)
+        return True
+
     def look(self, topic: str, limit: int) -> tuple[int, int, list[tuple[bytes, int, int, int, int, int]]]:
         """How many items wait in the queues, how many keys may go on, and rows of keys (see fair.lua)."""
         ring, queue = self.rings.get(topic, SortedSet()), self.queues.get(topic, SortedSet())

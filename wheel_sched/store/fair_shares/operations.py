@@ -108,6 +108,33 @@ class FinishAttempts(Operation[int]):
         return shard.room(FairSharesInMemory).finish([encode_text(item_id) for item_id in self.ids])
 
 
+@dataclass(slots=True)
+class CarryPlaces(Operation[int]):
+    """Give the place of each first id to the second id, for its whole time again. The answer is how many had a place.
+
+    When both ids are the same, the item only keeps its place for longer.
+    """
+
+    script = "fair"
+    writes = False
+    repeatable = True
+    pairs: Sequence[tuple[str, str]]
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return ["carry", *(encode_text(item_id) for pair in self.pairs for item_id in pair)]
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply[1])
+
+    def in_memory(self, shard: MemoryShard) -> int:
+        check_batch(len(self.pairs))
+        room = shard.room(FairSharesInMemory)
+        if shard.shares is None:
+            return 0
+        return sum(room.carry(encode_text(item_id), encode_text(other)) for item_id, other in self.pairs)
+
+
 class PreparedDue(NamedTuple):
     """The answer of `PrepareDue`: the store's time, and the earliest due time and lease end of the shard.
 

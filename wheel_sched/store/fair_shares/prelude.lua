@@ -170,6 +170,17 @@ function shares.renamed(s, id, other)
   redis.call('ZREM', s.prefix .. 'fairuntil', id)
 end
 
+-- Gives the place of an id to another id, or lets the same id keep it for longer. Answers whether the id had a place. An
+-- id that has a place already takes no second one.
+function shares_work.carry(s, id, other)
+  local value = redis.call('HGET', s.prefix .. 'fairplaces', id)
+  if not value or (id ~= other and redis.call('HEXISTS', s.prefix .. 'fairplaces', other) == 1) then return false end
+  if id ~= other then shares.renamed(s, id, other) end
+  local settings = shares_work.settings_of(s, (parts_of(string.sub(value, 2))))
+  if settings then redis.call('ZADD', s.prefix .. 'fairuntil', s.now + settings.ttl, other) end
+  return true
+end
+
 function shares.head(s, head)
   if redis.call('ZCARD', s.prefix .. 'fairturns') > 0 then
     return head >= 0 and math.min(head, s.now) or s.now

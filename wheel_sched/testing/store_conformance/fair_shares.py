@@ -182,6 +182,37 @@ class FairShareCases:
         fair.store.settle(claim, [Next("a.2", START_MS)])  # not published: no consumer will report it
         assert fair.claim() == ["a.2"]
 
+    def test_a_place_goes_on_under_another_id(self, fair: FairBench) -> None:
+        """The end of the item then frees nothing, and an end reported for the other id does."""
+        fair.configure(FairSettings(max_in_flight=1))
+        fair.put("a", 0, 1)
+        claim = fair.bench.claim()
+        assert fair.shares.carry(0, [("a.0", "run"), ("unknown", "x")]) == 1
+        assert fair.shares.carry(0, [("a.0", "run")]) == 0
+        fair.bench.settle_all(claim)
+        assert fair.claim() == []
+        assert fair.shares.finish(["run"]) == 1
+        assert [item.id for item in fair.bench.claim().items] == ["a.1"]
+
+    def test_an_id_takes_no_second_place(self, fair: FairBench) -> None:
+        fair.configure(FairSettings(max_in_flight=2))
+        fair.put("a", 0, 1, 2)
+        claim = fair.bench.claim()
+        assert fair.shares.carry(0, [("a.0", "a.1")]) == 0
+        fair.bench.settle_all(claim)
+        assert fair.claim() == ["a.2"]
+
+    def test_a_place_is_kept_for_longer(self, fair: FairBench) -> None:
+        fair.configure(FairSettings(max_in_flight=1, in_flight_ms=5000))
+        fair.put("a", 0, 1)
+        fair.bench.claim(lease_ms=60_000)
+        fair.clock.advance(4000)
+        assert fair.shares.carry(0, [("a.0", "a.0")]) == 1
+        fair.clock.advance(4999)
+        assert fair.claim() == []
+        fair.clock.advance(1)
+        assert fair.claim() == ["a.1"]
+
     def test_a_place_that_nobody_frees_is_free_after_its_time(self, fair: FairBench) -> None:
         fair.configure(FairSettings(max_in_flight=1, ends="reported", in_flight_ms=5000))
         fair.put("a", 0, 1)

@@ -41,6 +41,7 @@ from wheel_sched.store.core.change import Alteration, Change
 from wheel_sched.store.core.get import Get
 from wheel_sched.store.core.schedule import Schedule
 from wheel_sched.store.core.settle import Extend, Settle
+from wheel_sched.store.fair_shares.operations import CarryPlaces, FinishAttempts
 from wheel_sched_apscheduler.occurrence import Occurrence
 from wheel_sched_apscheduler.stores.layout import (
     ClaimHandle,
@@ -64,6 +65,8 @@ class _Gathered:
         self.settlements: dict[tuple[int, int], list[PendingSettlement]] = {}
         self.changes: dict[int, list[tuple[Occurrence, Alteration]]] = {}
         self.items: dict[int, list[Item]] = {}
+        self.places_carried: dict[int, list[tuple[str, str]]] = {}
+        self.places_freed: dict[int, list[str]] = {}
 
     def settle(self, pending: PendingSettlement) -> None:
         self.settlements.setdefault((pending.shard, pending.claim_number), []).append(pending)
@@ -83,12 +86,17 @@ class InFlightClaims:
         lease_ms: the time after which a claim ends if it is not extended.
         lost: called with an occurrence that its executor never received or has lost. The store hands the occurrence
             out again.
+        counts_runs: whether runs take places of a fair key (`fair_jobs`): a run that is split then keeps its place
+            under the id of its split item. Defaults to False.
     """
 
-    def __init__(self, writer: RunWriter, lease_ms: int, lost: Callable[[Occurrence], Any]) -> None:
+    def __init__(
+        self, writer: RunWriter, lease_ms: int, lost: Callable[[Occurrence], Any], *, counts_runs: bool = False
+    ) -> None:
         self._writer = writer
         self._lease_ms = lease_ms
         self._lost = lost
+        self._counts_runs = counts_runs
         self.in_flight: dict[str, Occurrence] = {}
         self._ended: deque[Occurrence] = deque()
         self._released: deque[tuple[Occurrence, int | None]] = deque()
@@ -203,6 +211,9 @@ class InFlightClaims:
         self._gather_splits(gathered, server_now_ms, split_due_ms)
         # items first: a split item must be stored before its job is free
         commands += commands_of(gathered.items, lambda shard, batch: Call(shard, Schedule(batch, new_token())))
+        # places before settlements: a settlement frees the place that its item still has
+        commands += commands_of(gathered.places_carried, lambda shard, batch: Call(shard, CarryPlaces(batch)))
+        commands += commands_of(gathered.places_freed, lambda shard, batch: Call(shard, FinishAttempts(batch)))
         commands += commands_of(
             gathered.settlements,
             lambda key, batch: Call(key[0], Settle(key[1], [pending.settlement for pending in batch])),
@@ -227,6 +238,7 @@ class InFlightClaims:
                 early.append(occurrence)  # it ended before the pass had planned it
             elif handle.split:
                 gathered.change(occurrence, Alteration(handle.item_id, "c"))
+                self._free_place(gathered, handle)
             else:
                 settlement = self._writer.settlement(occurrence)
                 gathered.settle(PendingSettlement(handle.shard, handle.claim_number, settlement, occurrence))
@@ -241,9 +253,15 @@ class InFlightClaims:
                 gathered.store(handle.shard, self._writer.split_item_of(occurrence, due, waiting=True))
             elif handle.split:
                 gathered.change(occurrence, Alteration(handle.item_id, "r", due))
+                self._free_place(gathered, handle)
             else:
                 settlement = self._writer.put_back(occurrence, due)
                 gathered.settle(PendingSettlement(handle.shard, handle.claim_number, settlement, occurrence))
+
+    def _free_place(self, gathered: _Gathered, handle: ClaimHandle) -> None:
+        """Free the place of a run that was split. The store frees the place of any other run when it is settled."""
+        if self._counts_runs:
+            gathered.places_freed.setdefault(handle.shard, []).append(handle.item_id)
 
     def _gather_splits(self, gathered: _Gathered, server_now_ms: int, split_due_ms: int | None) -> None:
         young, self._young = self._young, deque()
@@ -263,6 +281,8 @@ class InFlightClaims:
             successor = self._writer.successor(occurrence, running=True)
             gathered.store(handle.shard, item)
             gathered.settle(PendingSettlement(handle.shard, handle.claim_number, successor, occurrence, split=True))
+            if self._counts_runs:
+                gathered.places_carried.setdefault(handle.shard, []).append((handle.item_id, item.id))
             self.in_flight.pop(handle.item_id, None)
             handle.item_id, handle.split = item.id, True
             self.add(occurrence)
@@ -271,10 +291,13 @@ class InFlightClaims:
         """Commands that extend the leases of the occurrences for which `alive` returns True."""
         held: dict[tuple[int, int], list[tuple[Occurrence, str]]] = {}
         split: dict[int, list[Alteration]] = {}
+        kept: dict[int, list[tuple[str, str]]] = {}
         for occurrence in list(self.in_flight.values()):
             handle: ClaimHandle = occurrence.handle
             if not alive(occurrence):
                 continue
+            if self._counts_runs:
+                kept.setdefault(handle.shard, []).append((handle.item_id, handle.item_id))
             if handle.split:
                 beat = Alteration(handle.item_id, "r", server_now_ms + self._lease_ms)
                 split.setdefault(handle.shard, []).append(beat)
@@ -288,6 +311,7 @@ class InFlightClaims:
             lambda key, batch: Call(key[0], Extend(key[1], [item_id for _, item_id in batch], self._lease_ms)),
             self._extended,
         )
+        commands += commands_of(kept, lambda shard, batch: Call(shard, CarryPlaces(batch)))
         return commands + commands_of(split, lambda shard, batch: Call(shard, Change(batch, "")))
 
     # Answers.

@@ -27,6 +27,7 @@ from wheel_sched.errors import NamespaceMismatch, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import DelayStore, open_store
 from wheel_sched.store.core.call import Call
+from wheel_sched_apscheduler.stores.fair_jobs import FairJobs
 
 LINGER_S = 0.01  # how long an end waits for other ends, or for the scheduler's next pass
 BLOCK_MS = 20_000  # of a read on the markers; it returns at once when there is something
@@ -47,12 +48,20 @@ class StoreConnection:
         target: URL or client of the server.
         options: the other arguments of `open_store`: namespace, shards, durability, replicas.
         store: an open store to use instead of `target`. `close` does not close it. Defaults to None.
+        fair: how due jobs are shared. Defaults to None: the store decides.
     """
 
-    def __init__(self, target: Any, options: Mapping[str, Any], store: DelayStore | None = None) -> None:
+    def __init__(
+        self,
+        target: Any,
+        options: Mapping[str, Any],
+        store: DelayStore | None = None,
+        fair: FairJobs | None = None,
+    ) -> None:
         self.target = target
         self.options = dict(options)
         self.shards: int = self.options["shards"] if store is None else store.shards
+        self.fair = fair
         self.logger: Any = logging.getLogger("apscheduler.jobstores")
         self._store = store
         self._owns_store = store is None
@@ -71,6 +80,7 @@ class StoreConnection:
                 if self._store is None:
                     opened = open_store(self.target, **self.options)
                     self._store = SelfRestoringStore(opened.backend, shards=opened.shards)
+                    self._store.fair = self.fair
         return self._store
 
     @property
@@ -107,7 +117,12 @@ class SelfRestoringStore(DelayStore):
 
     When the namespace is gone, this store creates it again, empty, and repeats the calls that failed for that reason.
     It checks shard 0 first. If shard 0 exists with other settings, the store creates nothing and returns the errors.
+
+    Attributes:
+        fair: how due jobs are shared, written into a namespace that was created again. None: nothing is written.
     """
+
+    fair: FairJobs | None = None
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Do what `DelayStore.execute` does. Also repeats calls after it has created a lost namespace again."""
@@ -115,7 +130,10 @@ class SelfRestoringStore(DelayStore):
         refused = [at for at, answer in enumerate(answers) if _says_absent(answer)]
         if refused:
             try:
-                DelayStore(self.backend, shards=self.shards).open()
+                created = DelayStore(self.backend, shards=self.shards)
+                created.open()
+                if self.fair is not None:
+                    self.fair.write_to(created)
             except StoreError:
                 return answers
             logger.warning("The namespace was gone (was the server flushed?); the store has created it again, empty")
@@ -207,6 +225,8 @@ class OccurrenceSettler:
 
     def _listen(self) -> None:
         store = self._connection.store
+        if self._connection.fair is not None:
+            self._connection.fair.write_to(store)
         marks = {window.shard: window.mark for window in store.windows(0, 0)}
         earlier_due = self._earlier_due
         self._listener = Listener(

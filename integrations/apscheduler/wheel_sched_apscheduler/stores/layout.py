@@ -11,6 +11,7 @@
 
     ref                     which items have it
     tag:<tag>               a job with this tag
+    fair:<value>            a job with this fair key, see `fair_jobs`
     run:<job id>            a split item or a mark of this job
     workers                 each item of the topic `worker`
     running                 a job, if it had a split item or a mark when it was written
@@ -61,6 +62,11 @@ def due_of(moment: datetime | None) -> int | None:
 def claimed_due_ms(found: Found) -> int:
     """The due time of an item in flight, in ms. A claim writes it into the reason of the item."""
     return int(found.reason.lstrip("!").split(":")[1])
+
+
+def is_cancelled(found: Found) -> bool:
+    """Whether an item in flight was cancelled: it does not wait again after its claim."""
+    return found.state == "leased" and found.reason.startswith("!")
 
 
 def run_ref(job_id: str) -> str:

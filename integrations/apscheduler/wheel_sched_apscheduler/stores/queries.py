@@ -34,6 +34,7 @@ from wheel_sched_apscheduler.entries import (
 from wheel_sched_apscheduler.run_times import floor_ms, from_ms, to_ms
 from wheel_sched_apscheduler.stores.announced_runs import AnnouncedRuns, announced_workers
 from wheel_sched_apscheduler.stores.connection import StoreConnection
+from wheel_sched_apscheduler.stores.fair_jobs import refs_of_tags, without_tags
 from wheel_sched_apscheduler.stores.layout import (
     HISTORY,
     JOB,
@@ -191,11 +192,10 @@ class JobQueries:
         Raises:
             JobLookupError: there is no such job.
         """
-        refs = tuple(f"{TAG}{tag}" for tag in tags)
+        refs = refs_of_tags(tags, self.connection.fair)
 
         def tagged(found: Found) -> Item:
-            others = tuple(ref for ref in found.refs if not ref.startswith(TAG))
-            return Item(job_id, None, found.body, JOB, (*refs, *others))
+            return Item(job_id, None, found.body, JOB, (*refs, *without_tags(found.refs)))
 
         self.repository.change(job_id, tagged, keep_due=True)
 

@@ -31,18 +31,8 @@ from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.codec.signing import Secret, secret_for, warn_once
 from wheel_sched_apscheduler.codec.triggers import is_built_in
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence
-from wheel_sched_apscheduler.run_times import MISFIRES, Misfire, earliest, from_ms, in_utc, missed_runs, to_ms, to_us
-from wheel_sched_apscheduler.settings import (
-    DELIVERIES,
-    SCOPES,
-    Delivery,
-    InstancesScope,
-    SharedStoreSettings,
-    flag,
-    one_of,
-    seconds,
-    whole,
-)
+from wheel_sched_apscheduler.run_times import Misfire, earliest, from_ms, in_utc, missed_runs, to_ms, to_us
+from wheel_sched_apscheduler.settings import Delivery, InstancesScope, SharedStoreSettings, flag, whole
 from wheel_sched_apscheduler.stores.announcing import announcer_of
 from wheel_sched_apscheduler.stores.connection import OccurrenceSettler, StoreConnection
 from wheel_sched_apscheduler.stores.next_pass import NextPass
@@ -87,6 +77,8 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         quarantine_after_s: how long after the first refusal a job is quarantined at the earliest. Defaults to 600.
         announce_s: how often a process announces its scheduler in the store, for `wheel-sched ps`; 0 = never. Defaults
             to 10.
+        fair: shares due jobs between the values of a tag, see docs/apscheduler.md; "off" ends it. Defaults to None:
+            the store decides.
 
     Raises:
         ConfigError: names everything that is wrong; nothing was opened.
@@ -118,28 +110,31 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         quarantine_refusals: int = 10,
         quarantine_after_s: float = 600.0,
         announce_s: float = 10.0,
+        fair: str | Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         problems: list[str] = []
-        options = {
+        options: dict[str, Any] = {
             "namespace": namespace,
             "shards": whole("shards", shards, 1, None, problems),
             "durability": durability,
             "replicas": whole("replicas", replicas, 1, None, problems),
         }
-        year_s = 86_400 * 365
-        self.settings = SharedStoreSettings(
-            lease_ms=int(seconds("lease_s", lease_s, 0.1, 86_400, problems) * 1000),
-            delivery=one_of("delivery", delivery, DELIVERIES, problems),
-            misfire=one_of("misfire", misfire, MISFIRES, problems),
-            max_instances_scope=one_of("max_instances_scope", max_instances_scope, SCOPES, problems),
-            batch=whole("batch", batch, 1, 500, problems),
-            max_sleep_s=seconds("max_sleep_s", max_sleep_s, 0.01, 3600, problems),
-            history=whole("history", history, 0, None, problems),
-            quarantine_refusals=whole("quarantine_refusals", quarantine_refusals, 1, None, problems),
-            quarantine_after_ms=int(seconds("quarantine_after_s", quarantine_after_s, 0, year_s, problems) * 1000),
-            announce_s=seconds("announce_s", announce_s, 0, 43_200, problems),
-        )
+        given = {
+            "lease_s": lease_s,
+            "delivery": delivery,
+            "misfire": misfire,
+            "max_instances_scope": max_instances_scope,
+            "batch": batch,
+            "max_sleep_s": max_sleep_s,
+            "history": history,
+            "quarantine_refusals": quarantine_refusals,
+            "quarantine_after_s": quarantine_after_s,
+            "announce_s": announce_s,
+            "fair": fair,
+        }
+        count = options["shards"] if store is None else store.shards
+        self.settings = SharedStoreSettings.read(given, count, problems)
         allow_pickle = flag("allow_pickle", allow_pickle, problems)
         if sum(target is not None for target in (url, client, store)) > 1:
             problems.append("expected one of url, client and store, got several")
@@ -153,7 +148,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             secret=secret if secret is not None else secret_for(target if store is None else store),
             allow_pickle=allow_pickle,
         )
-        self.connection = StoreConnection(target, options, store)
+        self.connection = StoreConnection(target, options, store, self.settings.fair)
         parts = (self.connection, self.codec)
         self.tracker = ClaimTracker(
             *parts, self.settings, is_running=self._is_running, lost=self._forget, earlier_due=self._wake_for

@@ -29,15 +29,16 @@ from wheel_sched_apscheduler.codec import JobCodec, Unreadable
 from wheel_sched_apscheduler.occurrence import Occurrence
 from wheel_sched_apscheduler.run_times import earliest, from_ms, missed_runs, to_us
 from wheel_sched_apscheduler.stores.connection import StoreConnection
+from wheel_sched_apscheduler.stores.fair_jobs import refs_of_tags
 from wheel_sched_apscheduler.stores.layout import (
     JOB,
     OCCURRENCE,
     RUN,
     RUNNING,
-    TAG,
     RunWriter,
     claimed_due_ms,
     due_of,
+    is_cancelled,
     run_ref,
 )
 from wheel_sched_apscheduler.stores.loading import without_refusal
@@ -137,7 +138,7 @@ class JobRepository:
         """The job as a scheduler shows it; None when its last run is under way, or it was removed while it ran."""
         job: Any = self._codec.decode(found.id, found.body, LookedUpJob).job
         if found.state == "leased":
-            if _is_cancelled(found):
+            if is_cancelled(found):
                 return None
             if job.next_run_time is not None:
                 job.next_run_time = self._following(job, found)
@@ -167,7 +168,7 @@ class JobRepository:
         """Whether a job is in its last run. Then no process can change it, and a new job may take its id."""
         if found.state != "leased":
             return False
-        if _is_cancelled(found):
+        if is_cancelled(found):
             return True
         try:
             job = self._codec.decode(found.id, found.body, resolve=False).job
@@ -223,7 +224,7 @@ class JobRepository:
         return [item.id for item in taken if not self._store_beside_run(item)]
 
     def _item(self, job: Any, metadata: Mapping[str, Any] | None, tags: Sequence[str]) -> Item:
-        refs = tuple(f"{TAG}{tag}" for tag in tags)
+        refs = refs_of_tags(tags, self._connection.fair)
         return Item(job.id, due_of(job.next_run_time), self._codec.encode(job, metadata), JOB, refs)
 
     def _store_one(self, item: Item) -> Outcome:
@@ -283,7 +284,7 @@ class JobRepository:
     def _move_to_split_item(self, found: Found) -> Alteration:
         """The change that moves a run in flight into an item of its own. The run's process finds it there."""
         run_times: list[datetime] = []
-        if not _is_cancelled(found):  # a cancelled run never comes again
+        if not is_cancelled(found):  # a cancelled run never comes again
             job = self._codec.decode(found.id, found.body, resolve=False).job
             run_times = self._runs(job, found)[0] or [job.next_run_time]
         split_item = self._writer.split_item(found.id, claimed_due_ms(found), run_times, found.body, due_ms=None)
@@ -394,7 +395,3 @@ _NEVER_READ = from_ms(0)
 
 def _us(moment: datetime | None) -> int | None:
     return None if moment is None else to_us(moment)
-
-
-def _is_cancelled(found: Found) -> bool:
-    return found.state == "leased" and found.reason.startswith("!")

@@ -19,6 +19,7 @@ from wheel_sched.errors import StoreError
 from wheel_sched.store import Claim
 from wheel_sched.store.core.call import Call, new_token
 from wheel_sched.store.core.claim import ClaimDue
+from wheel_sched.store.fair_shares import PrepareDue
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence
 from wheel_sched_apscheduler.run_times import floor_ms
@@ -29,6 +30,7 @@ from wheel_sched_apscheduler.stores.layout import PendingCommand, RunWriter
 from wheel_sched_apscheduler.stores.loading import ClaimLoader, RefusalPolicy
 from wheel_sched_apscheduler.stores.run_records import LimitReached, RunHistory, RunMarks, apply_limits
 
+SEARCHES = 3  # while jobs are behind, a pass looks so often for the jobs of other fair keys, about 200 jobs each time
 ROUNDS = 4  # one round is enough, unless jobs are changed between their claim and their settlement
 
 
@@ -62,7 +64,11 @@ class ClaimTracker:
         self._max_sleep_ms = int(settings.max_sleep_s * 1000)
         self._settles_first = settings.delivery == "at_most_once"
         self._counts_all = settings.max_instances_scope == "store"
-        self._claims = InFlightClaims(RunWriter(codec, connection.shards), settings.lease_ms, lost)
+        self._shares = settings.fair is not None and settings.fair.settings is not None
+        self._behind = False  # the last claim found as many due jobs as it asked for, and they are shared
+        counts_runs = settings.fair is not None and settings.fair.counts_runs
+        writer = RunWriter(codec, connection.shards)
+        self._claims = InFlightClaims(writer, settings.lease_ms, lost, counts_runs=counts_runs)
         self._marks = RunMarks(connection.shards, settings.lease_ms)
         self.history = RunHistory(settings.history, settings.lease_ms)
         self.refusals = RefusalPolicy(connection, settings.quarantine_refusals, settings.quarantine_after_ms)
@@ -86,7 +92,12 @@ class ClaimTracker:
             Call(shard, ClaimDue(limit, self._lease_ms, max(now_ms, 0), token=token))
             for shard, token in enumerate(self._tokens)
         ]
-        return self._send(commands, calls)
+        searches: list[Call[Any]] = [
+            Call(shard, PrepareDue()) for shard in range(len(calls)) for _ in range(SEARCHES if self._behind else 0)
+        ]
+        claims: list[Claim] = self._send(commands, [*searches, *calls])[len(searches) :]
+        self._behind = self._shares and any(len(claim.items) == limit for claim in claims)
+        return claims
 
     def load(self, claims: Sequence[Claim], now: datetime, *, plain_jobs: bool) -> list[Occurrence]:
         """Make the occurrences that this process must run from the answers of `claim_due`, see `loading`."""
