@@ -46,7 +46,7 @@ spec: venv-test ## the claim protocol of docs/spec: visit every state, and break
 simulate: venv-test ## random histories of whole systems in virtual time: SEEDS=10000 of them, ARGS=--json
 	@$(PY) -m wheel_sched.simulation --seeds $(SEEDS) $(ARGS)
 
-browser-test: venv-browser ## the dashboard in a real browser: needs Debian's chromium
+browser-test: venv-browser ## the dashboard and the policy simulator in a real browser: needs Debian's chromium
 	@printf '==> browser layer\n'
 	@command -v chromium >/dev/null || { printf 'error: the browser layer needs Chromium: apt-get install chromium; nothing was run\n' >&2; exit 1; }
 	@$(PY) -m pytest -m browser tests/browser -n 2 $(ARGS)
