@@ -46,7 +46,7 @@ spec: venv-test ## the claim protocol of docs/spec: visit every state, and break
 simulate: venv-test ## random histories of whole systems in virtual time: SEEDS=10000 of them, ARGS=--json
 	@$(PY) -m wheel_sched.simulation --seeds $(SEEDS) $(ARGS)
 
-browser-test: venv-browser ## the dashboard in a real browser: needs Debian's chromium
+browser-test: venv-browser ## the dashboard and the policy simulator in a real browser: needs Debian's chromium
 	@printf '==> browser layer\n'
 	@command -v chromium >/dev/null || { printf 'error: the browser layer needs Chromium: apt-get install chromium; nothing was run\n' >&2; exit 1; }
 	@$(PY) -m pytest -m browser tests/browser -n 2 $(ARGS)
@@ -70,7 +70,7 @@ kafka-test: venv-test ## the retry service over a real Kafka broker: needs Java 
 test-celery: venv-test ## Celery 5.5 and 5.6; all other tests run on the newest release
 	@.ci/celery-versions
 
-test-oldest: venv-test ## the store and Celery on the oldest releases that the extras accept
+test-oldest: venv-test ## the store, Celery, metrics and traces on the oldest releases that the extras accept
 	@.ci/oldest
 
 spark-test: venv-spark ## the jobs on Spark: needs Java 17 and half a gigabyte of packages
