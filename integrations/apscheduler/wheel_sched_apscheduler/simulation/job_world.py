@@ -88,6 +88,12 @@ class BodyFailed(Exception):
     """The error that a body raises when the scenario says so."""
 
 
+FAIR = {"by": "tenant", "weights": {"0": 4}}
+MOST_IN_FLIGHT = (
+    100  # of a tenant: places are counted, and no run waits for one, because the checker knows no such wait
+)
+
+
 class _StampedFaults(list[tuple[Fault, str]]):
     """A list of the faults that have struck. It also records the time of each."""
 
@@ -140,6 +146,7 @@ class JobWorld:
 
     def _jobstore(self) -> RedisWheelJobStore:
         options = self.options
+        most = 0 if options["at_most_once"] else MOST_IN_FLIGHT
         return RedisWheelJobStore(
             store=remote_store(self.world, self.store, options["shards"]),
             allow=[run.__module__],
@@ -148,6 +155,7 @@ class JobWorld:
             max_sleep_s=MAX_SLEEP_S,
             history=options["history"],
             announce_s=0,
+            fair={**FAIR, "max_in_flight": most} if "fair" in options else None,
         )
 
     def _started(self, kind: type[BackgroundScheduler], *, paused: bool = False) -> Any:
@@ -195,7 +203,8 @@ class JobWorld:
         store = producer.jobstore
 
         def add(step: JobStep) -> None:
-            producer.add_job(run, trigger_of(step), id=id_of(step), **self._job_options(step))
+            tags = [f"tenant:{step.number % 3}"]
+            producer.add_job(run, trigger_of(step), id=id_of(step), tags=tags, **self._job_options(step))
 
         def reschedule(step: JobStep) -> None:
             if store.lookup_job(id_of(step)) is None:

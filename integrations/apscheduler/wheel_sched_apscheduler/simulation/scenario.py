@@ -80,13 +80,14 @@ class JobStep(HandIn):
         ]
 
 
-def draw(seed: int, *, jobs: int = 9, faults: int | None = None) -> Scenario:
+def draw(seed: int, *, jobs: int = 9, faults: int | None = None, fair: bool = False) -> Scenario:
     """Draw a scenario. One in four has few faults, so that the checker accepts few repeats.
 
     Args:
         seed: decides everything.
         jobs: the number of jobs, with about two run times each. Defaults to 9.
         faults: the number of faults. Defaults to 5, or in one scenario of four to 0, 1 or 2.
+        fair: whether due jobs are shared between tenants. Defaults to False.
     """
     rng = random.Random(f"apscheduler {seed}")
     faults = rng.choice((0, 1, 1, 2, *[5] * 12)) if faults is None else faults
@@ -101,6 +102,8 @@ def draw(seed: int, *, jobs: int = 9, faults: int | None = None) -> Scenario:
         "plain_producer": rng.choice((0, 1)),
         "history": rng.choice((0, 0, 20)),
     }
+    if fair:
+        options["fair"] = 1
     for number in range(options["schedulers"]):
         options[f"skew-{number}"] = rng.choice(SKEWS_MS)
     steps += draw_faults(
