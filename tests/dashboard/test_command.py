@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,25 @@ def test_the_example_of_the_api_previews_and_executes(redis_url: str) -> None:
             assert done.returncode == 0, done.stderr
             assert json.loads(done.stdout)["words"] == "1 message of orders held; it is paused"
         assert list(store.counts().paused) == ["orders"]
+
+
+@pytest.mark.real
+@pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="the example of the page calls both")
+def test_the_example_of_a_message_runs_it_now(redis_url: str) -> None:
+    """The lines of a message's page, as a visitor with a password would paste them; the id needs quotes."""
+    password("ada", "--right", "operate", "--file", "users", "--stdin", stdin="lovelace 1815\n")
+    with open_store(redis_url) as store:
+        store.schedule([Item('it\'s "42"', 9_000_000_000_000, b"x", "orders")])
+        with served(redis_url, "--password-file", "users") as (_, address):
+            page = httpx2.get(f"{address}/items/it%27s%20%2242%22", auth=("ada", "lovelace 1815")).text
+            (example,) = re.findall(r"<pre>(API=.*?)</pre>", page, re.DOTALL)
+            lines = f"NAME='ada:lovelace 1815'\n{unescape(example)}"
+            done = subprocess.run(["bash", "-euc", lines], capture_output=True, text=True, timeout=PATIENCE_S)
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout)["done"] == 1, done.stdout
+        (found,) = store.get(['it\'s "42"'], anywhere=True)
+        assert found is not None
+        assert found.score_ms <= store.now_ms()
 
 
 @pytest.mark.real

@@ -31,7 +31,7 @@ class Visiting:
         return answer.text
 
     def call(self, path: str, status: int = 200, **query: Any) -> Any:
-        """The answer of an API call. A good answer is held against its schema."""
+        """The answer of an API call. It is held against its schema, as are refusals."""
         answer = self._client.get(f"/api/v1{path}", params=query)
         assert answer.status_code == status, answer.text
         found = answer.json()
@@ -40,6 +40,8 @@ class Visiting:
                 call for name, call in self._calls.items() if "{" in name and path.startswith(name.partition("{")[0])
             )
             validate(found, known.schema)
+        else:
+            self._check_refusal(found)
         return found
 
     def preview(self, action: str, status: int = 200, **arguments: Any) -> Any:
@@ -63,4 +65,10 @@ class Visiting:
         headers = {"x-csrf-token": token, "idempotency-key": f"key-number-{self._keys}"}
         answer = self._client.post(f"/api/v1{path}", json=body, headers=headers)
         assert answer.status_code == status, answer.text
+        if status >= 400:
+            self._check_refusal(answer.json())
         return answer.json()
+
+    def _check_refusal(self, answer: Any) -> None:
+        document = self._client.get("/api/v1/openapi.json").json()
+        validate(answer, document["components"]["schemas"]["Error"])

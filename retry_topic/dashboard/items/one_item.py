@@ -37,7 +37,7 @@ CSRF=$(curl -s -u "$NAME" "$API/session" | jq -r .csrf_token)
 TOKEN=$(curl -s -u "$NAME" -H "X-CSRF-Token: $CSRF" -H 'Content-Type: application/json' \\
   -d "$BODY" "$API/actions/{action}/preview" | jq -r .token)
 curl -s -u "$NAME" -H "X-CSRF-Token: $CSRF" -H 'Content-Type: application/json' \\
-  -H "Idempotency-Key: $(uuidgen)" \\
+  -H "Idempotency-Key: $(date +%s)-$$" \\
   -d "$(jq -n --argjson body "$BODY" --arg token "$TOKEN" '$body + {{token: $token}}')" \\
   "$API/actions/{action}\""""
 
