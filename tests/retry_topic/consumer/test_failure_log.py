@@ -87,6 +87,18 @@ def test_a_traceback_comes_at_debug(
     assert ("Traceback" in caplog.text) == (level == logging.DEBUG)
 
 
+def test_no_line_has_a_password(memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture) -> None:
+    """Passwords in an error's text are hidden in the lines of consumer and service, and in the traceback."""
+    caplog.set_level(logging.DEBUG, CONSUMER)
+    memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=1))
+    (line,) = failing(memory, caplog, handler(ValueError("redis://ada:lovelace@host/0 refused, password=enigma")))
+    memory.until(lambda: bool(lines(caplog, "intake.dead")))
+    assert "ValueError: redis://ada:***@host/0 refused, password=***" in line
+    assert "Traceback" in caplog.text
+    assert "lovelace" not in caplog.text
+    assert "enigma" not in caplog.text
+
+
 async def _fails(message: Message) -> None:
     raise ValueError("async")
 
