@@ -2,7 +2,7 @@
 
 These characters are escaped: control characters (also those of ANSI and C1), line and paragraph separators, direction
 marks, zero-width and other format characters, lone surrogates, private-use and unassigned characters. All functions are
-pure except `logger_of`.
+pure except `logger_of` and `warn_with_traceback`.
 """
 
 from __future__ import annotations
@@ -54,11 +54,33 @@ class _OneLine(logging.Filter):
             record.args = {name: _safe_argument(value) for name, value in record.args.items()}
         if record.exc_info and not record.exc_text:
             text = "".join(traceback.format_exception(*record.exc_info))
-            record.exc_text = "\n".join(f"  {safe(line)}" for line in text.rstrip("\n").split("\n"))
+            record.exc_text = _indented(text)
         return True
 
 
 ONE_LINE = _OneLine()
+
+
+def warn_with_traceback(logger: logging.Logger, traceback_text: str | None, message: str, *args: object) -> None:
+    """Log a warning with a traceback that is a text already, such as one from another process.
+
+    Args:
+        logger: made by `logger_of`.
+        traceback_text: the traceback; None or empty: there is none.
+        message: the message, with places for `args` as in `logging`.
+        args: the values for it.
+    """
+    if not logger.isEnabledFor(logging.WARNING):
+        return
+    path, line, function, _ = logger.findCaller(stacklevel=2)
+    record = logger.makeRecord(logger.name, logging.WARNING, path, line, message, args, None, function)
+    if traceback_text:
+        record.exc_text = _indented(traceback_text)
+    logger.handle(record)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {safe(line)}" for line in text.rstrip("\n").split("\n"))
 
 
 def _safe_argument(value: object) -> object:

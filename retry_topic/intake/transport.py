@@ -28,7 +28,7 @@ from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import PolicySet
 from retry_topic.release.flow import count_spread
 from wheel_sched.duration import format_duration
-from wheel_sched.escaping import logger_of
+from wheel_sched.escaping import logger_of, warn_with_traceback
 from wheel_sched.store.attempt_counts import AttemptCounts
 from wheel_sched.store.history import History
 from wheel_sched.store.ordering import OrderedKeys
@@ -277,12 +277,15 @@ def _log_decisions(entries: Sequence[Entry], done: Sequence[Taken]) -> None:
 
 
 def _log_death(one: Entry, taken: Taken) -> None:
-    error = ""
+    error, trace = "", None
     if isinstance(one, Decided):
         state = one.state
+        trace = state.traceback
         error = f": {state.error_class or 'no error'}: {state.error_message or ''}".rstrip(": ")
     reason = bounded(f"{taken.dead}{error}")
-    logger.warning(
+    warn_with_traceback(
+        logger,
+        trace,
         "intake.dead: message %s of %s, attempt %d: %s; it is a dead letter, stored as %s",
         *_named(one, taken),
         reason,

@@ -73,6 +73,23 @@ def test_both_lines_name_the_id_that_was_published(
     assert retried.getMessage().endswith(f"stored as {died.id[:-1]}1")
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_death_has_its_traceback(
+    memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture, keep: bool
+) -> None:
+    """The service's line about a dead letter has the traceback of its last failed attempt below it, at every level,
+    unless the consumer keeps none."""
+    memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=1))
+    failing(memory, caplog, handler(ValueError("no such customer")), keep_tracebacks=keep)
+    memory.until(lambda: bool(lines(caplog, "intake.dead")))
+    (died,) = lines(caplog, "intake.dead")
+    if keep:
+        assert died.exc_text is not None
+        first, *_, last = died.exc_text.splitlines()
+        assert (first, last) == ("  Traceback (most recent call last):", "  ValueError: no such customer")
+    assert (died.exc_text is not None) == keep
+
+
 @pytest.mark.parametrize("level", [logging.WARNING, logging.DEBUG])
 def test_a_traceback_comes_at_debug(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture, level: int
