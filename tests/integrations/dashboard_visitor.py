@@ -1,4 +1,7 @@
-"""A visitor of a dashboard in tests: opens pages, calls the API and carries out actions."""
+"""A visitor of a dashboard in tests: opens pages, calls the API and carries out actions.
+
+Each answer to a call or an action is held against the OpenAPI document.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +70,14 @@ class Visiting:
         assert answer.status_code == status, answer.text
         if status >= 400:
             self._check_refusal(answer.json())
+        else:
+            document = self._document()
+            (found,) = document["paths"][path]["post"]["responses"]["200"]["content"].values()
+            validate(answer.json(), {**found["schema"], "components": document["components"]})
         return answer.json()
 
     def _check_refusal(self, answer: Any) -> None:
-        document = self._client.get("/api/v1/openapi.json").json()
-        validate(answer, document["components"]["schemas"]["Error"])
+        validate(answer, self._document()["components"]["schemas"]["Error"])
+
+    def _document(self) -> Any:
+        return self._client.get("/api/v1/openapi.json").json()
