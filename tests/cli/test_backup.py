@@ -15,6 +15,7 @@ from wheel_sched.store import AttemptCounts, DelayStore, Item, open_store
 from wheel_sched.store.core.items import STATES
 from wheel_sched.store.documents import Documents
 from wheel_sched.store.documents.operations import Document
+from wheel_sched.store.fair_shares import FairSettings, FairShares, fair_ref
 from wheel_sched.store.maintenance.backup import all_attempt_counts, all_documents, all_items, write_backup
 from wheel_sched.store.maintenance.restoring import (
     BadBackup,
@@ -88,6 +89,27 @@ def test_a_restore_equals_its_backup(filled: DelayStore, tmp_path: Path) -> None
         assert sorted(other.find("r1")) == sorted(filled.find("r1"))
         counts = other.counts()
         assert all(counts.total(state) == counts.sizes[state] for state in STATES)
+
+
+def test_items_that_wait_for_their_fair_share_are_kept(store: DelayStore, tmp_path: Path) -> None:
+    """Items in the queue of their fair key, and in flight, are in the backup with their keys. After the restore they
+    are shared again, as soon as their topic is fair there."""
+    due, keys = now_ms() - 5_000, ["a"] * 40 + ["b"] * 3
+    shares = FairShares(store)
+    shares.configure("t", FairSettings(max_in_flight=2))
+    store.schedule([Item(f"{key}.{n}", due + n, b"x", "t", (fair_ref(key),)) for n, key in enumerate(keys)])
+    for shard in range(2):
+        store.claim(1, shard=shard)
+    found = shares.look("t")
+    assert found is not None
+    assert found.waiting > 0
+    assert write_backup(store, tmp_path / "b", namespace="wheel").items == len(keys)
+    with open_store("memory:") as other:
+        assert restore_backup(other, tmp_path / "b") == len(keys)
+        FairShares(other).configure("t", FairSettings())
+        claimed = [item.id for item in other.claim(30).items]
+        assert sum(item_id.startswith("b") for item_id in claimed) == 3
+        assert len(claimed) + len(other.claim(100).items) == len(keys)
 
 
 def test_items_in_flight_are_written_as_due_at_their_original_due(store: DelayStore, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,7 @@ from wheel_sched.store import ServerPush
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.core.settle import Dead
+from wheel_sched.store.fair_shares import FairSettings, FairShares, fair_ref
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.push import PushDue
 from wheel_sched.store.push.push_form import decode_push, encode_push, split_note
@@ -166,6 +168,23 @@ def test_paused_topics_are_not_pushed(bench: Bench, namespace: str) -> None:
     bench.store.pause("t")
     pushed = ServerPush(bench.store).push(prefix=f"{namespace}/", create=True)
     assert (pushed.dues_ms, pushed.refused, bench.states("a")) == ([], [], ["held"])
+
+
+def test_a_fair_topic_is_pushed_by_the_shares_of_its_keys(bench: Bench, client: Any, namespace: str) -> None:
+    """A push takes from each fair key in turn. A pushed item keeps its place until its attempt is reported."""
+    shares = FairShares(bench.store)
+    shares.configure("t", FairSettings(max_in_flight=4, ends="reported"))
+    keys = ["a"] * 40 + ["b"] * 3
+    items = [stream_item(bench, f"{key}{n:02}", "s") for n, key in enumerate(keys)]
+    bench.store.schedule([replace(item, refs=(fair_ref(item.id[0]),)) for item in items])
+    where = {"prefix": f"{namespace}/", "create": True}
+    assert len(ServerPush(bench.store).push(20, **where).dues_ms) == 7
+    pushed = [entry[b"id"].decode() for _, entry in client.xrange(f"{namespace}/s")]
+    assert sorted(pushed) == ["a00", "a01", "a02", "a03", "b40", "b41", "b42"]
+    assert ServerPush(bench.store).push(20, **where).dues_ms == []
+    assert shares.finish(["a00", "a01", "b40"]) == 3
+    assert len(ServerPush(bench.store).push(20, **where).dues_ms) == 2
+    assert [entry[b"id"] for _, entry in client.xrange(f"{namespace}/s")][7:] == [b"a04", b"a05"]
 
 
 def test_a_push_recovers_leases_and_obeys_the_epoch(bench: Bench, namespace: str) -> None:
