@@ -179,3 +179,39 @@ def test_no_key_waits_longer_than_its_share_allows(
             turns = [min(quantum, max(1, int(quantum * weights.get(key, 1)))) / weights.get(key, 1) for key in rates]
             slack = sum(sorted(turns)[-2:])
             assert max(rates.values()) - min(rates.values()) <= slack + 0.01, (rates, weights)
+
+
+arrivals = st.lists(
+    st.tuples(st.sampled_from(["a", "d"]), st.integers(0, 150), st.integers(-2_000, -1)), min_size=5, max_size=12
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(weights=weights, batch=st.integers(11, 60), arriving=arrivals)
+def test_whatever_arrives_no_key_waits_longer_than_its_share_allows(
+    weights: dict[str, float], batch: int, arriving: list[tuple[str, int, int]]
+) -> None:
+    """While items of other keys arrive, also ones that are long overdue, keys that have items all the time stay close.
+
+    The one item of a key that had none before goes out in the next claim.
+    """
+    bench = Bench(MemoryBackend(1, clock="test"), 1)
+    shares = FairShares(bench.store)
+    shares.configure("t", FairSettings(weights=weights))
+    steady = ("b", "c", "é")
+    for key in steady:
+        bench.put(*[f"{key}.{n}" for n in range(60 * len(arriving))], topic="t", refs=(fair_ref(key),))
+    while (topic := shares.look("t")) is None or topic.waiting < bench.store.counts().total("due"):
+        bench.claim(0)
+    turn = -(-batch // KEYS_OF_A_CLAIM)
+    turns = [min(turn, max(1, int(turn * weights.get(key, 1)))) / weights.get(key, 1) for key in steady]
+    served = Counter[str]()
+    for number, (key, count, in_ms) in enumerate(arriving):
+        bench.put(*[f"{key}.{number}.{n}" for n in range(count)], topic="t", refs=(fair_ref(key),), in_ms=in_ms)
+        bench.put(f"z.{number}", topic="t", refs=(fair_ref(f"z{number}"),))
+        claim = bench.claim(batch)
+        bench.settle_all(claim)
+        served.update(item.id.partition(".")[0] for item in claim.items)
+        assert f"z.{number}" in [item.id for item in claim.items]
+        rates = [served[key] / weights.get(key, 1) for key in steady]
+        assert max(rates) - min(rates) <= sum(sorted(turns)[-2:]) + 0.01, (rates, weights)
