@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 def run(name: str, *args: str, cwd: Path) -> list[str]:
     """Run an example and return the lines of its output. It must end with 0, and stderr may only report failed
-    attempts."""
+    attempts and dead letters."""
     ended = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / name, *args], cwd=cwd, capture_output=True, text=True, timeout=180
     )
@@ -25,7 +25,8 @@ def run(name: str, *args: str, cwd: Path) -> list[str]:
     return ended.stdout.splitlines()
 
 
-FAILED = ("consumer.failed: ", "intake.dead: ")  # Python shows warnings where nobody has configured logging
+# Python shows warnings where nobody has configured logging; the traceback below a dead letter is indented
+FAILED = ("consumer.failed: ", "intake.dead: ", "  ")
 SHIPPED = {"shipped: screw", "shipped: nut", "shipped: bolt", "replayed: 1"}
 DEAD = {
     "dead: 1 x verdict: no error: we do not sell those",
