@@ -60,12 +60,12 @@ def test_axe_finds_nothing(path: str, walked: Walk, unguarded_tab: Page) -> None
     assert [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in found] == []
 
 
-@pytest.mark.parametrize("path", [path for _, path in LISTED])
-def test_it_can_be_read_without_javascript(path: str, demo: Demonstration, tab: Page, scriptless_tab: Page) -> None:
-    """Without JavaScript a page has the same headings and rows as with it."""
+@each_page
+def test_it_can_be_read_without_javascript(path: str, walked: Walk, tab: Page, scriptless_tab: Page) -> None:
+    """Without JavaScript a page of each route has the same headings and rows as with it."""
     texts = []
     for page in (tab, scriptless_tab):
-        page.goto(demo.url + path)
+        page.goto(walked.addresses[path][0])
         # not what is rendered: a live update may just be replacing it
         texts.append((page.locator("h1, h2, th").all_text_contents(), page.locator("main tr").count()))
     assert texts[0] == texts[1]
