@@ -66,11 +66,11 @@ class Connection:
         self.tracing = tracing
         self.store = store
         self.broker = broker
+        self.fair_keys = FairKeys(store)
         # whether an item's source log decides its shard; otherwise its id does
         self.by_source = isinstance(broker, LogBroker) and store.shards > 1
         self._once = broker if isinstance(broker, OnceBroker) else None
         self._topics: set[str] = set()
-        self._fair_keys = FairKeys(store)
 
     def __repr__(self) -> str:
         return f"<Connection {self.store!r} {self.broker!r}>"
@@ -249,7 +249,7 @@ class Connection:
     ) -> str:
         """Store a message. Returns its id, or the id of the message that is sent in its place."""
         item = Item(message_id, due_ms, encode_body(published(message, message_id, now_ms)), message.topic)
-        item.refs, item.route = self._fair_keys.place_of(message, later.fair_key)
+        item.refs, item.route = self.fair_keys.place_of(message, later.fair_key)
         if later.once is not None:
             key, ref = later.once
             item.refs, item.route = (*item.refs, ref), item.route or route_of(message.topic, key)
