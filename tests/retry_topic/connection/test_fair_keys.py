@@ -15,6 +15,7 @@ from wheel_sched.errors import Rejected
 from wheel_sched.store import KnownIds, Outcome
 from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.fair_shares import fair_key_of, fair_ref
+from wheel_sched.store.once_per_key import collapse_ref
 
 SHARDS = 4
 CAPPED = Fair("header:tenant", max_in_flight=1)
@@ -92,6 +93,23 @@ def test_all_messages_of_a_limited_key_lie_in_one_shard(connection: Connection) 
     assert {found.score_ms for found in store.list_items("due").found if found.id in away} == {due_ms}
     assert store.cancel([*ids]) == [Outcome.DONE] * len(ids)
     assert store.counts().total("due") == 0
+
+
+@pytest.mark.parametrize(("fair", "by_key"), [(CAPPED, False), (Fair("header:tenant"), True)])
+def test_messages_lie_in_all_shards_where_no_limit_needs_one(connection: Connection, fair: Fair, by_key: bool) -> None:
+    """Without a limit, and on Kafka, the id chooses the shard."""
+    share_topics(connection.store, orders(fair), by_key=by_key)
+    publish(connection, "a")
+    (found,) = connection.store.list_items("due").found
+    assert (found.refs, found.route) == ((fair_ref("a"),), None)
+
+
+def test_a_message_can_have_a_fair_key_and_a_key_to_collapse(connection: Connection) -> None:
+    share_topics(connection.store, orders(CAPPED), by_key=True)
+    first = publish(connection, "a", collapse="order-7")
+    assert publish(connection, "a", collapse="order-7") == first
+    (found,) = connection.store.list_items("due").found
+    assert (found.refs, found.route) == ((fair_ref("a"), collapse_ref("order-7")), fair_ref("a"))
 
 
 @pytest.mark.parametrize("first", [None, CAPPED])
