@@ -25,12 +25,16 @@ from wheel_sched.cli.failing import as_usage
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, emit, note, say
+from wheel_sched.management.moments import MOST_A_SECOND, check_moment, moment_ms
 from wheel_sched.management.wording import amount, one_line, relative
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 rate_option = click.option(
-    "--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="Make about N messages due a second."
+    "--rate",
+    type=click.FloatRange(0, MOST_A_SECOND, min_open=True),
+    metavar="N",
+    help="Make about N messages due a second.",
 )
 spread_option = click.option(
     "--spread", "spread_ms", type=DURATION, metavar="DURATION", help="Spread their due times evenly over this time."
@@ -181,10 +185,8 @@ def reschedule(request: ChangeRequest, delay_ms: int | None, at_ms: int | None, 
       wheel-sched reschedule 3f2a9c.2 --in 2h
       wheel-sched reschedule --topic orders --at 2030-01-01T06:00:00Z --spread 10m --yes
     """
-    if delay_ms is None and at_ms is None:
-        raise click.UsageError("When? Give --in or --at.")
-    if delay_ms is not None and at_ms is not None:
-        raise click.UsageError("Give --in or --at, not both.")
+    with as_usage():
+        check_moment(delay_ms, at_ms, dashes="--")
     if "dead" in request.chosen.states:
         raise click.UsageError("Dead letters have no due time; `wheel-sched replay` delivers them again.")
     with opened_connection(settings_of(request.session)) as connection:
@@ -192,7 +194,7 @@ def reschedule(request: ChangeRequest, delay_ms: int | None, at_ms: int | None, 
         now_ms = connection.store.now_ms()
         if not request.agreed("reschedule {}", meant, now_ms):
             return 0
-        start_ms = now_ms + delay_ms if delay_ms is not None else at_ms or 0
+        start_ms = moment_ms(delay_ms, at_ms, now_ms)
         with Progress("changed") as progress:
             changed = changing.reschedule(connection, meant, start_ms, ChangePace(None, spread_ms), progress=progress)
     return show_changed("rescheduled", changed, request.as_json, due_ms=start_ms)

@@ -15,7 +15,7 @@ from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterFilter, DeadLetters
 from retry_topic.dead_letters.dead_topic import check_secrets
 from retry_topic.management.selecting import Selected, SelectedMessage
-from wheel_sched.errors import Rejected
+from wheel_sched.management.moments import check_pace
 from wheel_sched.store import MAX_BATCH, Outcome, State
 from wheel_sched.store.core.change import Alteration
 
@@ -45,15 +45,14 @@ class ChangePace:
         spread_ms: the due times are spread evenly over this time. Defaults to None: no spread.
 
     Raises:
-        Rejected: both are given.
+        Rejected: both are given, or the rate is out of bounds, see `check_pace`.
     """
 
     rate: float | None = None
     spread_ms: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rate is not None and self.spread_ms is not None:
-            raise Rejected("Give --rate or --spread, not both.")
+        check_pace(self.rate, self.spread_ms)
 
     def due_ms(self, start_ms: int, place: int, total: int) -> int:
         """The due time (epoch ms) of message number `place`, from 0, of `total` messages."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import NamedTuple
 
 from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, Preview
@@ -13,8 +13,8 @@ from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.dashboard.rights import Right
 from wheel_sched.duration import parse_duration
 from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.management.moments import check_moment, instant_ms, moment_ms
 from wheel_sched.management.wording import amount, instant, relative
-from wheel_sched.store.core.items import MAX_DUE_MS
 from wheel_sched_celery.dashboard.opening import OpenedTasks, opened_of
 from wheel_sched_celery.management import Changed, HeldTasks, WaitingTask
 from wheel_sched_celery.management.message_contents import may_execute
@@ -61,27 +61,14 @@ def eta_of(arguments: Arguments, now_ms: int) -> int:
     Raises:
         Rejected: it has none, two, or one that cannot be read.
     """
-    after, at = str(arguments.get("in", "")).strip(), str(arguments.get("at", "")).strip()
-    if bool(after) == bool(at):
-        raise Rejected("when? Give one of in and at; nothing was changed")
+    after, at = (str(arguments.get(name, "")).strip() or None for name in ("in", "at"))
+    check_moment(after, at)
     try:
-        eta_ms = now_ms + parse_duration(after) if after else _instant_ms(at)
-        if not 0 <= eta_ms <= MAX_DUE_MS:
-            raise ValueError(eta_ms)
-    except (ConfigError, ValueError, OverflowError) as error:
-        given = after or at
-        raise Rejected(
-            "expected a duration such as 2h, or a time such as 2026-12-24T18:00:00Z between 1970 and the year 9999, "
-            f"got: {given[:60]!r}; nothing was changed"
-        ) from error
-    return eta_ms
-
-
-def _instant_ms(text: str) -> int:
-    """A time in ISO 8601 as epoch ms, rounded up; without a zone it is UTC."""
-    moment = datetime.fromisoformat(text)
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return -int(-moment.timestamp() * 1000 // 1)
+        after_ms = None if after is None else parse_duration(after)
+        at_ms = None if at is None else instant_ms(at, zone=UTC)
+    except ConfigError as error:
+        raise Rejected(f"{error}; nothing was changed") from error
+    return moment_ms(after_ms, at_ms, now_ms)
 
 
 def _not_revoked(tasks: HeldTasks, waiting: WaitingTask) -> str:

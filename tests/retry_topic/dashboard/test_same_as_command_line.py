@@ -1,0 +1,139 @@
+"""The command line and the JSON API decide the same: the same input has the same answer, or the same refusal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from retry_topic import Connection, connect
+from retry_topic.dashboard.items.times import start_of
+from retry_topic.management.search import parse_search
+from retry_topic.message.encoding import encode_body
+from tests.cli.running import Cli, isolate
+from tests.retry_topic.cli.conftest import failed
+from wheel_sched.cli.instants import INSTANT
+from wheel_sched.errors import Rejected
+from wheel_sched.management.operations import OperationBook
+from wheel_sched.store import Item
+
+NOW = 1_800_000_000_000
+NAMES = {"topic": "orders", "group": "aaaaaaaaaaaa"}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    isolate(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def connection(redis_url: str) -> Iterator[Connection]:
+    with connect(redis_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def cli(redis_url: str) -> Cli:
+    return Cli(redis_url)
+
+
+@pytest.fixture
+def seen(see: Callable[..., Any], connection: Connection) -> Any:
+    """A dashboard over the store that the command line opens."""
+    return see(connection=connection)
+
+
+def plain(text: str) -> str:
+    """A refusal in one line, without what only the command line says: usage, the program's name, dashes of options."""
+    words = " ".join(text.split()).rpartition("Error: ")[2].removeprefix("wheel-sched: ")
+    return words.replace("--", "")
+
+
+def read(reader: Callable[[], int]) -> int | None:
+    """What a reader makes of a text; None when it refuses it."""
+    try:
+        return reader()
+    except (Rejected, click.BadParameter):
+        return None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2030-01-01T06:00:00Z",
+        "2030-01-01T06:00:00.0001Z",
+        "6750-07-23T02:30:29.991001Z",  # between two floats
+        "9999-12-31T23:59:59.999Z",
+        "9999-12-31T23:59:59.9991Z",
+        "9999-12-31T23:59:59-01:00",
+        "0001-01-01T00:00:00+14:00",
+        "1969-12-31T23:59:59Z",
+        "1970-01-01T00:00:00Z",
+        "2030-01-01",
+        "2030-13-01T00:00:00Z",
+        "yesterday",
+    ],
+)
+def test_an_instant_is_the_same_millisecond_everywhere(text: str) -> None:
+    """Option, argument of an action and search accept the same instants, and round them the same."""
+    by_option = read(lambda: INSTANT.convert(text, None, None))
+    by_action = read(lambda: start_of({"at": text}, NOW))
+    by_search = read(lambda: parse_search(f"due<{text}").filter(NOW).until_ms or 0)
+    assert by_option == by_action == by_search
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("given", [{}, {"in": "1h", "at": "2100-01-01T00:00:00Z"}])
+def test_a_new_due_time_is_refused_in_the_same_words(cli: Cli, seen: Any, given: dict[str, str]) -> None:
+    """Neither or both of `in` and `at` is no due time."""
+    options = [word for name, value in given.items() for word in (f"--{name}", value)]
+    refused = cli("reschedule", "a.2", *options, code=2)
+    assert plain(refused.stderr) == seen.preview("reschedule", 400, ids=["a.2"], **given)["error"]["message"]
+
+
+@pytest.mark.real
+def test_a_rate_and_a_spread_are_refused_in_the_same_words(cli: Cli, seen: Any, connection: Connection) -> None:
+    """A replay has one pace, whether a command runs it or an operation does."""
+    connection.store.bury([(Item("d.8", None, encode_body(failed(8)), "orders", ("fp:aaaaaaaaaaaa",)), "dead")])
+    refused = cli("replay", "d.8", "--rate", "1", "--spread", "1m", code=2)
+    asked = seen.preview("start-replay", 400, **NAMES, rate="1", spread="1m")
+    assert plain(refused.stderr) == asked["error"]["message"]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("most", "accepted"), [("0", False), ("1", True), ("100", True), ("101", False)])
+def test_the_loop_guard_has_the_same_bounds(
+    cli: Cli, seen: Any, connection: Connection, most: str, accepted: bool
+) -> None:
+    """A message may be replayed 1 to 100 times, by a command and by an operation."""
+    connection.store.bury([(Item("d.8", None, encode_body(failed(8)), "orders", ("fp:aaaaaaaaaaaa",)), "dead")])
+    done = cli("replay", "d.8", "--max-replays", most, "--dry-run", code=None)
+    assert (done.exit_code == 0) is accepted
+    seen.preview("start-replay", 200 if accepted else 400, **NAMES, max_replays=most)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("step", ["confirm", "pause", "resume", "cancel"])
+@pytest.mark.parametrize("state", ["counting", "cancelled", "absent"])
+def test_a_step_of_an_operation_is_refused_in_the_same_words(
+    cli: Cli, seen: Any, connection: Connection, step: str, state: str
+) -> None:
+    """The state of the operation decides, and both name it."""
+    book = OperationBook(connection.store)
+    made = book.create("replay-dead-letters", NAMES, "ada").id
+    if state == "cancelled":
+        book.cancel(made)
+    operation_id = "none" if state == "absent" else made
+    if (state, step) == ("counting", "cancel"):
+        assert seen.preview("cancel-operation", id=operation_id)["count"] == 1
+        assert cli.json("operations", "cancel", operation_id)["state"] == "cancelled"
+        return
+    more = ["--yes"] if step == "confirm" else []
+    refused = plain(cli("operations", step, operation_id, *more, code=1).stderr)
+    asked = seen.preview(f"{step}-operation", 404 if state == "absent" else 409, id=operation_id)
+    assert refused == asked["error"]["message"]
+    assert re.search("nothing was changed", refused)
