@@ -19,7 +19,7 @@ from tests.retry_topic.cli.conftest import failed
 from wheel_sched.cli.instants import INSTANT
 from wheel_sched.errors import Rejected
 from wheel_sched.management.operations import OperationBook
-from wheel_sched.store import Item
+from wheel_sched.store import Item, Member, Members
 
 NOW = 1_800_000_000_000
 NAMES = {"topic": "orders", "group": "aaaaaaaaaaaa"}
@@ -137,3 +137,61 @@ def test_a_step_of_an_operation_is_refused_in_the_same_words(
     asked = seen.preview(f"{step}-operation", 404 if state == "absent" else 409, id=operation_id)
     assert refused == asked["error"]["message"]
     assert re.search("nothing was changed", refused)
+
+
+def told_by_doctor(cli: Cli, check: str) -> tuple[str, str, str]:
+    (found,) = (one for one in cli.json("doctor", code=None)["findings"] if one["check"] == check)
+    return found["level"], found["evidence"], found["fix"]
+
+
+def told_by_overview(seen: Any, word: str) -> tuple[str, str, str]:
+    (found,) = (one for one in seen.api("/overview")["ailments"] if word in one["what"])
+    return found["level"], found["what"], found["fix"]
+
+
+@pytest.mark.real
+def test_overdue_items_are_told_in_the_same_words(cli: Cli, seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`doctor`, `stats` and the overview say from the same lateness on that nothing releases them, and the same fix."""
+    seen.message("a.2", in_ms=-60_000)
+    level, what, fix = told_by_doctor(cli, "backlog")
+    assert (level, fix) == ("problem", told_by_overview(seen, "overdue")[2])
+    pieces = re.split(r"[0-9.]+m?s(?=:)", what)  # how late it is grows from one look to the next
+    assert all(piece in told_by_overview(seen, "overdue")[1] for piece in pieces)
+    assert all(piece in cli("stats").stdout for piece in (*pieces, fix))
+    monkeypatch.setattr("wheel_sched.management.overdue.NOTICED_MS", 3_600_000)
+    assert "no dispatcher" not in cli("stats").stdout
+    assert not seen.api("/overview")["ailments"]
+    assert told_by_doctor(cli, "backlog")[0] == "ok"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("field", "value", "check", "word"),
+    [("frozen", "resharding 1 to 2", "frozen", "frozen"), ("jumps", "2", "clock jumps", "jumped")],
+)
+def test_damage_has_the_same_fix_and_level(
+    cli: Cli, seen: Any, connection: Connection, field: str, value: str, check: str, word: str
+) -> None:
+    """What `doctor` and the overview find, both mend in the same way."""
+    backend: Any = connection.store.backend
+    backend.client.hset("{wheel:0}:meta", field, value)
+    level, _, fix = told_by_doctor(cli, check)
+    assert (level, fix) == told_by_overview(seen, word)[::2]
+
+
+@pytest.mark.real
+def test_missing_services_are_told_in_the_same_words(cli: Cli, seen: Any, connection: Connection) -> None:
+    """Retries that nobody takes in, and a group with consumers and no service: each is told, by all three."""
+    connection.broker.create_topic("pay.retry")
+    connection.publish("pay.retry", b"1")
+    Members(connection.store).announce(Member("consumer", "billing", retries_to="billing.retry"), 60_000)
+    level, what, fix = told_by_doctor(cli, "retries")
+    shown = [one for one in seen.api("/topics")["ailments"] if "retry" in one["what"]]
+    assert len(shown) == 2
+    assert level == shown[0]["level"] == "problem"
+    assert shown[1]["level"] == "warn"
+    assert fix == "; ".join(one["fix"] for one in shown)
+    assert shown[1]["what"] in what
+    assert f"{shown[1]['what']}: {shown[1]['fix']}" in cli("stats").stdout
+    assert "no service reads it" in what
+    assert "no service reads it" in shown[0]["what"]
