@@ -17,7 +17,7 @@ from retry_topic.cli.filters import selecting_options
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
 from retry_topic.management import changing
-from retry_topic.management.changing import LIVING, ChangedMessages, ChangePace, outcome_words
+from retry_topic.management.changing import ChangedMessages, ChangePace, Reach, outcome_words
 from retry_topic.management.filters import Filter, ListedMessage
 from retry_topic.management.opening import opened_connection, secrets_of
 from retry_topic.management.selecting import Selected, check_choice, select
@@ -53,25 +53,24 @@ class ChangeRequest:
     yes: bool
     as_json: bool
 
-    def select(self, connection: Connection, *, parked: bool | None = None, dead: str = "add --dead") -> Selected:
+    def select(self, connection: Connection, reach: Reach, dead: str = "add --dead") -> Selected:
         """Select the messages to change. When a filter selects none, print the advice of `Filter.elsewhere`.
 
         Args:
             connection: where the messages are stored.
-            parked: False leaves out messages that are parked behind a failed message of their key, unless an id names
-                them. Defaults to None: parked messages are treated like all other messages.
+            reach: which messages the change is for.
             dead: what the advice says about dead letters. Defaults to the option that selects them.
 
         Raises:
             UsageError: neither ids nor a filter nor --all is given, or ids are given together with a filter or --all.
             NotDone: an id does not exist, or several messages have it; nothing was changed.
         """
-        chosen = replace(self.chosen, parked=parked)
+        chosen = replace(self.chosen, parked=reach.parked)
         with as_usage():
             check_choice(self.ids, chosen, self.everything)
-        meant = select(connection, self.ids, chosen, self.everything, LIVING)
+        meant = select(connection, self.ids, chosen, self.everything, reach.searched)
         note_stored_as(meant.stored_as)
-        if not len(meant) and (words := chosen.elsewhere(connection, LIVING, dead)):
+        if not len(meant) and (words := chosen.elsewhere(connection, reach.searched, dead)):
             note(words)
         return meant
 
@@ -155,7 +154,7 @@ def run_now(request: ChangeRequest, rate: float | None, spread_ms: int | None) -
         pace = ChangePace(rate, spread_ms)
     settings = settings_of(request.session)
     with opened_connection(settings) as connection:
-        meant = request.select(connection, parked=False)
+        meant = request.select(connection, changing.RUN_NOW)
         secrets = secrets_of(settings)
         changing.check_replays(meant, secrets)
         if not request.agreed("make {} due now", meant, connection.store.now_ms()):
@@ -190,7 +189,7 @@ def reschedule(request: ChangeRequest, delay_ms: int | None, at_ms: int | None, 
     if "dead" in request.chosen.states:
         raise click.UsageError("Dead letters have no due time; `wheel-sched replay` delivers them again.")
     with opened_connection(settings_of(request.session)) as connection:
-        meant = request.select(connection, parked=False, dead="see `wheel-sched replay`")
+        meant = request.select(connection, changing.RESCHEDULE, dead="see `wheel-sched replay`")
         now_ms = connection.store.now_ms()
         if not request.agreed("reschedule {}", meant, now_ms):
             return 0
@@ -214,7 +213,7 @@ def delete(request: ChangeRequest) -> int:
     A filter selects messages that wait or are held; --dead or an id selects dead letters.
     """
     with opened_connection(settings_of(request.session)) as connection:
-        meant = request.select(connection)
+        meant = request.select(connection, changing.DELETE)
         if not request.agreed("delete {}", meant, connection.store.now_ms(), for_good=True):
             return 0
         with Progress("changed") as progress:

@@ -15,7 +15,7 @@ from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterFilter, DeadLetterInfo
 from retry_topic.dead_letters.selection import read_dead
 from retry_topic.management.topics import unknown_topic
-from wheel_sched.errors import Rejected
+from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.management.wording import instant
 from wheel_sched.store import MAX_BATCH, Found, State
 from wheel_sched.store.core.items import MAX_DUE_MS, encode_text
@@ -77,6 +77,17 @@ class ListedMessage:
             "key": None if message is None or message.key is None else message.key.decode("utf-8", "backslashreplace"),
             "bytes": None if message is None else len(message.value),
         }
+
+
+def checked_fingerprint(text: str) -> str:
+    """The beginning of a fingerprint, in lower case.
+
+    Raises:
+        ConfigError: the text is empty or not hexadecimal.
+    """
+    if not text or any(one not in "0123456789abcdef" for one in text.lower()):
+        raise ConfigError(f"expected hexadecimal characters, such as 3f2a, got: {text[:60]!r}")
+    return text.lower()
 
 
 def entry_of(found: Found) -> ListedMessage:

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from retry_topic.management.filters import Filter
+from retry_topic.management.filters import Filter, checked_fingerprint
 from wheel_sched.duration import format_duration, parse_duration
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.management.moments import instant_ms
@@ -242,10 +242,7 @@ def _read_text(name: str, comparison: str, value: str) -> SearchTerm:
 
 
 def _read_fingerprint(name: str, comparison: str, value: str) -> SearchTerm:
-    term = _read_text(name, comparison, value.lower())
-    if any(one not in "0123456789abcdef" for one in term.value):
-        raise ConfigError(f"expected hexadecimal characters, such as {_EXAMPLES[name]}")
-    return term
+    return _read_text(name, comparison, checked_fingerprint(value))
 
 
 def _read_state(name: str, comparison: str, value: str) -> SearchTerm:

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from retry_topic import Connection, connect
+from retry_topic.cli.listing import list_messages
 from retry_topic.dashboard.items.times import start_of
 from retry_topic.management.search import parse_search
 from retry_topic.message.encoding import encode_body
@@ -20,6 +21,7 @@ from wheel_sched.cli.instants import INSTANT
 from wheel_sched.errors import Rejected
 from wheel_sched.management.operations import OperationBook
 from wheel_sched.store import Item, Member, Members
+from wheel_sched.store.core.items import STATES
 
 NOW = 1_800_000_000_000
 NAMES = {"topic": "orders", "group": "aaaaaaaaaaaa"}
@@ -53,7 +55,7 @@ def plain(text: str) -> str:
     return words.replace("--", "")
 
 
-def read(reader: Callable[[], int]) -> int | None:
+def read(reader: Callable[[], Any]) -> Any:
     """What a reader makes of a text; None when it refuses it."""
     try:
         return reader()
@@ -195,3 +197,49 @@ def test_missing_services_are_told_in_the_same_words(cli: Cli, seen: Any, connec
     assert f"{shown[1]['what']}: {shown[1]['fix']}" in cli("stats").stdout
     assert "no service reads it" in what
     assert "no service reads it" in shown[0]["what"]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("change", ["run-now", "reschedule", "delete", "replay"])
+def test_the_same_messages_can_be_changed(cli: Cli, seen: Any, change: str, state: str) -> None:
+    """By id, a command changes a message exactly if the preview of the action counts it."""
+    if state == "leased":
+        seen.message("a.2", in_ms=-1)
+        seen.store.claim(limit=1)
+    else:
+        seen.message("a.2", state=state)
+    moment = {"in": "2h"} if change == "reschedule" else {}
+    counted = seen.preview(change, ids=["a.2"], **moment)
+    options = [word for name, value in moment.items() for word in (f"--{name}", value)]
+    more = [] if change == "reschedule" else ["--yes"]
+    done = cli(change, "a.2", *options, *more, code=None)
+    assert (done.exit_code == 0) is (counted["count"] == 1), done.output
+    if (change, state) == ("run-now", "leased"):
+        assert "in flight: their attempt runs now" in counted["warning"]
+        assert "in flight: their attempt runs now" in done.output
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("change", ["run-now", "reschedule", "delete"])
+def test_a_search_that_names_no_state_means_the_same_messages(cli: Cli, seen: Any, change: str) -> None:
+    """Those that wait or are held; parked ones only for a deletion; dead ones and those in flight never."""
+    seen.message("leased.2", in_ms=-1)
+    seen.store.claim(limit=1)
+    for state in ("due", "held", "dead"):
+        seen.message(f"{state}.2", state=state)
+    seen.message("parked.2", state="held", reason="ordered: behind due.2")
+    moment = {"in": "2h"} if change == "reschedule" else {}
+    counted = seen.preview(change, search="topic:orders", **moment)
+    options = [word for name, value in moment.items() for word in (f"--{name}", value)]
+    shown = cli.json(change, "--topic", "orders", *options, "--dry-run")
+    assert shown["count"] == counted["count"] == (3 if change == "delete" else 2)
+    assert [one["id"] for one in shown["samples"]] == [line.partition(" ")[0] for line in counted["samples"]]
+
+
+@pytest.mark.parametrize("text", ["3F2A", "3f2a00", "xyz", "3f 2a"])
+def test_a_fingerprint_is_read_the_same(text: str) -> None:
+    """The option and the search accept the same beginnings, in either case of letters."""
+    (option,) = (one for one in list_messages.params if one.name == "fingerprint")
+    by_option = read(lambda: option.process_value(click.Context(list_messages), text))
+    assert by_option == read(lambda: parse_search(f'fp:"{text}"').filter(NOW).fingerprint)

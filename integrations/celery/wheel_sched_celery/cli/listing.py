@@ -10,16 +10,12 @@ import click
 from wheel_sched.cli.options import json_option
 from wheel_sched.cli.output import emit, note, paint, say, table
 from wheel_sched.errors import NotDone
-from wheel_sched.management.wording import instant, one_line, relative, when
+from wheel_sched.management.wording import instant, one_line, relative, state_word, when
 from wheel_sched_celery.cli.choosing import held_tasks, selecting
 from wheel_sched_celery.management import TaskFilter, WaitingTask
 
 _SHOWN = 50  # lines of a listing unless --limit says otherwise
 _PREVIEW = 60  # characters of arguments in a line
-
-
-def _state(waiting: WaitingTask) -> str:
-    return {"due": "waiting", "leased": "in flight"}.get(waiting.found.state, waiting.found.state)
 
 
 @click.command("list")
@@ -56,7 +52,7 @@ def _row(waiting: WaitingTask, now_ms: int) -> tuple[str, ...]:
     return (
         "?" if eta_ms is None else relative(eta_ms, now_ms),
         "?" if eta_ms is None else instant(eta_ms),
-        _state(waiting),
+        state_word(waiting.found.state),
         waiting.queue,
         waiting.name or "(cannot be read)",
         waiting.id,
@@ -98,7 +94,7 @@ def _show_one(waiting: WaitingTask, now_ms: int) -> None:
     lines: list[tuple[str, Any]] = [
         ("id", waiting.id),
         ("task", waiting.name or None),
-        ("state", _state(waiting)),
+        ("state", state_word(waiting.found.state)),
         ("why", found.reason if found.state in ("held", "dead") else None),
         ("eta", None if waiting.eta_ms is None else when(waiting.eta_ms, now_ms)),
         ("queue", waiting.queue),
