@@ -13,6 +13,7 @@ from wheel_sched.errors import NotDone
 from wheel_sched.management.wording import instant, one_line, relative, state_word, when
 from wheel_sched_celery.cli.choosing import held_tasks, selecting
 from wheel_sched_celery.management import TaskFilter, WaitingTask
+from wheel_sched_celery.management.choosing import NOT_HERE
 
 _SHOWN = 50  # lines of a listing unless --limit says otherwise
 _PREVIEW = 60  # characters of arguments in a line
@@ -76,7 +77,7 @@ def show(ctx: click.Context, task_id: str, raw: bool, as_json: bool) -> None:
     tasks = held_tasks(ctx)
     found = tasks.get(task_id)
     if not found:
-        raise NotDone(f"no task {task_id} waits here: it ran, was cancelled or never waited; see `celery wheel list`")
+        raise NotDone(f"no task {task_id} waits here: {NOT_HERE}; see `celery wheel list`")
     if raw:
         body: Any = found[0].found.body if found[0].task is None else found[0].task.body
         sys.stdout.buffer.write(body if isinstance(body, bytes) else body.encode())

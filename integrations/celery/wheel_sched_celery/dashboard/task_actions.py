@@ -17,6 +17,7 @@ from wheel_sched.management.moments import check_moment, instant_ms, moment_ms
 from wheel_sched.management.wording import amount, instant, relative
 from wheel_sched_celery.dashboard.opening import OpenedTasks, opened_of
 from wheel_sched_celery.management import Changed, HeldTasks, WaitingTask
+from wheel_sched_celery.management.choosing import NOT_HERE
 from wheel_sched_celery.management.message_contents import may_execute
 
 TASKS = NamedKind("task", "tasks", "the id of a task, or of one item", lambda count: amount(count, "task"))
@@ -72,17 +73,14 @@ def eta_of(arguments: Arguments, now_ms: int) -> int:
 
 
 def _not_revoked(tasks: HeldTasks, waiting: WaitingTask) -> str:
-    if waiting.found.state == "leased":
-        return "is on its way to its queue; `celery control revoke` stops it there"
+    """As on the command line; and a dashboard reads no body that could run code, so it cannot announce the revoke."""
+    if why := tasks.why_not_cancelled(waiting):
+        return why
     if waiting.task is None:
         return "cannot be read; purge it"
     if may_execute(waiting.task):
         return "has a body that is not read here, such as a pickled one; `celery wheel cancel` revokes it"
     return ""
-
-
-def _not_purged(_: HeldTasks, waiting: WaitingTask) -> str:
-    return "is on its way to its queue" if waiting.found.state == "leased" else ""
 
 
 def _revoke(opened: OpenedTasks, meant: Sequence[WaitingTask], _: Arguments) -> Changed:
@@ -133,7 +131,7 @@ CHANGES = (
         "Remove waiting Celery tasks for good",
         lambda _, __: "remove {} for good",
         "{} removed",
-        _not_purged,
+        lambda tasks, waiting: tasks.why_not_purged(waiting),
         lambda opened, meant, _: opened.tasks.purge(meant),
         warning="their results stay PENDING, and nobody is told",
     ),
@@ -148,7 +146,7 @@ def _preview(change: TaskChange, dashboard: Dashboard, arguments: Arguments) -> 
     for task_id in TASKS.names_of(arguments):
         found = tasks.get(task_id)
         if not found:
-            chosen.leave("it is not here: it ran, was cancelled or never waited")
+            chosen.leave(f"it is not here: {NOT_HERE}")
         for waiting in found:
             why = change.why_not(tasks, waiting)
             if why:

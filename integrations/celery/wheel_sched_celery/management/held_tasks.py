@@ -238,6 +238,16 @@ class HeldTasks:
             return str(error)
         return ""
 
+    @staticmethod
+    def why_not_purged(waiting: WaitingTask) -> str:
+        """Why a task cannot be removed, in words; "" when it can."""
+        return _WHY[Outcome.IN_FLIGHT] if waiting.found.state == "leased" else ""
+
+    @staticmethod
+    def why_not_cancelled(waiting: WaitingTask) -> str:
+        """Why a task cannot be cancelled, in words; "" when it can."""
+        return _WHY[Outcome.CANCELLED] if waiting.found.state == "leased" else ""
+
     def _moved(self, waiting: WaitingTask, eta_ms: int) -> Alteration:
         if waiting.task is None:
             raise Rejected("cannot be read")
