@@ -243,3 +243,78 @@ def test_a_fingerprint_is_read_the_same(text: str) -> None:
     (option,) = (one for one in list_messages.params if one.name == "fingerprint")
     by_option = read(lambda: option.process_value(click.Context(list_messages), text))
     assert by_option == read(lambda: parse_search(f'fp:"{text}"').filter(NOW).fingerprint)
+
+
+POLICIES = """
+[topic.orders]
+max_attempts = 3
+delay = { kind = "fixed", base = "2s" }
+
+[[topic.orders.rule]]
+name = "gone"
+status = 410
+dead = true
+"""
+
+
+@pytest.fixture
+def policy_file(tmp_path: Path) -> str:
+    (tmp_path / "retry.toml").write_text(POLICIES)
+    return str(tmp_path / "retry.toml")
+
+
+@pytest.mark.parametrize(
+    "asked", [{"status": "410"}, {"attempt": "2"}, {"attempt": "3", "error": "app.Away"}, {"status": "503"}]
+)
+def test_a_policy_decides_the_same(see: Callable[..., Any], policy_file: str, asked: dict[str, str]) -> None:
+    """The decision about an error, who decided it, and what the page of policies says, are one."""
+    seen = see(env={"WHEEL_SCHED_POLICIES": policy_file})
+    options = [word for name, value in asked.items() for word in (f"--{name}", value)]
+    told = Cli("memory:").json("policy", "explain", policy_file, "--topic", "orders", *options)
+    answered = seen.client.get("/api/v1/policies/orders/explain", params=asked).json()
+    assert told["decision"] == ("dead" if {"410", "3"} & {*asked.values()} else "retry")
+    for field in ("decision", "reason", "chosen_by"):
+        assert told[field] == answered[field]
+
+
+@pytest.mark.parametrize("asked", [{"status": "99"}, {"status": "600"}, {"attempt": "0"}, {"attempt": "1000001"}])
+def test_what_no_policy_can_be_asked_is_refused_by_both(see: Callable[..., Any], asked: dict[str, str]) -> None:
+    """Statuses and attempts have the same bounds."""
+    options = [word for name, value in asked.items() for word in (f"--{name}", value)]
+    assert Cli("memory:")("policy", "explain", *options, code=2).exit_code == 2
+    assert see().client.get("/api/v1/policies/orders/explain", params=asked).status_code == 400
+
+
+def test_traffic_is_simulated_the_same(see: Callable[..., Any], policy_file: str) -> None:
+    """Equal policies, traffic and seeds give equal numbers."""
+    seen = see(env={"WHEEL_SCHED_POLICIES": policy_file})
+    traffic = ("--failure-rate", "0.4", "--per-second", "5", "--for", "20s", "--outage", "3s", "--seed", "7")
+    told = Cli("memory:").json("policy", "simulate", policy_file, "--topic", "orders", *traffic)
+    query = {"failure_rate": "0.4", "per_second": "5", "seconds": "20", "outage": "3", "seed": "7"}
+    assert told == seen.api("/policies/orders/simulate", **query)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "search", ["topic:orders", "state:dead", "error:*Timeout* attempt>1", "due<1d", "died<1d", "b"]
+)
+def test_a_search_finds_the_same_messages(cli: Cli, seen: Any, search: str) -> None:
+    """In the same order, state by state."""
+    for number, state in enumerate(("due", "held", "dead", "due")):
+        seen.message(f"{'ab'[number % 2]}{number}.2", state=state, in_ms=3_600_000 * (number + 1))
+    told = [one["id"] for one in cli.objects("list", "--search", search)]
+    assert told == [one["id"] for one in seen.api("/items", search=search)["items"]]
+    assert told
+
+
+@pytest.mark.real
+def test_dead_letters_are_in_the_same_groups(cli: Cli, seen: Any, connection: Connection) -> None:
+    """By fingerprint, or by the reason before its colon, of which 64 characters count."""
+    seen.message("a.2", state="dead")
+    seen.message("b.2", state="dead")
+    items = [(Item(f"c{n}", None, b"no message", "orders"), f"{'long ' * 20}{n}: more") for n in range(3)]
+    connection.store.bury([*items, (Item("d", None, b"no message", "mail"), "quarantine: x")])
+    told = {(one["topic"], one["fingerprint"], one["count"]) for one in cli.objects("list", "--dead", "--group")}
+    shown = {(one["topic"], one["group"], one["count"]) for one in seen.api("/dead-letters")["groups"]}
+    assert told == shown
+    assert len(told) == 3
