@@ -69,7 +69,7 @@ def filter_options(command: F) -> F:
     def bundled(*args: Any, **kwargs: Any) -> Any:
         chosen = Filter(**{name: kwargs.pop(name) for name in _NAMES})
         if kwargs.pop("dead"):
-            if chosen.states not in ((), ("dead",)):
+            if not chosen.only_dead:
                 raise click.UsageError("--dead is --state dead: remove the other --state, or give both as --state.")
             chosen = replace(chosen, states=("dead",))
         return command(*args, chosen=chosen, **kwargs)

@@ -91,7 +91,7 @@ def chosen_letters(arguments: Mapping[str, str], now_ms: int) -> ChosenLetters:
     """
     if "search" in arguments:
         chosen = parse_search(arguments["search"]).filter(now_ms)
-        if chosen.states not in ((), ("dead",)):
+        if not chosen.only_dead:
             raise Rejected("only dead letters can be replayed or deleted here: nothing was changed; remove state:")
         return ChosenLetters(
             chosen.topic, lambda found: chosen.matches(entry_of(found)), chosen.since_ms or 0, chosen.until_ms

@@ -149,6 +149,11 @@ class Filter:
         return not replace(self, topic=None).narrow and not self.states
 
     @property
+    def only_dead(self) -> bool:
+        """Whether the filter names no state but dead."""
+        return self.states in ((), ("dead",))
+
+    @property
     def only_states(self) -> bool:
         """Whether there is no condition besides `states`, `limit` and `parked`."""
         return not replace(self, states=()).narrow

@@ -318,3 +318,23 @@ def test_dead_letters_are_in_the_same_groups(cli: Cli, seen: Any, connection: Co
     shown = {(one["topic"], one["group"], one["count"]) for one in seen.api("/dead-letters")["groups"]}
     assert told == shown
     assert len(told) == 3
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("change", ["pause", "resume"])
+def test_an_unknown_topic_is_refused_in_the_same_words(cli: Cli, seen: Any, change: str) -> None:
+    """With the name that was probably meant. A command also says which option accepts it."""
+    seen.message("a.2")
+    refused = seen.preview(f"{change}-topic", 404, topic="ordres")["error"]["message"]
+    assert "did you mean 'orders'?" in refused
+    assert plain(cli(change, "ordres", code=1).stderr) == f"{refused}; force accepts it"
+
+
+@pytest.mark.real
+def test_only_dead_letters_are_replayed(cli: Cli, seen: Any) -> None:
+    """A search or filter for another state is refused by the command and by the operation; none is prepared."""
+    seen.message("a.2", state="held")
+    assert "nly dead letters can be replayed" in cli("replay", "--state", "held", code=2).stderr
+    asked = seen.preview("start-replay", 400, search="state:held")
+    assert "nly dead letters can be replayed" in asked["error"]["message"]
+    assert seen.api("/operations")["operations"] == []
