@@ -85,3 +85,29 @@ def test_the_same_jobs_can_be_changed(
         why = counted["warning"].partition("left: ")[2]
         assert why
         assert why in done.output or command == "release"
+
+
+@pytest.mark.parametrize("tag", ["", "nightly"])
+@pytest.mark.parametrize("state", ["scheduled", "paused", "quarantined"])
+def test_a_search_finds_the_same_jobs(
+    redis_url: str,
+    jobstore: RedisWheelJobStore,
+    visitor: Any,
+    producer: Producer,
+    job: Any,
+    far: datetime,
+    state: str,
+    tag: str,
+) -> None:
+    """By state and by tag."""
+    for number in range(6):
+        producer.add_job(job, "interval", id=f"j{number}", hours=1, next_run_time=far, timezone="UTC")
+        jobstore.set_tags(f"j{number}", ["nightly"] if number % 2 else ["daily"])
+    for number in (0, 1):
+        jobstore.pause(f"j{number}")
+    jobstore.store.hold(["j2", "j3"], "quarantine: no such function")
+    options = ["--tag", tag] if tag else []
+    told = [one["id"] for one in Cli(redis_url).objects("aps", "list", "--state", state, *options)]
+    found = visitor.call("/jobs", state=state, tag=tag)["jobs"]
+    assert sorted(told) == sorted(one["id"] for one in found)
+    assert len(told) == (1 if tag else 2)

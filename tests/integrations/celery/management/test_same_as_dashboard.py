@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -93,3 +94,22 @@ def test_the_same_entries_can_be_changed(run: Any, visitor: Visiting, app: Celer
         why = counted["warning"].partition("left: ")[2]
         assert why
         assert why in done.output
+
+
+@pytest.mark.parametrize(
+    ("query", "options"),
+    [
+        ({}, []),
+        ({"name": "mail.*"}, ["--task", "mail.*"]),
+        ({"queue": "other"}, ["--queue", "other"]),
+        ({"within": "150m"}, ["--until", "+150m"]),
+        ({"state": "dead"}, ["--state", "dead"]),
+    ],
+)
+def test_a_search_finds_the_same_tasks(
+    run: Any, visitor: Visiting, ids: dict[str, str], query: dict[str, str], options: list[str]
+) -> None:
+    """In the same order."""
+    told = [json.loads(line)["id"] for line in run("list", "--json", *options).stdout.splitlines()]
+    assert told == [one["id"] for one in visitor.call("/tasks", **query)["tasks"]]
+    assert len(told) < len(ids) or not query
