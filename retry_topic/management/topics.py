@@ -47,7 +47,7 @@ def listed_topics(connection: Connection) -> tuple[list[ListedTopic], int]:
 
 def listed_topic(topic: str, records: Mapping[str, int], counts: Counts) -> ListedTopic:
     """One topic, by the numbers of the broker and of the store."""
-    messages = {state: counts.now.get((state, topic), 0) for state in STATES}
+    messages: dict[State, int] = {state: counts.now.get((state, topic), 0) for state in STATES}
     return ListedTopic(topic, records.get(topic), messages, counts.paused.get(topic))
 
 
