@@ -17,7 +17,7 @@ from retry_topic.cli.filters import selecting_options
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
 from retry_topic.management import changing
-from retry_topic.management.changing import LIVING, ChangedMessages, ChangePace, outcome_words
+from retry_topic.management.changing import ChangedMessages, ChangePace, Reach, outcome_words
 from retry_topic.management.filters import Filter, ListedMessage
 from retry_topic.management.opening import opened_connection, secrets_of
 from retry_topic.management.selecting import Selected, check_choice, select
@@ -25,12 +25,16 @@ from wheel_sched.cli.failing import as_usage
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, emit, note, say
+from wheel_sched.management.moments import MOST_A_SECOND, check_moment, moment_ms
 from wheel_sched.management.wording import amount, one_line, relative
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 rate_option = click.option(
-    "--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="Make about N messages due a second."
+    "--rate",
+    type=click.FloatRange(0, MOST_A_SECOND, min_open=True),
+    metavar="N",
+    help="Make about N messages due a second.",
 )
 spread_option = click.option(
     "--spread", "spread_ms", type=DURATION, metavar="DURATION", help="Spread their due times evenly over this time."
@@ -49,25 +53,24 @@ class ChangeRequest:
     yes: bool
     as_json: bool
 
-    def select(self, connection: Connection, *, parked: bool | None = None, dead: str = "add --dead") -> Selected:
+    def select(self, connection: Connection, reach: Reach, dead: str = "add --dead") -> Selected:
         """Select the messages to change. When a filter selects none, print the advice of `Filter.elsewhere`.
 
         Args:
             connection: where the messages are stored.
-            parked: False leaves out messages that are parked behind a failed message of their key, unless an id names
-                them. Defaults to None: parked messages are treated like all other messages.
+            reach: which messages the change is for.
             dead: what the advice says about dead letters. Defaults to the option that selects them.
 
         Raises:
             UsageError: neither ids nor a filter nor --all is given, or ids are given together with a filter or --all.
             NotDone: an id does not exist, or several messages have it; nothing was changed.
         """
-        chosen = replace(self.chosen, parked=parked)
+        chosen = replace(self.chosen, parked=reach.parked)
         with as_usage():
             check_choice(self.ids, chosen, self.everything)
-        meant = select(connection, self.ids, chosen, self.everything, LIVING)
+        meant = select(connection, self.ids, chosen, self.everything, reach.searched)
         note_stored_as(meant.stored_as)
-        if not len(meant) and (words := chosen.elsewhere(connection, LIVING, dead)):
+        if not len(meant) and (words := chosen.elsewhere(connection, reach.searched, dead)):
             note(words)
         return meant
 
@@ -151,7 +154,7 @@ def run_now(request: ChangeRequest, rate: float | None, spread_ms: int | None) -
         pace = ChangePace(rate, spread_ms)
     settings = settings_of(request.session)
     with opened_connection(settings) as connection:
-        meant = request.select(connection, parked=False)
+        meant = request.select(connection, changing.RUN_NOW)
         secrets = secrets_of(settings)
         changing.check_replays(meant, secrets)
         if not request.agreed("make {} due now", meant, connection.store.now_ms()):
@@ -181,18 +184,16 @@ def reschedule(request: ChangeRequest, delay_ms: int | None, at_ms: int | None, 
       wheel-sched reschedule 3f2a9c.2 --in 2h
       wheel-sched reschedule --topic orders --at 2030-01-01T06:00:00Z --spread 10m --yes
     """
-    if delay_ms is None and at_ms is None:
-        raise click.UsageError("When? Give --in or --at.")
-    if delay_ms is not None and at_ms is not None:
-        raise click.UsageError("Give --in or --at, not both.")
+    with as_usage():
+        check_moment(delay_ms, at_ms, dashes="--")
     if "dead" in request.chosen.states:
         raise click.UsageError("Dead letters have no due time; `wheel-sched replay` delivers them again.")
     with opened_connection(settings_of(request.session)) as connection:
-        meant = request.select(connection, parked=False, dead="see `wheel-sched replay`")
+        meant = request.select(connection, changing.RESCHEDULE, dead="see `wheel-sched replay`")
         now_ms = connection.store.now_ms()
         if not request.agreed("reschedule {}", meant, now_ms):
             return 0
-        start_ms = now_ms + delay_ms if delay_ms is not None else at_ms or 0
+        start_ms = moment_ms(delay_ms, at_ms, now_ms)
         with Progress("changed") as progress:
             changed = changing.reschedule(connection, meant, start_ms, ChangePace(None, spread_ms), progress=progress)
     return show_changed("rescheduled", changed, request.as_json, due_ms=start_ms)
@@ -212,7 +213,7 @@ def delete(request: ChangeRequest) -> int:
     A filter selects messages that wait or are held; --dead or an id selects dead letters.
     """
     with opened_connection(settings_of(request.session)) as connection:
-        meant = request.select(connection)
+        meant = request.select(connection, changing.DELETE)
         if not request.agreed("delete {}", meant, connection.store.now_ms(), for_good=True):
             return 0
         with Progress("changed") as progress:

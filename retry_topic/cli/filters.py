@@ -14,17 +14,19 @@ from typing import Any, TypeVar
 
 import click
 
-from retry_topic.management.filters import Filter
+from retry_topic.management.filters import Filter, checked_fingerprint
 from wheel_sched.cli.instants import INSTANT
+from wheel_sched.errors import ConfigError
 from wheel_sched.store.core.items import STATES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _fingerprint(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    if value is not None and (not value or any(c not in "0123456789abcdef" for c in value.lower())):
-        raise click.BadParameter(f"expected hexadecimal characters, got: {value!r}")
-    return None if value is None else value.lower()
+    try:
+        return None if value is None else checked_fingerprint(value)
+    except ConfigError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 _OPTIONS = (
@@ -67,7 +69,7 @@ def filter_options(command: F) -> F:
     def bundled(*args: Any, **kwargs: Any) -> Any:
         chosen = Filter(**{name: kwargs.pop(name) for name in _NAMES})
         if kwargs.pop("dead"):
-            if chosen.states not in ((), ("dead",)):
+            if not chosen.only_dead:
                 raise click.UsageError("--dead is --state dead: remove the other --state, or give both as --state.")
             chosen = replace(chosen, states=("dead",))
         return command(*args, chosen=chosen, **kwargs)

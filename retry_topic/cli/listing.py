@@ -71,7 +71,7 @@ def list_messages(
     if search is not None:
         chosen = _searched(search, chosen)
     if group:
-        if chosen.states not in ((), ("dead",)):
+        if not chosen.only_dead:
             raise click.UsageError("--group lists dead letters only: remove --state.")
         if payload:
             raise click.UsageError("--group shows counts: remove --payload.")

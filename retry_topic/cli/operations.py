@@ -14,10 +14,9 @@ import click
 from retry_topic.cli.settings import settings_of
 from retry_topic.management.dead_letter_operations import DeleteDeadLetters, ReplayDeadLetters
 from retry_topic.management.opening import opened_connection, secrets_of
-from retry_topic.management.operation_words import meaning, outcome
+from retry_topic.management.operation_words import confirmation, meaning, outcome
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
 from wheel_sched.cli.output import emit, note, say, table
-from wheel_sched.errors import NotDone
 from wheel_sched.management.operations import DurableOperation, OperationBook, OperationRunner
 from wheel_sched.management.wording import amount, one_line, relative, when
 
@@ -78,7 +77,7 @@ def show(session: Session, operation_id: str, as_json: bool) -> None:
       wheel-sched operations show 3f2a9c0d1e5b
     """
     with opened_connection(settings_of(session)) as connection:
-        found = _found(OperationBook(connection.store), operation_id)
+        found = OperationBook(connection.store).found(operation_id)
         now_ms = connection.store.now_ms()
     if as_json:
         emit(found.as_dict())
@@ -106,9 +105,9 @@ def confirm_operation(session: Session, operation_id: str, yes: bool, as_json: b
     """
     with opened_connection(settings_of(session)) as connection:
         book = OperationBook(connection.store)
-        found = _found(book, operation_id)
-        if found.state == "ready":
-            confirm(f"{meaning(found)}: exactly {found.matched:,}?", yes)
+        found = book.found(operation_id)
+        found.check_step("confirmed")
+        confirm(f"{confirmation(found)}?", yes)
         _report(book.confirm(found.id, "the command line", found.version), as_json)
 
 
@@ -153,13 +152,6 @@ def run(session: Session, as_json: bool) -> None:
         note(f"{amount(waiting, 'operation')} counted and not confirmed; see `wheel-sched operations list`")
     if not ended and not waiting:
         note("there was nothing to run")
-
-
-def _found(book: OperationBook, operation_id: str) -> DurableOperation:
-    found = book.get(operation_id)
-    if found is None:
-        raise NotDone(f"there is no operation {operation_id!r:.80}; see `wheel-sched operations list`")
-    return found
 
 
 def _report(changed: DurableOperation, as_json: bool) -> None:

@@ -12,7 +12,9 @@ from retry_topic.management.opening import opened_connection
 from retry_topic.management.policies import chosen_policy, described_policy
 from retry_topic.management.policy_trials import explained_decision
 from retry_topic.policy import Failure, RetryPolicy, plot, simulate
+from retry_topic.policy.failure import LEAST_STATUS, MOST_STATUS
 from retry_topic.policy.load_simulation import LoadSimulation, Traffic, simulate_load
+from retry_topic.policy.rules import MAX_ATTEMPTS
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, say, table
@@ -22,7 +24,9 @@ from wheel_sched.store.rate_limits import RateLimits
 _file = click.argument("file", default="default", metavar="[FILE|default]")
 _topic = click.option("--topic", metavar="TOPIC", help="The policy of this topic (default: the file's default).")
 _error = click.option("--error", "error_class", metavar="CLASS", help="Class of the error, as module.Class.")
-_status = click.option("--status", type=click.IntRange(100, 599), metavar="CODE", help="HTTP status of the error.")
+_status = click.option(
+    "--status", type=click.IntRange(LEAST_STATUS, MOST_STATUS), metavar="CODE", help="HTTP status of the error."
+)
 
 
 @click.group(name="policy", help="Explain and simulate retry policies.")
@@ -152,7 +156,9 @@ def _show_load(found: LoadSimulation, as_json: bool) -> None:
 @_error
 @_status
 @click.option("--id", "message_id", metavar="ID", help="Explain the due time of this stored message.")
-@click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="The attempt that failed (default: 1).")
+@click.option(
+    "--attempt", type=click.IntRange(1, MAX_ATTEMPTS), metavar="N", help="The attempt that failed (default: 1)."
+)
 @click.option("--age", "age_ms", type=DURATION, default=0, metavar="DURATION", help="Time since the first failure.")
 @click.option("--previous-delay", "previous_ms", type=DURATION, metavar="DURATION", help="Delay before this attempt.")
 @click.option(

@@ -11,7 +11,7 @@ from retry_topic.cli.changing import ChangeRequest, change_options, note_stored_
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
 from retry_topic.dead_letters import Replayed
-from retry_topic.dead_letters.loop_guard import MAX_REPLAYS
+from retry_topic.dead_letters.loop_guard import MAX_REPLAYS, MOST_REPLAYS
 from retry_topic.management.changing import ChangePace
 from retry_topic.management.opening import opened_connection, secrets_of
 from retry_topic.management.replaying import PlannedReplay, check_replay_choice, plan_replay
@@ -22,7 +22,7 @@ from wheel_sched.management.wording import amount, instant, one_line
 
 max_replays_option = click.option(
     "--max-replays",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, MOST_REPLAYS),
     default=MAX_REPLAYS,
     show_default=True,
     help="Skip messages that were replayed this often.",

@@ -15,7 +15,7 @@ from retry_topic.management.opening import opened_connection
 from retry_topic.message.headers import HEADER_NAMES
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, paint, say
-from wheel_sched.management.wording import one_line, when
+from wheel_sched.management.wording import one_line, state_word, when
 
 _PREVIEW = 300  # characters of the payload
 
@@ -63,7 +63,7 @@ def _show(entry: ListedMessage, why: str, now_ms: int) -> None:
     origin = ", ".join((state.original_topic or "", *place, f"offset {state.original_offset}"))
     lines: list[tuple[str, str | None]] = [
         ("id", entry.id),
-        ("state", {"leased": "in flight", "due": "waiting"}.get(found.state, found.state)),
+        ("state", state_word(found.state)),
         (word, "never (parked)" if entry.at_ms is None else when(entry.at_ms, now_ms)),
         ("why", why),
         ("topic", entry.letter.topic or None),

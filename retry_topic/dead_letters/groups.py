@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from retry_topic.dead_letters.selection import DeadLetterInfo
 
+_CODE = 64  # characters, as in the store's `death_groups`
+
 
 @dataclass(slots=True)
 class Group:
@@ -29,11 +31,16 @@ class Group:
     sample: DeadLetterInfo
 
 
+def reason_code(reason: str) -> str:
+    """The group of a letter without a fingerprint: its reason before the first colon, 64 characters at most."""
+    return reason.partition(":")[0][:_CODE]
+
+
 def group_letters(letters: Iterable[DeadLetterInfo]) -> list[Group]:
     """Group letters, given in order of death. The largest group comes first."""
     groups: dict[tuple[str, str], Group] = {}
     for letter in letters:
-        key = letter.topic, letter.state.error_fingerprint or letter.reason.partition(":")[0]
+        key = letter.topic, letter.state.error_fingerprint or reason_code(letter.reason)
         group = groups.get(key)
         if group is None:
             groups[key] = Group(*key, 1, letter.died_ms, letter.died_ms, letter)

@@ -17,6 +17,7 @@ from retry_topic.message.headers import replays_key
 from wheel_sched.store import AttemptCounts, DelayStore
 
 MAX_REPLAYS = 3  # replays of one message before it is held back
+MOST_REPLAYS = 100  # the highest limit that somebody may ask for
 _REMEMBER_MS = 90 * 86_400_000  # as long as dead letters are kept by default
 
 

@@ -15,13 +15,14 @@ from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterFilter, DeadLetters
 from retry_topic.dead_letters.dead_topic import check_secrets
 from retry_topic.management.selecting import Selected, SelectedMessage
-from wheel_sched.errors import Rejected
+from wheel_sched.management.moments import check_pace
 from wheel_sched.store import MAX_BATCH, Outcome, State
 from wheel_sched.store.core.change import Alteration
+from wheel_sched.store.core.items import STATES
 
 Progress = Callable[[int], None]  # called with the number of messages handled so far
 
-LIVING: tuple[State, ...] = ("due", "held")  # the states that a filter without states means
+_LIVING: tuple[State, ...] = ("due", "held")
 _DELETE = {"due": "c", "held": "c", "leased": "c", "dead": "x"}  # verbs of change.lua: cancel, delete a dead letter
 _WORDS = {
     Outcome.IN_FLIGHT: "in flight: their attempt runs now",
@@ -30,6 +31,29 @@ _WORDS = {
     Outcome.OTHER_VERSION: "changed meanwhile",
     Outcome.CANCELLED: "in flight: will not be tried again after this attempt",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which messages a change is for.
+
+    Args:
+        states: the states of messages that it can change.
+        searched: the states in which a filter looks that names none.
+        parked: whether a filter chooses parked messages, see `Filter`. Defaults to False; an id always does.
+    """
+
+    states: Sequence[State]
+    searched: Sequence[State] = _LIVING
+    parked: bool | None = False
+
+
+RUN_NOW = Reach(("due", "held", "dead"))
+REPLAY = Reach(("dead",), ("dead",))
+RESCHEDULE = Reach(_LIVING)
+HOLD = Reach(("due",), ("due",))
+RELEASE = Reach(("held",), ("held",))
+DELETE = Reach(STATES, parked=None)
 
 
 def _no_progress(_: int) -> None:
@@ -45,15 +69,14 @@ class ChangePace:
         spread_ms: the due times are spread evenly over this time. Defaults to None: no spread.
 
     Raises:
-        Rejected: both are given.
+        Rejected: both are given, or the rate is out of bounds, see `check_pace`.
     """
 
     rate: float | None = None
     spread_ms: int | None = None
 
     def __post_init__(self) -> None:
-        if self.rate is not None and self.spread_ms is not None:
-            raise Rejected("Give --rate or --spread, not both.")
+        check_pace(self.rate, self.spread_ms)
 
     def due_ms(self, start_ms: int, place: int, total: int) -> int:
         """The due time (epoch ms) of message number `place`, from 0, of `total` messages."""

@@ -10,9 +10,9 @@ from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.connection import Connection
 from retry_topic.management.opening import kafka_broker
 from retry_topic.management.settings import RetrySettings
-from retry_topic.management.untaken import NOT_ON_KAFKA, UntakenRetries, unserved_groups, untaken_retries
+from retry_topic.management.untaken import NOT_ON_KAFKA, MissingServices, missing_services
 from wheel_sched.config import Loaded
-from wheel_sched.errors import BrokerError, ConfigError
+from wheel_sched.errors import ConfigError
 from wheel_sched.extensions import StatsPart
 from wheel_sched.management.doctor.finding import ExaminedTarget, Finding, ok, problem, warn
 from wheel_sched.store import DelayStore, LiveMember, Members
@@ -55,16 +55,11 @@ def _hand_over(target: ExaminedTarget, settings: RetrySettings) -> str:
 
 def retries(target: ExaminedTarget, loaded: Loaded) -> Finding:
     """Check that a retry service reads each retry topic that holds messages, or that live consumers may write to."""
-    found = _untaken(target.client, loaded.read(RetrySettings), target.members, target.now_ms)
-    if found:
-        return problem(
-            "retries",
-            "; ".join(one.what(target.now_ms) for one in found[:3]),
-            "; ".join(one.fix for one in found),
-        )
-    if unserved := unserved_groups(target.members):
-        return warn("retries", "; ".join(one.what for one in unserved[:3]), "; ".join(one.fix for one in unserved))
-    return ok("retries", NOT_ON_KAFKA if found is None else "none wait without a retry service")
+    found = _missing(target.client, loaded.read(RetrySettings), target.members, target.now_ms)
+    if ailing := found.ailing(target.now_ms):
+        level = problem if ailing[0].level == "problem" else warn
+        return level("retries", "; ".join(one.what for one in ailing[:3]), "; ".join(one.fix for one in ailing))
+    return ok("retries", NOT_ON_KAFKA if found.untaken is None else "none wait without a retry service")
 
 
 def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
@@ -74,33 +69,22 @@ def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
     """
     backend: Any = store.backend
     members, now_ms = Members(store).live(), store.now_ms()
-    found: list[UntakenRetries] | None = None
-    lines: list[str] = []
-    notes: tuple[str, ...] = ()
-    try:
-        found = _untaken(backend.client, loaded.read(RetrySettings), members, now_ms)
-        lines = [NOT_ON_KAFKA] if found is None else [one.line(now_ms) for one in found]
-    except BrokerError as error:
-        notes = (f"retry topics could not be looked at: {error}",)
-    reported = {one.topic for one in found or ()}
-    unserved = [one for one in unserved_groups(members) if one.topic not in reported]
-    lines += [f"{one.what}: {one.fix}" for one in unserved]
-    untaken = None if found is None else [one.as_dict() for one in found]
-    fields = {"untaken": untaken, "unserved": [{"group": one.group, "topic": one.topic} for one in unserved]}
+    found = _missing(backend.client, loaded.read(RetrySettings), members, now_ms)
+    lines = [f"{one.what}: {one.fix}" for one in found.ailing(now_ms) if one.what != found.refused]
+    if found.untaken is None and not found.refused:
+        lines.insert(0, NOT_ON_KAFKA)
+    untaken = None if found.untaken is None else [one.as_dict() for one in found.untaken]
+    fields = {"untaken": untaken, "unserved": [{"group": one.group, "topic": one.topic} for one in found.unserved]}
+    notes = (found.refused,) if found.refused else ()
     return StatsPart(fields, tuple(("retries", line) for line in lines), notes)
 
 
-def _untaken(
-    client: Any, settings: RetrySettings, members: Sequence[LiveMember], now_ms: int
-) -> list[UntakenRetries] | None:
-    """The retries on the store's server that no service reads.
-
-    None when the topics are on Kafka. No request is sent to Kafka.
-    """
+def _missing(client: Any, settings: RetrySettings, members: Sequence[LiveMember], now_ms: int) -> MissingServices:
+    """The missing retry services, by the topics on the store's server. No request is sent to Kafka."""
     if settings.kafka is not None:
-        return None
+        return missing_services(None, settings.retry_topic, members, now_ms)
     broker = RedisStreamsBroker(client, prefix=settings.prefix)
     try:
-        return untaken_retries(broker, settings.retry_topic, members, now_ms)
+        return missing_services(broker, settings.retry_topic, members, now_ms)
     finally:
         broker.close()

@@ -27,7 +27,7 @@ from typing import Any
 from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterInfo
 from retry_topic.dead_letters.dead_topic import check_secrets
-from retry_topic.dead_letters.loop_guard import MAX_REPLAYS, count_replays, replay_counts
+from retry_topic.dead_letters.loop_guard import MAX_REPLAYS, MOST_REPLAYS, count_replays, replay_counts
 from retry_topic.dead_letters.replay import LetterReplay
 from retry_topic.dead_letters.selection import read_dead
 from retry_topic.management.changing import outcome_words
@@ -51,7 +51,6 @@ DELETE = "delete-dead-letters"
 UNREADABLE = "cannot be read"
 UNNAMED = "with an id too long to count replays under"
 GUARDED = "replayed too often before"
-MOST_REPLAYS = 100
 
 _SAMPLES = 5
 _BY_ID = "id:"  # begins the cursors of letters that are found by a ref
@@ -92,7 +91,7 @@ def chosen_letters(arguments: Mapping[str, str], now_ms: int) -> ChosenLetters:
     """
     if "search" in arguments:
         chosen = parse_search(arguments["search"]).filter(now_ms)
-        if chosen.states not in ((), ("dead",)):
+        if not chosen.only_dead:
             raise Rejected("only dead letters can be replayed or deleted here: nothing was changed; remove state:")
         return ChosenLetters(
             chosen.topic, lambda found: chosen.matches(entry_of(found)), chosen.since_ms or 0, chosen.until_ms

@@ -15,7 +15,7 @@ from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterFilter, DeadLetterInfo
 from retry_topic.dead_letters.selection import read_dead
 from retry_topic.management.topics import unknown_topic
-from wheel_sched.errors import Rejected
+from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.management.wording import instant
 from wheel_sched.store import MAX_BATCH, Found, State
 from wheel_sched.store.core.items import MAX_DUE_MS, encode_text
@@ -79,6 +79,17 @@ class ListedMessage:
         }
 
 
+def checked_fingerprint(text: str) -> str:
+    """The beginning of a fingerprint, in lower case.
+
+    Raises:
+        ConfigError: the text is empty or not hexadecimal.
+    """
+    if not text or any(one not in "0123456789abcdef" for one in text.lower()):
+        raise ConfigError(f"expected hexadecimal characters, such as 3f2a, got: {text[:60]!r}")
+    return text.lower()
+
+
 def entry_of(found: Found) -> ListedMessage:
     """Read an item as a message. For an unreadable item the retry state is empty, and the message is None."""
     return ListedMessage(found, read_dead(found))
@@ -136,6 +147,11 @@ class Filter:
     def only_topic(self) -> bool:
         """Whether nothing but a topic and a limit is chosen."""
         return not replace(self, topic=None).narrow and not self.states
+
+    @property
+    def only_dead(self) -> bool:
+        """Whether the filter names no state but dead."""
+        return self.states in ((), ("dead",))
 
     @property
     def only_states(self) -> bool:

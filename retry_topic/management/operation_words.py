@@ -16,6 +16,13 @@ def meaning(operation: DurableOperation) -> str:
     return f"{verb} dead letters of {topic}, group {group}"
 
 
+def confirmation(operation: DurableOperation) -> str:
+    """What somebody confirms: what is changed, how many letters exactly, and how fast."""
+    pace = "" if operation.rate is None else f", about {operation.rate:g} a second"
+    pace = f", spread over {operation.spread_ms / 1000:g} s" if operation.spread_ms else pace
+    return f"{meaning(operation)}: exactly {operation.matched:,}{pace}"
+
+
 def outcome(operation: DurableOperation) -> str:
     """What came of an operation, such as "done: 7 of 9; left: 2 gone meanwhile"."""
     left = ", ".join(f"{count:,} {why}" for why, count in operation.left.items())

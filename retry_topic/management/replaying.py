@@ -86,7 +86,7 @@ def check_replay_choice(ids: Sequence[str], chosen: Filter, everything: bool) ->
     Raises:
         Rejected: it does not.
     """
-    if chosen.states not in ((), ("dead",)):
+    if not chosen.only_dead:
         raise Rejected("Only dead letters can be replayed; for others see `wheel-sched run-now`.")
     check_choice(ids, chosen, everything, "dead letters")
 

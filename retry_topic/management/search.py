@@ -31,13 +31,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import NamedTuple
 
-from retry_topic.management.filters import Filter
+from retry_topic.management.filters import Filter, checked_fingerprint
 from wheel_sched.duration import format_duration, parse_duration
 from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.management.moments import instant_ms
 from wheel_sched.management.wording import instant
 from wheel_sched.store import State
 from wheel_sched.store.core.items import MAX_DUE_MS, STATES
@@ -48,7 +48,6 @@ LONGEST = 1_000
 TEXT = "text"
 """The name of a term that is a word without a name."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_ATTEMPTS = 1_000_000
 _HEAD = re.compile(r"([A-Za-z][A-Za-z_-]*)(:|>=|<=|>|<|=)")
 _EXAMPLES = {
@@ -243,10 +242,7 @@ def _read_text(name: str, comparison: str, value: str) -> SearchTerm:
 
 
 def _read_fingerprint(name: str, comparison: str, value: str) -> SearchTerm:
-    term = _read_text(name, comparison, value.lower())
-    if any(one not in "0123456789abcdef" for one in term.value):
-        raise ConfigError(f"expected hexadecimal characters, such as {_EXAMPLES[name]}")
-    return term
+    return _read_text(name, comparison, checked_fingerprint(value))
 
 
 def _read_state(name: str, comparison: str, value: str) -> SearchTerm:
@@ -278,13 +274,11 @@ def _read_time(name: str, comparison: str, value: str) -> SearchTerm:
 
 
 def _instant_ms(text: str) -> int | None:
-    """Epoch milliseconds of an RFC 3339 instant, rounded up; None for another text."""
+    """Epoch milliseconds of an instant; None for another text."""
     try:
-        at = datetime.fromisoformat(text)
-        at_ms = None if at.tzinfo is None else -((_EPOCH - at) // timedelta(milliseconds=1))
-    except (ValueError, OverflowError):
+        return instant_ms(text)
+    except ConfigError:
         return None
-    return at_ms if at_ms is not None and 0 <= at_ms <= MAX_DUE_MS else None
 
 
 _READERS: dict[str, Callable[[str, str, str], SearchTerm]] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from retry_topic.connection import Connection
 from wheel_sched.errors import NotDone
-from wheel_sched.store import State
+from wheel_sched.store import Counts, State
 from wheel_sched.store.core.items import STATES
 
 _NAMED = 10  # topics in an error
@@ -41,16 +41,14 @@ def listed_topics(connection: Connection) -> tuple[list[ListedTopic], int]:
     """The topics by name, and the store's time in epoch milliseconds."""
     records = connection.broker.topics()
     counts = connection.store.counts()
-    found = [
-        ListedTopic(
-            topic,
-            records.get(topic),
-            {state: counts.now.get((state, topic), 0) for state in STATES},
-            counts.paused.get(topic),
-        )
-        for topic in sorted({*records, *counts.topics})
-    ]
+    found = [listed_topic(topic, records, counts) for topic in sorted({*records, *counts.topics})]
     return found, counts.now_us // 1000
+
+
+def listed_topic(topic: str, records: Mapping[str, int], counts: Counts) -> ListedTopic:
+    """One topic, by the numbers of the broker and of the store."""
+    messages: dict[State, int] = {state: counts.now.get((state, topic), 0) for state in STATES}
+    return ListedTopic(topic, records.get(topic), messages, counts.paused.get(topic))
 
 
 @dataclass(frozen=True, slots=True)

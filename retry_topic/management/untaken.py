@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from retry_topic.brokers.protocol import Backlog, BacklogBroker, Broker
 from retry_topic.message.headers import RetryState, read
@@ -181,12 +181,65 @@ def _is_untaken(state: RetryState) -> bool:
     return state.dialect == "own" and state.attempt > 0 and state.consumer_group is not None and by_consumer
 
 
+class Ailing(NamedTuple):
+    """What ails, what a user can do about it, and how grave it is."""
+
+    what: str
+    fix: str
+    level: Literal["warn", "problem"]
+
+
+@dataclass(frozen=True, slots=True)
+class MissingServices:
+    """The retry services that are missing, as far as retry topics and live members show it.
+
+    Args:
+        untaken: retries that no service reads; None: the topics were not looked at.
+        unserved: groups that have consumers and no service, without those of `untaken`.
+        refused: why the broker could not be asked; "" when it could.
+    """
+
+    untaken: Sequence[UntakenRetries] | None
+    unserved: Sequence[UnservedGroup]
+    refused: str = ""
+
+    def ailing(self, now_ms: int) -> list[Ailing]:
+        """Everything that ails, the gravest first. `now_ms`: the store's time."""
+        found = [Ailing(one.what(now_ms), one.fix, "problem") for one in self.untaken or ()]
+        if self.refused:
+            found.append(Ailing(self.refused, "see the rights on the broker", "warn"))
+        found.extend(Ailing(group.what, group.fix, "warn") for group in self.unserved)
+        return found
+
+
+def missing_services(
+    broker: Broker | None, named: str | None, members: Sequence[LiveMember], now_ms: int
+) -> MissingServices:
+    """Find the retry services that are missing. Without the right to look at the broker, the rest is still found.
+
+    Args:
+        broker: as for `untaken_retries`. None, or a broker that cannot count: its topics are not looked at.
+        named: as for `untaken_retries`.
+        members: the live members of the namespace.
+        now_ms: the store's time.
+    """
+    untaken: list[UntakenRetries] | None = None
+    refused = ""
+    if isinstance(broker, BacklogBroker):
+        try:
+            untaken = untaken_retries(broker, named, members, now_ms)
+        except BrokerError as error:
+            refused = f"retry topics could not be looked at: {error}"
+    known = {one.topic for one in untaken or ()}
+    return MissingServices(untaken, [one for one in unserved_groups(members) if one.topic not in known], refused)
+
+
 def untaken_lines(broker: Broker, named: str | None, members: Sequence[LiveMember]) -> list[str]:
     """The retry topics whose records no service takes in, as lines of text for listings."""
-    if not isinstance(broker, BacklogBroker):
-        return [f"retry topics are {NOT_ON_KAFKA}"]
     now_ms = time.time_ns() // 1_000_000
-    try:
-        return [one.line(now_ms) for one in untaken_retries(broker, named, members, now_ms)]
-    except BrokerError as error:  # without the right to look, the rest is still shown
-        return [f"retry topics could not be looked at: {error}"]
+    found = missing_services(broker, named, members, now_ms)
+    if found.refused:
+        return [found.refused]
+    if found.untaken is None:
+        return [f"retry topics are {NOT_ON_KAFKA}"]
+    return [one.line(now_ms) for one in found.untaken]

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from retry_topic.policy.retry_after import parse_retry_after
 
+LEAST_STATUS, MOST_STATUS = 100, 599  # of HTTP
+
 if TYPE_CHECKING:
     from retry_topic.message.headers import RetryState
 
@@ -110,7 +112,7 @@ def _status(carriers: tuple[Any, ...]) -> int | None:
     for carrier in carriers:
         for name in ("status_code", "status", "code"):
             value = _attribute(carrier, name)
-            if isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599:
+            if isinstance(value, int) and not isinstance(value, bool) and LEAST_STATUS <= value <= MOST_STATUS:
                 return int(value)  # http.HTTPStatus is an int by inheritance
     return None
 

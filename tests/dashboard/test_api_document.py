@@ -6,11 +6,18 @@ import re
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
+from tests.dashboard.documented import DocumentedApi
 from tests.dashboard.trying import Site
 from tests.json_schema import check_schema, validate
+from wheel_sched.config import given_settings
+from wheel_sched.dashboard import DashboardApp, everyone
 from wheel_sched.dashboard.audit import AuditLog
-from wheel_sched.store import Item, Member, Members
+from wheel_sched.dashboard.core_part import CORE
+from wheel_sched.dashboard.endpoints_api import ApiEndpoints
+from wheel_sched.dashboard.process_part import PROCESS
+from wheel_sched.store import Item, Member, Members, open_store
 
 # the parts of the OpenAPI 3.1 schema that matter here
 OPERATION = {
@@ -85,6 +92,26 @@ def test_every_call_and_action_is_in_it(here: Site, document: dict[str, Any]) ->
         for action in part.actions:
             wanted |= {f"/actions/{action.name}", f"/actions/{action.name}/preview"}
     assert set(document["paths"]) == wanted
+
+
+def test_no_call_is_answered_that_the_document_does_not_list(here: Site, document: dict[str, Any]) -> None:
+    """Each route of the API is in the document, or is the document itself, or only says that there is no such call."""
+    routes = ApiEndpoints(here.app.dashboard, everyone("read")).routes()
+    paths = {re.sub(r"\{(\w+)(:\w+)?\}", r"{\1}", route.path.removeprefix("/api/v1")) for route in routes}
+    actions = {"/actions/{name}", "/actions/{name}/preview"}
+    listed = {path for path in document["paths"] if not path.startswith("/actions/")}
+    assert paths == {*listed, *actions, "/openapi.json", "/{rest}"}
+
+
+def test_the_calls_about_the_process_and_the_core_are_all_asked() -> None:
+    """The parts that every dashboard has."""
+    with open_store("memory:") as store:
+        app = DashboardApp(store, given_settings({}), everyone("delete"), parts=(CORE, PROCESS))
+        api = DocumentedApi(TestClient(app, base_url="http://localhost"))
+        for path in ("/session", "/overview", "/members", "/audit", "/process"):
+            api.get(path)
+        assert not api.left_out
+        app.close()
 
 
 def test_every_reading_call_answers_as_the_document_says(here: Site, document: dict[str, Any]) -> None:

@@ -16,6 +16,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from retry_topic import Message
+from retry_topic.message.encoding import encode_body
 from tests.dashboard.trying import PASSWORDS, password_file
 from wheel_sched.config import given_settings
 from wheel_sched.dashboard import (
@@ -98,8 +100,23 @@ def test_it_is_read_only_and_without_payloads_by_default(store: DelayStore) -> N
     app = dashboard(store, access=everyone("delete"))
     assert app.dashboard.config.right == "read"
     assert not app.dashboard.config.show_payloads
-    session = TestClient(app, base_url="http://localhost").get("/api/v1/session").json()
+    client = TestClient(app, base_url="http://localhost")
+    session = client.get("/api/v1/session").json()
     assert session["right"] == "read"
+    store.schedule([Item("m.1", 9_000_000_000_000, encode_body(Message("orders", b"hunter2", b"k-7")), "orders")])
+    for path in ("/items/m.1", "/api/v1/items/m.1"):
+        answer = client.get(path)
+        assert answer.status_code == 200
+        assert "hunter2" not in answer.text
+        assert "aHVudGVyMg" not in answer.text  # the same in base64
+        assert "k-7" not in answer.text
+        assert 'action="/actions/' not in answer.text
+    headers = {"X-CSRF-Token": session["csrf_token"], "Idempotency-Key": "a key of mine"}
+    for address, more in (("hold/preview", {}), ("hold", {"token": "t"})):
+        refused = client.post(f"/api/v1/actions/{address}", json={"ids": ["m.1"], **more}, headers=headers)
+        assert refused.status_code == 403, refused.text
+    assert store.counts().total("held") == 0
+    app.close()
 
 
 def test_it_reads_neither_a_file_nor_the_environment(

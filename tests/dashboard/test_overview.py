@@ -30,3 +30,21 @@ def test_the_lateness_of_all_live_processes_is_added_up() -> None:
         told = client.get("/api/v1/overview").json()["lateness"]
         assert [(one["up_to_ms"], one["count"]) for one in told[:3]] == [(1, 14), (2, 0), (5, 6)]
         assert (told[-1], len(told)) == ({"up_to_ms": None, "count": 0}, len(COUNTS))
+
+
+def test_a_paused_topic_is_told_until_it_is_resumed() -> None:
+    """With its name, since when, and what to do; on the page and in the call."""
+    with open_store("memory:") as store:
+        app = DashboardApp(store, load_settings({}, env={}), everyone("read"), config=DashboardConfig(), parts=(CORE,))
+        client = TestClient(app, base_url="http://localhost")
+        store.pause("orders")
+        (told,) = client.get("/api/v1/overview").json()["ailments"]
+        assert told["what"].startswith("topic orders has been paused for ")
+        assert (told["level"], told["fix"]) == ("warn", "resume it when it may go on")
+        assert "topic orders has been paused for " in client.get("/").text
+    with open_store("memory:") as store:
+        app = DashboardApp(store, load_settings({}, env={}), everyone("read"), config=DashboardConfig(), parts=(CORE,))
+        store.pause("orders")
+        store.resume("orders")
+        client = TestClient(app, base_url="http://localhost")
+        assert client.get("/api/v1/overview").json()["ailments"] == []

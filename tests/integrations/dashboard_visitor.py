@@ -24,18 +24,18 @@ class Visiting:
     def __init__(self, app: Any, part: DashboardPart) -> None:
         self.app = app
         self._calls = {call.path: call for call in part.calls}
-        self._client = TestClient(app, base_url="http://localhost", raise_server_exceptions=True)
+        self.client = TestClient(app, base_url="http://localhost", raise_server_exceptions=True)
         self._keys = 0
 
     def page(self, path: str, status: int = 200, **query: Any) -> str:
         """The HTML of a page."""
-        answer = self._client.get(path, params=query)
+        answer = self.client.get(path, params=query)
         assert answer.status_code == status, answer.text
         return answer.text
 
     def call(self, path: str, status: int = 200, **query: Any) -> Any:
         """The answer of an API call. It is held against its schema, as are refusals."""
-        answer = self._client.get(f"/api/v1{path}", params=query)
+        answer = self.client.get(f"/api/v1{path}", params=query)
         assert answer.status_code == status, answer.text
         found = answer.json()
         if status == 200:
@@ -64,9 +64,9 @@ class Visiting:
 
     def _post(self, path: str, status: int, body: Any) -> Any:
         self._keys += 1
-        token = self._client.get("/api/v1/session").json()["csrf_token"]
+        token = self.client.get("/api/v1/session").json()["csrf_token"]
         headers = {"x-csrf-token": token, "idempotency-key": f"key-number-{self._keys}"}
-        answer = self._client.post(f"/api/v1{path}", json=body, headers=headers)
+        answer = self.client.post(f"/api/v1{path}", json=body, headers=headers)
         assert answer.status_code == status, answer.text
         if status >= 400:
             self._check_refusal(answer.json())
@@ -80,4 +80,4 @@ class Visiting:
         validate(answer, self._document()["components"]["schemas"]["Error"])
 
     def _document(self) -> Any:
-        return self._client.get("/api/v1/openapi.json").json()
+        return self.client.get("/api/v1/openapi.json").json()

@@ -7,13 +7,15 @@ minutes ago), or `+` and a duration (`+5m`: in five minutes).
 from __future__ import annotations
 
 import time
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from wheel_sched.duration import parse_duration
 from wheel_sched.errors import ConfigError
+from wheel_sched.management.moments import instant_ms
+
+_FORMS = "an instant may also be now, 2h (ago) or +5m (from now)"
 
 
 def now_ms() -> int:
@@ -57,18 +59,12 @@ class InstantType(_Milliseconds):
                 return now_ms() + parse_duration(text[1:])
             if text[:1] == "P" or (text[-1:].isalpha() and "T" not in text):
                 return now_ms() - parse_duration(text.removeprefix("-"))
-            at = datetime.fromisoformat(text)
-        except (ConfigError, ValueError):
-            self.fail(
-                f"expected an instant such as now, 2h (ago), +5m (from now) or 2026-01-01T12:00:00Z, got: {value!r}",
-                param,
-                ctx,
-            )
-        if at.tzinfo is None:
-            self.fail(f"expected a time zone, as in {value}Z or {value}+01:00, got: {value!r}", param, ctx)
-        if at.year < 1970:
-            self.fail(f"expected an instant after 1970, got: {value!r}", param, ctx)
-        return -int(-at.timestamp() * 1000 // 1)  # rounded up to whole ms: never early
+        except ConfigError:
+            self.fail(f"expected an instant, got: {value!r}; {_FORMS}", param, ctx)
+        try:
+            return instant_ms(text)
+        except ConfigError as error:
+            self.fail(f"{error}; {_FORMS}", param, ctx)
 
 
 DURATION = DurationType()

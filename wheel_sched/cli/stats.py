@@ -8,7 +8,7 @@ from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, note, say, table
 from wheel_sched.management.members import counted
 from wheel_sched.management.opening import opened
-from wheel_sched.management.overdue import NOTICED_MS, unreleased
+from wheel_sched.management.overdue import overdue_problem
 from wheel_sched.management.statistics import CIRCUITS, EVENTS, Statistics, gather
 from wheel_sched.management.wording import amount, one_line, relative, when
 from wheel_sched.store import Counts
@@ -44,7 +44,7 @@ def stats(session: Session, as_json: bool) -> None:
 
 
 def _say(statistics: Statistics) -> None:
-    counts, late = statistics.counts, statistics.late
+    counts = statistics.counts
     now_ms = counts.now_us // 1000
     rows = [
         (
@@ -58,9 +58,9 @@ def _say(statistics: Statistics) -> None:
     table(("topic", *STATES, ""), rows, right=(1, 2, 3, 4))
     say()
     say(f"next due   {'nothing waits' if counts.due_head_ms is None else when(counts.due_head_ms, now_ms)}")
-    if late.late_ms >= NOTICED_MS:
-        topics = sorted(topic for state, topic in counts.now if state == "due")
-        say(f"overdue    {late.words}: {'; '.join(unreleased(topics, statistics.members, now_ms))}")
+    topics = sorted(topic for state, topic in counts.now if state == "due")
+    if found := overdue_problem(statistics.late, topics, statistics.members, now_ms):
+        say(f"overdue    {'; '.join(found)}")
     if statistics.members:
         say(f"live       {counted(statistics.members)}")
     for part in statistics.parts:

@@ -13,8 +13,9 @@ from wheel_sched.dashboard.parts import Ailment, Panel
 from wheel_sched.dashboard.sampling import EVENTS, Sample
 from wheel_sched.dashboard.schemas import INTEGER, INTEGER_OR_NONE, TEXT, array, mapping, nullable, record
 from wheel_sched.errors import WheelSchedError
+from wheel_sched.management.doctor.namespace import CLOCK_FIX, FROZEN_FIX
 from wheel_sched.management.members import counted, lateness_of
-from wheel_sched.management.overdue import NOTICED_MS, overdue, unreleased
+from wheel_sched.management.overdue import is_noticed, overdue, overdue_problem
 from wheel_sched.management.statistics import counts_as_dict
 from wheel_sched.management.wording import amount, span
 from wheel_sched.store import Members
@@ -47,13 +48,11 @@ def ailments_of(dashboard: Dashboard, sample: Sample) -> list[Ailment]:
     counts, found = sample.counts, []
     now_ms = counts.now_us // 1000
     if counts.frozen:
-        found.append(Ailment(f"the namespace is frozen: {counts.frozen}", "see `wheel-sched doctor`", "problem"))
-    if counts.due_head_ms is not None and now_ms - counts.due_head_ms >= NOTICED_MS:
-        late = overdue(dashboard.store)
-        if late.late_ms >= NOTICED_MS:
-            topics = sorted(topic for state, topic in counts.now if state == "due")
-            why, fix = unreleased(topics, Members(dashboard.store).live(), now_ms)
-            found.append(Ailment(f"{late.words}: {why}", fix, "problem"))
+        found.append(Ailment(f"the namespace is frozen: {counts.frozen}", FROZEN_FIX, "problem"))
+    if counts.due_head_ms is not None and is_noticed(now_ms - counts.due_head_ms):
+        topics = sorted(topic for state, topic in counts.now if state == "due")
+        late = overdue_problem(overdue(dashboard.store), topics, Members(dashboard.store).live(), now_ms)
+        found += [Ailment(*late, "problem")] if late else []
     found += [
         Ailment(
             f"topic {topic or '(none)'} has been paused for {span(max(0, now_ms - since_ms))}",
@@ -62,9 +61,7 @@ def ailments_of(dashboard: Dashboard, sample: Sample) -> list[Ailment]:
         for topic, since_ms in sorted(counts.paused.items())
     ]
     if counts.jumps:
-        found.append(
-            Ailment(f"the server's clock jumped {amount(counts.jumps, 'time')}", "let a time service slew the clock")
-        )
+        found.append(Ailment(f"the server's clock jumped {amount(counts.jumps, 'time')}", CLOCK_FIX))
     return found
 
 

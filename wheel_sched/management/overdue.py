@@ -43,6 +43,11 @@ def overdue(store: DelayStore) -> OverdueItems:
     return OverdueItems(sum(dues), max(dues, default=0) >= _COUNTED, max((0, *late)))
 
 
+def is_noticed(late_ms: int) -> bool:
+    """Whether an item that is so late shows that nothing releases items."""
+    return late_ms >= NOTICED_MS
+
+
 def unreleased(topics: Sequence[str], members: Sequence[LiveMember], now_ms: int) -> tuple[str, str]:
     """Why overdue items are not released, as far as the live members show it, and what a user can do about it.
 
@@ -61,6 +66,21 @@ def unreleased(topics: Sequence[str], members: Sequence[LiveMember], now_ms: int
     more = f" and {len(releasing) - 1:,} more" if len(releasing) > 1 else ""
     what = f"no dispatcher releases them, although {newest}{more} should"
     return what, f"see its log; if it has died, start {start}"
+
+
+def overdue_problem(
+    late: OverdueItems, topics: Sequence[str], members: Sequence[LiveMember], now_ms: int
+) -> tuple[str, str] | None:
+    """What ails when items are overdue, and what a user can do about it. None: they are not late enough to show it.
+
+    Args:
+        late: the overdue items.
+        topics, members, now_ms: as for `unreleased`.
+    """
+    if not is_noticed(late.late_ms):
+        return None
+    why, fix = unreleased(topics, members, now_ms)
+    return f"{late.words}: {why}", fix
 
 
 def _dispatchers_for(topics: Sequence[str], members: Sequence[LiveMember]) -> str:

@@ -13,6 +13,11 @@ def one_line(text: str, limit: int = 0) -> str:
     return flat if not limit or len(flat) <= limit else flat[: limit - 3] + "..."
 
 
+def state_word(state: str) -> str:
+    """The state of an item in a word for people: "waiting" for due, "in flight" for leased."""
+    return {"due": "waiting", "leased": "in flight"}.get(state, state)
+
+
 def amount(count: int, thing: str) -> str:
     """A number with its noun: `1 message`, `2,000 messages`."""
     return f"{count:,} {thing}" + ("" if count == 1 else "s")

@@ -10,41 +10,28 @@ from collections.abc import Callable
 
 from retry_topic.dashboard.dead_letters.group_actions import GROUP_FIELDS, group_names
 from retry_topic.dashboard.dead_letters.group_page import found_group
-from retry_topic.dashboard.dead_letters.operations_pages import operation_path
+from retry_topic.dashboard.dead_letters.operations_pages import found_operation, operation_path
 from retry_topic.dashboard.dead_letters.running import runner_of
-from retry_topic.dead_letters.loop_guard import MAX_REPLAYS
-from retry_topic.management.dead_letter_operations import DELETE, MOST_REPLAYS, REPLAY, chosen_letters
+from retry_topic.dashboard.items.times import pace_of
+from retry_topic.dead_letters.loop_guard import MAX_REPLAYS, MOST_REPLAYS
+from retry_topic.management.dead_letter_operations import DELETE, REPLAY, chosen_letters
 from retry_topic.management.inbox.groups import is_selectable
-from retry_topic.management.operation_words import meaning, outcome
+from retry_topic.management.operation_words import confirmation, meaning, outcome
 from retry_topic.management.search import parse_search
-from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, NotFound, Preview
+from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, Preview
 from wheel_sched.dashboard.actions import digest_of
 from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.dashboard.rights import Right
-from wheel_sched.duration import parse_duration
-from wheel_sched.errors import ConfigError, NotDone, Rejected
-from wheel_sched.management.operations import DurableOperation, OperationBook
+from wheel_sched.errors import NotDone, Rejected
+from wheel_sched.management.operations import (
+    DurableOperation,
+    OperationBook,
+    OperationStep,
+    check_operation_pace,
+)
 from wheel_sched.management.wording import amount
 
 _PREPARED = "the exact count is made first and kept; {what} before somebody confirms it"
-
-
-def _number(arguments: Arguments, name: str) -> float | None:
-    text = arguments.get(name)
-    if text is None:
-        return None
-    try:
-        return float(text)
-    except ValueError as error:
-        raise Rejected(f"expected {name} to be a number, got: {text[:40]!r}; nothing was changed") from error
-
-
-def _spread_ms(arguments: Arguments) -> int | None:
-    text = arguments.get("spread")
-    try:
-        return None if text is None else parse_duration(text)
-    except ConfigError as error:
-        raise Rejected(f"spread: {error}; nothing was changed") from error
 
 
 def _max_replays(arguments: Arguments) -> int:
@@ -77,23 +64,19 @@ def _meant(dashboard: Dashboard, arguments: Arguments) -> tuple[dict[str, str], 
 
 
 def _preview_replay(dashboard: Dashboard, arguments: Arguments) -> Preview:
-    rate, spread_ms, most = _number(arguments, "rate"), _spread_ms(arguments), _max_replays(arguments)
-    if rate is not None and spread_ms is not None:
-        raise Rejected("give a rate or a spread, not both: nothing was changed")
-    if rate is not None and not 0 < rate <= 1e6:
-        raise Rejected("expected a rate above 0 and at most 1,000,000 a second: nothing was changed")
+    pace, most = pace_of(arguments), _max_replays(arguments)
+    check_operation_pace(pace.rate, pace.spread_ms)
     chosen, count, words, samples = _meant(dashboard, arguments)
-    digest = digest_of([REPLAY, "search" in chosen or chosen, rate, spread_ms, most])
+    digest = digest_of([REPLAY, "search" in chosen or chosen, pace.rate, pace.spread_ms, most])
     warning = _PREPARED.format(what="nothing is replayed")
     return Preview(count, f"prepare the replay of {words}", digest, samples, warning, chosen)
 
 
 def _start_replay(dashboard: Dashboard, arguments: Arguments, seen: Preview, who: str) -> ActionResult:
     chosen = {**seen.selected, "max_replays": str(_max_replays(arguments))}
-    rate, spread_ms = _number(arguments, "rate"), _spread_ms(arguments)
-    return _created(
-        dashboard, OperationBook(dashboard.store).create(REPLAY, chosen, who, rate=rate, spread_ms=spread_ms)
-    )
+    pace = pace_of(arguments)
+    book = OperationBook(dashboard.store)
+    return _created(dashboard, book.create(REPLAY, chosen, who, rate=pace.rate, spread_ms=pace.spread_ms))
 
 
 def _preview_delete(dashboard: Dashboard, arguments: Arguments) -> Preview:
@@ -115,29 +98,22 @@ def _created(dashboard: Dashboard, made: DurableOperation) -> ActionResult:
 
 
 def _operation(dashboard: Dashboard, arguments: Arguments) -> DurableOperation:
-    found = OperationBook(dashboard.store).get(arguments["id"])
-    if found is None:
-        raise NotFound(
-            f"there is no operation {arguments['id'][:80]!r}: nothing was changed; they are kept for 30 days"
-        )
-    return found
+    return found_operation(dashboard, arguments["id"])
+
+
+def _check_kind(found: DurableOperation, kind: str | None, name: str) -> None:
+    if kind is not None and found.kind != kind:
+        raise NotDone(f"{name} is for another kind of operation: nothing was changed; see /operations/{found.id}")
 
 
 def _confirmation(kind: str, name: str, right: Right, summary: str) -> Action:
     def preview(dashboard: Dashboard, arguments: Arguments) -> Preview:
         found = _operation(dashboard, arguments)
-        if found.kind != kind:
-            raise NotDone(f"{name} is for another kind of operation: nothing was changed; see /operations/{found.id}")
-        if found.state == "counting":
-            raise NotDone(f"operation {found.id} still counts its letters: nothing was changed; wait until it is ready")
-        if found.state != "ready":
-            raise NotDone(f"operation {found.id} is {found.state}: nothing was changed; it can be confirmed only once")
-        pace = "" if found.rate is None else f", about {found.rate:g} a second"
-        pace = f", spread over {found.spread_ms / 1000:g} s" if found.spread_ms else pace
-        words = f"{meaning(found)}: exactly {found.matched:,}{pace}"
+        _check_kind(found, kind, name)
+        found.check_step("confirmed")
         warning = "Deleted letters cannot be brought back." if kind == DELETE else ""
         digest = digest_of([found.id, found.version, found.matched])
-        return Preview(found.matched, words, digest, found.samples, warning, found)
+        return Preview(found.matched, confirmation(found), digest, found.samples, warning, found)
 
     def execute(dashboard: Dashboard, arguments: Arguments, seen: Preview, who: str) -> ActionResult:
         found: DurableOperation = seen.selected
@@ -151,7 +127,7 @@ def _confirmation(kind: str, name: str, right: Right, summary: str) -> Action:
 def _change(
     name: str,
     summary: str,
-    states: tuple[str, ...],
+    step: OperationStep,
     change: Callable[..., DurableOperation],
     right: Right = "operate",
     kind: str | None = None,
@@ -160,12 +136,8 @@ def _change(
 
     def preview(dashboard: Dashboard, arguments: Arguments) -> Preview:
         found = _operation(dashboard, arguments)
-        if kind is not None and found.kind != kind:
-            raise NotDone(f"{name} is for another kind of operation: nothing was changed; see /operations/{found.id}")
-        if found.state not in states:
-            raise NotDone(
-                f"operation {found.id} is {found.state}: nothing was changed; it must be {' or '.join(states)}"
-            )
+        _check_kind(found, kind, name)
+        found.check_step(step)
         words = f"{name.partition('-')[0]} operation {found.id}: {meaning(found)}"
         return Preview(1, words, digest_of([found.id, name]), (outcome(found),), selected=found.id)
 
@@ -205,13 +177,8 @@ ACTIONS = (
     ),
     _confirmation(REPLAY, "confirm-operation", "operate", "Replay the counted dead letters"),
     _confirmation(DELETE, "confirm-delete", "delete", "Delete the counted dead letters"),
-    _change("pause-operation", "Pause an operation", ("running",), OperationBook.pause),
-    _change("resume-operation", "Resume a replay", ("paused",), OperationBook.resume, kind=REPLAY),
-    _change("resume-delete", "Resume a deletion", ("paused",), OperationBook.resume, "delete", DELETE),
-    _change(
-        "cancel-operation",
-        "Cancel an operation",
-        ("counting", "ready", "running", "paused"),
-        OperationBook.cancel,
-    ),
+    _change("pause-operation", "Pause an operation", "paused", OperationBook.pause),
+    _change("resume-operation", "Resume a replay", "resumed", OperationBook.resume, kind=REPLAY),
+    _change("resume-delete", "Resume a deletion", "resumed", OperationBook.resume, "delete", DELETE),
+    _change("cancel-operation", "Cancel an operation", "cancelled", OperationBook.cancel),
 )

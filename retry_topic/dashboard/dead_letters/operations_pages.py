@@ -25,6 +25,7 @@ from wheel_sched.dashboard.schemas import (
     nullable,
     record,
 )
+from wheel_sched.errors import NotDone
 from wheel_sched.management.operations import DurableOperation, OperationBook
 
 OPERATION_SCHEMA: Schema = record(
@@ -76,16 +77,20 @@ def _list_answer(dashboard: Dashboard, request: Request) -> Any:
     return {"operations": [one.as_dict() for one in found], "cursor": cursor}
 
 
-def _found(dashboard: Dashboard, request: Request) -> DurableOperation:
-    operation_id = request.path_params["id"]
-    found = OperationBook(dashboard.store).get(operation_id)
-    if found is None:
-        raise NotFound(f"there is no operation {operation_id[:80]!r}; they are kept for 30 days")
-    return found
+def found_operation(dashboard: Dashboard, operation_id: str) -> DurableOperation:
+    """The operation of this id.
+
+    Raises:
+        NotFound: there is none.
+    """
+    try:
+        return OperationBook(dashboard.store).found(operation_id)
+    except NotDone as error:
+        raise NotFound(str(error)) from error
 
 
 def _one(dashboard: Dashboard, request: Request) -> Response:
-    found = _found(dashboard, request)
+    found = found_operation(dashboard, request.path_params["id"])
     values = {
         "one": found,
         "meaning": meaning(found),
@@ -97,7 +102,7 @@ def _one(dashboard: Dashboard, request: Request) -> Response:
 
 
 def _one_answer(dashboard: Dashboard, request: Request) -> Any:
-    return _found(dashboard, request).as_dict()
+    return found_operation(dashboard, request.path_params["id"]).as_dict()
 
 
 PAGES = (

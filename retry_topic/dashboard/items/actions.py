@@ -6,7 +6,7 @@ is counted by what happened to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from retry_topic.connection import Connection
@@ -14,12 +14,11 @@ from retry_topic.dashboard.items.choosing import FIELDS, ChosenMessages, choose,
 from retry_topic.dashboard.items.times import delay_of, spread_of, start_of
 from retry_topic.dashboard.opening import connection_of, settings_of
 from retry_topic.management import changing
-from retry_topic.management.changing import LIVING, ChangedMessages, ChangePace, outcome_words
+from retry_topic.management.changing import ChangedMessages, ChangePace, Reach, outcome_words
 from retry_topic.management.opening import secrets_of
 from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, Preview, Right
 from wheel_sched.dashboard.parts import Arguments
-from wheel_sched.store import Outcome, State
-from wheel_sched.store.core.items import STATES
+from wheel_sched.store import Outcome
 
 _SPREAD = ActionField("spread", "spread the due times evenly over this duration, such as 10m")
 _IN = ActionField("in", "due this long from now, such as 5m")
@@ -33,18 +32,14 @@ class Deed(NamedTuple):
     Args:
         words: what it would do, such as "make {} due now"; the number of messages replaces the braces.
         done: what it did, such as "{} due now".
-        states: the states of messages that it can change.
-        searched: the states in which a search looks that names none.
+        reach: which messages it is for.
         change: called as `change(dashboard, arguments, selection, name of the visitor)`.
-        parked: whether a search chooses parked messages. Defaults to False.
     """
 
     words: Callable[[Arguments], str]
     done: str
-    states: Sequence[State]
-    searched: Sequence[State]
+    reach: Reach
     change: Callable[[Dashboard, Arguments, ChosenMessages, str], ChangedMessages]
-    parked: bool | None = False
 
 
 def action_of(name: str, right: Right, summary: str, deed: Deed, *fields: ActionField) -> Action:
@@ -53,7 +48,7 @@ def action_of(name: str, right: Right, summary: str, deed: Deed, *fields: Action
     def preview(dashboard: Dashboard, arguments: Arguments) -> Preview:
         connection = connection_of(dashboard)
         words = deed.words(arguments)  # first, because it refuses wrong times
-        chosen = choose(connection, arguments, deed.states, deed.searched, parked=deed.parked)
+        chosen = choose(connection, arguments, deed.reach)
         count = len(chosen.meant)
         samples = chosen.samples(connection.store.now_ms())
         return Preview(count, words.format(messages(count)), chosen.digest, samples, chosen.warning, chosen)
@@ -120,21 +115,21 @@ ACTIONS: tuple[Action, ...] = (
         "run-now",
         "operate",
         "Make messages due now",
-        Deed(_spread_words("make {} due now"), "{} due now", ("due", "held", "dead"), LIVING, _run_now),
+        Deed(_spread_words("make {} due now"), "{} due now", changing.RUN_NOW, _run_now),
         _SPREAD,
     ),
     action_of(
         "replay",
         "operate",
         "Deliver dead letters again",
-        Deed(_spread_words("deliver {} again"), "{} replayed", ("dead",), ("dead",), _run_now),
+        Deed(_spread_words("deliver {} again"), "{} replayed", changing.REPLAY, _run_now),
         _SPREAD,
     ),
     action_of(
         "reschedule",
         "operate",
         "Give messages another due time",
-        Deed(_reschedule_words, "{} rescheduled", LIVING, LIVING, _reschedule),
+        Deed(_reschedule_words, "{} rescheduled", changing.RESCHEDULE, _reschedule),
         _IN,
         _AT,
         _SPREAD,
@@ -143,7 +138,7 @@ ACTIONS: tuple[Action, ...] = (
         "hold",
         "operate",
         "Hold messages that wait",
-        Deed(lambda _: "hold {}", "{} held", ("due",), ("due",), _hold),
+        Deed(lambda _: "hold {}", "{} held", changing.HOLD, _hold),
         _REASON,
     ),
     action_of(
@@ -153,8 +148,7 @@ ACTIONS: tuple[Action, ...] = (
         Deed(
             lambda _: "release {}",
             "{} released",
-            ("held",),
-            ("held",),
+            changing.RELEASE,
             _connected(lambda connection, chosen: changing.release(connection, chosen.meant)),
         ),
     ),
@@ -165,10 +159,8 @@ ACTIONS: tuple[Action, ...] = (
         Deed(
             lambda _: "delete {} for good; of messages in flight the present attempt is the last",
             "{} deleted",
-            STATES,
-            LIVING,
+            changing.DELETE,
             _connected(lambda connection, chosen: changing.delete(connection, chosen.meant)),
-            parked=None,
         ),
     ),
 )

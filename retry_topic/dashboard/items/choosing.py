@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from retry_topic.connection import Connection
+from retry_topic.management.changing import Reach, outcome_words
 from retry_topic.management.filters import ListedMessage, entry_of
 from retry_topic.management.paging import matching_page
 from retry_topic.management.search import parse_search
@@ -18,8 +19,8 @@ from wheel_sched.dashboard import ActionField, NotFound
 from wheel_sched.dashboard.actions import digest_of
 from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.errors import NotDone, Rejected
-from wheel_sched.management.wording import amount, one_line, relative
-from wheel_sched.store import MAX_BATCH, State
+from wheel_sched.management.wording import amount, one_line, relative, state_word
+from wheel_sched.store import MAX_BATCH, Outcome, State
 
 MOST = 10_000
 """How many messages an action changes at most."""
@@ -28,7 +29,7 @@ _LOOKED_AT = 100_000
 _FOUND_BY_OTHER_IDS = 2_000  # items read to find an id that is not one of the store
 _OTHERS = {
     "due": "waiting, which this does not change",
-    "leased": "in flight: their attempt runs now",
+    "leased": outcome_words(Outcome.IN_FLIGHT),
     "held": "held, which this does not change",
     "dead": "dead, which this does not change",
 }
@@ -81,22 +82,13 @@ class ChosenMessages:
             self.meant.samples.append(entry)
 
 
-def choose(
-    connection: Connection,
-    arguments: Arguments,
-    states: Sequence[State],
-    searched: Sequence[State],
-    *,
-    parked: bool | None = None,
-) -> ChosenMessages:
+def choose(connection: Connection, arguments: Arguments, reach: Reach) -> ChosenMessages:
     """Choose the messages of an action.
 
     Args:
         connection: where the messages are stored.
         arguments: the arguments of the action, with the fields `FIELDS`.
-        states: the states of messages that the action can change.
-        searched: the states in which a search looks that names none.
-        parked: whether a search chooses parked messages, see `Filter`. Defaults to None: as others.
+        reach: which messages the action is for.
 
     Raises:
         Rejected: neither ids nor a search is given, both are, the search chooses everything, or too many messages.
@@ -106,16 +98,16 @@ def choose(
     if bool(ids) == bool(text):
         raise Rejected("expected either ids or a search: nothing was changed; choose messages and ask again")
     if ids:
-        return _by_ids(connection, list(dict.fromkeys(ids)), states)
+        return _by_ids(connection, list(dict.fromkeys(ids)), reach.states)
     chosen = parse_search(text).filter(connection.store.now_ms())
     if not chosen.narrow:
         raise Rejected("the search chooses every message: nothing was changed; name a topic or a state at least")
-    chosen = replace(chosen, states=chosen.states or tuple(searched), parked=parked)
+    chosen = replace(chosen, states=chosen.states or tuple(reach.searched), parked=reach.parked)
     found, looked, cursor = ChosenMessages(), 0, None
     while True:
         page = matching_page(connection, chosen, cursor=cursor, limit=MAX_BATCH + 1, most=_LOOKED_AT - looked)
         for entry in page.entries:
-            found.add(entry, states)
+            found.add(entry, reach.states)
         looked, cursor = looked + page.looked, page.cursor
         if len(found.meant) > MOST:
             _refuse("dead" in chosen.states)
@@ -167,9 +159,10 @@ def _by_ids(connection: Connection, ids: Sequence[str], states: Sequence[State])
 
 
 def _line(entry: ListedMessage, now_ms: int) -> str:
-    state = {"due": "waiting", "leased": "in flight"}.get(entry.found.state, entry.found.state)
     at = "" if entry.at_ms is None else f"  {relative(entry.at_ms, now_ms)}"
-    return f"{entry.id}  {state}{at}  {entry.letter.topic}  {one_line(entry.error, 80)}".rstrip()
+    return (
+        f"{entry.id}  {state_word(entry.found.state)}{at}  {entry.letter.topic}  {one_line(entry.error, 80)}".rstrip()
+    )
 
 
 def messages(count: int) -> str:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from retry_topic.management.filters import ListedMessage
 from retry_topic.management.opening import policies_of
+from retry_topic.management.policy_trials import explained_decision
 from retry_topic.management.settings import RetrySettings
-from retry_topic.policy import decide, explain
 from retry_topic.policy.failure import failure_from
 from wheel_sched.errors import ConfigError
 
@@ -47,5 +47,5 @@ def next_decision(settings: RetrySettings, entry: ListedMessage, now_ms: int) ->
     at_ms = max(now_ms, entry.at_ms or 0)
     failed = replace(state, attempt=attempt, verdict=None, retry_after_ms=None)
     chance = random.Random(entry.id.encode("utf-8", "surrogatepass"))
-    decision = decide(policy, failure_from(failed, now_ms=at_ms), at_ms, chance)
-    return NextDecision(attempt, policy.ident, explain(decision))
+    explained = explained_decision(policy, failure_from(failed, now_ms=at_ms), at_ms, chance)
+    return NextDecision(attempt, policy.ident, explained.text)

@@ -14,6 +14,7 @@ from retry_topic.management.search import Search, SearchError, parse_search
 from wheel_sched.dashboard import Dashboard
 from wheel_sched.dashboard.queries import cursor_of, limit_of
 from wheel_sched.errors import Rejected
+from wheel_sched.management.wording import state_word
 from wheel_sched.store import Counts
 from wheel_sched.store.core.items import STATES
 
@@ -100,9 +101,8 @@ def _tabs(search: Search, counts: Counts) -> list[StateTab]:
     """The tabs. Their counts are of the search's topic, or of all topics, whatever else the search says."""
     topic = next((term.value for term in search.terms if term.name == "topic"), None)
     amounts = {state: counts.total(state) if topic is None else counts.now.get((state, topic), 0) for state in STATES}
-    labels = {"due": "waiting", "leased": "in flight"}
     rows = [
-        StateTab(labels.get(state, state), str(search.only(state)), amounts[state], search.states == (state,))
+        StateTab(state_word(state), str(search.only(state)), amounts[state], search.states == (state,))
         for state in STATES
     ]
     return [StateTab("all", str(search.only(None)), sum(amounts.values()), not search.states), *rows]

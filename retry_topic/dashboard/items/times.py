@@ -1,15 +1,12 @@
-"""The times in the arguments of an action: `in`, `at` and `spread`."""
+"""The times and the pace in the arguments of an action: `in`, `at`, `spread` and `rate`."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
+from retry_topic.management.changing import ChangePace
 from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.duration import parse_duration
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store.core.items import MAX_DUE_MS
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from wheel_sched.management.moments import check_moment, instant_ms, moment_ms
 
 
 def spread_of(arguments: Arguments) -> int | None:
@@ -30,6 +27,20 @@ def delay_of(arguments: Arguments) -> int | None:
     return _duration(arguments, "in")
 
 
+def pace_of(arguments: Arguments) -> ChangePace:
+    """The pace that the arguments `rate` and `spread` name.
+
+    Raises:
+        Rejected: one of them cannot be read or is out of bounds, or both are given; nothing was changed.
+    """
+    text = arguments.get("rate")
+    try:
+        rate = None if text is None else float(text)
+    except ValueError as error:
+        raise Rejected(f"expected rate to be a number, got: {text!r:.40}; nothing was changed") from error
+    return ChangePace(rate, spread_of(arguments))
+
+
 def start_of(arguments: Arguments, now_ms: int) -> int:
     """The due time that the arguments `in` or `at` name, epoch ms.
 
@@ -40,22 +51,13 @@ def start_of(arguments: Arguments, now_ms: int) -> int:
     Raises:
         Rejected: none of the two is given, or both, or it cannot be read; nothing was changed.
     """
-    delay_ms, text = delay_of(arguments), arguments.get("at")
-    if (delay_ms is None) == (text is None):
-        raise Rejected("expected either in or at: nothing was changed; say when the messages are due")
-    if delay_ms is not None:
-        return now_ms + delay_ms
+    check_moment(arguments.get("in"), arguments.get("at"))
+    at = arguments.get("at")
     try:
-        at = datetime.fromisoformat(str(text).strip())
-        at_ms = -1 if at.tzinfo is None else -((_EPOCH - at) // timedelta(milliseconds=1))
-    except (ValueError, OverflowError):
-        at_ms = -1
-    if not 0 <= at_ms <= MAX_DUE_MS:
-        raise Rejected(
-            f"expected at to be an instant with a time zone, such as 2030-01-01T06:00:00Z, got: {text!r:.60}; nothing "
-            "was changed"
-        )
-    return at_ms
+        at_ms = None if at is None else instant_ms(str(at))
+    except ConfigError as error:
+        raise Rejected(f"at: {error}; nothing was changed") from error
+    return moment_ms(delay_of(arguments), at_ms, now_ms)
 
 
 def _duration(arguments: Arguments, name: str) -> int | None:

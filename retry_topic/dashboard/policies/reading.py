@@ -11,6 +11,7 @@ from starlette.requests import Request
 from retry_topic.dashboard.opening import settings_of
 from retry_topic.management.opening import policies_of
 from retry_topic.policy import Failure, PolicySet
+from retry_topic.policy.failure import LEAST_STATUS, MOST_STATUS
 from retry_topic.policy.load_simulation import MAX_SECONDS, Traffic
 from retry_topic.policy.rules import MAX_ATTEMPTS
 from wheel_sched.dashboard import Dashboard
@@ -81,7 +82,7 @@ def status_of(request: Request) -> int | None:
     Raises:
         Rejected: it is none from 100 to 599.
     """
-    return number_of(request, "status", 0, least=100, most=599) or None
+    return number_of(request, "status", 0, least=LEAST_STATUS, most=MOST_STATUS) or None
 
 
 def traffic_of(request: Request) -> Traffic:

@@ -15,7 +15,7 @@ from retry_topic.dashboard.topics.unread import unread
 from retry_topic.management.filters import ListedMessage, entry_of
 from retry_topic.management.policies import chosen_policy, described_policy
 from retry_topic.management.search import Search
-from retry_topic.management.topics import ListedTopic, listed_topics, unknown_topic
+from retry_topic.management.topics import ListedTopic, listed_topic, listed_topics, unknown_topic
 from wheel_sched.dashboard import Dashboard, NotFound
 from wheel_sched.errors import ConfigError
 from wheel_sched.management.members import as_dict
@@ -93,12 +93,7 @@ def look_at(dashboard: Dashboard, topic: str) -> LookedAtTopic:
     if words is not None:
         raise NotFound(words)
     counts = connection.store.counts()
-    listed = ListedTopic(
-        topic,
-        connection.broker.topics().get(topic),
-        {state: counts.now.get((state, topic), 0) for state in STATES},
-        counts.paused.get(topic),
-    )
+    listed = listed_topic(topic, connection.broker.topics(), counts)
     try:
         described = described_policy(chosen_policy(settings_of(dashboard), topic=topic))
         policy, policy_words = described.policy, described.lines[0]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from retry_topic.brokers.protocol import BacklogBroker
 from retry_topic.dashboard.opening import connection_of, settings_of
-from retry_topic.management.untaken import unserved_groups, untaken_retries
+from retry_topic.management.untaken import missing_services
 from wheel_sched.dashboard import Ailment, Dashboard, Panel
-from wheel_sched.errors import BrokerError
 from wheel_sched.store import Members
 
 _FRESH_S = 5.0
@@ -22,16 +20,8 @@ def unread(dashboard: Dashboard) -> Sequence[Ailment]:
 def _look(dashboard: Dashboard) -> list[Ailment]:
     connection = connection_of(dashboard)
     members, now_ms = Members(connection.store).live(), connection.store.now_ms()
-    found, there = [], set()
-    if isinstance(connection.broker, BacklogBroker):
-        try:
-            for one in untaken_retries(connection.broker, settings_of(dashboard).retry_topic, members, now_ms):
-                there.add(one.topic)
-                found.append(Ailment(one.what(now_ms), one.fix, "problem"))
-        except BrokerError as error:  # without the right to look, the rest is still shown
-            found.append(Ailment(f"retry topics could not be looked at: {error}", "see the rights on the broker"))
-    found += [Ailment(one.what, one.fix) for one in unserved_groups(members) if one.topic not in there]
-    return found
+    found = missing_services(connection.broker, settings_of(dashboard).retry_topic, members, now_ms)
+    return [Ailment(*one) for one in found.ailing(now_ms)]
 
 
 def panel(dashboard: Dashboard) -> Panel | None:

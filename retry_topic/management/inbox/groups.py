@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args
 
 from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterInfo
+from retry_topic.dead_letters.groups import reason_code
 from retry_topic.dead_letters.selection import read_dead
 from retry_topic.management.inbox.notes import GroupNote, GroupNotes
 from retry_topic.management.listing import error_of
@@ -23,7 +24,6 @@ GroupState = Literal["new", "acknowledged", "fixed", "regressed"]
 GROUP_STATES: tuple[GroupState, ...] = get_args(GroupState)
 Sort = Literal["count", "last"]
 
-_CODE = 64  # characters
 _READ = 200  # letters that a search for a text reads
 _REF = "fp:"
 _RISE = 3  # times the mean of the hours before
@@ -114,7 +114,7 @@ def group_of(found: Found) -> str:
     for ref in found.refs:
         if ref.startswith(_REF) and len(ref) > len(_REF):
             return ref.removeprefix(_REF)
-    return found.reason.partition(":")[0][:_CODE]
+    return reason_code(found.reason)
 
 
 def is_selectable(topic: str, group: str) -> bool:

@@ -142,8 +142,11 @@ def test_people_see_the_beginning_of_payloads(cli: Any, wait_for: Any) -> None:
 
 def test_reschedule_says_which_two_exclude_each_other(cli: Any, waiting: None) -> None:
     """Exactly one of --in and --at must be given. The error says so."""
-    assert "Give --in or --at, not both." in cli("reschedule", "a", "--in", "1h", "--at", "+1h", code=2).stderr
-    assert "When? Give --in or --at." in cli("reschedule", "a", code=2).stderr
+    assert (
+        "Give --in or --at, not both; nothing was changed."
+        in cli("reschedule", "a", "--in", "1h", "--at", "+1h", code=2).stderr
+    )
+    assert "When? Give --in or --at; nothing was changed." in cli("reschedule", "a", code=2).stderr
 
 
 def test_replay_counts_ids_that_are_not_dead(cli: Any, bury: Any, waiting: None) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from retry_topic.management.dead_letter_operations import DELETE
+from tests.dashboard.documented import DocumentedApi
 from tests.json_schema import validate
 from tests.retry_topic.dashboard.inbox_site import InboxSite
+from wheel_sched.management.operations import OperationBook
 from wheel_sched.store import Item, open_store
 
 POLICY = "[default]\nmax_attempts = 3\n"
@@ -48,6 +52,41 @@ def test_every_reading_call_answers_and_refuses_as_the_document_says(site: Inbox
             missing = site.client.get("/api/v1" + re.sub(r"\{\w+\}", "nothing", path))
             assert missing.status_code == 404, path
             check(document, path, "default", missing.json())
+
+
+def made_paused(site: InboxSite) -> str:
+    """A deletion of the group "bbbb" that was counted and is paused. Returns its id."""
+    book = OperationBook(site.store)
+    operation_id = book.create(DELETE, {"topic": "orders", "group": "bbbb"}, "ada").id
+    site.until(operation_id, lambda found: found["state"] == "ready")
+    assert book.put(replace(book.found(operation_id), state="paused")) is not None
+    return operation_id
+
+
+def test_every_action_is_previewed_and_executed_as_the_document_says(site: InboxSite) -> None:
+    """Each is asked for, refused without the token of a preview, and changes something. None is left out."""
+    letters, _ = site.bury(9), site.bury(2, "b", print_="bbbb")
+    later_ms = site.store.now_ms() + 3_600_000
+    site.store.schedule([Item("w.1", later_ms, b"no message", "orders")])
+    api, group, waiting = DocumentedApi(site.client), {"topic": "orders", "group": "aaaa"}, {"ids": ["w.1"]}
+    for action in ("pause-topic", "resume-topic"):
+        api.act(action, topic="orders")
+    for action, more in (("hold", {"reason": "r"}), ("release", {}), ("reschedule", {"in": "1h"}), ("run-now", {})):
+        api.act(action, **waiting, **more)
+    api.act("replay", ids=letters[:1])
+    api.act("delete", ids=letters[1:2])
+    for action in ("acknowledge-group", "fix-group", "reopen-group"):
+        api.act(action, **group)
+    api.act("note-group", **group, text="see the ticket")
+    replay = api.act("start-replay", **group, rate="1", max_replays="2")["link"].rpartition("/")[2]
+    deletion = api.act("delete-group", **group)["link"].rpartition("/")[2]
+    for operation_id in (replay, deletion):
+        site.until(operation_id, lambda found: found["state"] == "ready")
+    for action in ("confirm-operation", "pause-operation", "resume-operation", "cancel-operation"):
+        api.act(action, id=replay)
+    api.act("confirm-delete", id=deletion)
+    api.act("resume-delete", id=made_paused(site))
+    assert {path for path in api.left_out if path.startswith("/actions/")} == set()
 
 
 @pytest.mark.parametrize(

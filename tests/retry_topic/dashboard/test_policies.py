@@ -14,6 +14,7 @@ from retry_topic.dashboard.part import PART
 from retry_topic.dashboard.policies import CALLS
 from retry_topic.history import Attempt
 from retry_topic.management.settings import RetrySettings
+from retry_topic.policy import load_policies
 from retry_topic.policy.load_simulation import Traffic, simulate_load
 from retry_topic.policy.model import RetryPolicy
 from tests.json_schema import validate
@@ -172,10 +173,17 @@ def test_traffic_is_simulated_as_the_function_says(client: TestClient) -> None:
     assert "dead: max-attempts" in page
 
 
-def test_the_call_simulates_the_topics_own_policy(store: DelayStore) -> None:
-    """The numbers are those of the function with the topic's policy and the default seed."""
-    found = data(client_of(store), "/policies/orders/simulate", "/policies/{topic:path}/simulate", failure_rate=0.2)
-    assert found == simulate_load(RetryPolicy(), Traffic(0.2)).as_dict()
+def test_the_call_simulates_the_topics_own_policy(client: TestClient, store: DelayStore) -> None:
+    """The numbers are those of the function with the topic's policy and the default seed; without a file, with the
+    built-in policy."""
+    address, call = "/policies/orders/simulate", "/policies/{topic:path}/simulate"
+    own = load_policies(POLICIES).for_topic("orders")
+    found = data(client, address, call, failure_rate=0.2)
+    assert found == simulate_load(own, Traffic(0.2)).as_dict()
+    assert found["policy"] == "orders@7"
+    assert (
+        data(client_of(store), address, call, failure_rate=0.2) == simulate_load(RetryPolicy(), Traffic(0.2)).as_dict()
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from retry_topic import Connection, Message, connect
 from retry_topic.management import changing
-from retry_topic.management.changing import LIVING, ChangedMessages, ChangePace
+from retry_topic.management.changing import RUN_NOW, ChangedMessages, ChangePace
 from retry_topic.management.filters import Filter
 from retry_topic.management.replaying import plan_replay
 from retry_topic.management.selecting import Selected, check_choice, select, select_exactly
@@ -72,7 +72,7 @@ def rewrite(connection: Connection, name: str) -> None:
 
 
 def chosen(connection: Connection, *ids: str) -> Selected:
-    return select(connection, ids, Filter(), False, LIVING)
+    return select(connection, ids, Filter(), False, RUN_NOW.searched)
 
 
 @pytest.mark.parametrize("state", ["due", "held"])

@@ -6,13 +6,15 @@ from typing import Any
 
 from wheel_sched.management.doctor.finding import ExaminedTarget, Finding, ok, problem, warn
 from wheel_sched.management.members import counted
-from wheel_sched.management.overdue import NOTICED_MS, overdue, unreleased
+from wheel_sched.management.overdue import is_noticed, overdue, overdue_problem
 from wheel_sched.management.wording import span
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.items import STATES
 
 DEAD_CAP = 100_000  # the default of dispatchers
+FROZEN_FIX = "wheel-sched reshard --resume"
+CLOCK_FIX = "correct the server's clock source: use NTP that slews instead of stepping"
 _SAMPLE = 100  # items of each shard whose place is checked
 
 
@@ -20,7 +22,7 @@ def frozen(target: ExaminedTarget) -> Finding:
     """Check that no interrupted maintenance, such as a reshard, has left the namespace frozen."""
     reasons = {f"shard {shard}: {counts.frozen}" for shard, counts in enumerate(target.counts) if counts.frozen}
     if reasons:
-        return problem("frozen", "; ".join(sorted(reasons)[:3]), "wheel-sched reshard --resume")
+        return problem("frozen", "; ".join(sorted(reasons)[:3]), FROZEN_FIX)
     return ok("frozen", "no maintenance is unfinished")
 
 
@@ -37,11 +39,11 @@ def backlog(target: ExaminedTarget) -> Finding:
     late_ms = target.now_ms - min(heads)
     if late_ms <= 0:
         return ok("backlog", f"next due in {span(-late_ms)}")
-    if late_ms < NOTICED_MS:
+    if not is_noticed(late_ms):
         return ok("backlog", f"the head is {span(late_ms)} late")
     topics = sorted({topic for counts in target.counts for state, topic in counts.now if state == "due"})
-    what, fix = unreleased(topics, target.members, target.now_ms)
-    return problem("backlog", f"{overdue(_store(target)).words}: {what}", fix)
+    found = overdue_problem(overdue(_store(target)), topics, target.members, target.now_ms)
+    return problem("backlog", *found) if found else ok("backlog", "the overdue items have just gone out")
 
 
 def leases(target: ExaminedTarget) -> Finding:
@@ -49,7 +51,7 @@ def leases(target: ExaminedTarget) -> Finding:
     heads = [counts.lease_head_ms for counts in target.counts if counts.lease_head_ms is not None]
     in_flight = sum(counts.sizes["leased"] for counts in target.counts)
     late_ms = target.now_ms - min(heads) if heads else 0
-    if late_ms > NOTICED_MS:
+    if is_noticed(late_ms):
         return warn(
             "leases",
             f"{in_flight} in flight, the oldest lease ran out {span(late_ms)} ago",
@@ -93,7 +95,7 @@ def clock_jumps(target: ExaminedTarget) -> Finding:
     return warn(
         "clock jumps",
         f"{jumps} recorded, one {span(abs(last_ms))} {direction}",
-        "correct the server's clock source: use NTP that slews instead of stepping",
+        CLOCK_FIX,
     )
 
 

@@ -4,9 +4,9 @@
 records in the store, `stepping.py` takes one step, and `runner.py` is the thread that takes all of them.
 """
 
-from wheel_sched.management.operations.book import OperationBook
+from wheel_sched.management.operations.book import OperationBook, check_operation_pace
 from wheel_sched.management.operations.kind import CountedStep, OperationKind, PerformedBatch, PlannedBatch
-from wheel_sched.management.operations.operation import DurableOperation, OperationBatch
+from wheel_sched.management.operations.operation import DurableOperation, OperationBatch, OperationStep
 from wheel_sched.management.operations.runner import OperationRunner
 
 __all__ = [
@@ -16,6 +16,8 @@ __all__ = [
     "OperationBook",
     "OperationKind",
     "OperationRunner",
+    "OperationStep",
     "PerformedBatch",
     "PlannedBatch",
+    "check_operation_pace",
 ]

@@ -14,7 +14,8 @@ from dataclasses import replace
 from uuid import uuid4
 
 from wheel_sched.errors import NotDone, Rejected
-from wheel_sched.management.operations.operation import DurableOperation, OperationState, read_operation
+from wheel_sched.management.moments import check_pace
+from wheel_sched.management.operations.operation import DurableOperation, OperationStep, read_operation
 from wheel_sched.store import DelayStore, Documents
 
 MOST_OPEN = 100
@@ -59,12 +60,7 @@ class OperationBook:
             Rejected: an argument is wrong; nothing was stored.
             NotDone: too many operations are open; nothing was stored.
         """
-        if rate is not None and not 0 < rate <= 1e6:
-            raise Rejected(f"expected a rate above 0 and at most 1,000,000 a second, got: {rate!r}; nothing was stored")
-        if spread_ms is not None and not 0 < spread_ms <= KEPT_MS:
-            raise Rejected(f"expected a spread above 0 and at most 30 days, got: {spread_ms!r} ms; nothing was stored")
-        if rate is not None and spread_ms is not None:
-            raise Rejected("give a rate or a spread, not both: nothing was stored")
+        check_operation_pace(rate, spread_ms)
         if len(json.dumps(dict(arguments))) > _LARGEST:
             raise Rejected(f"the arguments are longer than {_LARGEST:,} bytes: nothing was stored")
         if self._documents.count(_OPEN) >= MOST_OPEN:
@@ -117,10 +113,10 @@ class OperationBook:
         Raises:
             NotDone: it is not ready, or has another version; nothing was changed.
         """
-        found = self._found(operation_id)
+        found = self.found(operation_id)
         if found.version != version:
             raise NotDone(f"operation {operation_id} has changed meanwhile: nothing was started; look at it again")
-        _check_state(found, ("ready",), "confirmed")
+        found.check_step("confirmed")
         rate = found.rate
         if found.spread_ms:
             rate = max(found.matched * 1000 / found.spread_ms, 1e-6)
@@ -138,7 +134,7 @@ class OperationBook:
         Raises:
             NotDone: it does not run; nothing was changed.
         """
-        return self._change(operation_id, ("running",), "paused", lambda found: replace(found, state="paused"))
+        return self._change(operation_id, "paused", lambda found: replace(found, state="paused"))
 
     def resume(self, operation_id: str) -> DurableOperation:
         """Let a paused operation run on.
@@ -146,7 +142,7 @@ class OperationBook:
         Raises:
             NotDone: it is not paused; nothing was changed.
         """
-        return self._change(operation_id, ("paused",), "resumed", lambda found: replace(found, state="running"))
+        return self._change(operation_id, "resumed", lambda found: replace(found, state="running"))
 
     def cancel(self, operation_id: str) -> DurableOperation:
         """End an operation before its next batch. What it has changed stays changed.
@@ -155,10 +151,14 @@ class OperationBook:
             NotDone: it has ended; nothing was changed.
         """
         now_ms = self._store.now_ms()
-        states: tuple[OperationState, ...] = ("counting", "ready", "running", "paused")
-        return self._change(operation_id, states, "cancelled", lambda found: found.ended("cancelled", now_ms))
+        return self._change(operation_id, "cancelled", lambda found: found.ended("cancelled", now_ms))
 
-    def _found(self, operation_id: str) -> DurableOperation:
+    def found(self, operation_id: str) -> DurableOperation:
+        """An operation.
+
+        Raises:
+            NotDone: there is none of this id.
+        """
         found = self.get(operation_id)
         if found is None:
             raise NotDone(f"there is no operation {operation_id!r:.80}: nothing was changed; they are kept for 30 days")
@@ -167,22 +167,24 @@ class OperationBook:
     def _change(
         self,
         operation_id: str,
-        states: tuple[OperationState, ...],
-        what: str,
+        step: OperationStep,
         change: Callable[[DurableOperation], DurableOperation],
     ) -> DurableOperation:
         for _ in range(_TRIES):
-            found = self._found(operation_id)
-            _check_state(found, states, what)
+            found = self.found(operation_id)
+            found.check_step(step)
             stored = self.put(change(found))
             if stored is not None:
                 return stored
         raise NotDone(f"operation {operation_id} changes all the time: nothing was changed; try again")
 
 
-def _check_state(found: DurableOperation, states: tuple[OperationState, ...], what: str) -> None:
-    if found.state not in states:
-        raise NotDone(
-            f"operation {found.id} is {found.state}: nothing was changed; only one that is {' or '.join(states)} can "
-            f"be {what}"
-        )
+def check_operation_pace(rate: float | None, spread_ms: int | None) -> None:
+    """Check how an operation spreads its changes, see `check_pace`. It has to end before its record leaves.
+
+    Raises:
+        Rejected: both are given, or one is out of bounds.
+    """
+    check_pace(rate, spread_ms)
+    if spread_ms is not None and not 0 < spread_ms <= KEPT_MS:
+        raise Rejected(f"expected a spread above 0 and at most 30 days, got: {spread_ms!r} ms; nothing was stored")

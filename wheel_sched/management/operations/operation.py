@@ -17,8 +17,18 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
+from wheel_sched.errors import NotDone
+
 OperationState = Literal["counting", "ready", "running", "paused", "done", "cancelled", "failed"]
 OPEN: tuple[OperationState, ...] = ("counting", "ready", "running", "paused")
+OperationStep = Literal["confirmed", "paused", "resumed", "cancelled"]
+STEPS: Mapping[OperationStep, tuple[OperationState, ...]] = {
+    "confirmed": ("ready",),
+    "paused": ("running",),
+    "resumed": ("paused",),
+    "cancelled": OPEN,
+}
+"""What a person can do with an operation, and in which states."""
 
 GONE = "gone meanwhile"
 NOT_REACHED = "not reached"
@@ -100,6 +110,20 @@ class DurableOperation:
     ended_ms: int = 0
     error: str = ""
     version: int = 0
+
+    def check_step(self, step: OperationStep) -> None:
+        """Check that a person can do this now.
+
+        Raises:
+            NotDone: the operation is in another state; nothing was changed.
+        """
+        states = STEPS[step]
+        if self.state not in states:
+            wait = "; wait until its things are counted" if self.state == "counting" and step == "confirmed" else ""
+            raise NotDone(
+                f"operation {self.id} is {self.state}: nothing was changed; it must be {' or '.join(states)} to be "
+                f"{step}{wait}"
+            )
 
     @property
     def handled(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -11,9 +11,7 @@ from wheel_sched.cli.options import Session, confirm, dry_run_option, json_optio
 from wheel_sched.cli.output import emit, note
 from wheel_sched.management.wording import amount
 from wheel_sched_apscheduler.management import changing
-from wheel_sched_apscheduler.management.changing import ChangedJob
 from wheel_sched_apscheduler.management.opening import opened_jobs
-from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 ids_argument = click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
 
@@ -147,12 +145,12 @@ def confirm_several(question: str, count: int, yes: bool) -> None:
 def _each(
     session: Session,
     job_ids: Sequence[str],
-    change: Callable[[RedisWheelJobStore, Sequence[str]], Iterable[ChangedJob]],
+    change: changing.Change,
     as_json: bool,
 ) -> int:
     code = OK
     with opened_jobs(session.loaded) as store:
-        for result in change(store, job_ids):
+        for result in changing.change_named(store, job_ids, change):
             if as_json:
                 emit(result.as_dict())
             else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from wheel_sched.dashboard import Action, ActionResult, Dashboard, Preview
@@ -15,15 +14,9 @@ from wheel_sched.management.wording import amount, relative
 from wheel_sched.store import Found
 from wheel_sched_apscheduler.dashboard.answers import next_ms
 from wheel_sched_apscheduler.dashboard.opening import opened_of
-from wheel_sched_apscheduler.entries import JobState
 from wheel_sched_apscheduler.management import changing
-from wheel_sched_apscheduler.management.changing import ChangedJob
 from wheel_sched_apscheduler.management.fingerprint import fingerprint
-from wheel_sched_apscheduler.stores.layout import JOB
-from wheel_sched_apscheduler.stores.queries import Condition
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
-
-Change = Callable[[RedisWheelJobStore, Sequence[str], Condition | None], Iterator[ChangedJob]]
 
 JOBS = NamedKind("job", "jobs", "the id of a job", lambda count: amount(count, "job"))
 
@@ -37,7 +30,6 @@ class JobChange(NamedTuple):
         summary: one line for the OpenAPI document.
         words: what it would do; `{}` becomes the number of jobs.
         done: what it did, in the same form.
-        states: the states in which a job can be changed so.
         change: changes jobs while the caller iterates.
         warning: what the user should know before. Defaults to "".
         rewrites: whether it writes the record of the job anew, for which the record must be readable here.
@@ -48,8 +40,7 @@ class JobChange(NamedTuple):
     summary: str
     words: str
     done: str
-    states: tuple[JobState, ...]
-    change: Change
+    change: changing.Change
     warning: str = ""
     rewrites: bool = True
 
@@ -61,7 +52,6 @@ CHANGES = (
         "Make APScheduler jobs due now",
         "make {} due now",
         "{} due now",
-        ("scheduled", "paused", "in_flight"),
         changing.run_now,
         "a recurring job then runs again at the times of its trigger; a paused job is scheduled again",
     ),
@@ -71,7 +61,6 @@ CHANGES = (
         "Pause APScheduler jobs",
         "pause {}",
         "{} paused",
-        ("scheduled", "in_flight"),
         changing.pause,
         "a run under way finishes",
     ),
@@ -81,7 +70,6 @@ CHANGES = (
         "Resume paused APScheduler jobs",
         "schedule {} from now on",
         "{} scheduled",
-        ("paused",),
         changing.resume,
         "a job whose trigger has no more run times is deleted",
     ),
@@ -91,7 +79,6 @@ CHANGES = (
         "Release APScheduler jobs from quarantine",
         "release {} from quarantine",
         "{} released",
-        ("quarantined",),
         changing.release,
         "a job that still cannot run is quarantined again",
         rewrites=False,
@@ -102,7 +89,6 @@ CHANGES = (
         "Delete APScheduler jobs for good",
         "delete {} for good",
         "{} deleted",
-        ("scheduled", "paused", "in_flight", "quarantined"),
         changing.delete,
         "a run under way finishes",
         rewrites=False,
@@ -129,13 +115,9 @@ def _preview(change: JobChange, dashboard: Dashboard, arguments: Arguments) -> P
 
 def _why_not(store: RedisWheelJobStore, change: JobChange, found: Found | None) -> str:
     """Why a job cannot be changed so, in words; "" when it can."""
-    if found is None or found.topic != JOB:
-        return "there is no such job"
-    entry = store.entry(found)
-    if entry.state not in change.states:
-        return f"it is {entry.state.replace('_', ' ')}"
-    if entry.state == "in_flight" and change.rewrites and store.repository.is_gone(found):
-        return "its last run is under way"
+    why = changing.wrong_state(store, change.change, found)
+    if why or found is None:
+        return why
     if change.rewrites:
         try:
             store.codec.moved(found.id, found.body, None)

@@ -7,21 +7,23 @@ Each function takes the jobstore, the ids, and `only_if`: whether to change a jo
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from apscheduler.jobstores.base import JobLookupError
 
 from wheel_sched.management.wording import instant
-from wheel_sched.store import Outcome
+from wheel_sched.store import Found, Outcome
 from wheel_sched.store.core.change import Alteration
 from wheel_sched_apscheduler.codec import BadSignature, Forbidden, NotHere, Unreadable
+from wheel_sched_apscheduler.entries import JOB_STATES, JobState
 from wheel_sched_apscheduler.run_times import to_ms
 from wheel_sched_apscheduler.stores.layout import JOB
 from wheel_sched_apscheduler.stores.queries import Condition, OtherJob
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
+_NO_JOB = "there is no such job"
 _TRIES = 20  # each time after another process has changed the job
 
 
@@ -44,6 +46,37 @@ class ChangedJob:
     def as_dict(self) -> dict[str, Any]:
         """The result as data for JSON."""
         return {"id": self.id, "found": self.found, "done": self.done}
+
+
+Change = Callable[[RedisWheelJobStore, Sequence[str], Condition | None], Iterator[ChangedJob]]
+
+
+def wrong_state(store: RedisWheelJobStore, change: Change, found: Found | None, *, repeat: bool = False) -> str:
+    """Why a job cannot be changed so in its present state, in words; "" when it can.
+
+    Args:
+        store: the jobstore.
+        change: one of the changes of this module.
+        found: the present record of the job; None: there is none.
+        repeat: whether a change may be made again, as a script does that pauses a paused job. Defaults to False.
+    """
+    if found is None or found.topic != JOB:
+        return _NO_JOB
+    state = store.entry(found).state
+    if state not in (*_STATES[change], *(_REPEATED.get(change, ()) if repeat else ())):
+        return f"it is {state.replace('_', ' ')}"
+    last = state == "in_flight" and change in (run_now, pause) and store.repository.is_gone(found)
+    return "its last run is under way" if last else ""
+
+
+def change_named(store: RedisWheelJobStore, job_ids: Sequence[str], change: Change) -> Iterator[ChangedJob]:
+    """Change the jobs of these ids while you iterate, each if its state allows it. A change may be repeated."""
+    for job_id in job_ids:
+        (found,) = store.store.get([job_id])
+        if why := wrong_state(store, change, found, repeat=True):
+            yield ChangedJob(job_id, why != _NO_JOB, f"{why}; nothing was changed" if why != _NO_JOB else why, False)
+        else:
+            yield from change(store, [job_id], lambda item: not wrong_state(store, change, item, repeat=True))
 
 
 def run_now(
@@ -104,6 +137,16 @@ def release(
     return _each(job_ids, change)
 
 
+_STATES: Mapping[Change, Sequence[JobState]] = {
+    run_now: ("scheduled", "paused", "in_flight"),
+    pause: ("scheduled", "in_flight"),
+    resume: ("paused",),
+    delete: JOB_STATES,
+    release: ("quarantined",),
+}
+_REPEATED: Mapping[Change, Sequence[JobState]] = {pause: ("paused",), resume: ("scheduled", "in_flight")}
+
+
 def _remove_if(store: RedisWheelJobStore, job_id: str, only_if: Condition) -> None:
     for _ in range(_TRIES):
         (found,) = store.store.get([job_id])
@@ -128,7 +171,7 @@ def _each(job_ids: Sequence[str], change: Callable[[str], str]) -> Iterator[Chan
         try:
             yield ChangedJob(job_id, True, change(job_id), True)
         except JobLookupError:
-            yield ChangedJob(job_id, False, "there is no such job", False)
+            yield ChangedJob(job_id, False, _NO_JOB, False)
         except (OtherJob, Forbidden, BadSignature) as error:
             yield ChangedJob(job_id, True, str(error), False)
         except NotHere as error:

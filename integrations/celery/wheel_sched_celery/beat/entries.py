@@ -34,6 +34,8 @@ logger = logger_of("wheel_sched.celery")
 MOST: Final = 100_000  # entries of one app
 _ATTEMPTS: Final = 20  # to change an entry that others change at the same time
 
+_UNREADABLE: Final = "cannot be read here; `remove` removes it"
+_REMOVED: Final = "was removed; `resume` brings it back"
 Edit = Callable[[BeatEntry, int], BeatEntry]
 
 
@@ -95,7 +97,7 @@ class BeatEntries:
             raise NotDone(f"there is no entry {quoted(name)}; nothing was changed")
         entry = read_entry(found).entry
         if entry is None:
-            raise NotDone(f"the entry {quoted(name)} cannot be read here; nothing was changed; `remove` removes it")
+            raise NotDone(f"the entry {quoted(name)} {_UNREADABLE}; nothing was changed")
         return entry, found
 
     # -- making
@@ -357,9 +359,26 @@ class BeatEntries:
         raise NotDone(f"the entry {quoted(name)} is changed by others again and again; try once more")
 
 
+def remove_present(entries: BeatEntries, name: str) -> None:
+    """Remove an entry of a listing.
+
+    Raises:
+        NotDone: somebody else has removed it meanwhile.
+    """
+    if not entries.remove(name):
+        raise NotDone("it is gone already")
+
+
+def why_not_present(stored: StoredEntry) -> str:
+    """Why an entry can neither be paused nor run now, in words; "" when it can."""
+    if stored.entry is None:
+        return _UNREADABLE
+    return _REMOVED if stored.entry.removed else ""
+
+
 def _present(entry: BeatEntry) -> BeatEntry:
     if entry.removed:
-        raise NotDone(f"the entry {quoted(entry.name)} was removed; nothing was changed; `resume` brings it back")
+        raise NotDone(f"the entry {quoted(entry.name)} {_REMOVED}; nothing was changed")
     return entry
 
 

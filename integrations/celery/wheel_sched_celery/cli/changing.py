@@ -12,6 +12,7 @@ from wheel_sched.cli.failing import as_usage
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import confirm, dry_run_option, json_option, yes_option
 from wheel_sched.cli.output import Progress, emit, note, say
+from wheel_sched.management.moments import check_moment, moment_ms
 from wheel_sched.management.wording import amount, relative
 from wheel_sched_celery.cli.choosing import held_tasks, selecting
 from wheel_sched_celery.management import Changed, HeldTasks, TaskFilter, WaitingTask
@@ -127,13 +128,11 @@ def reschedule(ctx: click.Context, at_ms: int | None, in_ms: int | None, **optio
       celery -A proj wheel reschedule 7f3c2a9e-6d0e-4f0a-8a55-0a1b2c3d4e5f --in 2h
       celery -A proj wheel reschedule --queue mail --until +1h --at 2026-12-24T18:00:00+01:00
     """
-    if at_ms is None and in_ms is None:
-        raise click.UsageError("When? Give --in or --at.")
-    if at_ms is not None and in_ms is not None:
-        raise click.UsageError("Give --in or --at, not both.")
+    with as_usage():
+        check_moment(in_ms, at_ms, dashes="--")
 
     def move(tasks: HeldTasks, meant: Sequence[WaitingTask]) -> Changed:
-        return tasks.reschedule(meant, at_ms if at_ms is not None else tasks.now_ms() + (in_ms or 0))
+        return tasks.reschedule(meant, moment_ms(in_ms, at_ms, tasks.now_ms()))
 
     return _perform(_Action("reschedule", "Reschedule {}?", "rescheduled", move), ctx, **options)
 

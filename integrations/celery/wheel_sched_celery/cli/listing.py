@@ -10,16 +10,13 @@ import click
 from wheel_sched.cli.options import json_option
 from wheel_sched.cli.output import emit, note, paint, say, table
 from wheel_sched.errors import NotDone
-from wheel_sched.management.wording import instant, one_line, relative, when
+from wheel_sched.management.wording import instant, one_line, relative, state_word, when
 from wheel_sched_celery.cli.choosing import held_tasks, selecting
 from wheel_sched_celery.management import TaskFilter, WaitingTask
+from wheel_sched_celery.management.choosing import NOT_HERE
 
 _SHOWN = 50  # lines of a listing unless --limit says otherwise
 _PREVIEW = 60  # characters of arguments in a line
-
-
-def _state(waiting: WaitingTask) -> str:
-    return {"due": "waiting", "leased": "in flight"}.get(waiting.found.state, waiting.found.state)
 
 
 @click.command("list")
@@ -56,7 +53,7 @@ def _row(waiting: WaitingTask, now_ms: int) -> tuple[str, ...]:
     return (
         "?" if eta_ms is None else relative(eta_ms, now_ms),
         "?" if eta_ms is None else instant(eta_ms),
-        _state(waiting),
+        state_word(waiting.found.state),
         waiting.queue,
         waiting.name or "(cannot be read)",
         waiting.id,
@@ -80,7 +77,7 @@ def show(ctx: click.Context, task_id: str, raw: bool, as_json: bool) -> None:
     tasks = held_tasks(ctx)
     found = tasks.get(task_id)
     if not found:
-        raise NotDone(f"no task {task_id} waits here: it ran, was cancelled or never waited; see `celery wheel list`")
+        raise NotDone(f"no task {task_id} waits here: {NOT_HERE}; see `celery wheel list`")
     if raw:
         body: Any = found[0].found.body if found[0].task is None else found[0].task.body
         sys.stdout.buffer.write(body if isinstance(body, bytes) else body.encode())
@@ -98,7 +95,7 @@ def _show_one(waiting: WaitingTask, now_ms: int) -> None:
     lines: list[tuple[str, Any]] = [
         ("id", waiting.id),
         ("task", waiting.name or None),
-        ("state", _state(waiting)),
+        ("state", state_word(waiting.found.state)),
         ("why", found.reason if found.state in ("held", "dead") else None),
         ("eta", None if waiting.eta_ms is None else when(waiting.eta_ms, now_ms)),
         ("queue", waiting.queue),

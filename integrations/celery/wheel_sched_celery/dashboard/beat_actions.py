@@ -15,7 +15,7 @@ from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.dashboard.rights import Right
 from wheel_sched.errors import NotDone, Rejected
 from wheel_sched.management.wording import relative
-from wheel_sched_celery.beat.entries import BeatEntries
+from wheel_sched_celery.beat.entries import BeatEntries, remove_present, why_not_present
 from wheel_sched_celery.beat.entry import StoredEntry
 from wheel_sched_celery.beat.shown_entry import entries_of as entries_in_words
 from wheel_sched_celery.dashboard.beat_answers import entries_of, why_no_app
@@ -48,14 +48,8 @@ class EntryChange(NamedTuple):
     warning: str = ""
 
 
-def _readable(_: OpenedTasks, one: StoredEntry) -> str:
-    if one.entry is None:
-        return "cannot be read; remove it"
-    return "was removed; resume it" if one.entry.removed else ""
-
-
 def _with_app(opened: OpenedTasks, one: StoredEntry) -> str:
-    return "cannot be read; remove it" if one.entry is None else why_no_app(opened)
+    return why_not_present(one) if one.entry is None else why_no_app(opened)
 
 
 def _removable(opened: OpenedTasks, one: StoredEntry) -> str:
@@ -65,11 +59,6 @@ def _removable(opened: OpenedTasks, one: StoredEntry) -> str:
     return why_no_app(opened)
 
 
-def _remove(entries: BeatEntries, name: str) -> None:
-    if not entries.remove(name):
-        raise NotDone("it is gone already")
-
-
 CHANGES = (
     EntryChange(
         "pause-beat-entry",
@@ -77,7 +66,7 @@ CHANGES = (
         "Let entries of the schedule wait until they are resumed",
         "pause {}",
         "{} paused",
-        _readable,
+        lambda _, one: why_not_present(one),
         BeatEntries.pause,
     ),
     EntryChange(
@@ -96,7 +85,7 @@ CHANGES = (
         "Send the tasks of entries of the schedule once more, now",
         "send the tasks of {} now",
         "{} to run now",
-        lambda opened, one: _readable(opened, one) or _with_app(opened, one),
+        lambda opened, one: why_not_present(one) or _with_app(opened, one),
         BeatEntries.run_now,
         warning="a live worker sends them; their rhythm does not change",
     ),
@@ -107,7 +96,7 @@ CHANGES = (
         "remove {} for good",
         "{} removed",
         _removable,
-        _remove,
+        remove_present,
         warning="tasks that were sent already are not stopped",
     ),
 )

@@ -18,6 +18,7 @@ from wheel_sched.store.core.items import STATES
 from wheel_sched_celery.dashboard import answers
 from wheel_sched_celery.dashboard.opening import OpenedTasks, opened_of
 from wheel_sched_celery.management import TaskFilter, WaitingTask
+from wheel_sched_celery.management.choosing import NOT_HERE
 from wheel_sched_celery.management.last_error import last_error
 from wheel_sched_celery.management.paging import task_page
 
@@ -112,7 +113,7 @@ def messages_of(dashboard: Dashboard, opened: OpenedTasks, task_id: str) -> list
     """
     found = opened.tasks.get(task_id)
     if not found:
-        raise NotFound(f"no task {task_id[:200]!r} waits here: it ran, was cancelled or never waited")
+        raise NotFound(f"no task {task_id[:200]!r} waits here: {NOT_HERE}")
     return [answers.message_as_dict(one, dashboard.config.show_payloads, _error_of(opened, one)) for one in found]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from wheel_sched.dashboard import Ailment, Dashboard, DashboardPage, DashboardPart, Panel
-from wheel_sched.management.overdue import NOTICED_MS, overdue
+from wheel_sched.management.overdue import is_noticed, overdue
 from wheel_sched.management.wording import amount, relative
 from wheel_sched.store import Members
 from wheel_sched_celery.beat.entry import REF
@@ -36,9 +36,9 @@ def panel(dashboard: Dashboard) -> Panel | None:
     ]
     lines.append(("workers", f"{len(workers):,} live", "/members"))
     ailments = []
-    if head_ms is not None and now_ms - head_ms >= NOTICED_MS:
+    if head_ms is not None and is_noticed(now_ms - head_ms):
         late = overdue(tasks.store)
-        if late.late_ms >= NOTICED_MS:
+        if is_noticed(late.late_ms):
             lines.append(("overdue", late.words, "/tasks"))
             releasing = any(one.member.releases for one in workers)
             fix = "see the logs of the workers" if releasing else "start a Celery worker with dispatch=True"

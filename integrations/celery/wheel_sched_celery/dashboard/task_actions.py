@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import NamedTuple
 
 from wheel_sched.dashboard import Action, ActionField, ActionResult, Dashboard, Preview
@@ -13,10 +13,11 @@ from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.dashboard.rights import Right
 from wheel_sched.duration import parse_duration
 from wheel_sched.errors import ConfigError, Rejected
+from wheel_sched.management.moments import check_moment, instant_ms, moment_ms
 from wheel_sched.management.wording import amount, instant, relative
-from wheel_sched.store.core.items import MAX_DUE_MS
 from wheel_sched_celery.dashboard.opening import OpenedTasks, opened_of
 from wheel_sched_celery.management import Changed, HeldTasks, WaitingTask
+from wheel_sched_celery.management.choosing import NOT_HERE
 from wheel_sched_celery.management.message_contents import may_execute
 
 TASKS = NamedKind("task", "tasks", "the id of a task, or of one item", lambda count: amount(count, "task"))
@@ -61,41 +62,25 @@ def eta_of(arguments: Arguments, now_ms: int) -> int:
     Raises:
         Rejected: it has none, two, or one that cannot be read.
     """
-    after, at = str(arguments.get("in", "")).strip(), str(arguments.get("at", "")).strip()
-    if bool(after) == bool(at):
-        raise Rejected("when? Give one of in and at; nothing was changed")
+    after, at = (str(arguments.get(name, "")).strip() or None for name in ("in", "at"))
+    check_moment(after, at)
     try:
-        eta_ms = now_ms + parse_duration(after) if after else _instant_ms(at)
-        if not 0 <= eta_ms <= MAX_DUE_MS:
-            raise ValueError(eta_ms)
-    except (ConfigError, ValueError, OverflowError) as error:
-        given = after or at
-        raise Rejected(
-            "expected a duration such as 2h, or a time such as 2026-12-24T18:00:00Z between 1970 and the year 9999, "
-            f"got: {given[:60]!r}; nothing was changed"
-        ) from error
-    return eta_ms
-
-
-def _instant_ms(text: str) -> int:
-    """A time in ISO 8601 as epoch ms, rounded up; without a zone it is UTC."""
-    moment = datetime.fromisoformat(text)
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return -int(-moment.timestamp() * 1000 // 1)
+        after_ms = None if after is None else parse_duration(after)
+        at_ms = None if at is None else instant_ms(at, zone=UTC)
+    except ConfigError as error:
+        raise Rejected(f"{error}; nothing was changed") from error
+    return moment_ms(after_ms, at_ms, now_ms)
 
 
 def _not_revoked(tasks: HeldTasks, waiting: WaitingTask) -> str:
-    if waiting.found.state == "leased":
-        return "is on its way to its queue; `celery control revoke` stops it there"
+    """As on the command line; and a dashboard reads no body that could run code, so it cannot announce the revoke."""
+    if why := tasks.why_not_cancelled(waiting):
+        return why
     if waiting.task is None:
         return "cannot be read; purge it"
     if may_execute(waiting.task):
         return "has a body that is not read here, such as a pickled one; `celery wheel cancel` revokes it"
     return ""
-
-
-def _not_purged(_: HeldTasks, waiting: WaitingTask) -> str:
-    return "is on its way to its queue" if waiting.found.state == "leased" else ""
 
 
 def _revoke(opened: OpenedTasks, meant: Sequence[WaitingTask], _: Arguments) -> Changed:
@@ -146,7 +131,7 @@ CHANGES = (
         "Remove waiting Celery tasks for good",
         lambda _, __: "remove {} for good",
         "{} removed",
-        _not_purged,
+        lambda tasks, waiting: tasks.why_not_purged(waiting),
         lambda opened, meant, _: opened.tasks.purge(meant),
         warning="their results stay PENDING, and nobody is told",
     ),
@@ -161,7 +146,7 @@ def _preview(change: TaskChange, dashboard: Dashboard, arguments: Arguments) -> 
     for task_id in TASKS.names_of(arguments):
         found = tasks.get(task_id)
         if not found:
-            chosen.leave("it is not here: it ran, was cancelled or never waited")
+            chosen.leave(f"it is not here: {NOT_HERE}")
         for waiting in found:
             why = change.why_not(tasks, waiting)
             if why:

@@ -6,6 +6,9 @@ from wheel_sched.errors import NotDone, Rejected
 from wheel_sched_celery.management.held_tasks import HeldTasks
 from wheel_sched_celery.management.waiting_task import TaskFilter, WaitingTask
 
+NOT_HERE = "it ran, was cancelled or never waited"
+"""Why there is no task of an id."""
+
 
 def check_choice(selection: TaskFilter, everything: bool) -> None:
     """Check that a request names tasks: by ids, by a filter, or all.
@@ -37,8 +40,7 @@ def choose(tasks: HeldTasks, selection: TaskFilter, everything: bool) -> list[Wa
     missing = [task_id for task_id in selection.ids if task_id not in known]
     if missing:
         raise NotDone(
-            f"no task {', '.join(missing[:5])} waits here: it ran, was cancelled or is on its way; nothing was "
-            "changed; see `celery wheel list`"
+            f"no task {', '.join(missing[:5])} waits here: {NOT_HERE}; nothing was changed; see `celery wheel list`"
         )
     return found
 

@@ -35,7 +35,6 @@ from wheel_sched_celery.wheel import managed_wheel
 logger = logger_of("wheel_sched.celery")
 
 MAX_STAMPED: Final = 100_000  # tasks that one stamp revokes
-WIDEST_LEAD_MS: Final = 60_000  # an item's due time is the ETA minus the lead of the app that held it
 
 _WHY: Final = {
     Outcome.IN_FLIGHT: "is on its way to its queue",
@@ -136,10 +135,7 @@ class HeldTasks:
                 yield from self.get(task_id)
             return
         for state in selection.states:
-            least_ms, greatest_ms = 0, MAX_DUE_MS
-            if state == "due":
-                least_ms = max(0, (selection.since_ms or 0) - WIDEST_LEAD_MS)
-                greatest_ms = MAX_DUE_MS if selection.until_ms is None else max(0, selection.until_ms)
+            least_ms, greatest_ms = selection.bounds(state)
             cursor: str | None = None
             while True:
                 page = self.store.list_items(
@@ -237,6 +233,16 @@ class HeldTasks:
         except Rejected as error:
             return str(error)
         return ""
+
+    @staticmethod
+    def why_not_purged(waiting: WaitingTask) -> str:
+        """Why a task cannot be removed, in words; "" when it can."""
+        return _WHY[Outcome.IN_FLIGHT] if waiting.found.state == "leased" else ""
+
+    @staticmethod
+    def why_not_cancelled(waiting: WaitingTask) -> str:
+        """Why a task cannot be cancelled, in words; "" when it can."""
+        return _WHY[Outcome.CANCELLED] if waiting.found.state == "leased" else ""
 
     def _moved(self, waiting: WaitingTask, eta_ms: int) -> Alteration:
         if waiting.task is None:

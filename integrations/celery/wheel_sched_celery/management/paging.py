@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wheel_sched.store.core.items import MAX_DUE_MS, Found
+from wheel_sched.store.core.items import Found
 from wheel_sched_celery.beat.apart import is_task
-from wheel_sched_celery.management.held_tasks import WIDEST_LEAD_MS, HeldTasks
+from wheel_sched_celery.management.held_tasks import HeldTasks
 from wheel_sched_celery.management.waiting_task import TaskFilter, WaitingTask, read
 
 
@@ -30,10 +30,7 @@ def task_page(tasks: HeldTasks, selection: TaskFilter, cursor: str | None, limit
         found = [one for task_id in dict.fromkeys(selection.ids) for one in tasks.get(task_id)]
         return TaskPage([one for one in found if selection.matches(one)][:limit], None)
     state = selection.states[0]
-    least_ms, greatest_ms = 0, MAX_DUE_MS
-    if state == "due":
-        least_ms = max(0, (selection.since_ms or 0) - WIDEST_LEAD_MS)
-        greatest_ms = MAX_DUE_MS if selection.until_ms is None else max(0, selection.until_ms)
+    least_ms, greatest_ms = selection.bounds(state)
     kept: dict[str, WaitingTask] = {}
 
     def matches(found: Found) -> bool:

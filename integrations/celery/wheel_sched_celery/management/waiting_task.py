@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Final
 
 from wheel_sched.store.core.items import MAX_DUE_MS, Found, State
 from wheel_sched_celery.message.held_task import REVOKED, TAKEN_OVER, HeldTask
 from wheel_sched_celery.message.stored_forms import decode
+
+WIDEST_LEAD_MS: Final = 60_000  # an item's due time is the ETA minus the lead of the app that held it
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,13 @@ class TaskFilter:
         return bool(self.ids) or any(
             value is not None for value in (self.name, self.queue, self.since_ms, self.until_ms)
         )
+
+    def bounds(self, state: State) -> tuple[int, int]:
+        """The least and the greatest score, in the store, of items in this state that can match."""
+        if state != "due":  # in other states the store has another order
+            return 0, MAX_DUE_MS
+        least_ms = max(0, (self.since_ms or 0) - WIDEST_LEAD_MS)
+        return least_ms, MAX_DUE_MS if self.until_ms is None else max(0, self.until_ms)
 
     def matches(self, waiting: WaitingTask) -> bool:
         """Whether a task meets every condition."""

@@ -10,6 +10,7 @@ from celery import Celery
 from wheel_sched_celery import install
 from wheel_sched_celery.beat.entries import BeatEntries
 
+from tests.dashboard.documented import DocumentedApi
 from tests.integrations.dashboard_visitor import Visiting
 from wheel_sched.store import DelayStore
 
@@ -186,3 +187,26 @@ def test_tasks_and_entries_are_apart(visitor: Visiting, add: Any, hold: Any) -> 
     assert [task["id"] for task in found["tasks"]] == ["task"]
     assert (found["counts"]["due"], list(found["queues"])) == (1, ["celery"])
     assert visitor.call("/beat")["total"] == 1
+
+
+def test_every_call_and_action_answers_as_the_document_says(running: Any, hold: Any, add: Any) -> None:
+    """Over tasks that are run, moved, revoked and removed, and an entry that goes through all its states."""
+    for task_id in ("one", "two", "three"):
+        hold(task_id)
+    add("ping", 60)
+    api = DocumentedApi(running.client)
+    for path in ("/session", "/overview", "/members", "/audit"):
+        api.get(path)
+    assert len(api.get("/tasks", {"state": "due", "queue": "celery", "limit": "5"})["tasks"]) == 3
+    assert api.get("/tasks/{id}", id="one")["messages"]
+    assert api.get("/beat")["entries"]
+    assert api.get("/beat/{name}", name="ping")["next_runs"]
+    api.absent("/tasks/{id}")
+    api.absent("/beat/{name}")
+    api.act("run-task-now", task=["one"])
+    api.act("reschedule-task", tasks="one\ntwo\n", **{"in": "2h"})
+    api.act("revoke-task", task=["two"])
+    api.act("purge-task", task=["three"])
+    for action in ("pause-beat-entry", "resume-beat-entry", "run-beat-entry-now", "remove-beat-entry"):
+        api.act(action, entry=["ping"])
+    assert not api.left_out

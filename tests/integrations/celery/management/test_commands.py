@@ -319,7 +319,7 @@ def test_a_reader_that_is_gone_is_no_failure(app: Celery, ids: dict[str, str], t
 def test_reschedule_needs_exactly_one_new_eta(run: Run, ids: dict[str, str], times: tuple[str, ...]) -> None:
     """With no ETA or with two, the error says what is wrong."""
     error_text = run("reschedule", ids["one"], *times, code=2).stderr
-    assert ("Give --in or --at, not both." if times else "When? Give --in or --at.") in error_text
+    assert ("Give --in or --at, not both;" if times else "When? Give --in or --at;") in error_text
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -12,7 +12,7 @@ from wheel_sched.cli.failing import FAILED, OK, as_usage
 from wheel_sched.cli.options import confirm, dry_run_option, json_option, yes_option
 from wheel_sched.cli.output import emit, note, say
 from wheel_sched.errors import NotDone, Rejected
-from wheel_sched_celery.beat.entries import BeatEntries
+from wheel_sched_celery.beat.entries import BeatEntries, remove_present
 from wheel_sched_celery.beat.entry import StoredEntry
 from wheel_sched_celery.beat.shown_entry import entries_of
 from wheel_sched_celery.cli.beat.choosing import beat_entries, choose
@@ -153,9 +153,5 @@ def remove(ctx: click.Context, **options: Any) -> int:
       celery -A proj wheel beat remove report
       celery -A proj wheel beat remove 'old-*' --dry-run
     """
-
-    def change(entries: BeatEntries, one: StoredEntry) -> None:
-        if not entries.remove(one.name):
-            raise NotDone("it is gone already")
-
-    return _perform(_Change("remove", "{} removed", change, removes=True), ctx, **options)
+    change = _Change("remove", "{} removed", lambda entries, one: remove_present(entries, one.name), removes=True)
+    return _perform(change, ctx, **options)
