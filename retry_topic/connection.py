@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,15 @@ from retry_topic.brokers.protocol import Broker, LogBroker, NamesBroker, OnceBro
 from retry_topic.message import Headers, Message
 from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import published, without_ours
+from retry_topic.publish_arguments import (
+    LaterArguments,
+    checked_fair_key,
+    checked_message,
+    instant_ms,
+    once_key,
+    span_ms,
+)
+from retry_topic.release.fair import FairKeys
 from wheel_sched.dispatcher import PushTarget
 from wheel_sched.errors import (
     BrokerError,
@@ -29,12 +38,11 @@ from wheel_sched.errors import (
 )
 from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, Item, KnownIds, Outcome, open_store
-from wheel_sched.store.once_per_key import LONGEST_WAIT_MS, collapse_ref, debounce_ref, route_of
+from wheel_sched.store.once_per_key import LONGEST_WAIT_MS, route_of
 
 if TYPE_CHECKING:
     from retry_topic.tracing import Tracing  # needs the extra `otel`
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # how long a caller's id is remembered: by the topic (a message sent now), by the store (a later one, from its due time)
 KNOWN_MS = 600_000
 MADE_KNOWN_MS = 60_000  # the same for a random id, which the caller sees only in an error
@@ -58,6 +66,7 @@ class Connection:
         self.tracing = tracing
         self.store = store
         self.broker = broker
+        self.fair_keys = FairKeys(store)
         # whether an item's source log decides its shard; otherwise its id does
         self.by_source = isinstance(broker, LogBroker) and store.shards > 1
         self._once = broker if isinstance(broker, OnceBroker) else None
@@ -110,6 +119,7 @@ class Connection:
         collapse: str | None = None,
         debounce: str | None = None,
         max_wait: float | timedelta = LONGEST_WAIT_MS / 1000,
+        fair_key: str | bytes | None = None,
     ) -> str:
         """Publish a message now or later. Returns its id, by which a message for later can be cancelled or rescheduled.
 
@@ -135,6 +145,8 @@ class Connection:
             debounce: a key. The message takes the place of the one that waits under it. Defaults to None.
             max_wait: with `debounce`, seconds or a timedelta: the message is sent at most this long after the first one
                 of its key was published, however often others take its place. Defaults to one hour.
+            fair_key: the fair key of a message for later, see `Fair`. Its retries have the key that the policy names.
+                Defaults to that key for this attempt as well.
 
         Raises:
             UnknownTopic: the topic does not exist. Nothing was sent.
@@ -144,27 +156,30 @@ class Connection:
         """
         if delay is not None and at is not None:
             raise Rejected("expected delay or at, got both; nothing was sent")
-        once = _once_per_key(collapse, debounce, max_wait)
-        if once is not None and delay is None and at is None:
-            raise Rejected("expected delay or at with collapse and debounce, which are for messages for later")
-        message = _checked(Message(topic, value, key, tuple(headers)))
+        later = LaterArguments(once_key(collapse, debounce, max_wait), checked_fair_key(fair_key))
+        if later != LaterArguments() and delay is None and at is None:
+            raise Rejected(
+                "expected delay or at with collapse and debounce, and with fair_key, which are for messages for later; "
+                "nothing was sent"
+            )
+        message = checked_message(Message(topic, value, key, tuple(headers)))
         message = message.to(topic, without_ours(message.headers))  # copied retry headers belong to another message
         message_id = uuid.uuid4().hex[:20] if id is None else id
         Item(message_id, None, b"").check()
         # the store's clock decides, not this machine's; rounded up, as every due time is
         now_ms = self.store.now_ms() + 1 if (delay, at, expires) != (None, None, None) else 0
-        due_ms = now_ms + _span_ms("delay", delay or 0) if at is None else _instant_ms("at", at)
+        due_ms = now_ms + span_ms("delay", delay or 0) if at is None else instant_ms("at", at)
         if expires is not None:
             if isinstance(expires, datetime):
-                expires_ms = _instant_ms("expires", expires)
+                expires_ms = instant_ms("expires", expires)
             else:
-                expires_ms = now_ms + _span_ms("expires", expires)
+                expires_ms = now_ms + span_ms("expires", expires)
             if expires_ms <= due_ms:
                 raise Rejected("the message would expire before it is due; nothing was sent")
             message = message.to(topic, (*message.headers, (EXPIRES_HEADER, b"%d" % expires_ms)))
         self.check_topic(topic)
         with self._sending(message, message_id) as message:
-            return self._send(message, id, message_id, due_ms, now_ms, once)
+            return self._send(message, id, message_id, due_ms, now_ms, later)
 
     def _sending(self, message: Message, message_id: str) -> AbstractContextManager[Message]:
         """A `with` block around the sending of `message`: its span, if there is tracing."""
@@ -177,14 +192,17 @@ class Connection:
         message_id: str,
         due_ms: int,
         now_ms: int,
-        once: tuple[str, str] | None,
+        later: LaterArguments,
     ) -> str:
         """Send or store a message. Returns its id, or the id of the message that is sent in its place."""
         topic = message.topic
         known_ms = MADE_KNOWN_MS if given_id is None else KNOWN_MS
-        # a message that is stored for later under this id is not also sent now
-        if due_ms > now_ms or (given_id is not None and KnownIds(self.store).known(given_id, topic)):
-            return self._publish_later(message, message_id, due_ms, now_ms, known_ms, once)
+        # a message that is stored for later under this id is not also sent now, or stored in another shard
+        asks = given_id is not None and (due_ms <= now_ms or self.store.shards > 1)
+        if asks and KnownIds(self.store).known(message_id, topic):
+            return message_id
+        if due_ms > now_ms:
+            return self._publish_later(message, message_id, due_ms, now_ms, known_ms, later)
         self._publish_now(message, message_id, known_ms)
         return message_id
 
@@ -227,13 +245,14 @@ class Connection:
         self._topics.add(topic)
 
     def _publish_later(
-        self, message: Message, message_id: str, due_ms: int, now_ms: int, known_ms: int, once: tuple[str, str] | None
+        self, message: Message, message_id: str, due_ms: int, now_ms: int, known_ms: int, later: LaterArguments
     ) -> str:
         """Store a message. Returns its id, or the id of the message that is sent in its place."""
         item = Item(message_id, due_ms, encode_body(published(message, message_id, now_ms)), message.topic)
-        if once is not None:
-            key, ref = once
-            item.refs, item.route = (ref,), route_of(message.topic, key)
+        item.refs, item.route = self.fair_keys.place_of(message, later.fair_key)
+        if later.once is not None:
+            key, ref = later.once
+            item.refs, item.route = (*item.refs, ref), item.route or route_of(message.topic, key)
         self.prepare_topic(message.topic)
         if known_ms == MADE_KNOWN_MS and due_ms > now_ms + 2 * MADE_KNOWN_MS:
             known_ms = 0  # only an error shows this id to the caller: a quick repeat finds the message waiting
@@ -294,46 +313,6 @@ def _agreed(store: DelayStore, broker: Broker) -> None:
 def _level_of(store: DelayStore) -> Any:
     """The store's `Durability`; None for a store in memory."""
     return getattr(getattr(store.backend, "dialect", None), "level", None)
-
-
-def _checked(message: Message) -> Message:
-    """Return the message. Raises `Rejected` if a part has a wrong type: not every caller uses a type checker."""
-    problems = [] if isinstance(message.value, bytes) else [f"value to be bytes, got: {type(message.value).__name__}"]
-    if not isinstance(message.key, bytes | None):
-        problems.append(f"key to be bytes or None, got: {type(message.key).__name__}")
-    pairs = (pair if isinstance(pair, tuple) and len(pair) == 2 else (None, None) for pair in message.headers)
-    if not all(isinstance(name, str) and isinstance(content, bytes) for name, content in pairs):
-        problems.append("headers to be pairs of text and bytes")
-    if problems:
-        raise Rejected(f"expected {'; '.join(problems)}; nothing was sent")
-    return message
-
-
-def _once_per_key(collapse: str | None, debounce: str | None, max_wait: float | timedelta) -> tuple[str, str] | None:
-    """The key of a message and the ref of its item; None without collapse and debounce."""
-    if collapse is not None and debounce is not None:
-        raise Rejected("expected collapse or debounce, got both; nothing was sent")
-    key = debounce if collapse is None else collapse
-    if key is None:
-        return None
-    if not isinstance(key, str) or not key:
-        raise Rejected(f"expected the key of collapse or debounce to be text, got: {key!r}; nothing was sent")
-    return key, collapse_ref(key) if debounce is None else debounce_ref(key, _span_ms("max_wait", max_wait))
-
-
-def _span_ms(name: str, span: float | timedelta) -> int:
-    seconds = span.total_seconds() if isinstance(span, timedelta) else span
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 3.2e11:
-        raise Rejected(f"expected {name} to be seconds from 0 up or a timedelta, got: {span!r}; nothing was sent")
-    return -int(-seconds * 1000 // 1)  # up to whole ms: never early
-
-
-def _instant_ms(name: str, instant: datetime) -> int:
-    if not isinstance(instant, datetime) or instant.utcoffset() is None:
-        raise Rejected(f"expected {name} to be a datetime with a time zone, got: {instant!r}; nothing was sent")
-    if instant < _EPOCH:
-        raise Rejected(f"expected {name} to be after 1970, got: {instant.isoformat()}; nothing was sent")
-    return -((_EPOCH - instant) // timedelta(milliseconds=1))  # up to whole ms
 
 
 def connect(

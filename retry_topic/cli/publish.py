@@ -58,6 +58,11 @@ def _headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
     metavar="ID",
     help="Id of the message; a repeated id is published once, until 10 min after it is due.",
 )
+@click.option(
+    "--fair-key",
+    metavar="KEY",
+    help="Fair key of a message for later; without it, the one that the topic's policy names.",
+)
 @click.option("--create", is_flag=True, help="Create the topic when it is absent.")
 @json_option
 @pass_session
@@ -72,6 +77,7 @@ def publish(
     at_ms: int | None,
     expires_ms: int | None,
     message_id: str | None,
+    fair_key: str | None,
     create: bool,
     as_json: bool,
 ) -> None:
@@ -88,6 +94,8 @@ def publish(
         raise click.UsageError("What? Give VALUE, or - for stdin, or --lines FILE.")
     if delay_ms is not None and at_ms is not None:
         raise click.UsageError("Give --delay or --at, not both.")
+    if fair_key is not None and delay_ms is None and at_ms is None:
+        raise click.UsageError("--fair-key is for messages for later: give --delay or --at.")
     if lines is not None and message_id is not None:
         raise click.UsageError("--id names one message: remove it, or --lines.")
     folder = embedded_folder(settings_of(session))
@@ -108,6 +116,7 @@ def publish(
                     at=None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC),
                     expires=None if expires_ms is None else expires_ms / 1000,
                     id=message_id,
+                    fair_key=None if fair_key is None else fair_key.encode("utf-8", "surrogateescape"),
                 )
                 count += 1
                 progress(count)

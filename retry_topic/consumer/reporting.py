@@ -73,13 +73,16 @@ class EndReporter:
     def note_attempt(self, state: RetryState) -> None:
         """Note that the attempt of a message has ended. Any thread may call it.
 
-        A message published for later lies in the store under its own id, and comes from there to its first attempt.
+        A message published for later lies in the store under its own id, and comes from there to its first attempt. So
+        does a replayed dead letter: a replay names the id.
         """
         if state.id is None:
             return
         self.note(f"{state.id_base}.{state.attempt}")
         if not state.attempt:
             self.note(state.id)
+        if state.item_id is not None:
+            self.note(state.item_id)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -63,8 +63,8 @@ def retry_state(
 
 def _claims_nothing(state: RetryState) -> bool:
     """Whether the headers say no more than the id under which the message was published."""
-    counts = state.attempt, state.replays, state.first_failed_ms, state.key_lock
-    return state.dialect in ("own", "none") and counts == (0, 0, None, None)
+    counts = state.attempt, state.replays, state.first_failed_ms, state.key_lock, state.item_id
+    return state.dialect in ("own", "none") and counts == (0, 0, None, None, None)
 
 
 def failed_message(
@@ -115,6 +115,7 @@ def failed_message(
         process=f"{_host()}:{os.getpid()}",
         traceback=traceback,
         trace_step=last_step_of(message) or state.trace_step,
+        item_id=None,
         oddities=(),
     )
     if secrets and state.id is not None and not state.unsigned:

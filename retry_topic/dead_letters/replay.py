@@ -122,7 +122,7 @@ class LetterReplay:
 
     def item(self, letter: DeadLetterInfo, message: Message, replays: int) -> Item:
         """The item that replaces a letter in the store. Raises `Rejected` if `edit` returns no message."""
-        state = replayed_state(letter.state, replays)
+        state = replayed_state(letter.state, replays, letter.id)
         goes_to = message.topic if self.target is None else self.target
         if goes_to != message.topic:
             state = replace(state, original_topic=self.target)  # else consumers would ignore its headers
@@ -137,12 +137,16 @@ class LetterReplay:
         return Item(letter.id, None, encode_body(message), letter.topic, letter.fair_refs, letter.route)
 
 
-def replayed_state(state: RetryState, replays: int) -> RetryState:
-    """The state of a dead letter that is replayed for the `replays`th time: its attempts start again from 0."""
+def replayed_state(state: RetryState, replays: int, item_id: str | None = None) -> RetryState:
+    """The state of a dead letter that is replayed for the `replays`th time: its attempts start again from 0.
+
+    `item_id`: the letter's id, if the store releases it. Defaults to None: it is sent from elsewhere.
+    """
     return replace(
         state,
         attempt=0,
         replays=replays,
+        item_id=item_id,
         first_failed_ms=None,
         due_ms=None,
         delay_ms=None,

@@ -228,6 +228,7 @@ class PartitionAssignment:
             give=context.give,
             sink=self._settler,
             lost=self.lost,
+            fair_keys=context.connection.fair_keys,
             topic_id=self._topic_id,
             topics=context.config.group_topics,
             failure_log=context.failure_log,

@@ -31,6 +31,7 @@ from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import RetryState
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import Failure
+from retry_topic.release.fair import FairKeys
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import Item, Outcome
@@ -70,6 +71,7 @@ class KeyQueues(SettlerThread):
             the lease.
         topic_id: the permanent id of the topic, for the ids of its messages. Defaults to the topic's name.
         topics: the group's own topics. Defaults to those named after it.
+        fair_keys: gives parked messages their fair keys.
         failure_log: gets each message that cannot be parked. Defaults to a log that calls no `on_failure` hook.
     """
 
@@ -85,6 +87,7 @@ class KeyQueues(SettlerThread):
         give: Give,
         sink: Sink,
         lost: threading.Event,
+        fair_keys: FairKeys,
         topic_id: str | None = None,
         topics: GroupTopics = NAMED_AFTER_GROUP,
         failure_log: FailureLog | None = None,
@@ -97,6 +100,7 @@ class KeyQueues(SettlerThread):
         self._cap = parked_cap
         self._give = give
         self._lost = lost
+        self._fair_keys = fair_keys
         self._topic_id = topic_id
         self._topics = topics
         self._failure_log = failure_log or FailureLog()
@@ -257,16 +261,17 @@ class KeyQueues(SettlerThread):
     ) -> tuple[list[tuple[str, str, bool, Item]], Rejected | None]:
         """The rows for a call of `park`, up to the first message that cannot be parked; and why it cannot, or None.
 
-        `bodies`: False leaves the items' bodies empty.
+        `bodies`: False leaves the items' bodies empty, for a call that parks nothing.
         """
         rows: list[tuple[str, str, bool, Item]] = []
-        refs, route = (ref_of(queue.key_lock),), route_of(queue.key_lock)
+        ref, route = ref_of(queue.key_lock), route_of(queue.key_lock)
         for delivery, state in waiting:
             message = delivery.message
             try:
                 parked = parked_message(self._group, message, state, self._secrets, self._topics) if bodies else None
                 body = b"" if parked is None else encode_body(parked)
-                item = Item(f"{state.id_base}.0", None, body, message.topic[:249], refs, route)
+                fair, _ = ((), None) if parked is None else self._fair_keys.place_of(message)
+                item = Item(f"{state.id_base}.0", None, body, message.topic[:249], (*fair, ref), route)
                 item.check()
             except Rejected as problem:
                 return rows, problem

@@ -43,7 +43,7 @@ _ROWS = tuple((name, field.header, field) for name, field in FIELDS.items())
 _values_of = attrgetter(*FIELDS)
 _MESSAGE = FIELDS["error_message"].header
 _SHORT = 250  # bytes; the decoding of longer values is not cached
-AMPLE = MAX_TOTAL_BYTES - 1_400
+AMPLE = MAX_TOTAL_BYTES - 1_500
 """`HeaderRewriter` keeps values up to this many bytes: all our names and the new values need less than the rest."""
 
 _Reading = Callable[[bytes], tuple[Any, str | None]]

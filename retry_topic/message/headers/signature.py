@@ -2,8 +2,9 @@
 can write them.
 
 A signature covers the id, the group, the topic, partition and offset of the first failure, the attempt, the time of the
-first failure, the replays, the ordering key, the publishing time, and payload and key. So a signature fits one attempt
-of one message in one group, and nothing else: not another payload, not another topic whose policy may allow more.
+first failure, the replays, the item of a replay, the ordering key, the publishing time, and payload and key. So a
+signature fits one attempt of one message in one group, and nothing else: not another payload, not another topic whose
+policy may allow more.
 
 Without a secret, every client that can write to the topic can restart a count. With a secret, a record whose signature
 is absent or wrong is `unsigned`, and its headers decide nothing. Its id is made of payload and key (`content_id`). The
@@ -92,6 +93,7 @@ def unsigned(state: RetryState, message: Message, group: str, why: str) -> Retry
         id=content_id(group, message.value, message.key),
         attempt=0,
         replays=0,
+        item_id=None,
         published_ms=None,
         signature=None,
         unsigned=True,
@@ -114,5 +116,7 @@ def _signature(state: RetryState, digest: bytes, secret: bytes) -> str:
         value = getattr(state, name)
         written = None if value is None else encode(field, value)  # a value that cannot be written is not read back
         parts.append(b"-" if written is None else b"+" + written)
+    if state.item_id is not None:  # few messages have it; without it a signature is as it was before this field
+        parts.append(b"item " + (encode(FIELDS["item_id"], state.item_id) or b""))
     encoded = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
     return urlsafe_b64encode(hmac.digest(secret, _SCHEME + encoded, "sha256")).decode().rstrip("=")

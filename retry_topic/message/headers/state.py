@@ -90,6 +90,8 @@ class RetryState:
         error_fingerprint: the fingerprint of the error, see `fingerprint`.
         error_status: the error's HTTP status.
         replays: how often the message was replayed from the dead letters. Defaults to 0.
+        item_id: the id of the item from which the store released this attempt. Only a replayed dead letter has it, and
+            only until its next failure. Other items' ids follow from id base and attempt, but a letter keeps its id.
         key_lock: the lock of its ordering key in the delay store; None if the message is not ordered.
         published_ms: epoch ms at which it was published with an id from its publisher; None if the id was made of
             topic, partition and offset.
@@ -129,6 +131,7 @@ class RetryState:
     error_fingerprint: str | None = None
     error_status: int | None = None
     replays: int = 0
+    item_id: str | None = None
     key_lock: str | None = None
     published_ms: int | None = None
     signature: str | None = None
@@ -177,7 +180,7 @@ MAX_VALUE_BYTES = 250  # a Kafka topic's name has at most 249
 MAX_MRO_BYTES = 500
 MAX_PROCESS_BYTES = 80
 MAX_MESSAGE_BYTES = 1_000
-MAX_TOTAL_BYTES = 3_200
+MAX_TOTAL_BYTES = 3_500
 """The greatest sum of all our names and values, except failed attempts and traceback, which have bounds of their own.
 Without the error's message, all fields at their bounds need less than this. So only the message is ever shortened, and
 an ordinary state keeps its full message."""
@@ -244,6 +247,7 @@ FIELDS: dict[str, Field] = {
     "error_fingerprint": Field("retry-error-fingerprint", "label", shared=True),
     "error_status": Field("retry-error-status", "integer", low=100, high=599, shared=True),
     "replays": Field("retry-replays", "integer", high=MAX_COUNT, clamp=True, shared=True),
+    "item_id": Field("retry-item", "label"),
     "key_lock": Field("retry-key-lock", "label", pattern=re.compile(r"[A-Za-z0-9_-]{12}\.[A-Za-z0-9_-]{16}")),
     "published_ms": Field("retry-published-at", "integer"),
     "signature": Field("retry-signature", "label"),

@@ -36,6 +36,12 @@ def test_publish_later_waits_in_the_store(cli: Any, connection: Any) -> None:
     assert found["two"] == 1_893_456_000_000
 
 
+def test_publish_later_can_name_a_fair_key(cli: Any, connection: Any) -> None:
+    cli("publish", "orders", "x", "--delay", "90s", "--fair-key", "acme", "--create")
+    (found,) = connection.store.list_items("due").found
+    assert found.refs == ("fair:acme",)
+
+
 def test_a_time_that_has_passed_is_now(cli: Any, connection: Any) -> None:
     """`publish --at` with a past time publishes the message at once and says so."""
     done = cli("publish", "orders", "x", "--create", "--at", "2001-01-01T00:00:00Z")
@@ -85,6 +91,7 @@ def test_publish_lines_and_stdin(cli: Any, connection: Any, tmp_path: Path) -> N
         ["orders"],
         ["orders", "x", "--lines", "f"],
         ["orders", "x", "--delay", "5"],
+        ["orders", "x", "--fair-key", "a"],
         ["orders", "x", "--delay", "5s", "--at", "+5s"],
         ["orders", "x", "--header", "novalue"],
         ["orders", "x", "--delay", "5s", "--expires", "1s"],

@@ -237,6 +237,12 @@ def test_a_signed_redelivery_goes_on() -> None:
     assert retry_state("billing", back, (SECRET, OTHER)).id == "m"
 
 
+def test_a_failure_ends_the_replay_of_an_item() -> None:
+    """The item of a replay is that of one attempt: the record of its failure does not name it."""
+    state = RetryState(id="m", replays=1, item_id="m.3")
+    assert read(failed_message("billing", FRESH, state, ERROR).headers).item_id is None
+
+
 def test_a_first_failure_in_the_future_counts_as_now() -> None:
     """A consumer with a fast clock cannot extend the time for which a message is retried."""
     now_ms = time.time_ns() // 1_000_000

@@ -66,6 +66,7 @@ def test_a_signed_state_is_believed() -> None:
         {"key_lock": None},
         {"published_ms": None},
         {"published_ms": 901},
+        {"item_id": "other.1"},
     ],
 )
 def test_nothing_that_decides_can_be_changed(forged: dict[str, Any]) -> None:
@@ -74,6 +75,15 @@ def test_nothing_that_decides_can_be_changed(forged: dict[str, Any]) -> None:
     assert (state.unsigned, state.id) == (True, content_id("g", b"payload", b"key"))
     assert (state.attempt, state.replays, state.published_ms, state.signature) == (0, 0, None, None)
     assert any(oddity.startswith("unsigned: ") for oddity in state.oddities)
+
+
+def test_the_item_of_a_replay_is_signed() -> None:
+    """A signature with an item fits this item only."""
+    replayed = sign(replace(STATE, item_id="id.3"), MESSAGE, SECRET)
+    assert check(received(replayed)) == replayed
+    for forged in ("id.4", None):
+        assert check(received(replace(replayed, item_id=forged))).unsigned
+    assert check(received(replace(replayed, item_id="id.4"))).item_id is None
 
 
 @pytest.mark.parametrize("other", [{"value": b"another"}, {"value": b""}, {"key": b"other"}, {"key": None}])

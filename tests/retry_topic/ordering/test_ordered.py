@@ -25,7 +25,9 @@ from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.consumer.retry_record import ordered_state
 from retry_topic.message.headers import RetryState
 from retry_topic.message.topic_names import redelivery_topic_of
+from retry_topic.policy import Fair, Fixed, PolicySet
 from wheel_sched.errors import ConfigError
+from wheel_sched.store.fair_shares import fair_key_of
 from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, scope_of
 
 if TYPE_CHECKING:
@@ -113,6 +115,49 @@ def test_a_dead_head_lets_the_next_one_follow(bench: Bench, policy: Callable[...
     assert journal.seen[b"a"] == [b"a1"] * (1 if end == "verdict" else 2) + [b"a2", b"a3"]
     bench.dead(1)
     bench.until(lambda: closed(bench) == 0)
+
+
+def test_parked_messages_have_their_fair_keys(bench: Bench) -> None:
+    """With `max_in_flight` 1, at most one message of a tenant runs, and a tenant that takes long stops no other.
+
+    Both tenants have a message parked behind each of three ordering keys. All of them are handled in the end.
+    """
+    heads, slow, lock = threading.Event(), threading.Event(), threading.Lock()
+    running, most, done = set[bytes](), 0, list[tuple[bytes, bytes]]()
+
+    def handle(message: Message) -> Any:
+        nonlocal most
+        tenant, key = dict(message.headers)["tenant"], message.key or b""
+        if message.value == b"head":
+            return None if heads.is_set() else Retry(after=0.05)
+        with lock:
+            most = max(most, 1 + (tenant in running))
+            running.add(tenant)
+        if tenant == b"slow":
+            slow.wait(40)
+        with lock:
+            running.discard(tenant)
+            done.append((tenant, key))
+        return None
+
+    fair = RetryPolicy(delay=Fixed(base_ms=10), max_attempts=None, fair=Fair("header:tenant", max_in_flight=1))
+    bench.serve(PolicySet(topics={"orders": fair}))
+    consumer = bench.consume(handle, ordering="key", idle_ms=IDLE_MS, reports=True)
+    keys = [(tenant, b"%s-%d" % (tenant, number)) for tenant in (b"slow", b"quick") for number in range(3)]
+    for _, key in keys:
+        bench.publish(b"head", key=key, headers=(("tenant", b"head-" + key),))
+    bench.until(lambda: closed(bench) == len(keys))
+    for tenant, key in keys:
+        bench.publish(b"parked", key=key, headers=(("tenant", tenant),))
+    bench.until(lambda: consumer.stats.parked == len(keys))
+    held = bench.connection.store.list_items("held").found
+    assert sorted(fair_key_of(found.refs) for found in held) == ["quick"] * 3 + ["slow"] * 3
+    heads.set()
+    bench.until(lambda: len(done) == 3)
+    assert {tenant for tenant, _ in done} == {b"quick"}
+    slow.set()
+    bench.until(lambda: sorted(done) == sorted(keys))
+    assert most == 1
 
 
 def test_parking_is_no_attempt(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:

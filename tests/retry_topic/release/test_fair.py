@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from retry_topic import Message
+import pytest
+
+from retry_topic import DeadLetters, Message
 from retry_topic.message.headers import read
 from retry_topic.policy import Fair, Fixed, PolicySet, Rate, RetryPolicy
 from retry_topic.release.fair import share_topics
@@ -13,7 +15,6 @@ from wheel_sched.store import Item, open_store
 from wheel_sched.store.fair_shares import FairShares, fair_key_of
 
 if TYPE_CHECKING:
-    import pytest
     from conftest import Bench
 
 
@@ -90,6 +91,24 @@ def test_the_ends_of_messages_without_an_attempt_are_reported(bench: Bench, monk
     for _ in range(4):
         bench.connection.publish("orders", b"x", delay=0.001, expires=3600)
     bench.until(lambda: consumer.stats.expired == 4)
+
+
+@pytest.mark.parametrize("secrets", [(), (b"0123456789abcdef",)], ids=["unsigned", "signed"])
+def test_a_replayed_dead_letter_gives_its_place_back(bench: Bench, secrets: tuple[bytes, ...]) -> None:
+    """With `max_in_flight` 1, the second of two replayed letters goes out as soon as the first was handled."""
+    done: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        if not read(message.headers).replays:
+            raise ValueError
+        done.append(message.value)
+
+    bench.serve(orders(Fair("key", max_in_flight=1), max_attempts=1), secrets=secrets)
+    bench.consume(handle, reports=True, secrets=secrets)
+    bench.publish(b"0", b"1", key=b"a")
+    bench.dead(2)
+    assert DeadLetters(bench.connection, secrets=secrets).replay().replayed == 2
+    bench.until(lambda: sorted(done) == [b"0", b"1"])
 
 
 def test_a_service_writes_its_settings_and_takes_them_back() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wheel_sched.store.core.call import Argument, Operation, bounded_reason, new_token, outcomes_of
-from wheel_sched.store.core.items import Item, Outcome, State, encode_text, make_tail
+from wheel_sched.store.core.call import Argument, Call, Operation, Plan, bounded_reason, new_token, outcomes_of
+from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome, State, check_due, check_id, encode_text, make_tail
 from wheel_sched.store.core.memory_item import MemoryItem, check_batch, plain
 from wheel_sched.store.core.shard import MemoryShard
 
@@ -69,6 +69,41 @@ class Change(Operation[list[Outcome]]):
         outcomes = [_change(shard, alteration, versions) for alteration in self.alterations]
         shard.record_answer(self.token, tuple(outcomes))
         return outcomes
+
+
+def check_alterations(alterations: Sequence[Alteration]) -> None:
+    """Check ids, due times and records. Raises `Rejected`."""
+    for alteration in alterations:
+        check_id(alteration.id)
+        due: Any = alteration.argument
+        if alteration.verb == "m":
+            check_id(due)
+        elif alteration.verb != "h" and due not in ("", "="):
+            check_due(due, alteration.id)
+        if alteration.item is not None:
+            alteration.item.check()
+
+
+def change_elsewhere(
+    alterations: Sequence[Alteration],
+    outcomes: list[Outcome],
+    token: str,
+    everywhere: Callable[[Callable[[], Operation[list[Outcome]]]], list[Call[list[Outcome]]]],
+) -> Plan[None]:
+    """Make the changes whose outcome is ABSENT in the shards to which a route may have led their items.
+
+    A change that brings a record is left out, because the record also says in which shard it lies. The new outcomes
+    replace those in `outcomes`. A repeat with the same token gets its first answers.
+    """
+    absent = [i for i, outcome in enumerate(outcomes) if outcome is Outcome.ABSENT and alterations[i].item is None]
+    for at in range(0, len(absent), MAX_BATCH):
+        page = absent[at : at + MAX_BATCH]
+        part, name = [alterations[i] for i in page], f"{token}.elsewhere{at}"
+        answers = yield everywhere(lambda part=part, name=name: Change(part, name))  # type: ignore[misc]
+        for found in answers:
+            for i, outcome in zip(page, found, strict=True):
+                if outcome is not Outcome.ABSENT:
+                    outcomes[i] = outcome
 
 
 def _change(shard: MemoryShard, change: Alteration, versions: Iterator[int]) -> Outcome:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from wheel_sched.errors import NamespaceMismatch, Rejected
 from wheel_sched.store.core.call import Argument, Call, Operation, Plan, new_token
-from wheel_sched.store.core.change import Alteration, Change
+from wheel_sched.store.core.change import Alteration, Change, change_elsewhere, check_alterations
 from wheel_sched.store.core.claim import Claim, ClaimDue, NumberedClaim
 from wheel_sched.store.core.counts import Count, Counts, Look, Window, add_up
 from wheel_sched.store.core.get import STEP_IDS, Get, find_ids
@@ -25,7 +25,6 @@ from wheel_sched.store.core.items import (
     Item,
     Outcome,
     State,
-    check_due,
     check_id,
     check_name,
     decode_text,
@@ -256,22 +255,21 @@ class Plans:
     def change(
         self, alterations: Sequence[Alteration], *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
-        """Make several changes, of different kinds or with different due times, in as few calls as possible."""
-        for alteration in alterations:
-            check_id(alteration.id)
-            due: Any = alteration.argument
-            if alteration.verb == "m":
-                check_id(due)
-            elif alteration.verb != "h" and due not in ("", "="):
-                check_due(due, alteration.id)
-            if alteration.item is not None:
-                alteration.item.check()
-        return self.each(
+        """Make several changes, of different kinds or with different due times, in as few calls as possible.
+
+        Without `route`, absent items are looked for in all shards, if the change brings no record.
+        """
+        check_alterations(alterations)
+        token = token or new_token()
+        outcomes = yield from self.each(
             alterations,
             lambda change: route or (change.item.route if change.item else None) or change.id,
             Change,
-            token or new_token(),
+            token,
         )
+        if route is None and self.shards > 1:
+            yield from change_elsewhere(alterations, outcomes, token, self.everywhere)
+        return outcomes
 
     def reschedule(
         self, ids: Sequence[str], due_ms: int, *, route: str | None = None, token: str | None = None

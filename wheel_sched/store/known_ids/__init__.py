@@ -13,7 +13,7 @@ from wheel_sched.store.core.call import Argument, Operation, Plan, new_token
 from wheel_sched.store.core.delay_store import AsyncCapability, Capability, awaited, blocking
 from wheel_sched.store.core.items import Item, Outcome, check_id, check_name, encode_text
 from wheel_sched.store.core.memory_item import MemoryItem, plain
-from wheel_sched.store.core.plans import Plans, shard_of
+from wheel_sched.store.core.plans import Plans
 from wheel_sched.store.core.schedule import Stored, StoringOperation, triples_of
 from wheel_sched.store.core.shard import MemoryShard
 
@@ -27,11 +27,14 @@ def schedule_known(plans: Plans, items: Sequence[Item], known_ms: int, *, token:
 
 
 def is_known(plans: Plans, item_id: str, topic: str) -> Plan[bool]:
-    """Whether an item of `topic` with this id waits, is held or in flight, or the id is still known for the topic."""
+    """Whether an item of `topic` with this id waits, is held or in flight, or the id is still known for the topic.
+
+    All shards are asked, because a route may have led the item into any of them.
+    """
     check_id(item_id)
     check_name(topic, "topic")
-    (answer,) = yield from plans.one(shard_of(item_id, plans.shards), FindKnown([(item_id, topic)]))
-    return answer
+    answers: list[list[bool]] = yield plans.everywhere(lambda: FindKnown([(item_id, topic)]))
+    return any(answer for (answer,) in answers)
 
 
 class KnownIds(Capability):

@@ -255,3 +255,16 @@ class ChangingCases:
         bench.clock.advance(MINUTE_MS)
         assert [(item.id, item.due_ms, item.lapses) for item in bench.claim().items] == [("a2", due_ms, 1)]
         assert bench.states("b2") == [None]
+
+    def test_items_are_changed_wherever_a_route_has_led_them(self, wide: Bench) -> None:
+        """A change by id finds an item in the shard of its route. A repeat with the same token gets the same answer."""
+        ids = [f"i{n}" for n in range(9)]
+        wide.store.schedule([Item(item_id, wide.now_ms + 1000, b"", route="family") for item_id in ids])
+        assert wide.store.reschedule(ids, wide.now_ms + 77) == [DONE] * 9
+        assert {found.score_ms for found in wide.everything("due")} == {wide.now_ms + 77}
+        assert wide.store.hold(ids[:2], "odd") == [DONE] * 2
+        assert wide.store.release(ids[:2]) == [DONE] * 2
+        assert wide.store.change([Alteration(ids[0], "c", version=99)]) == [OTHER_VERSION]
+        for _ in range(2):
+            assert wide.store.cancel([*ids, "none"], token="t") == [*[DONE] * 9, ABSENT]
+        assert wide.everything("due") == []

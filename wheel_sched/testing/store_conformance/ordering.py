@@ -9,6 +9,7 @@ import pytest
 from wheel_sched.store.core.change import Alteration
 from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.core.settle import Dead, Next
+from wheel_sched.store.fair_shares import FairSettings, FairShares, fair_ref
 from wheel_sched.store.ordering import Owner, lock_of, ref_of, route_of, scope_of
 from wheel_sched.testing.store_conformance.bench import Bench, done
 
@@ -75,6 +76,22 @@ class OrderingCases:
         assert parking.head is None
         assert parking.park("e") == [Outcome.ABSENT]
         assert parking.store.counts().total("held") == 0
+
+    def test_a_parked_item_keeps_its_fair_key(self, parking: Parking) -> None:
+        """When its turn comes, it waits for a place of its fair key."""
+        shares = FairShares(parking.store)
+        shares.configure("orders", FairSettings(max_in_flight=1, ends="reported"))
+        fair = (fair_ref("tenant"),)
+        parking.close("a")
+        parked = item("b", 0)
+        parked.refs = (*fair, *parked.refs)
+        assert parking.keys.park(parking.owner, 9, [(LOCK, "b", True, parked)]) == [Outcome.HELD]
+        parking.store.schedule([Item("x", parking.clock.now_ms, b"", "orders", fair, route_of(LOCK))])
+        assert parking.released() == ["x"]
+        assert parking.keys.succeeded([(LOCK, "a")]) == [Outcome.DONE]
+        assert parking.released() == []
+        assert shares.finish(["x"]) == 1
+        assert parking.released() == ["b.0"]
 
     def test_other_keys_are_not_touched(self, parking: Parking) -> None:
         """A closed key does not affect another key."""

@@ -197,6 +197,7 @@ class SchedulingCases:
         assert sorted(counts.sizes["due"] for counts in wide.store.counts_by_shard()) == [0, 0, 20]
         assert all(wide.store.get([f"i{n}" for n in range(20)], route="family"))
         assert wide.store.cancel(["i3"], route="family") == [Outcome.DONE]
+        assert wide.store.cancel(["i3"], route="another") == [Outcome.ABSENT]
         wide.put(*(f"j{n}" for n in range(60)))
         assert all(counts.sizes["due"] > 5 for counts in wide.store.counts_by_shard())
 
