@@ -69,6 +69,7 @@ class LookedAtTopic:
         oldest_dead: the message of it that died first; None as before.
         readers: the live members that read it or take it in.
         fair: which of its keys are behind, if it is a fair topic.
+        dropped, replaced: how many messages another of their key has superseded, by collapse and by debounce.
         now_ms: the store's time, epoch ms.
     """
 
@@ -79,6 +80,8 @@ class LookedAtTopic:
     oldest_dead: ListedMessage | None
     readers: Sequence[LiveMember]
     fair: FairTopicNumbers | None
+    dropped: int
+    replaced: int
     now_ms: int
 
 
@@ -108,7 +111,9 @@ def look_at(dashboard: Dashboard, topic: str) -> LookedAtTopic:
     readers = [one for one in members if topic in (*one.member.topics, *one.member.takes_in)]
     next_due, oldest_dead = (_first(connection, state, listed) for state in ("due", "dead"))
     fair, now_ms = fair_topic(connection.store, topic, counts), counts.now_us // 1000
-    return LookedAtTopic(listed, policy, policy_words, next_due, oldest_dead, readers, fair, now_ms)
+    dropped, replaced = (counts.ever.get((event, topic), 0) for event in ("dropped", "replaced"))
+    looked = (next_due, oldest_dead, readers, fair, dropped, replaced, now_ms)
+    return LookedAtTopic(listed, policy, policy_words, *looked)
 
 
 def _first(connection: Connection, state: State, listed: ListedTopic) -> ListedMessage | None:
@@ -150,5 +155,7 @@ def answer_one(dashboard: Dashboard, request: Request) -> Any:
         "oldest_dead_ms": None if found.oldest_dead is None else found.oldest_dead.at_ms,
         "readers": [as_dict(one, found.now_ms) for one in found.readers],
         "fair": None if found.fair is None else found.fair.as_dict(),
+        "dropped": found.dropped,
+        "replaced": found.replaced,
         "now_ms": found.now_ms,
     }
