@@ -11,7 +11,10 @@ The consumer holds 40 messages at most. What waits inside a consumer is claimed 
 
 `share_error` is how far the share of a key is from its weight while all keys have enough: the greatest error of all
 keys. `burst_vs_unfair` is the rate of a burst of all tenants in a fair topic, divided by that of the same messages in a
-topic that is not fair. `bytes_per_key` is the memory of a key with one overdue message, beyond that of the message.
+topic that is not fair. The messages are stored less than a minute ahead, so they are in the queues of their keys when
+they are due. `burst_far_ahead_vs_unfair` is the same for messages that claims must move there first.
+`schedule_vs_unfair` compares the server's time to store a message. `bytes_per_key` is the memory of a key with one
+overdue message, beyond that of the message.
 
 `off_vs_before` compares the server's time of a claim and its settlement. "Before" is this release's library without the
 room of fair shares; "off" is the library with it while no topic is fair. A few steps of the core are in both: the field
@@ -28,7 +31,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from benchmarks.fairness.costs import bytes_per_key, claim_us
+from benchmarks.fairness.costs import bytes_per_key, claim_us, schedule_us
 from benchmarks.fairness.shares import burst_rate, share_error
 from benchmarks.fairness.tenants import Load, backlog, others_late_ms
 from benchmarks.figures import Figure
@@ -55,6 +58,18 @@ FIGURES = (
         baseline="baseline.unfair_msgs_per_s",
     ),
     Figure(
+        "burst_far_ahead_vs_unfair",
+        "x",
+        "the same for messages that were stored more than a minute ahead",
+        baseline="baseline.unfair_msgs_per_s",
+    ),
+    Figure(
+        "schedule_vs_unfair",
+        "x",
+        "server's time to store a message in a topic that is not fair, divided by that in a fair one",
+        baseline="baseline.unfair_schedule_us",
+    ),
+    Figure(
         "off_vs_before",
         "x",
         "server's time of a claim and its settlement without the room of fair shares, divided by that with it, off",
@@ -70,6 +85,9 @@ FIGURES = (
     Figure("early", "messages", "messages that arrived before they were due", at_most=0),
     Figure("behind", "messages", "how far the one tenant is behind"),
     Figure("baseline.unfair_msgs_per_s", "msg/s", "baseline: a burst in a topic that is not fair"),
+    Figure(
+        "baseline.unfair_schedule_us", "us", "baseline: server's time to store a message in a topic that is not fair"
+    ),
     Figure("baseline.before_claim_us", "us", "baseline: server's time of a claim and its settlement, without the room"),
 )
 
@@ -113,15 +131,19 @@ def measured(sizes: Sizes) -> dict[str, Measured]:
         "others_later_p99_ms": later,
         **dict.fromkeys(("others_p99_ms_unfair", "taken_per_s_unfair"), unfair),
         "share_error": Measured(1, sizes.served, "messages"),
-        **dict.fromkeys(("burst_vs_unfair", "off_vs_before"), bursts),
-        **dict.fromkeys(("baseline.unfair_msgs_per_s", "baseline.before_claim_us"), bursts),
+        **dict.fromkeys(
+            ("burst_vs_unfair", "burst_far_ahead_vs_unfair", "schedule_vs_unfair", "off_vs_before"), bursts
+        ),
+        **dict.fromkeys(
+            ("baseline.unfair_msgs_per_s", "baseline.unfair_schedule_us", "baseline.before_claim_us"), bursts
+        ),
         "bytes_per_key": Measured(1, sizes.keys, "keys"),
     }
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
     """Run the benchmark. Returns the value of each figure by its key."""
-    narration = Narration(5 + 4 * sizes.rounds)
+    narration = Narration(5 + 7 * sizes.rounds)
     with bench_server() as server:
         narration.step(f"{sizes.behind:,} overdue messages of one tenant")
         store = backlog(server, sizes.behind)
@@ -134,6 +156,9 @@ def run(sizes: Sizes) -> dict[str, Any]:
         runs: dict[str, Callable[[], float]] = {
             "burst, fair": partial(burst_rate, server, sizes.burst, fair=True),
             "burst, not fair": partial(burst_rate, server, sizes.burst, fair=False),
+            "burst, far ahead": partial(burst_rate, server, sizes.burst, fair=True, far_ahead=True),
+            "storing, fair": partial(schedule_us, server, sizes.burst, fair=True),
+            "storing, not fair": partial(schedule_us, server, sizes.burst, fair=False),
             "claims, off": partial(claim_us, server, sizes.burst, before=False),
             "claims, before": partial(claim_us, server, sizes.burst, before=True),
         }
@@ -144,6 +169,8 @@ def run(sizes: Sizes) -> dict[str, Any]:
     narration.close()
     spread = {
         "burst_vs_unfair": over_rounds(ratios(values["burst, fair"], values["burst, not fair"])),
+        "burst_far_ahead_vs_unfair": over_rounds(ratios(values["burst, far ahead"], values["burst, not fair"])),
+        "schedule_vs_unfair": over_rounds(ratios(values["storing, not fair"], values["storing, fair"])),
         "off_vs_before": over_rounds(ratios(values["claims, before"], values["claims, off"])),
     }
     return {
@@ -159,6 +186,8 @@ def run(sizes: Sizes) -> dict[str, Any]:
         "early": fair.early + unfair.early,
         "share_error": round(error, 4),
         "burst_vs_unfair": spread["burst_vs_unfair"]["median"],
+        "burst_far_ahead_vs_unfair": spread["burst_far_ahead_vs_unfair"]["median"],
+        "schedule_vs_unfair": spread["schedule_vs_unfair"]["median"],
         "off_vs_before": spread["off_vs_before"]["median"],
         "bytes_per_key": round(per_key, 1),
         "behind": sizes.behind,
@@ -166,6 +195,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
         **around,
         "baseline": {
             "unfair_msgs_per_s": round(median(values["burst, not fair"])),
+            "unfair_schedule_us": round(median(values["storing, not fair"]), 2),
             "before_claim_us": round(median(values["claims, before"]), 1),
         },
     }

@@ -18,6 +18,7 @@ from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.store.rooms import ROOMS
 
 _CLAIM = 80
+_TENANTS = 100
 _BEFORE = "before"  # the variant of the library without the room
 
 
@@ -44,6 +45,21 @@ def claim_us(server: BenchServer, count: int, *, before: bool) -> float:
     stats: Any = server.client.info("commandstats")
     spent_us = stats["cmdstat_fcall"]["usec"]
     return float(spent_us) / claims
+
+
+def schedule_us(server: BenchServer, count: int, *, fair: bool) -> float:
+    """Microseconds of the server to store a message of one of a hundred tenants that is due soon."""
+    store = server.empty_store()
+    FairShares(store).configure(TOPIC, FairSettings() if fair else None)
+    due_ms = store.now_ms() + 30_000
+    names = ids(count)
+    items = [Item(name, due_ms, VALUE, TOPIC, (fair_ref(f"t{n % _TENANTS}"),)) for n, name in enumerate(names)]
+    store.schedule(items[:1])  # the scripts are loaded now
+    server.client.config_resetstat()
+    for batch in in_batches(items[1:]):
+        store.schedule(batch)
+    stats: Any = server.client.info("commandstats")
+    return float(stats["cmdstat_fcall"]["usec"]) / (count - 1)
 
 
 @cache

@@ -41,10 +41,15 @@ def share_error(server: BenchServer, served: int) -> float:
     return max(abs(counts[key] / (counts.total() * weight / whole) - 1) for key, weight in WEIGHTS.items())
 
 
-def burst_rate(server: BenchServer, count: int, *, fair: bool) -> float:
-    """Messages a second of a burst of a hundred tenants, from the due time to the last arrival at the receiver."""
+def burst_rate(server: BenchServer, count: int, *, fair: bool, far_ahead: bool = False) -> float:
+    """Messages a second of a burst of a hundred tenants, from the due time to the last arrival at the receiver.
+
+    With `far_ahead`, the topic is made fair after its messages were stored. They then wait outside the queues of their
+    keys, like messages that were stored more than a minute ahead.
+    """
     store = server.empty_store()
-    FairShares(store).configure(TOPIC, FairSettings() if fair else None)
+    shares = FairShares(store)
+    shares.configure(TOPIC, FairSettings() if fair and not far_ahead else None)
     names = ids(count)
 
     def items(due_ms: int) -> list[Item]:
@@ -58,6 +63,8 @@ def burst_rate(server: BenchServer, count: int, *, fair: bool) -> float:
         gc.collect()
         gc.freeze()
         due_ms = store_items_ahead(store, count, lambda at_ms: in_batches(items(at_ms)))
+        if far_ahead:
+            shares.configure(TOPIC, FairSettings())
         wait_for(lambda: broker.topics().get(TOPIC, 0) >= count)
     gc.unfreeze()
     arrivals = [record.source.timestamp_ms or 0 for record in broker.records(TOPIC) if record.source is not None]

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
+from retry_topic.simulation.drawing import TOPIC
 from retry_topic.simulation.topic_owners import LeasingServer
 from wheel_sched.simulation.scenario import FORGETTING
 from wheel_sched.simulation.store_contents import MemoryContents
@@ -39,6 +40,7 @@ class FairWatch:
         self._capped = world.scenario.options["cap"] > 0
         self._ahead: dict[tuple[int, str, str], int] = {}
         self._found: list[str] = []
+        self._tokens: set[tuple[int, str]] = set()  # of the claims that were answered: a repeat serves nobody again
         self.contents = server.contents
         if isinstance(self.contents, MemoryContents):
             self._execute = self.contents.execute
@@ -52,18 +54,21 @@ class FairWatch:
     def _watched(self, calls: Sequence[Call[Any]], wall_us: int) -> list[Any]:
         answers: list[Any] = []
         for call in calls:
-            before = self._waiting(call.shard, wall_us) if isinstance(call.operation, ClaimDue) else Counter[str]()
+            claims = isinstance(call.operation, ClaimDue) and (call.shard, call.operation.token) not in self._tokens
+            before = self._waiting(call.shard, wall_us) if claims else Counter[str]()
             answers += self._execute([call], wall_us)
-            if isinstance(call.operation, ClaimDue) and not isinstance(answers[-1], Exception):
-                served = Counter(fair_key_of(item.refs) for item in answers[-1].items)
+            if claims and not isinstance(answers[-1], Exception):
+                if call.operation.token:
+                    self._tokens.add((call.shard, call.operation.token))
+                served = Counter(fair_key_of(item.refs) for item in answers[-1].items if item.topic == TOPIC)
                 self._count(call.shard, before, served, self._waiting(call.shard, wall_us))
         return answers
 
     def _waiting(self, number: int, wall_us: int) -> Counter[str]:
-        """How many items of each key are due in a shard and not held."""
+        """How many items of the fair topic are due in a shard and not held, by key."""
         assert isinstance(self.contents, MemoryContents)  # noqa: S101  # others are not watched
         shard: MemoryShard = self.contents.backend.shards[number]
-        found = [item for item in shard.items.values() if item.state == "due"]
+        found = [item for item in shard.items.values() if item.state == "due" and item.topic == TOPIC]
         now_ms = max(wall_us // 1000, shard.now_ms)
         return Counter(fair_key_of(item.refs) for item in found if (shard.score_of(item) or 0) <= now_ms)
 

@@ -9,13 +9,13 @@ from retry_topic.simulation.drawing import draw
 from wheel_sched.simulation.runner import run_scenarios
 from wheel_sched.simulation.scenario import Scenario
 from wheel_sched.store.fair_shares.rings_in_memory import Rings
-from wheel_sched.store.fair_shares.taking_in_memory import RingEntry, Taking
+from wheel_sched.store.fair_shares.taking_in_memory import Picked, RingEntry, Taking
 
 pytestmark = pytest.mark.slow
 
 KIND = RetryFairKind()
 CAPPED = (2, 21)  # without faults these histories have several retries of a key at a time
-BY_DUE = (86,)
+BY_DUE = (69, 107)
 
 
 def broken(scenario: Scenario) -> list[str]:
@@ -39,15 +39,17 @@ def test_the_checker_notices_a_claim_by_due_time(monkeypatch: pytest.MonkeyPatch
         need: int,
         last: int | None,
         until_ms: int,
-        out: list[tuple[int, bytes]],
+        out: list[Picked],
     ) -> bool:
         for entry in entries:
             self._load(topic, entry, need, until_ms)
         rest = sorted((member, entry.key) for entry in entries for member in entry.members[: max(0, entry.left)])
         for (due_ms, key, _), fair_key in rest[:need]:
             entry = next(entry for entry in entries if entry.key == fair_key)
-            out.append((due_ms, key))
+            out.append(Picked(due_ms, key, entry.name))
             entry.taken, entry.left = entry.taken + 1, entry.left - 1
+        for entry in entries:
+            entry.over = entry.over and len(entry.members) == entry.taken  # a key with more items stays in the ring
         return len(rest) > need
 
     monkeypatch.setattr(Taking, "_pick_from", pick_by_due)

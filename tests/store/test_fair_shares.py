@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wheel_sched.store.core.delay_store import Backend
+from wheel_sched.store.core.items import Item
 from wheel_sched.store.core.settle import Done, Next
 from wheel_sched.store.fair_shares import FairSettings, FairShares, fair_ref
 from wheel_sched.store.fair_shares.taking_in_memory import KEYS_OF_A_CLAIM
@@ -38,12 +39,20 @@ limits = st.fixed_dictionaries(
 )
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("put"), st.sampled_from(KEYS), st.integers(1, 40), st.integers(-50, 30)),
+        st.tuples(
+            st.just("put"),
+            st.sampled_from(KEYS),
+            st.integers(1, 40),
+            st.one_of(st.integers(-50, 30), st.sampled_from([59_999, 60_001])),
+        ),
         st.tuples(st.just("plain"), st.just(""), st.integers(1, 30), st.integers(-50, 10)),
         st.tuples(st.just("claim"), st.just(""), st.integers(1, 60), st.integers(0, 3)),
-        st.tuples(st.just("wait"), st.just(""), st.integers(1, 40), st.just(0)),
+        st.tuples(st.just("wait"), st.just(""), st.one_of(st.integers(1, 40), st.just(60_000)), st.just(0)),
         st.tuples(
-            st.just("change"), st.sampled_from(["cancel", "hold", "release", "later"]), st.integers(1, 9), st.just(0)
+            st.just("change"),
+            st.sampled_from(["cancel", "hold", "release", "later", "rekey"]),
+            st.integers(1, 9),
+            st.just(0),
         ),
         st.tuples(st.just("back"), st.just(""), st.integers(1, 20_000), st.just(0)),
         st.tuples(st.just("pause"), st.sampled_from(["t", "u"]), st.integers(0, 1), st.just(0)),
@@ -90,11 +99,13 @@ class History:
             bench.clock.advance(-number)
         elif kind == "change":
             ids = [f"{n}" for n in range(0, self.made, 10 - number)]
+            rekeyed = [Item(one, None, b"new", "t", (fair_ref("moved"),)) for one in ids[::2]]
             change: dict[str, Callable[[], object]] = {
                 "cancel": lambda: store.cancel(ids[::3]),
                 "hold": lambda: store.hold(ids, "why"),
                 "release": lambda: store.release(ids),
                 "later": lambda: store.reschedule(ids, bench.now_ms + 7),
+                "rekey": lambda: [store.replace(item, keep_due=True) for item in rekeyed],
             }
             self.seen.append(change[name]() if ids else None)
         elif kind == "pause":

@@ -15,7 +15,7 @@
 --   KEYS[9]  deadbody HASH  id -> <length of reason>:<reason><record>; zeros before the length are a mark, see bury
 --   KEYS[10] mark   STREAM  the marker: one entry {d: due}, written when a new item is due before all others
 --   KEYS[11] lapsed HASH    id -> how often its lease ran out
--- and, with the same hash tag: ready (ZSET id -> due: overdue ids of fair topics, which are in no other place; see the
+-- and, with the same hash tag: ready (ZSET id -> due: waiting ids of fair topics, which are in no other place; see the
 -- room fair_shares), op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids) and
 -- held:<reason code>:<topic> (ZSET id -> due). The rooms beside the core have further keys with the same hash tag. The
 -- `prelude.lua` or the scripts of each room describe them.
@@ -193,11 +193,27 @@ local function is_paused(s, topic)
   return s.blocked[topic]
 end
 
--- Lets an id wait, or holds it when its topic is paused. Answers the name of the new state.
-local function put_waiting(s, id, due, topic)
+-- The functions of the room fair_shares. The core calls them only while `s.ready` is set.
+--   waits(s, topic, due)      whether a new id of this topic waits in `ready`
+--   add_waiting(s, id, due, topic, refs)  gathers such an id; the least due of them is s.least_ready
+--   write_waiting(s)          writes the ids that `add_waiting` has gathered
+--   take(s, n, until_ms)      see `take`
+--   head(s, head)             head of `due` (-1 = none) -> when the next id may be claimed
+--   dropped(s, id, due)       an id that waited in `ready` leaves, and its record may go after this
+--   ended(s, ids, published)  ids are claimed no more; `published`: the set of those that are done
+--   renamed(s, id, other)     an id in flight has another name now
+local shares = {}
+
+-- Lets an id wait, or holds it when its topic is paused. Answers the name of the new state. `refs`: those of a new item,
+-- '' = none; nil when the caller does not know them, then an id of a fair topic waits in `due` until it is overdue.
+local function put_waiting(s, id, due, topic, refs)
   if is_paused(s, topic) then
     put_held(s, id, due, topic, 'paused')
     return 'held'
+  end
+  if refs and s.ready and shares.waits(s, topic, due) then
+    shares.add_waiting(s, id, due, topic, refs)
+    return 'due'
   end
   local list = s.due
   local k = #list
@@ -233,13 +249,6 @@ local function ms_of(score)
   return ms(math.min(math.max(math.ceil(tonumber(score) or 0), 0), LAST_MS))
 end
 
--- The functions of the room fair_shares. The core calls them only while `s.ready` is set.
---   take(s, n, until_ms)      see `take`
---   head(s, head)             head of `due` (-1 = none) -> when the next id may be claimed
---   ended(s, ids, published)  ids are claimed no more; `published`: the set of those that are done
---   renamed(s, id, other)     an id in flight has another name now
-local shares = {}
-
 local function first_score(key)
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   return head[2] and tonumber(ms_of(head[2])) or -1
@@ -255,15 +264,21 @@ end
 -- of `due`, or nil when nothing was added to `due`.
 local function write(s)
   call_all(on_write, s)
-  local head
+  local head, mark
+  if #s.due > 0 or s.least_ready then head = first_score(s.K[DUE]) end
+  if s.least_ready then
+    local first = shares.head(s, head)
+    if first < 0 or s.least_ready < first then mark = s.least_ready end
+    shares.write_waiting(s)
+  end
   if #s.due > 0 then
-    head = first_score(s.K[DUE])
     redis.call('ZADD', s.K[DUE], unpack(s.due))
     if head < 0 or s.least < head then
       head = s.least
-      redis.call('XADD', s.K[MARK], 'MAXLEN', 1, '*', 'd', ms(head))
+      mark = math.min(mark or head, head)
     end
   end
+  if mark then redis.call('XADD', s.K[MARK], 'MAXLEN', 1, '*', 'd', ms(mark)) end
   if #s.held > 0 then
     redis.call('ZADD', s.K[HELD], unpack(s.held))
     redis.call('HSET', s.K[WHY], unpack(s.whys))
@@ -297,7 +312,12 @@ end
 
 -- Removes an id from the waiting ones. Answers whether it waited.
 local function drop_due(s, id)
-  return redis.call('ZREM', s.K[DUE], id) == 1 or s.ready and redis.call('ZREM', s.ready, id) == 1 or false
+  if redis.call('ZREM', s.K[DUE], id) == 1 then return true end
+  local due = s.ready and redis.call('ZSCORE', s.ready, id)
+  if not due then return false end
+  redis.call('ZREM', s.ready, id)
+  shares.dropped(s, id, due)
+  return true
 end
 
 -- Calls `write`. Answers the head of `due` (see `due_head`) and the head of `leased` (the earliest lease deadline).

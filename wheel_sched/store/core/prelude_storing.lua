@@ -84,7 +84,7 @@ local function store_new(s, ARGV, first, n, have, dead)
         fresh = fresh + 1
         topics[fresh] = topic
         local state = 'held'
-        if due == '' then put_held(s, id, 0, topic, 'parked') else state = put_waiting(s, id, tonumber(due), topic) end
+        if due == '' then put_held(s, id, 0, topic, 'parked') else state = put_waiting(s, id, tonumber(due), topic, refs or '') end
         if state == 'held' then moves(s, topic, 'due', 'held') end
         codes[i] = codes[i] or (state == 'due' and 's' or 'h')
         if refs then refs_of(s, refs, id, 'SADD') end

@@ -8,7 +8,8 @@ if s.err then return s end
 local refs_at = head_at + topic_length + route_length
 local refs = refs_length > 0 and string.sub(ARGV[5], refs_at, refs_at + refs_length - 1)
 if n == 1 and ARGV[2] == '' and s.paused == 0 and string.find(ARGV[4], '^%d+$')
-   and not (refs and string.find(refs, INSTRUCTION, 1, true)) then
+   and not (refs and string.find(refs, INSTRUCTION, 1, true))
+   and not (s.ready and shares.waits(s, string.sub(ARGV[5], head_at, head_at + topic_length - 1), tonumber(ARGV[4]))) then
   -- one waiting item, no token: does the same as the code below, without the lists
   local id, due, tail = ARGV[3], ARGV[4], ARGV[5]
   if redis.call('HEXISTS', KEYS[BODY], id) == 1 or redis.call('ZSCORE', KEYS[DEAD], id) then return {'d', s.us} end

@@ -64,7 +64,7 @@ class MemoryShard:
         self._rooms: dict[type, Any] = {}
         self.items: dict[bytes, MemoryItem] = {}
         self.due, self.leased, self.held, self.dead = SortedSet(), SortedSet(), SortedSet(), SortedSet()
-        self.ready = SortedSet()  # overdue items of fair topics: they wait here, and no longer in `due`
+        self.ready = SortedSet()  # waiting items of fair topics, which are not in `due`
         self.shares: FairTaking | None = None  # None: no topic is fair
         self.places: dict[State, SortedSet] = {
             "due": self.due,
@@ -228,7 +228,14 @@ class MemoryShard:
 
     def drop_due(self, key: bytes) -> bool:
         """Remove an item from the waiting ones. Returns whether it waited."""
-        return self.due.discard(key) or self.ready.discard(key)
+        if self.due.discard(key):
+            return True
+        due_ms = self.ready.score(key)
+        if due_ms is None or self.shares is None:
+            return False
+        self.ready.discard(key)
+        self.shares.dropped(self.items[key], due_ms)
+        return True
 
     def put_held(self, item: MemoryItem, due_ms: int, reason: bytes) -> State:
         item.state, item.reason = "held", reason
@@ -250,19 +257,28 @@ class MemoryShard:
         self.held.discard(item.key)
         return item.reason
 
-    def put_waiting(self, item: MemoryItem, due_ms: int) -> State:
+    def put_waiting(self, item: MemoryItem, due_ms: int, *, new: bool = False) -> State:
         """Let an item wait, or hold it when its topic is paused. Returns the new state."""
         if self.paused and item.topic in self.paused:
             return self.put_held(item, due_ms, b"paused")
+        if new and self.shares is not None:
+            head_ms = self.shares.head(self.due.first_score())
+            if self.shares.add_waiting(item, due_ms):
+                item.state = "due"
+                self._came(due_ms, head_ms)
+                return "due"
         return self.put_due(item, due_ms)
 
     def put_due(self, item: MemoryItem, due_ms: int) -> State:
         item.state = "due"
-        head_ms = self.due.first_score()
-        if due_ms < head_ms or head_ms < 0:
-            self._earlier_ms = due_ms
+        self._came(due_ms, self.due.first_score())
         self.due.add(item.key, due_ms)
         return "due"
+
+    def _came(self, due_ms: int, head_ms: int) -> None:
+        """Note that an item waits now; `head_ms` was the earliest due time before."""
+        if due_ms < head_ms or head_ms < 0:
+            self._earlier_ms = due_ms if self._earlier_ms is None else min(due_ms, self._earlier_ms)
 
     def put_dead(self, item: MemoryItem, reason: bytes) -> State:
         item.lapses = 0
@@ -341,7 +357,7 @@ class MemoryShard:
                 continue
             item = self.new_item(given)
             due_ms = given.due_ms if verdict is None else verdict.due_ms
-            state = self.put_held(item, 0, b"parked") if due_ms is None else self.put_waiting(item, due_ms)
+            state = self.put_held(item, 0, b"parked") if due_ms is None else self.put_waiting(item, due_ms, new=True)
             self.moves(item.topic, None, state)
             self.event("accepted", item.topic)
             kept = Outcome.STORED if state == "due" else Outcome.HELD

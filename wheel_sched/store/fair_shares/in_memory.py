@@ -7,8 +7,10 @@ from collections.abc import Container, Sequence
 from wheel_sched.store.core.memory_item import MemoryItem
 from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.core.sorted_set import SortedSet
-from wheel_sched.store.fair_shares.rings_in_memory import NONE, Rings, StoredShares, name_of
+from wheel_sched.store.fair_shares.rings_in_memory import NONE, Rings, StoredShares, key_of, name_of
 from wheel_sched.store.fair_shares.taking_in_memory import Taking
+
+SOON_MS = 60_000  # as in prelude_finding.lua
 
 
 class FairSharesInMemory(Rings):
@@ -19,6 +21,18 @@ class FairSharesInMemory(Rings):
         self._taking = Taking(self)
 
     # What the core calls.
+
+    def add_waiting(self, item: MemoryItem, due_ms: int) -> bool:
+        """Let a new item wait in `ready`, if its topic is fair and it is due soon. Returns whether it does."""
+        if item.topic not in self.settings or due_ms > self.shard.now_ms + SOON_MS:
+            return False
+        self.wakes_at(name_of(item.topic, self.enqueue(item, due_ms)), due_ms)
+        return True
+
+    def dropped(self, item: MemoryItem, due_ms: int) -> None:
+        """Remove an item that waited in `ready` from the queue of its key."""
+        if item.topic in self.queues:
+            self.queues[item.topic].discard(b"%s\0%016d%s" % (key_of(item.refs), due_ms, item.key))
 
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
         self.wake()
@@ -34,8 +48,8 @@ class FairSharesInMemory(Rings):
         now_ms = self.shard.now_ms
         if len(self.turns):
             return min(head_ms, now_ms) if head_ms >= 0 else now_ms
-        firsts = [first for first in (head_ms, self.wait.first_score(), self.until.first_score()) if first >= 0]
-        return min(firsts, default=-1)
+        waits = (self.wait, self.until, self.next)
+        return min((first for first in (head_ms, *(one.first_score() for one in waits)) if first >= 0), default=-1)
 
     def ended(self, keys: Sequence[bytes], published: Container[bytes]) -> None:
         """Free the places of items that are claimed no more. A published item may keep its place until `finish`."""
@@ -101,7 +115,8 @@ class FairSharesInMemory(Rings):
             wanted += [(key, -1) for name in names if ring.score(key := name[len(start) :]) is None]
         rows = []
         for key, time in wanted:
-            first, end = queue.rank_behind(0, key), queue.rank_behind(0, key + b"\1")
+            first = queue.rank_behind(0, key)
+            end = queue.rank_behind(0, b"%s\0%016d" % (key, self.shard.now_ms + 1))
             entry = queue.by_rank(first, 1)[0][1] if end > first else b""
             due_ms = int(entry[len(key) + 1 : len(key) + 17]) if entry else -1
             cost = self.costs.get(topic, {}).get(key, settings.cost)

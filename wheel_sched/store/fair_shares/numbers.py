@@ -27,12 +27,12 @@ class FairTopicNumbers:
     Args:
         topic: its name.
         active: how many keys have overdue items and may go on.
-        waiting: how many overdue items wait for their share, of those that dispatchers have found so far.
+        waiting: how many overdue items the keys that were read have.
         served: how many items of the topic were completed so far.
         at_limit: those of the keys that were read that wait until one of their items in flight has ended.
         keys: the keys with the most overdue items, the most first.
-        rest: how many overdue items all other keys have.
-        exact: whether all active keys were read.
+        rest: how many of them the other keys have.
+        exact: whether all active keys were read. If not, `waiting` and `rest` are too low.
     """
 
     topic: str
@@ -88,15 +88,15 @@ def fair_topic(store: DelayStore, topic: str, counts: Counts, top: int = TOP) ->
     if found is None:
         return None
     keys = sorted((key for key in found.keys if key.waiting or key.in_flight), key=lambda key: (-key.waiting, key.key))
-    shown, cap = keys[:top], found.settings.cap
+    shown, cap, waiting = keys[:top], found.settings.cap, sum(key.waiting for key in keys)
     return FairTopicNumbers(
         topic,
         found.active,
-        found.waiting,
+        waiting,
         counts.ever.get(("completed", topic), 0),
         frozenset(key.key for key in found.keys if key.capped or (key.waiting and 0 < cap <= key.in_flight)),
         shown,
-        max(0, found.waiting - sum(key.waiting for key in shown)),
+        waiting - sum(key.waiting for key in shown),
         found.active <= READ_KEYS,
     )
 

@@ -15,7 +15,7 @@ from wheel_sched.store.fair_shares.rings_in_memory import StoredShares
 
 
 class FairKey(NamedTuple):
-    """A fair key that has overdue items: its virtual time, how many wait and how many are in flight."""
+    """A fair key that has overdue items: its virtual time, how many are overdue and how many are in flight."""
 
     key: str
     time: int
@@ -49,8 +49,8 @@ class FairTopic:
     Args:
         topic: its name.
         settings: its settings, as the store keeps them.
-        waiting: how many overdue items wait in the queues of its keys.
-        active: how many keys may go on.
+        waiting: how many items wait in the queues of its keys, overdue or not.
+        active: how many keys have overdue items and may go on.
         keys: some of these keys, those next in turn first.
     """
 

@@ -1,7 +1,10 @@
 -- Fair shares: due ids of a fair topic go out by weighted shares between its keys, not by due time alone.
---   ready                ZSET  id -> due (ms): overdue ids of fair topics. They wait here and no longer in `due`
+--   ready                ZSET  id -> due (ms): waiting ids of fair topics, which are not in `due`
 --   fairqueue:<topic>    ZSET  0 for each <key>\0<due, 16 digits><id>: the same ids by key and due. An entry whose id is
 --                              not in `ready` with this due is stale: the next call that reads it removes it
+--   fairqueues           SET   topics that have, or had, a queue
+--   fairnext             ZSET  <topic>\0<key> -> due (ms) of an id in its queue, no later one than the first: then the key
+--                              joins the ring. A key in the ring, or one that a limit holds back, may have no such entry
 --   fairring:<topic>     ZSET  key -> virtual time: the keys that may go on
 --   fairturns            ZSET  topic -> turn in which it was last served: the topics that have a ring and may go on
 --   fairtopics           HASH  topic -> settings, see `settings_of`
@@ -15,16 +18,21 @@
 -- share), fair_rest (turn in which topics without fair shares were last served).
 -- The key of an id is in its record, as the ref fair:<key>; without this ref it is ''.
 --
+-- A new id of a fair topic that is due within a minute waits in `ready` and in the queue of its key from the start. Every
+-- other one waits in `due`: one that is due later, that was stored before its topic was fair, or that comes back (its
+-- lease ran out, it was resumed or rescheduled). Claims find it there when it is overdue, and move it.
+--
 -- Virtual time (start-time fair queueing): the key with the least virtual time is next, and then its time grows by the
 -- cost of an id, which is in inverse proportion to its weight. A key that joins starts at the least time in the ring. A
 -- key whose queue is empty stays in the ring until its time is the least, so it gains nothing by leaving.
 local shares_work = {}         -- the functions that the parts of this room share
 do
-local NAMES = {'ready', 'fairturns', 'fairtopics', 'fairwait', 'fairtat', 'fairplaces', 'fairuntil', 'fairbusy'}
+local NAMES = {'ready', 'fairturns', 'fairtopics', 'fairwait', 'fairtat', 'fairplaces', 'fairuntil', 'fairbusy',
+               'fairnext', 'fairqueues'}
 for i = 1, #NAMES do room_keys[#room_keys + 1] = NAMES[i] end
 on_drop[#on_drop + 1] = function(s)
   local topics = redis.call('HKEYS', s.prefix .. 'fairtopics')
-  for _, topic in ipairs(redis.call('ZRANGE', s.prefix .. 'fairturns', 0, -1)) do topics[#topics + 1] = topic end
+  for _, topic in ipairs(redis.call('SMEMBERS', s.prefix .. 'fairqueues')) do topics[#topics + 1] = topic end
   for _, topic in ipairs(topics) do
     redis.call('DEL', s.prefix .. 'fairqueue:' .. topic, s.prefix .. 'fairring:' .. topic,
                s.prefix .. 'fairweights:' .. topic)
@@ -130,8 +138,25 @@ function shares_work.occupy(s, id, topic, key)
   redis.call('ZADD', s.prefix .. 'fairuntil', s.now + settings.ttl, id)
 end
 
+-- Lets the keys join their rings whose next id is due.
+local function wake_due(s)
+  local due = s.prefix .. 'fairnext'
+  local names = redis.call('ZRANGEBYSCORE', due, '-inf', s.now, 'LIMIT', 0, MAX_BATCH)
+  if #names == 0 then return end
+  redis.call('ZREM', due, unpack(names))
+  local keys, order = {}, {}
+  for _, name in ipairs(names) do
+    local topic, key = parts_of(name)
+    if not keys[topic] then keys[topic], order[#order + 1] = {}, topic end
+    local of_topic = keys[topic]
+    of_topic[#of_topic + 1] = key
+  end
+  for _, topic in ipairs(order) do shares_work.join(s, topic, keys[topic]) end
+end
+
 -- Lets keys and topics go on whose time has come, and frees places that were taken for too long.
 function shares_work.wake(s)
+  wake_due(s)
   local wait = s.prefix .. 'fairwait'
   local names = redis.call('ZRANGEBYSCORE', wait, '-inf', s.now, 'LIMIT', 0, FEW)
   if #names > 0 then
@@ -185,7 +210,7 @@ function shares.head(s, head)
   if redis.call('ZCARD', s.prefix .. 'fairturns') > 0 then
     return head >= 0 and math.min(head, s.now) or s.now
   end
-  for _, name in ipairs({'fairwait', 'fairuntil'}) do
+  for _, name in ipairs({'fairwait', 'fairuntil', 'fairnext'}) do
     local first = first_score(s.prefix .. name)
     if first >= 0 and (head < 0 or first < head) then head = first end
   end

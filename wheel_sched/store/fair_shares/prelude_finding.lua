@@ -1,11 +1,12 @@
--- Fair shares: finds overdue ids of fair topics and moves them to `ready` (`shares_work.prepare`).
+-- Fair shares: lets new ids of fair topics wait in `ready` and in the queues of their keys (`shares.write_waiting`), and
+-- moves overdue ids there that it finds in `due` (`shares_work.prepare`).
 do
 -- A claim looks at STEP ids from where the last one stopped, and at the NEWEST overdue ones, so that it keeps the server
 -- busy for about a millisecond longer. It stops after BYTES of records or OTHERS ids of other topics.
 local STEP, NEWEST, BYTES, PART, OTHERS = 120, 60, 131072, 60, 100
 
--- Overdue ids of fair topics that this call has found: ids, arguments for `ready`, and for each topic the entries of its
--- queue and the keys that have new ones.
+-- Ids of fair topics that go into the queues: ids, arguments for `ready`, and for each topic the entries of its queue and
+-- the keys that have new ones, with the least due of each.
 function shares_work.new_rows() return {ids = {}, ready = {}, queues = {}, keys = {}, order = {}} end
 function shares_work.add_row(rows, id, score, topic, key)
   if score ~= rows.score then
@@ -22,9 +23,64 @@ function shares_work.add_row(rows, id, score, topic, key)
   queue[at + 1], queue[at + 2] = 0, key .. rows.padded .. id
   local keys = rows.keys[topic]
   if not keys[key] then
-    keys[key] = true
-    keys[#keys + 1] = key
+    keys[key], keys[#keys + 1] = rows.due, key
+  elseif tonumber(rows.due) < tonumber(keys[key]) then
+    keys[key] = rows.due
   end
+end
+
+-- Writes rows into `ready` and the queues.
+local function enqueue(s, rows)
+  redis.call('ZADD', s.ready, unpack(rows.ready))
+  for _, topic in ipairs(rows.order) do redis.call('ZADD', s.prefix .. 'fairqueue:' .. topic, unpack(rows.queues[topic])) end
+  redis.call('SADD', s.prefix .. 'fairqueues', unpack(rows.order))
+end
+
+-- A new id that is due within this time (ms) waits in `ready` at once. A later one waits in `due`, where it costs less.
+local SOON = 60000
+
+function shares.waits(s, topic, due)
+  return due <= s.now + SOON and shares_work.settings_of(s, topic) and true or false
+end
+
+function shares.add_waiting(s, id, due, topic, refs)
+  local rows = s.waiting_rows
+  if not rows then
+    rows = shares_work.new_rows()
+    s.waiting_rows, rows.key_of = rows, {}
+  end
+  local key = rows.key_of[refs]        -- many items of a call have the same refs
+  if not key then
+    key = shares_work.key_of(refs)
+    rows.key_of[refs] = key
+  end
+  if due ~= rows.number then rows.number, rows.text = due, ms(due) end
+  shares_work.add_row(rows, id, rows.text, topic, key)
+  if not s.least_ready or due < s.least_ready then s.least_ready = due end
+end
+
+function shares.write_waiting(s)
+  local rows, nexts = s.waiting_rows, {}
+  enqueue(s, rows)
+  for _, topic in ipairs(rows.order) do
+    local keys = rows.keys[topic]
+    for _, key in ipairs(keys) do
+      local at = #nexts
+      nexts[at + 1], nexts[at + 2] = keys[key], topic .. '\0' .. key
+    end
+  end
+  redis.call('ZADD', s.prefix .. 'fairnext', 'LT', unpack(nexts))
+  s.waiting_rows, s.least_ready = nil, nil
+end
+
+-- Removes the entry of the queue of an id that waits no more. If the key of the id was changed meanwhile, the entry stays
+-- until a claim reads it.
+function shares.dropped(s, id, due)
+  local rec = redis.call('HGET', s.K[BODY], id)
+  local topic, refs = parse(rec or '')
+  if not topic then return end
+  local entry = shares_work.key_of(refs) .. '\0' .. string.format('%016d', tonumber(due)) .. id
+  redis.call('ZREM', s.prefix .. 'fairqueue:' .. topic, entry)
 end
 
 -- Moves these ids from `due` to `ready` and to the queues of their keys. `first`: they are the first ones of `due`.
@@ -35,11 +91,8 @@ function shares_work.make_ready(s, rows, first)
   else
     redis.call('ZREM', s.K[DUE], unpack(rows.ids))
   end
-  redis.call('ZADD', s.ready, unpack(rows.ready))
-  for _, topic in ipairs(rows.order) do
-    redis.call('ZADD', s.prefix .. 'fairqueue:' .. topic, unpack(rows.queues[topic]))
-    shares_work.join(s, topic, rows.keys[topic])
-  end
+  enqueue(s, rows)
+  for _, topic in ipairs(rows.order) do shares_work.join(s, topic, rows.keys[topic]) end
 end
 
 -- Answers the parts of a record: {topic, fair key, refs with an index or false, at = where its body starts}; nil when it

@@ -4,7 +4,7 @@ local ROUNDS = 4               -- how often a call looks for keys with due ids, 
 -- A claim serves about this many keys, because each costs four commands, however many ids it gives. So in one turn, a key
 -- gives up to a tenth of the claim (`quantum`); a key whose weight is below 1 gives less in proportion, and at least one.
 local KEYS_OF_A_CLAIM = 10
-local make_ready, add_row = shares_work.make_ready, shares_work.add_row
+local make_ready, add_row, parts_of = shares_work.make_ready, shares_work.add_row, shares_work.parts_of
 
 -- How many ids a rate allows now (at most `most`), and its state `tat`.
 local function allowed(s, tat, interval, burst, most)
@@ -17,35 +17,31 @@ local function open_at(s, tat, interval, burst, count)
   return math.max(s.now + 1, math.ceil((tat - (burst - count) * interval) / 1000))
 end
 
--- Reads more of a key's queue into `entry`: the ids that are in `ready`, up to the first that is not due. An id whose key
--- was changed may be in two queues; it stays in the one that this call reads first.
+-- Reads more of a key's queue into `entry`: the ids that are in `ready`, up to the first that is not due.
 local function load(s, entry, count, until_ms)
   while #entry.ids - entry.taken < 1 and not entry.over do
     local found = redis.call('ZRANGEBYLEX', entry.queue, '[' .. entry.key .. '\0', '(' .. entry.key .. '\1',
                              'LIMIT', entry.read, count)
     if #found < count then entry.over = true end
-    local ids, dues, base, loaded, k = {}, {}, #entry.key, s.loaded, #entry.ids
-    for i, member in ipairs(found) do
-      dues[i], ids[i] = string.sub(member, base + 2, base + 17), string.sub(member, base + 18)
-    end
-    local scores = #ids > 0 and redis.call('ZMSCORE', s.ready, unpack(ids)) or {}
+    local read, base, k, sub = {}, #entry.key, #entry.ids, string.sub
+    for i = 1, #found do read[i] = sub(found[i], base + 18) end
+    local scores = #found > 0 and redis.call('ZMSCORE', s.ready, unpack(read)) or {}
+    local ids, dues, members = entry.ids, entry.dues, entry.members
     local text, due, due_ms            -- often several ids after each other have the same due
-    for i, id in ipairs(ids) do
-      local score, before = scores[i], loaded[id]
-      if dues[i] ~= text then
-        text = dues[i]
-        due = tonumber(text)
+    for i = 1, #found do
+      local score, padded = scores[i], sub(found[i], base + 2, base + 17)
+      if padded ~= text then
+        text, due = padded, tonumber(padded)
         due_ms = ms(due)
       end
-      if not score or (score ~= due_ms and tonumber(score) ~= due) or (before and before ~= entry.name) then
+      if not score or (score ~= due_ms and tonumber(score) ~= due) then
         entry.stale[#entry.stale + 1] = found[i]
       elseif due > until_ms then
         entry.over, entry.future = true, due
         break
       else
         k = k + 1
-        entry.ids[k], entry.dues[k], entry.members[k] = id, due_ms, found[i]
-        loaded[id] = entry.name
+        ids[k], dues[k], members[k] = read[i], due_ms, found[i]
       end
     end
     entry.read = entry.read + #found
@@ -65,7 +61,7 @@ local function entries_of(s, topic, page, settings, need)
   if settings.interval > 0 then tats = redis.call('ZMSCORE', s.prefix .. 'fairtat', unpack(names)) end
   local entries = {}
   for k, key in ipairs(keys) do
-    local entry = {key = key, name = names[k], time = tonumber(page[2 * k]), cost = tonumber(weights[k] or settings.cost),
+    local entry = {topic = topic, key = key, name = names[k], time = tonumber(page[2 * k]), cost = tonumber(weights[k] or settings.cost),
                    queue = s.prefix .. 'fairqueue:' .. topic, ids = {}, dues = {}, members = {}, stale = {}, read = 0,
                    taken = 0, left = need}
     if settings.cap > 0 then entry.left = math.min(entry.left, settings.cap - tonumber(busy[k] or '0')) end
@@ -79,7 +75,7 @@ local function entries_of(s, topic, page, settings, need)
 end
 
 -- Writes what a round has taken from a key, and decides whether the key stays in the ring. Adds its new time to `times`.
-local function write_back(s, topic, entry, settings, until_ms, times)
+local function write_back(s, topic, entry, settings, times)
   local ring = s.prefix .. 'fairring:' .. topic
   if #entry.stale > 0 then redis.call('ZREM', entry.queue, unpack(entry.stale)) end
   if entry.taken > 0 then       -- they are the first of their key
@@ -94,8 +90,8 @@ local function write_back(s, topic, entry, settings, until_ms, times)
     if settings.interval > 0 and entry.free <= entry.taken then
       waits = open_at(s, entry.tat, settings.interval, settings.burst, 1)
     end
-  elseif entry.future and entry.taken == 0 and until_ms == s.now then   -- the clock was set back
-    waits = entry.future
+  elseif entry.future and entry.taken == 0 and entry.future > s.now then
+    redis.call('ZADD', s.prefix .. 'fairnext', 'LT', ms(entry.future), entry.name)
   elseif entry.taken > 0 or entry.future or not entry.over then
     if entry.taken > 0 then times[#times + 1], times[#times + 2] = entry.time, entry.key end
     return entry.taken == 0 and 1 or 0
@@ -108,8 +104,8 @@ end
 -- Lets a key give the ids of one turn, at most `most`. Answers how many.
 local function take_turn(entry, quantum, most, out)
   most = math.min(most, entry.left, #entry.ids - entry.taken, math.max(1, math.floor(quantum * 10000 / entry.cost)))
-  local ids, dues, n = out.ids, out.dues, #out.ids
-  for i = 1, most do ids[n + i], dues[n + i] = entry.ids[entry.taken + i], entry.dues[entry.taken + i] end
+  local ids, dues, entries, n, taken = out.ids, out.dues, out.entries, #out.ids, entry.taken
+  for i = 1, most do ids[n + i], dues[n + i], entries[n + i] = entry.ids[taken + i], entry.dues[taken + i], entry end
   entry.taken, entry.left, entry.time = entry.taken + most, entry.left - most, entry.time + most * entry.cost
   return most
 end
@@ -165,7 +161,7 @@ local function pick(s, topic, n, until_ms, out)
     local count, more = pick_from(s, entries, quantum, need - total, last, until_ms, out)
     total = total + count
     for _, entry in ipairs(entries) do
-      skip = skip + write_back(s, topic, entry, settings, until_ms, times)
+      skip = skip + write_back(s, topic, entry, settings, times)
       more = more or entry.future
     end
     if #times > 0 then redis.call('ZADD', ring, unpack(times)) end
@@ -225,7 +221,8 @@ local function share_out(s, n, until_ms)
   local plain, order, wants = front(s, n, until_ms)
   local turns = redis.call('HMGET', s.K[META], 'fair_turn', 'fair_rest')
   local rings = redis.call('ZRANGE', s.prefix .. 'fairturns', 0, n - 1, 'WITHSCORES')
-  if #rings == 0 then return plain, #plain, {ids = {}, dues = {}} end
+  local picked = {ids = {}, dues = {}, entries = {}}
+  if #rings == 0 then return plain, #plain, picked end
   local claimants, rest = {}, tonumber(turns[2] or '0')
   for i = 1, #rings, 2 do
     local name = 'f' .. rings[i]
@@ -236,7 +233,7 @@ local function share_out(s, n, until_ms)
     claimants[#claimants + 1], wants[name] = name, n
   end
   for _, other in ipairs(order) do claimants[#claimants + 1] = other end
-  local picked, served, front_count, left = {ids = {}, dues = {}}, {}, 0, n
+  local served, front_count, left = {}, 0, n
   for _ = 1, ROUNDS do
     local places, before = shares_of(claimants, wants, left), left
     for _, name in ipairs(claimants) do
@@ -260,19 +257,33 @@ local function share_out(s, n, until_ms)
   return plain, front_count, picked
 end
 
+-- How the record of an id of this key starts, behind its version, when it has no route and no other refs.
+local function usual_start(entry)
+  local refs = entry.key ~= '' and 'fair:' .. entry.key or ''
+  return #entry.topic .. ':0:' .. #refs .. ':' .. entry.topic .. refs
+end
+
+-- Where the body of a picked record starts, when it starts as usual; otherwise nil.
+local function usual_body(entry, rec)
+  local start = entry.start
+  if not start then
+    start = usual_start(entry)
+    entry.start = start
+  end
+  local at = string.find(rec, ':', 3, true)
+  if at and string.sub(rec, 1, 2) == '1:' and string.sub(rec, at + 1, at + #start) == start then return at + #start + 1 end
+end
+
 -- Takes up to `n` ids that may go now out of `due` and `ready`. Answers as `take` of the core.
 function shares.take(s, n, until_ms)
   local ids, dues, recs, topics, refs, starts = {}, {}, {}, {}, {}, {}
-  s.loaded = {}
   shares_work.wake(s)
   shares_work.prepare(s, until_ms)
   if n == 0 then return ids, dues, recs, topics, refs, starts end
   local plain, front_count, picked = share_out(s, n, until_ms)
-  local k, parts_of = 0, shares_work.parts_of
-  local function add_one(id, due, rec, fair)
-    local parts = rec and parts_of(s, rec)
-    local topic = parts and parts.topic
-    if not parts then
+  local k = 0
+  local function add_one(id, due, rec, topic, ref, at)
+    if not topic then
       put_dead(s, id, rec or '', '', 'quarantine: the record is missing or cannot be read')
       redis.call('HDEL', s.K[BODY], id)
       add(s, 'n:dead:', 1)
@@ -282,21 +293,39 @@ function shares.take(s, n, until_ms)
       moves(s, topic, 'due', 'held')
     else
       k = k + 1
-      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, parts.refs, parts.at
-      if fair then shares_work.occupy(s, id, topic, parts.key) end
+      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, ref, at
+      return true
     end
   end
-  local gone = {}
+  local nothing, gone = {}, {}
   for i = 1, front_count do
-    gone[i] = plain[i][1]
-    add_one(plain[i][1], plain[i][2], plain[i][3])
+    local id, due, rec = unpack(plain[i], 1, 3)
+    local parts = rec and parts_of(s, rec) or nothing
+    gone[i] = id
+    add_one(id, due, rec, parts.topic, parts.refs, parts.at)
   end
   if #gone > 0 then redis.call('ZREM', s.K[DUE], unpack(gone)) end
-  if #picked.ids > 0 then
-    local bodies = redis.call('HMGET', s.K[BODY], unpack(picked.ids))
-    for i, id in ipairs(picked.ids) do add_one(id, picked.dues[i], bodies[i], true) end
-    redis.call('ZREM', s.ready, unpack(picked.ids))
+  if #picked.ids == 0 then return ids, dues, recs, topics, refs, starts end
+  local bodies, others, left = redis.call('HMGET', s.K[BODY], unpack(picked.ids)), shares_work.new_rows(), {}
+  for i, id in ipairs(picked.ids) do
+    local entry, rec, due = picked.entries[i], bodies[i], picked.dues[i]
+    local at = rec and usual_body(entry, rec)
+    local parts = not at and (rec and parts_of(s, rec) or nothing)
+    if parts and parts.topic and (parts.topic ~= entry.topic or parts.key ~= entry.key) then
+      add_row(others, id, due, parts.topic, parts.key)    -- its record was changed: it belongs into another queue
+    else
+      left[#left + 1] = id
+      local taken
+      if at then
+        taken = add_one(id, due, rec, entry.topic, false, at)
+      else
+        taken = add_one(id, due, rec, parts.topic, parts.refs, parts.at)
+      end
+      if taken then shares_work.occupy(s, id, entry.topic, entry.key) end
+    end
   end
+  if #others.ids > 0 then make_ready(s, others) end
+  if #left > 0 then redis.call('ZREM', s.ready, unpack(left)) end   -- after it: an id may have been in both queues
   return ids, dues, recs, topics, refs, starts
 end
 end

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Self
 
-from wheel_sched.store.core.items import encode_text
+from wheel_sched.store.core.items import MAX_BATCH, encode_text
 from wheel_sched.store.core.memory_item import MemoryItem
 from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.core.sorted_set import SortedSet
@@ -60,9 +60,22 @@ class Rings:
         self.queues: dict[str, SortedSet] = {}
         self.rings: dict[str, SortedSet] = {}
         self.turns, self.wait, self.until, self.tats = SortedSet(), SortedSet(), SortedSet(), SortedSet()
+        self.next = SortedSet()  # when keys join their rings
         self.places: dict[bytes, tuple[str, str, bytes]] = {}  # id -> mode, topic, fair key
         self.busy: dict[bytes, int] = {}
         self.turn = self.rest = 0
+
+    def enqueue(self, item: MemoryItem, due_ms: int) -> bytes:
+        """Put an item into `ready` and into the queue of its key. Returns the key."""
+        fair_key = key_of(item.refs)
+        self.shard.ready.add(item.key, due_ms)
+        self.queues.setdefault(item.topic, SortedSet()).add(b"%s\0%016d%s" % (fair_key, due_ms, item.key), 0)
+        return fair_key
+
+    def wakes_at(self, name: bytes, due_ms: int) -> None:
+        """Let the key of this name (see `name_of`) join its ring at `due_ms`, or earlier if that was said before."""
+        before = self.next.score(name)
+        self.next.add(name, due_ms if before is None else min(before, due_ms))
 
     def join(self, topic: str, keys: Iterable[bytes]) -> int:
         """Let keys join the ring of their topic, except those that a limit holds back. Returns how many have joined."""
@@ -116,13 +129,21 @@ class Rings:
         """Let keys and topics go on whose time has come, and free places that were taken for too long."""
         now_ms = self.shard.now_ms
         topics = {encode_text(topic): topic for topic in (*self.rings, *self.settings, *self.queues)}
+        due: dict[str, list[bytes]] = {}
+        for _, name in self.next.up_to(now_ms, MAX_BATCH):
+            self.next.discard(name)
+            raw, _, key = name.partition(b"\0")
+            if (topic := topics.get(raw)) is not None:
+                due.setdefault(topic, []).append(key)
+        for topic, keys in due.items():
+            self.join(topic, keys)
         names = [name for _, name in self.wait.up_to(now_ms, FEW)]
         for name in names:
             self.wait.discard(name)
         for name in names:
             raw, with_key, key = name.partition(b"\0")
             topic = topics.get(raw)
-            if with_key and topic is not None:
+            if topic is not None and with_key:
                 self.join(topic, [key])
             elif topic in self.rings and raw not in self.turns:
                 self.turns.add(raw, self.turn)

@@ -1,18 +1,19 @@
 """Taking: how a claim in memory shares its places between fair keys.
 
-The twin of `prelude_finding.lua` and `prelude_taking.lua`.; their comments explain the rules.
+The twin of `prelude_finding.lua` and `prelude_taking.lua`; their comments explain the rules.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from wheel_sched.store.core.items import encode_text
 from wheel_sched.store.core.memory_item import MemoryItem
-from wheel_sched.store.core.sorted_set import Entry, SortedSet
+from wheel_sched.store.core.sorted_set import Entry
 from wheel_sched.store.core.turns import LEAST, shares_of
-from wheel_sched.store.fair_shares.rings_in_memory import NONE, Rings, StoredShares, key_of
+from wheel_sched.store.fair_shares.rings_in_memory import NONE, Rings, StoredShares, key_of, name_of
 
 STEP, NEWEST, BYTES, PART, OTHERS = 120, 60, 131_072, 60, 100  # as in prelude_finding.lua
 ROUNDS, KEYS_OF_A_CLAIM = 4, 10  # as in prelude_taking.lua
@@ -36,6 +37,19 @@ class RingEntry:
     future: int | None = None
     members: list[tuple[int, bytes, bytes]] = field(default_factory=list)  # due, id, member of the queue
     stale: list[bytes] = field(default_factory=list)
+
+
+class Picked(NamedTuple):
+    """An item that was picked, with its due time and the name of the key in whose queue it was."""
+
+    due_ms: int
+    id: bytes
+    name: bytes
+
+
+def own_name(item: MemoryItem) -> bytes:
+    """The name of the key that an item has now."""
+    return name_of(item.topic, key_of(item.refs))
 
 
 def allowed(tat: int | None, now_us: int, interval: int, burst: int, most: int) -> tuple[int, int]:
@@ -62,12 +76,10 @@ class Taking:
     def __init__(self, room: Rings) -> None:
         self.room = room
         self.at: Entry | None = None
-        self._loaded: dict[bytes, bytes] = {}  # of this claim: id -> the key in whose queue it was read
 
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
         """Take up to `limit` items that may go now out of `due` and `ready`, with their due times."""
         shard = self.room.shard
-        self._loaded.clear()
         self.prepare(until_ms)
         if limit == 0:
             return []
@@ -76,9 +88,14 @@ class Taking:
         for due_ms, key in plain:
             shard.due.discard(key)
             taken += self._taken(due_ms, shard.items[key], fair=False)
-        for due_ms, key in picked:
-            taken += self._taken(due_ms, shard.items[key], fair=True)
-            shard.ready.discard(key)
+        rows = [(shard.items[key], due_ms, name) for due_ms, key, name in picked]
+        for item, due_ms, name in rows:
+            if own_name(item) == name:
+                taken += self._taken(due_ms, item, fair=True)
+        self._make_ready([(due_ms, item.key) for item, due_ms, name in rows if own_name(item) != name])
+        for item, _, name in rows:
+            if own_name(item) == name:  # after it: an item whose record was changed may have been in both queues
+                shard.ready.discard(item.key)
         return taken
 
     def _taken(self, due_ms: int, item: MemoryItem, *, fair: bool) -> list[tuple[int, MemoryItem]]:
@@ -130,11 +147,8 @@ class Taking:
         room, keys = self.room, dict[str, dict[bytes, None]]()
         for due_ms, key in rows:
             item = room.shard.items[key]
-            fair_key = key_of(item.refs)
             room.shard.due.discard(key)
-            room.shard.ready.add(key, due_ms)
-            room.queues.setdefault(item.topic, SortedSet()).add(b"%s\0%016d%s" % (fair_key, due_ms, key), 0)
-            keys.setdefault(item.topic, {})[fair_key] = None
+            keys.setdefault(item.topic, {})[room.enqueue(item, due_ms)] = None
         for topic, fair_keys in keys.items():
             room.join(topic, fair_keys)
 
@@ -152,7 +166,7 @@ class Taking:
         self._make_ready(fair)
         return plain
 
-    def _share_out(self, limit: int, until_ms: int) -> tuple[list[Entry], list[Entry]]:
+    def _share_out(self, limit: int, until_ms: int) -> tuple[list[Entry], list[Picked]]:
         """Share the places between the topics. Returns items of other topics, and picked items of fair topics."""
         room = self.room
         plain = self._front(limit, until_ms)
@@ -171,7 +185,7 @@ class Taking:
                 others = {}
             wants["f", topics[raw]] = limit
         wants.update(others)
-        picked: list[Entry] = []
+        picked: list[Picked] = []
         served: set[str] = set()
         front, left = 0, limit
         for _ in range(ROUNDS):
@@ -200,7 +214,7 @@ class Taking:
                 room.turns.add(raw, room.turn)
         return plain[:front], picked
 
-    def _pick(self, topic: str, limit: int, until_ms: int) -> list[Entry]:
+    def _pick(self, topic: str, limit: int, until_ms: int) -> list[Picked]:
         """Take up to `limit` items of a fair topic by the shares of its keys."""
         room, now_us, raw = self.room, self.room.shard.now_us, encode_text(topic)
         settings, ring = room.settings.get(topic, NONE), room.rings[topic]
@@ -209,7 +223,7 @@ class Taking:
         if interval:
             need, tat = allowed(room.tats.score(raw), now_us, interval, burst, limit)
             limited = need < limit
-        out: list[Entry] = []
+        out: list[Picked] = []
         skip, quantum = 0, -(-limit // KEYS_OF_A_CLAIM)
         for number in range(ROUNDS):
             if len(out) >= need:
@@ -222,7 +236,7 @@ class Taking:
             whole = skip == 0 and ends
             last = None if ends else entries[-1].time
             more = self._pick_from(topic, entries, quantum, need - len(out), last, until_ms, out)
-            skip += sum(self._write_back(topic, entry, settings, until_ms) for entry in entries)
+            skip += sum(self._write_back(topic, entry, settings) for entry in entries)
             more = more or any(entry.future is not None for entry in entries)
             if whole and not more and skip == 0:
                 while len(ring):
@@ -261,7 +275,7 @@ class Taking:
         need: int,
         last: int | None,
         until_ms: int,
-        out: list[Entry],
+        out: list[Picked],
     ) -> bool:
         """Pick up to `need` items from the keys on a page of the ring. Returns whether a key may have more.
 
@@ -275,7 +289,7 @@ class Taking:
             elif len(entry.members) > entry.taken or self._load(topic, entry, chunk, until_ms):
                 turn = min(need - count, quantum, max(1, quantum * 10_000 // entry.cost), entry.left)
                 members = entry.members[entry.taken : entry.taken + turn]
-                out += [(due_ms, key) for due_ms, key, _ in members]
+                out += [Picked(due_ms, key, entry.name) for due_ms, key, _ in members]
                 taken = len(members)
                 entry.taken, entry.left, count = entry.taken + taken, entry.left - taken, count + taken
                 entry.time += taken * entry.cost
@@ -290,19 +304,17 @@ class Taking:
             for member in found:
                 at = len(entry.key) + 1
                 due_ms, key = int(member[at : at + 16]), member[at + 16 :]
-                in_other = self._loaded.get(key, entry.name) != entry.name
-                if self.room.shard.ready.score(key) != due_ms or in_other:
+                if self.room.shard.ready.score(key) != due_ms:
                     entry.stale.append(member)
                 elif due_ms > until_ms:
                     entry.over, entry.future = True, due_ms
                     break
                 else:
                     entry.members.append((due_ms, key, member))
-                    self._loaded[key] = entry.name
             entry.read += len(found)
         return len(entry.members) > entry.taken
 
-    def _write_back(self, topic: str, entry: RingEntry, settings: StoredShares, until_ms: int) -> int:
+    def _write_back(self, topic: str, entry: RingEntry, settings: StoredShares) -> int:
         """Write what a round has taken from a key. Returns 1 if the key stays at its place of the ring."""
         room, ring, interval = self.room, self.room.rings[topic], settings.interval_us
         for member in (*entry.stale, *(member for _, _, member in entry.members[: entry.taken])):
@@ -314,8 +326,8 @@ class Taking:
         if entry.left <= 0 and entry.held:
             if interval and entry.free <= entry.taken:
                 waits_ms = open_at(room.shard.now_ms, entry.tat, interval, settings.burst, 1)
-        elif entry.future is not None and not entry.taken and until_ms == room.shard.now_ms:
-            waits_ms = entry.future
+        elif entry.future is not None and not entry.taken and entry.future > room.shard.now_ms:
+            room.wakes_at(entry.name, entry.future)
         elif entry.taken or entry.future is not None or not entry.over:
             if entry.taken:
                 ring.add(entry.key, entry.time)

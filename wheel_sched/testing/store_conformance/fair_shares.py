@@ -278,6 +278,56 @@ class FairShareCases:
         fair.configure(None)
         assert fair.shares.topics() == []
 
+    def test_an_item_goes_when_it_is_due(self, fair: FairBench) -> None:
+        fair.put("a", 0, in_ms=1_000)
+        assert (fair.claim(), fair.head_ms()) == ([], START_MS + 1_000)
+        fair.clock.advance(999)
+        assert (fair.claim(), fair.head_ms()) == ([], START_MS + 1_000)
+        fair.clock.advance(1)
+        assert (fair.claim(), fair.head_ms()) == (["a.0"], None)
+
+    @pytest.mark.parametrize("plain_ms", [None, 4_000])
+    def test_an_item_that_is_due_first_wakes_dispatchers(self, fair: FairBench, plain_ms: int | None) -> None:
+        if plain_ms:
+            fair.put("a", 9, in_ms=plain_ms, topic="plain")
+        marks = []
+        for number, in_ms in enumerate((3_000, 1_000, 2_000)):
+            fair.put("a", number, in_ms=in_ms)
+            marks.append(fair.store.windows(0, 0)[0].mark)
+        assert marks[0] < marks[1] == marks[2]
+        assert fair.head_ms() == START_MS + 1_000
+
+    @pytest.mark.parametrize("in_ms", [50_000, 60_000, 60_001, 200_000])
+    def test_items_share_however_far_ahead_they_were_stored(self, fair: FairBench, in_ms: int) -> None:
+        fair.put("a", *range(30), in_ms=in_ms - 1)
+        fair.put("b", *range(30), in_ms=in_ms)
+        fair.clock.advance(in_ms)
+        assert fair.shares_of(20) == {"a": 10, "b": 10}
+        assert sum(fair.shares_of(500).values()) == 40
+
+    def test_items_that_change_before_they_are_due(self, fair: FairBench) -> None:
+        fair.put("a", *range(5), in_ms=1_000)
+        assert fair.store.cancel(["a.0", "a.1"]) == [Outcome.DONE] * 2
+        assert fair.store.reschedule(["a.2"], START_MS + 500) == [Outcome.DONE]
+        fair.clock.advance(500)
+        assert fair.claim() == ["a.2"]
+        fair.clock.advance(500)
+        assert fair.claim() == ["a.3", "a.4"]
+
+    def test_an_item_with_a_new_key_waits_under_it(self, fair: FairBench) -> None:
+        """Its old key keeps an entry of its queue, because a pause does not know the queues."""
+        fair.put("a", *range(4), in_ms=1_000)
+        fair.store.pause("t")
+        item = Item("a.0", None, b"", "t", (fair_ref("b"),))
+        assert fair.store.replace(item, keep_due=True) == Outcome.DONE
+        fair.store.resume("t")
+        fair.clock.advance(1_000)
+        fair.claim(0)
+        topic = fair.shares.look("t")
+        assert topic is not None
+        assert "b" in {key.key for key in topic.keys}
+        assert sorted(fair.claim() + fair.claim()) == [f"a.{n}" for n in range(4)]
+
     def test_an_old_item_without_a_key_has_the_empty_key(self, fair: FairBench) -> None:
         fair.bench.put(*[f"-.{n}" for n in range(10)], topic="t", in_ms=-10)
         fair.put("a", *range(10))
