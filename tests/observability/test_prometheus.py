@@ -16,6 +16,7 @@ from wheel_sched.purgatory import DelayedOperation, Purgatory
 from wheel_sched.store import Done, Item, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.fair_shares import FairSettings, FairShares, PrepareDue, fair_ref
+from wheel_sched.store.once_per_key import collapse_ref, debounce_ref
 from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, scope_of
 from wheel_sched.store.rate_limits import Limits, RateLimits
 from wheel_sched.testing import VirtualClock
@@ -240,6 +241,19 @@ def test_locked_keys_and_flow_control_have_metrics_by_topic() -> None:
     assert scrape("flow_held_back_total", topic="g/t", reason="rate") == 2
     assert scrape("flow_held_back_total", topic="g/t", reason="circuit") == 2
     assert scrape("circuits_open", topic="g/t") == 1
+
+
+def test_superseded_items_are_events_of_their_topic() -> None:
+    """What collapse has dropped and debounce has replaced is counted by topic. No label names a key."""
+    with open_store("memory:") as store:
+        due_ms = store.now_ms() + 3_600_000
+        for ref, topic, count in ((collapse_ref("secret"), "orders", 4), (debounce_ref("secret"), "mails", 3)):
+            for number in range(count):
+                store.schedule([Item(f"{topic}{number}", due_ms, b"x", topic, (ref,))])
+        scrape = Scrape(MetricsCollector({}, store))
+    assert scrape("events_total", topic="orders", event="dropped") == 3
+    assert scrape("events_total", topic="mails", event="replaced") == 2
+    assert not [labels for _, labels in scrape.samples if "secret" in str(labels)]
 
 
 def test_only_the_keys_that_are_furthest_behind_have_a_label() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 from collections.abc import Generator
 from typing import Any, TypeVar
 
 import pytest
 
+from wheel_sched import store as store_package
 from wheel_sched.errors import InDoubt, StoreUnavailable
 from wheel_sched.store import AsyncDelayStore, DelayStore, open_store
 from wheel_sched.store.core.call import Call, Plan
 from wheel_sched.store.core.counts import Look
 from wheel_sched.store.core.delay_store import AsyncCapability, Capability, awaited, blocking, values_of
 from wheel_sched.store.core.plans import Plans
+from wheel_sched.store.rooms import ROOMS
 
 T = TypeVar("T")
 
@@ -94,3 +97,13 @@ def test_an_error_goes_before_a_doubt() -> None:
     with pytest.raises(InDoubt):
         values_of([1, doubt])
     assert values_of([1, 2]) == [1, 2]
+
+
+@pytest.mark.parametrize("room", [room.folder for room in ROOMS])
+def test_the_class_of_each_room_is_a_name_of_the_store(room: str) -> None:
+    """`from wheel_sched.store import FairShares` works, and so it does for the class of every other capability."""
+    module = f"{store_package.__name__}.{room}"
+    found = [value for value in vars(importlib.import_module(module)).values() if isinstance(value, type)]
+    faces = [one for one in found if issubclass(one, Capability | AsyncCapability)]
+    own = [one.__name__ for one in faces if one.__module__.startswith(module)]
+    assert [name for name in own if name not in store_package.__all__] == []

@@ -53,6 +53,18 @@ class Stack(NamedTuple):
     next: str
 
 
+class OwnTopic(NamedTuple):
+    """A topic under which a package stores things that are not messages.
+
+    Args:
+        things: what they are, in the plural, such as "jobs".
+        page: their page in the dashboard. A thing's own page has the address `<page>/<id>`.
+    """
+
+    things: str
+    page: str
+
+
 @dataclass(frozen=True, slots=True)
 class Extension:
     """The additions of one package to the command line and the dashboard.
@@ -79,6 +91,7 @@ class Extension:
             `wheel_sched.observability.families`. Defaults to none.
         dashboard: what it adds to the dashboard: "module:attribute" of a part, see `wheel_sched.dashboard`. Defaults to
             "": nothing.
+        topics: the topics under which it stores things that are not messages. Defaults to none.
         packages: import name of a package it uses -> the extra of `wheel-sched` that installs it. Defaults to none.
         stacks: the projects that `wheel-sched init` can write, by the name of their stack. Defaults to none.
     """
@@ -95,6 +108,7 @@ class Extension:
     stats: tuple[str, ...] = ()
     metrics: Mapping[str, str] = field(default_factory=dict)
     dashboard: str = ""
+    topics: Mapping[str, OwnTopic] = field(default_factory=dict)
     packages: Mapping[str, str] = field(default_factory=dict)
     stacks: Mapping[str, Stack] = field(default_factory=dict)
 

@@ -2,8 +2,8 @@
 
 `open_store` opens a store. `DelayStore` has the methods that every user needs. Each further capability is a small class
 over an open store: `OrderedKeys`, `RateLimits`, `LogIntake`, `AttemptCounts`, `KnownIds`, `WriterFences`,
-`ShardOwnership`, `History`, `Members`, `Documents`, `DeathGroups`, `Recurring` and `ServerPush`. `rooms` lists the
-folders of this package, one for the core and one for each capability.
+`ShardOwnership`, `History`, `Members`, `Documents`, `DeathGroups`, `Recurring`, `FairShares` and `ServerPush`. `rooms`
+lists the folders of this package, one for the core and one for each capability.
 
 The design is a durable form of Kafka's purgatory of delayed operations. It has leases instead of pops, because a popped
 message is lost when its process dies.
@@ -22,6 +22,7 @@ from wheel_sched.store.core.sweep import Swept
 from wheel_sched.store.death_groups import AsyncDeathGroups, CountedDeaths, DeathGroup, DeathGroups
 from wheel_sched.store.documents import AsyncDocuments, DocumentPage, Documents
 from wheel_sched.store.documents.operations import Document
+from wheel_sched.store.fair_shares import AsyncFairShares, FairSettings, FairShares, fair_ref
 from wheel_sched.store.history import AsyncHistory, History
 from wheel_sched.store.known_ids import AsyncKnownIds, KnownIds
 from wheel_sched.store.log_intake import AsyncLogIntake, LogIntake, Position
@@ -41,6 +42,7 @@ __all__ = [
     "AsyncDeathGroups",
     "AsyncDelayStore",
     "AsyncDocuments",
+    "AsyncFairShares",
     "AsyncHistory",
     "AsyncKnownIds",
     "AsyncLogIntake",
@@ -63,6 +65,8 @@ __all__ = [
     "DocumentPage",
     "Documents",
     "Done",
+    "FairSettings",
+    "FairShares",
     "Fence",
     "Found",
     "Held",
@@ -96,6 +100,7 @@ __all__ = [
     "WriterFences",
     "decode_push",
     "encode_push",
+    "fair_ref",
     "open_async_store",
     "open_store",
 ]

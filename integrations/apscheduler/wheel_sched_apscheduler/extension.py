@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wheel_sched.extensions import Extension, Lazy, Stack
+from wheel_sched.extensions import Extension, Lazy, OwnTopic, Stack
 
 EXTENSION = Extension(
     title="APScheduler",
@@ -12,6 +12,7 @@ EXTENSION = Extension(
     variables=("APS_SECRET",),
     dispatchers=("an APScheduler scheduler",),
     dashboard="wheel_sched_apscheduler.dashboard.part:PART",
+    topics={"job": OwnTopic("jobs", "/jobs")},
     stacks={
         "apscheduler": Stack(
             "wheel_sched_apscheduler:cli/stack",

@@ -66,6 +66,8 @@ CALLS: tuple[ApiCall, ...] = (
             next_due_ms=INTEGER_OR_NONE,
             oldest_dead_ms=INTEGER_OR_NONE,
             fair=nullable(_FAIR),
+            dropped=INTEGER,
+            replaced=INTEGER,
             readers=array(record(kind=TEXT, name=TEXT, host=TEXT, pid=INTEGER)),
             now_ms=INTEGER,
         ),

@@ -18,6 +18,7 @@ from retry_topic.management.search import Search
 from retry_topic.management.topics import ListedTopic, listed_topic, listed_topics, unknown_topic
 from wheel_sched.dashboard import Dashboard, NotFound
 from wheel_sched.errors import ConfigError
+from wheel_sched.extensions import OwnTopic, installed
 from wheel_sched.management.members import as_dict
 from wheel_sched.store import LiveMember, Members, State
 from wheel_sched.store.core.items import STATES
@@ -69,6 +70,8 @@ class LookedAtTopic:
         oldest_dead: the message of it that died first; None as before.
         readers: the live members that read it or take it in.
         fair: which of its keys are behind, if it is a fair topic.
+        dropped, replaced: how many messages another of their key has superseded, by collapse and by debounce.
+        own: what the topic holds, if a package stores its own things under it; None if it holds messages.
         now_ms: the store's time, epoch ms.
     """
 
@@ -79,6 +82,9 @@ class LookedAtTopic:
     oldest_dead: ListedMessage | None
     readers: Sequence[LiveMember]
     fair: FairTopicNumbers | None
+    dropped: int
+    replaced: int
+    own: OwnTopic | None
     now_ms: int
 
 
@@ -94,16 +100,35 @@ def look_at(dashboard: Dashboard, topic: str) -> LookedAtTopic:
         raise NotFound(words)
     counts = connection.store.counts()
     listed = listed_topic(topic, connection.broker.topics(), counts)
-    try:
-        described = described_policy(chosen_policy(settings_of(dashboard), topic=topic))
-        policy, policy_words = described.policy, described.lines[0]
-    except ConfigError as error:
-        policy, policy_words = "", f"the policies cannot be read: {error}"
+    own = _own_topic(listed)
+    if own is not None:
+        policy, policy_words = "", f"none: the topic holds {own.things}, and a policy decides about messages"
+    else:
+        policy, policy_words = _policy_of(dashboard, topic)
     members = Members(connection.store).live()
     readers = [one for one in members if topic in (*one.member.topics, *one.member.takes_in)]
     next_due, oldest_dead = (_first(connection, state, listed) for state in ("due", "dead"))
     fair, now_ms = fair_topic(connection.store, topic, counts), counts.now_us // 1000
-    return LookedAtTopic(listed, policy, policy_words, next_due, oldest_dead, readers, fair, now_ms)
+    dropped, replaced = (counts.ever.get((event, topic), 0) for event in ("dropped", "replaced"))
+    looked = (next_due, oldest_dead, readers, fair, dropped, replaced, own, now_ms)
+    return LookedAtTopic(listed, policy, policy_words, *looked)
+
+
+def _own_topic(listed: ListedTopic) -> OwnTopic | None:
+    """What a topic holds if it is one of an extension's own topics. A topic that the broker has holds messages."""
+    if listed.records is not None:
+        return None
+    found = (one.topics[listed.topic] for one in installed().extensions if listed.topic in one.topics)
+    return next(found, None)
+
+
+def _policy_of(dashboard: Dashboard, topic: str) -> tuple[str, str]:
+    """The name and version of a topic's policy, and the policy in one line; "" and the reason if it cannot be read."""
+    try:
+        described = described_policy(chosen_policy(settings_of(dashboard), topic=topic))
+    except ConfigError as error:
+        return "", f"the policies cannot be read: {error}"
+    return described.policy, described.lines[0]
 
 
 def _first(connection: Connection, state: State, listed: ListedTopic) -> ListedMessage | None:
@@ -145,5 +170,7 @@ def answer_one(dashboard: Dashboard, request: Request) -> Any:
         "oldest_dead_ms": None if found.oldest_dead is None else found.oldest_dead.at_ms,
         "readers": [as_dict(one, found.now_ms) for one in found.readers],
         "fair": None if found.fair is None else found.fair.as_dict(),
+        "dropped": found.dropped,
+        "replaced": found.replaced,
         "now_ms": found.now_ms,
     }

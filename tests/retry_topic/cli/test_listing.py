@@ -253,6 +253,17 @@ def test_show_tells_why_each_attempt_failed(cli: Any, connection: Any) -> None:
     assert found["traceback"].startswith("Traceback:\n")
 
 
+def test_stats_counts_what_was_superseded(cli: Any, connection: Any) -> None:
+    """`stats` counts what collapse has dropped and what debounce has replaced."""
+    connection.broker.create_topic("orders")
+    for number in range(4):
+        connection.publish("orders", b"%d" % number, delay=3_600, collapse="customer-7")
+        connection.publish("orders", b"%d" % number, delay=3_600, debounce="customer-8")
+    ever = cli.json("stats", "--json")["ever"]
+    assert (ever["accepted"], ever["dropped"], ever["replaced"]) == (5, 3, 3)
+    assert ", 3 replaced, 3 dropped" in cli("stats").stdout
+
+
 def test_list_by_key_shows_who_is_behind(cli: Any, connection: Any) -> None:
     """`list --by key` and `stats` name the keys with the most overdue messages. A topic that is not fair is refused."""
     assert "no topic is fair" in cli("list", "--by", "key").stderr

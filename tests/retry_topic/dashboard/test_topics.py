@@ -14,6 +14,7 @@ from retry_topic.history.attempt import Attempt
 from wheel_sched.store import History, Item, Members
 from wheel_sched.store.fair_shares import FairSettings, FairShares, fair_ref
 from wheel_sched.store.members import Member
+from wheel_sched.store.once_per_key import collapse_ref, debounce_ref
 
 HOUR = 3_600_000
 
@@ -70,6 +71,23 @@ def test_a_fair_topic_shows_who_is_behind(seen: Any) -> None:
     assert "Fair shares" in page
     assert "1 (at the limit)" in page
     assert "<b>gold" not in page
+
+
+def test_superseded_messages_are_counted_by_topic(seen: Any) -> None:
+    """Page and API of a topic, and the overview, count what collapse has dropped and what debounce has replaced."""
+    seen.message("other.2", topic="plain")
+    due_ms = seen.store.now_ms() + HOUR
+    for ref, topic, count in ((collapse_ref("k"), "orders", 4), (debounce_ref("k"), "mail", 3)):
+        for number in range(count):
+            seen.store.schedule([Item(f"{topic}{number}", due_ms, b"no message", topic, (ref,))])
+    found = [seen.valid("/topics/{topic:path}", f"/topics/{topic}") for topic in ("orders", "mail")]
+    assert [(one["dropped"], one["replaced"]) for one in found] == [(3, 0), (0, 2)]
+    assert "3 dropped (collapse), 0 replaced (debounce)" in seen.page("/topics/orders")
+    assert "0 dropped (collapse), 2 replaced (debounce)" in seen.page("/topics/mail")
+    assert "Superseded so far: 3 dropped (collapse), 2 replaced (debounce)" in seen.page("/")
+    assert "superseded" not in seen.page("/topics/plain").lower()
+    ever = seen.api("/overview")["ever"]
+    assert (ever["dropped"], ever["replaced"]) == (3, 2)
 
 
 def test_an_unknown_topic_is_not_found(seen: Any) -> None:

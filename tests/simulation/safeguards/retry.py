@@ -51,8 +51,8 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "an earlier item writes the marker",
-        f"{STORE}.shard:MemoryShard.put_due",
-        "self._earlier_ms = due_ms",
+        f"{STORE}.shard:MemoryShard._came",
+        "self._earlier_ms = due_ms if self._earlier_ms is None else min(due_ms, self._earlier_ms)",
         "pass",
     ),
     Safeguard(

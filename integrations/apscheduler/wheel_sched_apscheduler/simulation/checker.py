@@ -7,6 +7,7 @@ counter of the product.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 
 from wheel_sched.simulation.calls import MS
@@ -16,6 +17,7 @@ from wheel_sched_apscheduler.simulation.expected_runs import MOVING, Period, per
 from wheel_sched_apscheduler.simulation.handed_out import HandedOut
 from wheel_sched_apscheduler.simulation.job_world import JobAnswer, JobRun, JobWorld
 from wheel_sched_apscheduler.simulation.leaks import leaks
+from wheel_sched_apscheduler.simulation.places import Places, Span
 from wheel_sched_apscheduler.simulation.scenario import LEASE_MS, JobStep, draw
 from wheel_sched_apscheduler.simulation.troubles import FOREVER_MS, Troubles
 
@@ -30,15 +32,17 @@ def violations(history: JobWorld) -> list[str]:
     """The promises that the history broke, one line each. Each line begins with the name of the invariant."""
     troubles = Troubles(history)
     undone = history.store.undone_jobs()
+    places = Places(history, troubles)
     found = [f"broken: {what}" for what in history.world.broken if not troubles.stock_breaks_off(what)]
     for number, add in sorted(history.adds.items()):
         answers = [
             history.answers[place] for place in sorted(history.answers) if history.answers[place].step.number == number
         ]
         runs = [run for run in history.runs if run.number == number]
-        judge = _JobJudge(history, troubles, add, answers, runs, undone=number in undone)
+        waits = places.waits_of(number)
+        judge = _JobJudge(history, troubles, add, answers, runs, undone=number in undone, waits=waits)
         found += judge.violations()
-    return found + leaks(history, undone)
+    return found + places.violations() + leaks(history, undone)
 
 
 class _JobJudge:
@@ -51,6 +55,7 @@ class _JobJudge:
         answers: the answers to the producer's calls about the job, in order.
         runs: the runs of the job, in the order in which they began.
         undone: whether the server has lost a write about the job.
+        waits: when the job may have waited for a place of its tenant.
     """
 
     def __init__(
@@ -62,7 +67,9 @@ class _JobJudge:
         runs: list[JobRun],
         *,
         undone: bool,
+        waits: Sequence[Span],
     ) -> None:
+        self._waits = waits
         self._troubles, self._add, self._answers, self._runs, self._undone = troubles, add, answers, runs, undone
         self._server = history.store
         self._handed_out = [one for one in history.store.handed_out if one.number == add.number]
@@ -87,11 +94,8 @@ class _JobJudge:
 
     def _conflicts(self) -> list[str]:
         """Check that `add` finds its id in use only if an earlier try of the same call may have added the job."""
-        return [
-            f"conflict: {answer.step} found its id taken, and no try before was in doubt"
-            for answer in self._answers
-            if answer.outcome == "exists" and not answer.doubts and not self._undone
-        ]
+        taken = [one for one in self._answers if one.outcome == "exists" and not one.doubts and not self._undone]
+        return [f"conflict: {one.step} found its id taken, and no try before was in doubt" for one in taken]
 
     def _early(self) -> list[str]:
         """Check that no run begins before its scheduler's clock and the store's clock have reached its run time."""
@@ -118,7 +122,7 @@ class _JobJudge:
 
     def _is_excused(self, period: Period, at: int, runs: list[JobRun]) -> bool:
         # a call may name a run time that is over, such as the resume of a date; nobody can claim it before
-        claimed_by = self._troubles.claimed_by(max(at, period.answered_ms))
+        claimed_by = self._claimed_by(max(at, period.answered_ms))
         coalesced = self._add.coalesce and any(run.run_ms > at for run in self._runs)
         if runs:  # its process died
             moved = any(
@@ -137,8 +141,12 @@ class _JobJudge:
             return False
         return period.next_after(at) != FOREVER_MS or self._may_retry_too_late(period, at, full)
 
+    def _claimed_by(self, at: int) -> int:
+        """The latest time at which a scheduler must have claimed the job, if it is due at `at` and gets a place."""
+        return self._troubles.claimed_by(at, self._waits)
+
     def _is_missed(self, period: Period, at: int) -> bool:
-        """Whether a claim handed the run time out after its grace, and faults or a late call explain why.
+        """Whether a claim handed the run time out after its grace, and faults, a wait or a late call explain why.
 
         A process whose clock is ahead measures the lateness by its own clock. It also claims a job earlier.
         """
@@ -148,7 +156,7 @@ class _JobJudge:
         ):
             return False
         due = (at, at - self._troubles.ahead_ms)
-        by_true_time, by_clock = (self._troubles.claimed_by(max(moment, period.answered_ms)) for moment in due)
+        by_true_time, by_clock = (self._claimed_by(max(moment, period.answered_ms)) for moment in due)
         return by_true_time >= too_late or self._reached_by(by_clock) >= too_late
 
     def _reached_by(self, at: int) -> int:
@@ -171,9 +179,9 @@ class _JobJudge:
     def _full_until(self, at: int, claimed_by: int) -> int | None:
         """When a run can begin, if `max_instances` other runs were under way at its claim; None if fewer were."""
         others = [(self._claimed_ms(run), self._counts_until(run)) for run in self._runs if run.run_ms != at]
+        lost = [each for each in self._handed_out if not each.covers(at)]
         for one in self._handed_out:
             if one.covers(at) and one.at_ms <= claimed_by:
-                lost = [each for each in self._handed_out if not each.covers(at)]
                 counted = [*others, *((each.at_ms, self._counts_unbegun_until(each)) for each in lost)]
                 ends = [end for since, end in counted if since <= one.at_ms + CLAIMED_MS and end >= one.at_ms]
                 if len(ends) >= self._add.instances:
@@ -190,7 +198,7 @@ class _JobJudge:
     def _may_retry_too_late(self, period: Period, at: int, full_until: int) -> bool:
         """Whether a last run that `max_instances` delays may be too late for its misfire grace time or its period."""
         for tried in range(at, min(full_until, at + LONGEST_WAIT_MS) + RETRY_MS, RETRY_MS // 3):
-            claimed_by = self._troubles.claimed_by(tried)
+            claimed_by = self._claimed_by(tried)
             missed = self._add.grace_s >= CHOSEN_GRACE_S and claimed_by >= tried + self._add.grace_s * 1_000
             if missed or claimed_by + RETRY_MS >= period.open_until:
                 return True
@@ -344,7 +352,7 @@ class _JobJudge:
         """Check that at most `max_instances` runs of a job are under way at a time, over all processes."""
         for run in self._runs:
             began = run.began_ns // MS
-            others = [one for one in self._runs if one is not run and self._is_under_way(one, run)]
+            others = [one for one in self._runs if one is not run and self._troubles.is_under_way(one, run.began_ns)]
             if len(others) < self._add.instances:
                 continue
             since = min(map(self._claimed_ms, [*others, run])) - LEASE_MS
@@ -371,15 +379,6 @@ class _JobJudge:
         """Whether `run` may come from a split item that a paused process stored too late, see `_wrote_late`."""
         before = [one for one in self._runs if one.run_ms == run.run_ms and one.began_ns < run.began_ns]
         return self._wrote_late(before, run)
-
-    def _is_under_way(self, one: JobRun, run: JobRun) -> bool:
-        """Whether the run `one` was under way when `run` began."""
-        if one.began_ns > run.began_ns:
-            return False
-        if one.outcome != "running":
-            return one.ended_ns > run.began_ns
-        died = self._troubles.death_of(one.process, one.began_ns // MS)
-        return died is None or died * MS > run.began_ns
 
 
 class JobKind:

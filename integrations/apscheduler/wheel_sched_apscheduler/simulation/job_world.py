@@ -89,9 +89,7 @@ class BodyFailed(Exception):
 
 
 FAIR = {"by": "tenant", "weights": {"0": 4}}
-MOST_IN_FLIGHT = (
-    100  # of a tenant: places are counted, and no run waits for one, because the checker knows no such wait
-)
+TENANTS = 3
 
 
 class _StampedFaults(list[tuple[Fault, str]]):
@@ -146,7 +144,6 @@ class JobWorld:
 
     def _jobstore(self) -> RedisWheelJobStore:
         options = self.options
-        most = 0 if options["at_most_once"] else MOST_IN_FLIGHT
         return RedisWheelJobStore(
             store=remote_store(self.world, self.store, options["shards"]),
             allow=[run.__module__],
@@ -155,7 +152,7 @@ class JobWorld:
             max_sleep_s=MAX_SLEEP_S,
             history=options["history"],
             announce_s=0,
-            fair={**FAIR, "max_in_flight": most} if "fair" in options else None,
+            fair={**FAIR, "max_in_flight": most_in_flight(options)} if "fair" in options else None,
         )
 
     def _started(self, kind: type[BackgroundScheduler], *, paused: bool = False) -> Any:
@@ -203,13 +200,14 @@ class JobWorld:
         store = producer.jobstore
 
         def add(step: JobStep) -> None:
-            tags = [f"tenant:{step.number % 3}"]
-            producer.add_job(run, trigger_of(step), id=id_of(step), tags=tags, **self._job_options(step))
+            options = self._job_options(step)
+            producer.add_job(run, trigger_of(step), id=id_of(step), tags=tags_of(step.number), **options)
 
         def reschedule(step: JobStep) -> None:
             if store.lookup_job(id_of(step)) is None:
                 raise JobLookupError(id_of(step))
             options = {**self._job_options(self.adds[step.number]), "args": (step.number, step.at)}
+            options["tags"] = tags_of(step.number)
             producer.add_job(run, trigger_of(step), id=id_of(step), replace_existing=True, **options)
 
         def modify(step: JobStep) -> None:
@@ -307,6 +305,21 @@ class JobWorld:
         world.note(process.name, f"job {number}, run time {run_ms} ms: {seen.outcome}")
         if add.fails:
             raise BodyFailed(f"job {number}")
+
+
+def most_in_flight(options: Mapping[str, int]) -> int:
+    """How many runs of each tenant may be in flight; 0: any number, or jobs are not shared."""
+    return 0 if options["at_most_once"] else options.get("fair", 0)
+
+
+def tags_of(number: int) -> list[str]:
+    """The tags of a job that a producer without a scheduler adds. APScheduler's `add_job` gives a job no tags."""
+    return [f"tenant:{number % TENANTS}"]
+
+
+def tenant_of(number: int, *, plain: bool) -> str:
+    """The tenant of a job; "" without tags. `plain`: whether the producer has no scheduler."""
+    return tags_of(number)[0].partition(":")[2] if plain else ""
 
 
 def id_of(step: JobStep) -> str:

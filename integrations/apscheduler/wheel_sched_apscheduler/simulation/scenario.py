@@ -19,6 +19,7 @@ MINUTE_S = 60
 START_S = START_NS // 1_000_000_000
 SERVER_FAULTS = {"store": ("outage", "step-clock", "read-only", "full", "rewind")}
 CHANGES = ("modify", "reschedule", "pause", "resume", "remove")
+PLACES = (1, 1, 2, 3, 100)  # of each tenant; with 100 no run waits for one
 SKEWS_MS = (0, 0, 0, 40, -40, 3_000, -1_500)  # of a process's wall clock
 
 
@@ -87,7 +88,7 @@ def draw(seed: int, *, jobs: int = 9, faults: int | None = None, fair: bool = Fa
         seed: decides everything.
         jobs: the number of jobs, with about two run times each. Defaults to 9.
         faults: the number of faults. Defaults to 5, or in one scenario of four to 0, 1 or 2.
-        fair: whether due jobs are shared between tenants. Defaults to False.
+        fair: whether due jobs are shared between tenants, of which most have few places. Defaults to False.
     """
     rng = random.Random(f"apscheduler {seed}")
     faults = rng.choice((0, 1, 1, 2, *[5] * 12)) if faults is None else faults
@@ -103,7 +104,7 @@ def draw(seed: int, *, jobs: int = 9, faults: int | None = None, fair: bool = Fa
         "history": rng.choice((0, 0, 20)),
     }
     if fair:
-        options["fair"] = 1
+        options["fair"] = rng.choice(PLACES)
     for number in range(options["schedulers"]):
         options[f"skew-{number}"] = rng.choice(SKEWS_MS)
     steps += draw_faults(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from wheel_sched.simulation.calls import MS
 from wheel_sched.simulation.scenario import Fault
-from wheel_sched_apscheduler.simulation.job_world import JobWorld
+from wheel_sched_apscheduler.simulation.job_world import JobRun, JobWorld
 from wheel_sched_apscheduler.simulation.scenario import LEASE_MS
 
 FOREVER_MS = 1 << 40
@@ -50,10 +53,15 @@ class Troubles:
             spans.append((at, until))
         return spans
 
-    def claimed_by(self, at: int) -> int:
-        """The latest time at which a scheduler must have claimed a job that is due at `at`."""
+    def claimed_by(self, at: int, waits: Sequence[tuple[int, int]] = ()) -> int:
+        """The latest time at which a scheduler must have claimed a job that is due at `at`.
+
+        Args:
+            at: a time.
+            waits: spans in which nobody may claim the job, see `places`. Defaults to none.
+        """
         clear = at
-        for begins, ends in self._spans:
+        for begins, ends in sorted([*self._spans, *waits]) if waits else self._spans:
             if begins >= clear + self._soon_ms:
                 break
             clear = max(clear, ends)
@@ -69,6 +77,15 @@ class Troubles:
         after = [at for name, at in self._births_ms.items() if name.startswith(f"{host}.") and at > since]
         died = min(times, default=None)
         return None if died is None or died > min(after, default=FOREVER_MS) else died
+
+    def is_under_way(self, run: JobRun, at_ns: int) -> bool:
+        """Whether a run had begun at a time, and had neither ended nor died with its process."""
+        if run.began_ns > at_ns:
+            return False
+        if run.outcome != "running":
+            return run.ended_ns > at_ns
+        died = self.death_of(run.process, run.began_ns // MS)
+        return died is None or died * MS > at_ns
 
     def is_stopped(self, process: str) -> bool:
         """Whether the process was shut down, and not killed."""

@@ -72,7 +72,8 @@ def read_fair(
 
     Args:
         value: the name of a tag, a mapping with `by` and the shares, "off", or None: the store is left as it is.
-        shards: the shards of the namespace. Each keeps its part of a rate, and of the most runs in flight.
+        shards: the number of shards of the namespace. Each shard counts for itself: it allows the rate divided by this
+            number, and `max_in_flight` divided by it, at least 1.
         problems: gets a line for each fault.
         lease_ms: the lease of the jobstore. Defaults to 30,000.
         settles_first: whether delivery is at most once. Then runs in flight cannot be counted. Defaults to False.

@@ -326,6 +326,8 @@ class ClaimTracker:
                 command.answered(answer, command.about)
             head_ms = getattr(answer, "due_head_ms", None)
             if head_ms is not None:
+                if head_ms <= answer.now_us // 1000:  # for example, a job waited for the place that is now free
+                    head_ms = min(head_ms, time.time_ns() // 1_000_000)  # a slow clock would reach it later
                 earliest_ms = head_ms if earliest_ms is None else min(earliest_ms, head_ms)
         for answer in answers[len(commands) :]:
             if isinstance(answer, Exception):
