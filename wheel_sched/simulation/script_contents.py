@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from wheel_sched.simulation.store_contents import FAKEREDIS, REASONED, KeptItem
 from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.first_answers import ANSWER_TTL_US
 from wheel_sched.store.core.get import Get
 from wheel_sched.store.core.items import Marker, decode_text, encode_text
 from wheel_sched.store.core.plans import Open
-from wheel_sched.store.core.shard import ANSWER_TTL_US
 from wheel_sched.store.redis.backend import RedisBackend, client_for
 from wheel_sched.store.redis.library import shard_keys
 from wheel_sched.store.redis.round_trips import Dialect

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.simulation.safeguards.switching import Safeguard
 
 STORE = "wheel_sched.store.core"
+# with several shards, a producer asks before it stores a message under its own id
+PRODUCER_ASKS = ("retry_topic.connection:Connection._send", "if asks and KnownIds", "if False and KnownIds")
 SAFEGUARDS = [
     Safeguard(
         "settling compares the claim number",
@@ -33,19 +35,21 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "an id that is stored is not stored again",
-        f"{STORE}.shard:MemoryShard.store_new",
-        "return key in self.items or key in gone or (is_known is not None and is_known(key, given))",
+        f"{STORE}.storing:store_new",
+        "return key in shard.items or key in gone or (is_known is not None and is_known(key, given))",
         "return False",
+        also=(PRODUCER_ASKS,),
     ),
     Safeguard(
         "the server remembers the id of a message that was released",
-        f"{STORE}.shard:MemoryShard.store_new",
+        f"{STORE}.storing:store_new",
         " or (is_known is not None and is_known(key, given))",
         "",
+        also=(PRODUCER_ASKS,),
     ),
     Safeguard(
         "a repeated call gets its first answer",
-        f"{STORE}.shard:MemoryShard.recall",
+        f"{STORE}.first_answers:FirstAnswers.recall",
         "return self._answers.get(token)",
         "return None",
     ),

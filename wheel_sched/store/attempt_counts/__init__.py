@@ -15,6 +15,7 @@ from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome, check_id, dec
 from wheel_sched.store.core.plans import Plans
 from wheel_sched.store.core.schedule import Stored, StoringOperation, triples_of
 from wheel_sched.store.core.shard import MemoryShard
+from wheel_sched.store.core.storing import store_new
 from wheel_sched.store.history import append_history
 
 ENDED = 999
@@ -197,7 +198,7 @@ class ScheduleCounted(StoringOperation):
         return args
 
     def store(self, shard: MemoryShard) -> list[Outcome]:
-        outcomes = shard.store_new(self.items)
+        outcomes = store_new(shard, self.items)
         room = shard.room(AttemptCountsInMemory)
         for key, attempts, expiry_ms in self.counts:
             room.raise_to(encode_text(key), min(attempts, ENDED - 1), expiry_ms)

@@ -61,13 +61,13 @@ class Change(Operation[list[Outcome]]):
         return outcomes_of(reply[0])
 
     def in_memory(self, shard: MemoryShard) -> list[Outcome]:
-        remembered = shard.recall(self.token)
+        remembered = shard.answers.recall(self.token)
         if remembered is not None:
             return list(remembered)
         check_batch(len(self.alterations))
         versions = shard.sequence()
         outcomes = [_change(shard, alteration, versions) for alteration in self.alterations]
-        shard.record_answer(self.token, tuple(outcomes))
+        shard.answers.record(self.token, tuple(outcomes))
         return outcomes
 
 

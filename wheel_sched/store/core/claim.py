@@ -132,7 +132,7 @@ class ClaimDue(Operation[Claim]):
 
     def in_memory(self, shard: MemoryShard) -> Claim:
         check_batch(self.limit)
-        remembered = shard.recall(self.token)
+        remembered = shard.answers.recall(self.token)
         if remembered is not None:
             return _claimed_before(shard, *remembered)
         if self.epoch is not None and self.epoch != shard.epoch:
@@ -153,7 +153,7 @@ class ClaimDue(Operation[Claim]):
             item.state, item.claim, item.claimed_due_ms, item.cancelled = "leased", number, due_ms, False
             shard.leased.add(item.key, deadline_ms)
             shard.moves(item.topic, "due", "leased")
-        shard.record_answer(self.token, (number, [item.key for _, item in taken]))
+        shard.answers.record(self.token, (number, [item.key for _, item in taken]))
         items = [_claimed(item) for _, item in taken]
         return Claim(shard.number, number, shard.now_us, shard.epoch, *shard.heads(), items)
 

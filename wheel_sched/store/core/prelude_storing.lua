@@ -1,4 +1,4 @@
--- Storing new items, for the scripts of several rooms. The twin is `MemoryShard.store_new`.
+-- Storing new items, for the scripts of several rooms. The twin is `storing.py`.
 
 -- Begins a call that stores new items. `tail` is the tail of the first item, false or nil when there is none. Most
 -- calls store items of one topic. So the script reads and writes the counters of the first topic with the other fields

@@ -10,6 +10,7 @@ from wheel_sched.store.core.call import Argument, Operation, new_token, outcomes
 from wheel_sched.store.core.items import Item, Outcome, decode_text, encode_text, make_tail
 from wheel_sched.store.core.memory_item import check_batch
 from wheel_sched.store.core.shard import MemoryShard
+from wheel_sched.store.core.storing import store_new
 
 
 @dataclass(slots=True)
@@ -51,12 +52,12 @@ class StoringOperation(Operation[Stored]):
         return Stored(outcomes_of(codes), reply[1], _others(rest) if line else {})
 
     def in_memory(self, shard: MemoryShard) -> Stored:
-        answer = shard.recall(self.token)
+        answer = shard.answers.recall(self.token)
         if answer is None:
             check_batch(len(self.items))
             shard.others = {}
             answer = self.store(shard), shard.others
-            shard.record_answer(self.token, answer)
+            shard.answers.record(self.token, answer)
         return Stored(list(answer[0]), shard.now_us, dict(answer[1]))
 
     def store(self, shard: MemoryShard) -> list[Outcome]:
@@ -87,4 +88,4 @@ class Schedule(StoringOperation):
         return triples_of(self.items)
 
     def store(self, shard: MemoryShard) -> list[Outcome]:
-        return shard.store_new(self.items)
+        return store_new(shard, self.items)

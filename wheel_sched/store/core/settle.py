@@ -137,13 +137,13 @@ class Settle(Operation[Settled]):
         return Settled(outcomes, reply[1], head_of(reply[2]), head_of(reply[3]))
 
     def in_memory(self, shard: MemoryShard) -> Settled:
-        remembered = shard.recall(self.token)
+        remembered = shard.answers.recall(self.token)
         if remembered is not None:
             return Settled(list(remembered), shard.now_us, *shard.heads())
         check_batch(len(self.settlements))
         outcomes = settle_items(shard, self.claim, self.settlements, self.order())
         trim_dead_above(shard, self.dead_cap, MAX_BATCH)
-        shard.record_answer(self.token, tuple(outcomes))
+        shard.answers.record(self.token, tuple(outcomes))
         return Settled(outcomes, shard.now_us, *shard.heads())
 
 

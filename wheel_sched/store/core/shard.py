@@ -7,28 +7,24 @@ id, because Redis orders and compares bytes. A shard has no lock: `MemoryBackend
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from wheel_sched.errors import NamespaceMismatch
-from wheel_sched.store.core.items import INSTRUCTION, Item, Marker, Outcome, State, encode_text
+from wheel_sched.store.core.first_answers import FirstAnswers
+from wheel_sched.store.core.items import Item, Marker, State, encode_text
 from wheel_sched.store.core.memory_item import (
     FairTaking,
     MemoryItem,
     StoringHook,
-    StoringVerdict,
     indexed,
     plain,
     reason_code,
-    verdicts_of,
 )
 from wheel_sched.store.core.sorted_set import SortedSet
 from wheel_sched.store.core.turns import Turns
 
 CLAMP_MS = 5_000  # a step back of up to this much counts as jitter and is ignored
-ANSWER_TTL_US = 60_000_000  # how long the first answer of a call is kept for repeats of the call
-ANSWERS_AT_MOST = 100_000  # in one process no reply is lost, so the oldest answers may be dropped before their time
 
 R = TypeVar("R")
 
@@ -84,12 +80,11 @@ class MemoryShard:
         self.mark = Marker(b"0-0", -1)
         self.now_ms = self.now_us = 0
         self.turns = Turns(self.due, self.ready, self.items, self.now, self.paused)
+        self.answers = FirstAnswers(wall_us)
         self._wall_us = wall_us
         self._last_ms = 0
         self._marks = 0
         self._earlier_ms: int | None = None  # the earliest due of this call, if before the head of `due`
-        self._answers: dict[str, Any] = {}
-        self._expiries: deque[tuple[int, str]] = deque()
 
     def add_room(self, kind: type[RoomState]) -> None:
         """Give a room its state in this shard."""
@@ -159,18 +154,6 @@ class MemoryShard:
         if self.shares is not None:
             due = self.shares.head(due)
         return None if due < 0 else due, None if leased < 0 else leased
-
-    def recall(self, token: str) -> Any:
-        """The first answer under this token; None when the shard has none, or no longer keeps it."""
-        wall_us = self._wall_us()
-        while self._expiries and (self._expiries[0][0] <= wall_us or len(self._expiries) > ANSWERS_AT_MOST):
-            del self._answers[self._expiries.popleft()[1]]
-        return self._answers.get(token)
-
-    def record_answer(self, token: str, answer: Any) -> None:
-        if token:
-            self._answers[token] = answer
-            self._expiries.append((self._wall_us() + ANSWER_TTL_US, token))
 
     # Counters, refs, records.
 
@@ -329,40 +312,6 @@ class MemoryShard:
         if refs:
             self.add_refs(item)
         return item
-
-    def store_new(self, items: Sequence[Item], is_known: Callable[[bytes, Item], bool] | None = None) -> list[Outcome]:
-        """Store items whose ids are absent and not known: the twin of `store_new` in `prelude_storing.lua`."""
-        self.seq += 1
-        self.others = {}
-        outcomes: list[Outcome] = []
-        verdicts: dict[int, StoringVerdict] | None = None
-        gone: set[bytes] = set()  # ids that this call has refused, or whose items gave way to others
-
-        def exists(key: bytes, given: Item) -> bool:
-            return key in self.items or key in gone or (is_known is not None and is_known(key, given))
-
-        for at, given in enumerate(items):
-            key = encode_text(given.id)
-            if exists(key, given):
-                outcomes.append(Outcome.DUPLICATE)
-                continue
-            if verdicts is None and any(INSTRUCTION in ref for ref in given.refs):
-                verdicts = verdicts_of(self.on_storing, items, at, exists)
-                self.others = {n: one.other for n, one in verdicts.items() if one.other is not None}
-                gone.update(encode_text(one.other) for one in verdicts.values() if one.stores and one.other is not None)
-            verdict = verdicts.get(at) if verdicts else None
-            if verdict is not None and not verdict.stores:
-                gone.add(key)
-                outcomes.append(Outcome.SUPERSEDED)
-                continue
-            item = self.new_item(given)
-            due_ms = given.due_ms if verdict is None else verdict.due_ms
-            state = self.put_held(item, 0, b"parked") if due_ms is None else self.put_waiting(item, due_ms, new=True)
-            self.moves(item.topic, None, state)
-            self.event("accepted", item.topic)
-            kept = Outcome.STORED if state == "due" else Outcome.HELD
-            outcomes.append(Outcome.REPLACED if at in self.others else kept)
-        return outcomes
 
     def recover(self, limit: int, cap: int) -> int:
         """Recover items whose lease ran out (see `lapse`). A cancelled item leaves. Returns how many leases ran out."""

@@ -101,13 +101,13 @@ class PutDocument(Operation[int | None]):
         return int(reply) or None
 
     def in_memory(self, shard: MemoryShard) -> int | None:
-        said = shard.recall(self.token)
+        said = shard.answers.recall(self.token)
         if said is not None:
             return int(said) or None
         room, key = shard.room(DocumentsInMemory), encode_text(self.document_id)
         found = room.live(self.collection).get(key)
         if self.expect is not None and self.expect != (found.version if found else 0):
-            shard.record_answer(self.token, 0)
+            shard.answers.record(self.token, 0)
             return None
         room.forget_old(self.collection, MAX_BATCH)
         until_ms = shard.now_ms + self.ttl_ms if self.ttl_ms else 0
@@ -116,7 +116,7 @@ class PutDocument(Operation[int | None]):
         over = min(len(kept) - self.keep, MAX_BATCH) if self.keep else 0
         for old in list(kept)[: max(0, over)]:
             del kept[old]
-        shard.record_answer(self.token, version)
+        shard.answers.record(self.token, version)
         return version
 
 
@@ -138,7 +138,7 @@ class RemoveDocument(Operation[bool]):
         return bool(reply)
 
     def in_memory(self, shard: MemoryShard) -> bool:
-        said = shard.recall(self.token)
+        said = shard.answers.recall(self.token)
         if said is not None:
             return bool(said)
         room, key = shard.room(DocumentsInMemory), encode_text(self.document_id)
@@ -146,7 +146,7 @@ class RemoveDocument(Operation[bool]):
         removes = found is not None and self.expect in (None, found.version)
         if removes:
             del room.collections[self.collection][key]
-        shard.record_answer(self.token, removes)
+        shard.answers.record(self.token, removes)
         return removes
 
 

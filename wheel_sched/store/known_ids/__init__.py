@@ -16,6 +16,7 @@ from wheel_sched.store.core.memory_item import MemoryItem, plain
 from wheel_sched.store.core.plans import Plans
 from wheel_sched.store.core.schedule import Stored, StoringOperation, triples_of
 from wheel_sched.store.core.shard import MemoryShard
+from wheel_sched.store.core.storing import store_new
 
 
 def schedule_known(plans: Plans, items: Sequence[Item], known_ms: int, *, token: str | None = None) -> Plan[Stored]:
@@ -91,7 +92,7 @@ class ScheduleKnown(StoringOperation):
 
     def store(self, shard: MemoryShard) -> list[Outcome]:
         room = shard.room(KnownIdsInMemory)
-        outcomes = shard.store_new(self.items, lambda key, given: room.is_known(key, plain(given.topic)))
+        outcomes = store_new(shard, self.items, lambda key, given: room.is_known(key, plain(given.topic)))
         for given, outcome in zip(self.items, outcomes, strict=True):
             if outcome is not Outcome.DUPLICATE:
                 until_ms = max(given.due_ms or 0, shard.now_ms) + self.known_ms

@@ -19,6 +19,7 @@ from wheel_sched.store.core.memory_item import check_batch
 from wheel_sched.store.core.plans import Plans, shard_of
 from wheel_sched.store.core.schedule import Stored, StoringOperation, triples_of
 from wheel_sched.store.core.shard import MemoryShard
+from wheel_sched.store.core.storing import store_new
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ class AcceptLogBatch(StoringOperation):
             raise StalePosition(there)
         self._compare(counts)
         self._find_taken(shard)
-        outcomes = shard.store_new(self.items)
+        outcomes = store_new(shard, self.items)
         for given, reason in self.dead_letters:
             item = shard.new_item(given)
             shard.moves(item.topic, None, shard.put_dead(item, bounded_reason(reason)))

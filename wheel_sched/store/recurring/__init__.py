@@ -20,6 +20,7 @@ from wheel_sched.store.core.plans import Plans, shard_of
 from wheel_sched.store.core.schedule import triples_of
 from wheel_sched.store.core.settle import Next, Settle, Settled, Settlement, check_settlement, settle_items
 from wheel_sched.store.core.shard import MemoryShard
+from wheel_sched.store.core.storing import store_new
 
 MOST_OCCURRENCES = 5
 """How many occurrences one settlement stores at most. Then a batch of 100 recurring items fits into one call."""
@@ -121,7 +122,7 @@ class SettleRecurring(Settle):
         return args
 
     def in_memory(self, shard: MemoryShard) -> Settled:
-        said = shard.recall(self.token)
+        said = shard.answers.recall(self.token)
         if said is not None:
             return Settled(list(said), shard.now_us, *shard.heads())
         check_batch(len(self.settlements))
@@ -129,7 +130,7 @@ class SettleRecurring(Settle):
         outcomes = settle_items(shard, self.claim, self.settlements, self.order(), back=True)
         for settlement, outcome in zip(self.settlements, outcomes, strict=True):
             if isinstance(settlement, Recur) and outcome is Outcome.DONE:
-                shard.store_new(settlement.occurrences)
+                store_new(shard, settlement.occurrences)
         trim_dead_above(shard, self.dead_cap, MAX_BATCH)
-        shard.record_answer(self.token, tuple(outcomes))
+        shard.answers.record(self.token, tuple(outcomes))
         return Settled(outcomes, shard.now_us, *shard.heads())

@@ -13,6 +13,7 @@ from wheel_sched.store.core.items import Item, Outcome, check_name, encode_text
 from wheel_sched.store.core.plans import Plans
 from wheel_sched.store.core.schedule import Stored, StoringOperation, triples_of
 from wheel_sched.store.core.shard import MemoryShard
+from wheel_sched.store.core.storing import store_new
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +95,9 @@ class ScheduleFenced(StoringOperation):
     def store(self, shard: MemoryShard) -> list[Outcome]:
         room, fence = shard.room(WriterFencesInMemory), self.fence
         if fence.epoch <= room.closed.get(fence.writer, -1):
-            return shard.store_new(self.items, lambda *_: True)
+            return store_new(shard, self.items, lambda *_: True)
         brought = room.brought.setdefault((fence.writer, fence.epoch), set())
-        outcomes = shard.store_new(self.items, lambda key, _: key in brought)
+        outcomes = store_new(shard, self.items, lambda key, _: key in brought)
         brought.update(encode_text(item.id) for item in self.items)
         return outcomes
 
