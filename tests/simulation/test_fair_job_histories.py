@@ -25,6 +25,7 @@ pytestmark = pytest.mark.slow
 APS = "wheel_sched_apscheduler"
 WITHOUT_FAULTS = range(60)
 SLOW_CLOCK = 1857
+ALL_SLOW = (1232, 1820)
 SAFEGUARDS = [
     Safeguard(
         "a free place lets the next job of the tenant go",
@@ -45,6 +46,12 @@ CARRIES_PLACES = Safeguard(
     f"{APS}.stores.claims:InFlightClaims._gather_splits",
     "if self._counts_runs:",
     "if False:",
+)
+LOOKS_AGAIN = Safeguard(
+    "a scheduler with a slow clock looks again soon for fair jobs",
+    f"{APS}.stores.tracker:ClaimTracker.next_claim_ms",
+    "if self._shares and",
+    "if False and",
 )
 USES_A_FREE_PLACE = Safeguard(
     "what the store would hand out now does not wait for a slow clock",
@@ -100,6 +107,13 @@ def test_a_freed_place_is_used_at_once_by_a_scheduler_with_a_slow_clock() -> Non
     assert kinds_broken([SLOW_CLOCK], faults=None) == set()
     with switched_off(USES_A_FREE_PLACE):
         assert kinds_broken([SLOW_CLOCK], faults=None) == {"lost"}
+
+
+def test_schedulers_that_all_have_slow_clocks_run_fair_jobs_in_time() -> None:
+    """All clocks are 1.5 s behind the store's. A job is due when both clocks have reached its time, and not later."""
+    assert kinds_broken(ALL_SLOW, faults=None) == set()
+    with switched_off(LOOKS_AGAIN):
+        assert kinds_broken(ALL_SLOW, faults=None) == {"lost"}
 
 
 def test_some_jobs_wait_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from wheel_sched_apscheduler.stores.loading import ClaimLoader, RefusalPolicy
 from wheel_sched_apscheduler.stores.run_records import LimitReached, RunHistory, RunMarks, apply_limits
 
 SEARCHES = 3  # while jobs are behind, a pass looks so often for the jobs of other fair keys, about 200 jobs each time
+SLOW_CLOCK_MS = 100  # for a fair job that is due only by the store's clock, the store does not say since when
 ROUNDS = 4  # one round is enough, unless jobs are changed between their claim and their settlement
 
 
@@ -168,6 +169,8 @@ class ClaimTracker:
             self._connection.note_server_time(server_ms, asked_ms)
             if claim.due_head_ms is not None:
                 next_ms = min(next_ms, max(claim.due_head_ms, asked_ms + claim.due_head_ms - server_ms))
+                if self._shares and asked_ms < claim.due_head_ms <= server_ms:
+                    next_ms = min(next_ms, asked_ms + SLOW_CLOCK_MS)
             if claim.lease_head_ms is not None:
                 next_ms = min(next_ms, asked_ms + max(claim.lease_head_ms - server_ms, 0) + 1)
         return next_ms
