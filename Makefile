@@ -70,7 +70,7 @@ kafka-test: venv-test ## the retry service over a real Kafka broker: needs Java 
 test-celery: venv-test ## Celery 5.5 and 5.6; all other tests run on the newest release
 	@.ci/celery-versions
 
-test-oldest: venv-test ## the store, Celery, metrics and traces on the oldest releases that the extras accept
+test-oldest: venv-test ## each extra but Spark on the oldest releases that it accepts
 	@.ci/oldest
 
 spark-test: venv-spark ## the jobs on Spark: needs Java 17 and half a gigabyte of packages

@@ -7,15 +7,18 @@ message's producer, unchanged, as the semantic conventions ask. The span of a fi
 context. A delayed attempt starts its own trace, which *links* to the creation context: tail sampling cuts or drops a
 trace that stays open for hours, but keeps links. It also links to the step before it, whose context travels in the
 header `retry-trace-step`. Headers are only parsed, not trusted: a forged one makes a wrong link and nothing else.
+
+An error of the tracing code never fails a message: it is logged once, and a span or link is missing.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from opentelemetry import propagate, trace
@@ -32,10 +35,10 @@ from retry_topic.message.headers import RetryState, read
 from retry_topic.message.headers.state import TRACE_STEP
 from retry_topic.message.last_step import note_last_step
 from retry_topic.policy import RetryDecision
+from retry_topic.span_guard import SpanGuard
 from wheel_sched.errors import ConfigError
 
 _SYSTEM = "wheel_sched"
-_MOST_OPEN = 10_000  # spans of the intake
 _W3C = TraceContextTextMapPropagator()
 
 
@@ -61,23 +64,31 @@ def traced(handler: Handler, *, tracer_provider: TracerProvider | None = None) -
     Raises:
         ConfigError: the handler cannot be called.
 
-    Several threads may call the returned handler if they may call `handler`.
+    An error of the tracing code does not reach the handler or its caller; the first one is logged. Several threads may
+    call the returned handler if they may call `handler`.
     """
     if not callable(handler):
         raise ConfigError([f"expected a handler that can be called, got: {handler!r}"])
-    tracer = trace.get_tracer("retry_topic", tracer_provider=tracer_provider)
+    tracer, guard = trace.get_tracer("retry_topic", tracer_provider=tracer_provider), SpanGuard()
+
+    def processing(message: Message) -> AbstractContextManager[Span]:
+        return guard.around(lambda: _processing(tracer, message), trace.INVALID_SPAN)
+
+    def with_outcome(span: Span, verdict: Any) -> Any:
+        guard(lambda: _set_outcome(span, verdict), None)
+        return verdict
 
     if is_async(handler):
 
         async def process_async(message: Message) -> Any:
-            with _processing(tracer, message) as span:
-                return _with_outcome(span, await handler(message))
+            with processing(message) as span:
+                return with_outcome(span, await handler(message))
 
         return functools.wraps(handler)(process_async) if hasattr(handler, "__name__") else process_async
 
     def process(message: Message) -> Any:
-        with _processing(tracer, message) as span:
-            return _with_outcome(span, handler(message))
+        with processing(message) as span:
+            return with_outcome(span, handler(message))
 
     return functools.wraps(handler)(process) if hasattr(handler, "__name__") else process
 
@@ -89,8 +100,11 @@ class Tracing:
     has one; then the span links to it. `receive RETRY-TOPIC` begins when the retry service has read a failed message,
     and ends when the store holds it. It links to the creation context and to the failed attempt, and it has
     `wheel_sched.attempt` (the attempt that failed), `wheel_sched.why` (the rule), and `wheel_sched.due_at` (epoch ms)
-    and `wheel_sched.delay` (seconds), or `wheel_sched.outcome` = `dead_letter`.
-    `replay TOPIC` is made of each letter that `DeadLetters` replays, and links to the same two.
+    and `wheel_sched.delay` (seconds), or `wheel_sched.outcome` = `dead_letter`. If the record was read and not stored,
+    `wheel_sched.outcome` is `left`: the record comes again, with a new span.
+    `replay TOPIC` is made of each letter that is replayed, and links to the same two.
+
+    An error of the tracing code does not fail the message; the first one is logged.
 
     Args:
         tracer_provider: makes the spans. Defaults to OpenTelemetry's global provider.
@@ -100,11 +114,15 @@ class Tracing:
 
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         self._tracer = trace.get_tracer("retry_topic", tracer_provider=tracer_provider)
+        self._guard = SpanGuard()
         self._open: dict[str, Span] = {}  # spans of the intake, by their context
 
+    def sending(self, message: Message, message_id: str) -> AbstractContextManager[Message]:
+        """A `with` block in a span around the sending of a message. Yields the message with its creation context."""
+        return self._guard.around(lambda: self._sending(message, message_id), message)
+
     @contextmanager
-    def sending(self, message: Message, message_id: str) -> Iterator[Message]:
-        """A span around the sending of a message. Yields the message with its creation context."""
+    def _sending(self, message: Message, message_id: str) -> Iterator[Message]:
         created = _origin(message.headers)
         attributes = {**_attributes("send", message), "messaging.message.id": message_id}
         links = [Link(created)] if created.is_valid else []
@@ -114,7 +132,13 @@ class Tracing:
             yield message if created.is_valid else message.to(message.topic, (*message.headers, *trace_headers()))
 
     def taking(self, delivery: Delivery, group: str) -> Delivery:
-        """Begin the intake's span. Returns the delivery with this span as the last step in its headers."""
+        """Begin the intake's span. Returns the delivery with this span as the last step in its headers.
+
+        End the span with `taken` or `leave`.
+        """
+        return self._guard(lambda: self._taking(delivery, group), delivery)
+
+    def _taking(self, delivery: Delivery, group: str) -> Delivery:
         message = delivery.message
         attributes = {**_attributes("receive", message), "messaging.consumer.group.name": group}
         span = self._tracer.start_span(
@@ -128,26 +152,24 @@ class Tracing:
         if step is None:
             return delivery
         self._open[step] = span
-        while len(self._open) > _MOST_OPEN:  # spans of records that were read and left
-            self._open.pop(next(iter(self._open))).end()
         headers = (*(pair for pair in message.headers if pair[0] != TRACE_STEP), (TRACE_STEP, step.encode()))
         return replace(delivery, message=replace(message, headers=headers))
 
     def taken(self, step: str | None, taken: Taken) -> None:
         """End the intake's span with the context `step`. Without such a span, nothing happens."""
         span = self._open.pop(step or "", None)
-        if span is None:
-            return
-        span.set_attributes({"messaging.message.id": taken.id, "wheel_sched.attempt": taken.attempt})
-        span.set_attribute("wheel_sched.why", taken.why)
-        if taken.dead is not None:
-            span.set_attribute("wheel_sched.outcome", "dead_letter")
-            span.set_status(StatusCode.ERROR, taken.dead)
-        elif taken.due_ms is not None:
-            span.set_attribute("wheel_sched.due_at", taken.due_ms)
-            if isinstance(taken.decision, RetryDecision):
-                span.set_attribute("wheel_sched.delay", taken.decision.delay_ms / 1000)
-        span.end()
+        if span is not None:
+            self._guard(lambda: _describe(span, taken), None)
+            self._guard(span.end, None)
+
+    def leave(self, deliveries: Iterable[Delivery]) -> None:
+        """End the intake's spans of deliveries that were not stored. Spans that have ended stay as they are."""
+        for delivery in deliveries:
+            step = dict(delivery.message.headers).get(TRACE_STEP, b"")
+            span = self._open.pop(step.decode("ascii", "replace"), None)
+            if span is not None:
+                self._guard(partial(span.set_attribute, "wheel_sched.outcome", "left"), None)
+                self._guard(span.end, None)
 
     def replaying(self, message: Message, topic: str, state: RetryState) -> str | None:
         """Make the span of a replay. Returns its context, the last step of the message.
@@ -157,6 +179,9 @@ class Tracing:
             topic: the topic on which it first failed.
             state: its retry state.
         """
+        return self._guard(lambda: self._replaying(message, topic, state), None)
+
+    def _replaying(self, message: Message, topic: str, state: RetryState) -> str | None:
         attributes = {
             **_attributes("replay", message, "send"),
             "messaging.destination.name": topic,
@@ -170,6 +195,19 @@ class Tracing:
             name, kind=SpanKind.PRODUCER, attributes=attributes, links=links
         ) as span:
             return _step(span)
+
+
+def _describe(span: Span, taken: Taken) -> None:
+    """Say in the intake's span what became of the record."""
+    span.set_attributes({"messaging.message.id": taken.id, "wheel_sched.attempt": taken.attempt})
+    span.set_attribute("wheel_sched.why", taken.why)
+    if taken.dead is not None:
+        span.set_attribute("wheel_sched.outcome", "dead_letter")
+        span.set_status(StatusCode.ERROR, taken.dead)
+    elif taken.due_ms is not None:
+        span.set_attribute("wheel_sched.due_at", taken.due_ms)
+        if isinstance(taken.decision, RetryDecision):
+            span.set_attribute("wheel_sched.delay", taken.decision.delay_ms / 1000)
 
 
 def _attributes(operation: str, message: Message, kind: str | None = None) -> dict[str, Any]:
@@ -228,11 +266,10 @@ def _processing(tracer: trace.Tracer, message: Message) -> Iterator[Span]:
         detach(token)
 
 
-def _with_outcome(span: Span, verdict: Any) -> Any:
+def _set_outcome(span: Span, verdict: Any) -> None:
     if isinstance(verdict, Retry | DeadLetter):
         span.set_attribute("wheel_sched.outcome", "retry" if isinstance(verdict, Retry) else "dead_letter")
         span.set_status(StatusCode.ERROR)
-    return verdict
 
 
 def _carrier(headers: Headers) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from retry_topic.brokers.protocol import Broker
 from retry_topic.connection import Connection
-from retry_topic.management.opening import kafka_broker
+from retry_topic.management.opening import kafka_broker, process_tracing
 from retry_topic.management.settings import RetrySettings
 from wheel_sched.dashboard import Dashboard
 from wheel_sched.store import DelayStore
@@ -18,6 +18,8 @@ _KEEP = 10_000  # settled records that a topic keeps; as `connect` does by defau
 class SharedConnection(Connection):
     """A connection on a store that belongs to someone else. Closing it leaves the store open.
 
+    It has spans by the process's tracer provider, if there is one.
+
     Args:
         store: an open delay store.
         broker: holds the topics.
@@ -25,7 +27,7 @@ class SharedConnection(Connection):
     """
 
     def __init__(self, store: DelayStore, broker: Broker, *, owned: bool) -> None:
-        super().__init__(store, broker)
+        super().__init__(store, broker, tracing=process_tracing())
         self._owned = owned
 
     def close(self) -> None:

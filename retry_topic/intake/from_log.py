@@ -23,7 +23,7 @@ batch is sent after one that the store refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from retry_topic.brokers.protocol import LogBatch, LogReader
@@ -102,20 +102,29 @@ class IntakeFromLog(Transport):
         reads both again.
         """
         now_ms = until_available(self._store.now_ms)  # asked after the read: no due time is early by the store's clock
-        made = self._plan(self.with_spans(part.deliveries), Known(), now_ms, self._route(part))
-        batch = _Batch(reader, part, Position(part.source, part.expected, part.next), now_ms, made)
-        before, rewound = self._end_in_flight(until_available)
-        if rewound != part.source:
-            if self._store.shards > 1 and self._store_elsewhere(batch, until_available):
-                made = self._plan(batch.plan.entries, Known(), now_ms, self._route(part))
-            self._complete(batch, made, Known(), until_available)
-            batch.answer = self._intake.begin_accept(
-                *(batch.position, batch.plan.items, batch.plan.dead_letters),
-                counts=batch.plan.counts,
-                token=batch.token,
-            )
-            self._underway = batch
-        return before
+        part = replace(part, deliveries=self.with_spans(part.deliveries))
+        try:
+            made = self._plan(part.deliveries, Known(), now_ms, self._route(part))
+            batch = _Batch(reader, part, Position(part.source, part.expected, part.next), now_ms, made)
+            before, rewound = self._end_in_flight(until_available)
+            if rewound != part.source:
+                self._send(batch, made, until_available)
+            return before
+        finally:
+            if self._underway is None or self._underway.part is not part:  # it was not sent
+                self.leave(part.deliveries)
+
+    def _send(self, batch: _Batch, made: Plan, until_available: UntilAvailable) -> None:
+        """Complete the plan `made` of a batch, and send the batch to the store."""
+        if self._store.shards > 1 and self._store_elsewhere(batch, until_available):
+            made = self._plan(batch.plan.entries, Known(), batch.now_ms, self._route(batch.part))
+        self._complete(batch, made, Known(), until_available)
+        batch.answer = self._intake.begin_accept(
+            *(batch.position, batch.plan.items, batch.plan.dead_letters),
+            counts=batch.plan.counts,
+            token=batch.token,
+        )
+        self._underway = batch
 
     def finish(self, until_available: UntilAvailable) -> list[Taken]:
         """Wait for the batch in flight. Returns the batch's results; none if no batch is in flight."""
@@ -163,6 +172,13 @@ class IntakeFromLog(Transport):
         batch, self._underway = self._underway, None
         if batch is None:
             return [], None
+        try:
+            return self._ended(batch, until_available)
+        finally:
+            self.leave(batch.part.deliveries)
+
+    def _ended(self, batch: _Batch, until_available: UntilAvailable) -> tuple[list[Taken], str | None]:
+        """Wait until the store has answered `batch`, see `_end_in_flight`."""
         part = batch.part
         stored = self._stored(batch, until_available)
         if isinstance(stored, StalePosition):

@@ -222,6 +222,11 @@ class Transport:
         tracing = self._connection.tracing
         return [*deliveries] if tracing is None else [tracing.taking(one, self._group) for one in deliveries]
 
+    def leave(self, deliveries: Iterable[Delivery]) -> None:
+        """End the intake spans of deliveries of `with_spans` that were not stored."""
+        if self._connection.tracing is not None:
+            self._connection.tracing.leave(deliveries)
+
     def _report_odd(self, records: Iterable[IntakeRecord]) -> None:
         for record in records:
             for oddity in record.state.oddities:

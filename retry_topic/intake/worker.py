@@ -144,7 +144,11 @@ class IntakeWorker:
                 deliveries = consumer.poll(reading.batch, _POLL_MS)
                 self._polled(since_s, anything=bool(deliveries))
                 if deliveries:
-                    self._take(intake, consumer, intake.with_spans(deliveries))
+                    begun = intake.with_spans(deliveries)
+                    try:
+                        self._take(intake, consumer, begun)
+                    finally:
+                        intake.leave(begun)
                 yield
 
     def _take(

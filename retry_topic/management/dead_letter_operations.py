@@ -234,7 +234,8 @@ class ReplayDeadLetters(_LetterKind):
         found = self._store.get([entry[0] for entry in batch.entries], anywhere=True)
         now_ms, secrets = self._store.now_ms(), self._secrets()
         made = LetterReplay(
-            self._store, now_ms, lambda *_: now_ms, lambda _, message: message, MOST_REPLAYS, False, None, secrets
+            *(self._store, now_ms, lambda *_: now_ms, lambda _, message: message, MOST_REPLAYS, False, None, secrets),
+            tracing=self._connection.tracing,
         )
         alterations: list[tuple[str | None, Alteration]] = []
         counted = []

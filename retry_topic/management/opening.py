@@ -1,8 +1,12 @@
-"""Opens what the settings name: the connection to store and topics, the Kafka cluster, secrets, policies."""
+"""Opens what the settings name: the connection to store and topics, the Kafka cluster, secrets, policies.
+
+Connections have spans if the process has a tracer provider, see `process_tracing`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,11 +16,13 @@ from retry_topic.connection import Connection
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.management.settings import RetrySettings
 from retry_topic.policy import PolicySet, load_policies
+from retry_topic.span_guard import SpanGuard
 from wheel_sched.errors import ConfigError
 from wheel_sched.management.opening import opened
 
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
+    from retry_topic.tracing import Tracing  # needs the extra `otel`
 
 _KEEP = 10_000  # settled records that a topic keeps; as `connect` does by default
 
@@ -40,7 +46,25 @@ def opened_connection(settings: RetrySettings, *, create: bool = False) -> Itera
                 durability=settings.durability,
                 replicas=settings.replicas,
             )
-        yield stack.enter_context(Connection(store, broker))
+        yield stack.enter_context(Connection(store, broker, tracing=process_tracing()))
+
+
+def process_tracing() -> Tracing | None:
+    """Spans by this process's tracer provider; None if the process has set none.
+
+    `opentelemetry-instrument` sets a provider before a program starts, and so may an application with a mounted
+    dashboard. Without OpenTelemetry this costs one look-up.
+    """
+    return SpanGuard()(_process_tracing, None)
+
+
+def _process_tracing() -> Tracing | None:
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None or isinstance(api.get_tracer_provider(), api.ProxyTracerProvider | api.NoOpTracerProvider):
+        return None
+    from retry_topic.tracing import Tracing
+
+    return Tracing()
 
 
 def kafka_broker(settings: RetrySettings, **more: Any) -> KafkaBroker:
