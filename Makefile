@@ -8,8 +8,7 @@ SHELL := /bin/sh
 PY := .venv/bin/python
 export ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE # so that tests and their processes compile each module once
-WORKERS ?= 4 # twice the processors of a small machine: tests often wait for servers, processes and clocks
-UNIT_WORKERS ?= auto # one for each processor: these tests compute, and every worker collects all of them
+WORKERS ?= 4 # twice the processors of a small machine: tests often wait for servers, processes, threads and clocks
 SEEDS ?= 10000
 BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 
@@ -30,7 +29,7 @@ test: test-unit test-real ## every test: the unit layer, then real servers and r
 
 test-unit: venv-test ## the unit layer alone: no server
 	@printf '==> unit layer\n'
-	@$(call pytest,-m "not real and not slow and not proof and not built and not spark and not kafka" -n $(UNIT_WORKERS))
+	@$(call pytest,-m "not real and not slow and not proof and not built and not spark and not kafka" -n $(WORKERS) --dist worksteal)
 
 test-real: venv-test ## the real-server layer alone: embedded servers, real kills
 	@printf '==> real-server layer\n'

@@ -6,12 +6,15 @@ test that starts its own server carries the mark itself.
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import re
 import shutil
 import signal
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -60,6 +63,30 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if layer.startswith("proof "):
         return None if "mark.proof" in text else True
     return True if "dashboard" in collection_path.parts or HEAVY_FILE.search(text) else None
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Load the files from another place on in each worker of xdist; pytest then finds them loaded.
+
+    In a new checkout the files are compiled when they are loaded, which takes longer than anything else in the
+    collection. Workers that load the same files in the same order all compile each of them.
+    """
+    config = session.config
+    worker = getattr(config, "workerinput", None)
+    if worker is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    ignored = [config.rootpath / path for path in config.option.ignore or ()]
+    files = [
+        path
+        for path in sorted((config.rootpath / "tests").rglob("test_*.py"))
+        if not pytest_ignore_collect(path, config) and not any(path.is_relative_to(folder) for folder in ignored)
+    ]
+    first = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for path in files[first:] + files[:first]:
+        name = ".".join(path.relative_to(config.rootpath).with_suffix("").parts)
+        # a file that cannot be loaded: pytest tries it again, and reports it
+        with warnings.catch_warnings(action="error"), contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(name)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -30,13 +30,17 @@ class OnKafka(GroupCases):
     def broker(self, kafka: TemporaryKafka, name: str) -> Iterator[Broker]:
         """A broker client of the test session's cluster. Each test uses its own groups."""
         self.groups = name
+        self.members: list[BrokerConsumer] = []
         broker = KafkaBroker(kafka.bootstrap, group_protocol=self.protocol)
         yield broker
         broker.close()
+        self.members.clear()  # they refer to clients
 
     def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
         """Create one more member of a group that only this test uses."""
-        return super().member(broker, *topics, group=f"{self.groups}-{group}", idle_ms=idle_ms)
+        member = super().member(broker, *topics, group=f"{self.groups}-{group}", idle_ms=idle_ms)
+        self.members.append(member)  # a broker closes only the consumers that somebody still refers to
+        return member
 
 
 class TestClassic(OnKafka, BrokerConformance):

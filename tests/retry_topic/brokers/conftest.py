@@ -17,12 +17,21 @@ import pytest
 
 from retry_topic.brokers.kafka import KafkaBroker
 from tests.servers.child_supervisor import SupervisedChild
+from tests.servers.kafka_clients import no_more_clients
 from tests.servers.mock_cluster import MockCluster
 from tests.servers.valkey import free_port
 from wheel_sched.errors import BrokerError
 
 PATIENCE_S = 60.0
 STAND_IN = Path(sys.executable).with_name("noida-db")
+
+
+@pytest.fixture(autouse=True)
+def _closed_clients(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test closes its clients of Kafka."""
+    with no_more_clients():
+        yield
+        request.node.funcargs.clear()  # pytest keeps the values of the other fixtures for longer
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +59,7 @@ def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
             assert time.monotonic() < until_s, "noida-db does not answer"
             time.sleep(0.05)  # polls until the other process answers
         broker.close()
+        del broker  # it would keep its client open
         yield f"127.0.0.1:{port}"
     finally:
         process.kill()

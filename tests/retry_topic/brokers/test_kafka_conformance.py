@@ -38,13 +38,18 @@ class OnKafka(GroupCases):
         monkeypatch.setattr("retry_topic.brokers.conformance.PATIENCE_MS", 60_000)
 
     @pytest.fixture(autouse=True)
-    def named(self, name: str) -> None:
+    def named(self, name: str) -> Iterator[None]:
         """Let the names of the test's groups begin with a text that no other test uses."""
         self.groups = name
+        self.members: list[BrokerConsumer] = []
+        yield
+        self.members.clear()  # they refer to clients
 
     def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
         """Return one more member of a group that only this test uses."""
-        return super().member(broker, *topics, group=f"{self.groups}-{group}", idle_ms=idle_ms)
+        member = super().member(broker, *topics, group=f"{self.groups}-{group}", idle_ms=idle_ms)
+        self.members.append(member)  # a broker closes only the consumers that somebody still refers to
+        return member
 
 
 class OneLine(KafkaBroker):

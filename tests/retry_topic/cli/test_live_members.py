@@ -44,7 +44,7 @@ def nothing(message: Message) -> None:
     pass
 
 
-def test_a_consumer_and_a_service_announce_what_they_are() -> None:
+def test_a_consumer_and_a_service_announce_what_they_are(quick_poll: None) -> None:
     """A consumer and a service are listed with their topics and counts while they run, and not after they stop."""
     with connect("memory:", create_topics=True) as connection:
         live = Members(connection.store).live
@@ -66,7 +66,7 @@ def test_a_service_announces_itself_no_more_often_than_its_dispatcher_sweeps() -
     assert ServiceConfig().announce_ms >= DispatcherConfig().sweep_ms
 
 
-def test_one_setting_switches_it_off() -> None:
+def test_one_setting_switches_it_off(quick_poll: None) -> None:
     """With `announce_ms=0` a consumer or a service does not announce itself. A negative value is refused."""
     with connect("memory:", create_topics=True) as connection:
         with (

@@ -18,6 +18,8 @@ from retry_topic.dead_letters import DeadLetters
 from retry_topic.policy.delays import Fixed
 from retry_topic.tracing import Tracing, traced
 
+pytestmark = pytest.mark.usefixtures("quick_poll")
+
 
 class Traces:
     """A provider of spans, and the spans that have ended."""

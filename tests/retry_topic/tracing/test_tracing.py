@@ -141,7 +141,7 @@ def test_what_cannot_be_called_is_refused() -> None:
 
 
 def test_a_retry_links_to_the_producer_through_the_store(
-    exporter: InMemorySpanExporter, provider: TracerProvider
+    quick_poll: None, exporter: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
     """The first delivery's span is a child of the producer's span. The retry's span links to the producer's span and to
     the first delivery's."""
