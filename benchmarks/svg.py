@@ -96,8 +96,9 @@ def logarithmic(values: Iterable[float], start: float, end: float, spacing: floa
     low, high = min(found), max(found)
     if low <= 0:
         raise ValueError(f"expected values above zero on a logarithmic scale, got {low!r}; nothing was drawn")
-    below = math.floor(math.log10(low))
-    above = max(math.ceil(math.log10(high)), below + 1)
+    below, above = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    below -= _power(below) > low  # the logarithm is rounded, and can be that of the next power of ten
+    above = max(above + (_power(above) < high), below + 1)
     ticks = [_power(exponent, digit) for exponent in range(below, above + 1) for digit in _DECADE]
     first = max(number for number, tick in enumerate(ticks) if tick <= low)
     last = min(number for number, tick in enumerate(ticks) if tick >= high)

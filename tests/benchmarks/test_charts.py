@@ -7,7 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks.apscheduler import plots as apscheduler_plots
@@ -21,6 +21,8 @@ VALUES = st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=8)
 
 
 @given(VALUES)
+@example([999_999_999.9999999])
+@example([1e-6, 1_000_000.0000000001])
 def test_a_logarithmic_scale_holds_every_value(values: list[float]) -> None:
     """Each value is between the first and the last tick, and greater values have greater places."""
     scale = logarithmic(values, 100, 700, 60)
