@@ -114,7 +114,7 @@ def test_a_death_at_any_call_costs_nothing(
         world.die_at(0, False)
         with monkeypatch.context() as patch:
             if forgotten:
-                patch.setattr("wheel_sched.store.core.shard.MemoryShard.recall", lambda *_: None)
+                patch.setattr("wheel_sched.store.core.first_answers.FirstAnswers.recall", lambda *_: None)
             world.ms += 61_000 if forgotten else 21_000
             done = world.finish(world.runner())
         assert (done.state, done.done, dict(done.left)) == ("done", LETTERS, {}), call
