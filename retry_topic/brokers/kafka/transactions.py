@@ -230,7 +230,7 @@ class _Transaction:
         producer = self.producer
         producer.begin_transaction()
         for place, message in enumerate(self._messages):
-            refused = produce(producer, message, partial(self._note, place))
+            refused = produce(producer, message, partial(_note, self._failures, place, message.topic))
             if refused is not None and refused.transient:  # a message before this one has made the transaction fail
                 return self._at_fault(refused.reason)
             if refused is not None:
@@ -268,13 +268,16 @@ class _Transaction:
             return to_blame
         raise BrokerUnavailable(f"a transaction was aborted: {why}: nothing was sent") from error
 
-    def _note(self, place: int, error: Any, _: Any) -> None:
-        if error is not None:
-            self._failures[place] = publish_failure(error_of(error), self._messages[place].topic)
-
     def _to_blame(self) -> dict[int, PublishFailure]:
         """The permanent failures, by index. The abort makes all other messages fail too, but not permanently."""
         return {place: failure for place, failure in self._failures.items() if not failure.transient}
+
+
+def _note(failures: dict[int, PublishFailure], place: int, topic: str, error: Any, _: Any) -> None:
+    """Note the delivery report of a message. It knows no producer: a producer that never asks for its reports, because
+    it was fenced, could otherwise never be freed."""
+    if error is not None:
+        failures[place] = publish_failure(error_of(error), topic)
 
 
 def claims_topic(namespace: str) -> str:
