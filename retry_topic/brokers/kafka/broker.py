@@ -9,8 +9,8 @@ Threads: any thread may call any method.
 
 from __future__ import annotations
 
+import threading
 import uuid
-import weakref
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -140,8 +140,8 @@ class KafkaBroker:
         self.groups = Groups(self.settings)
         self._producing: Producing | None = None
         self._originals = Originals(self.settings, self.topology)
-        self._consumers: weakref.WeakSet[KafkaConsumer] = weakref.WeakSet()
-        self._logs: weakref.WeakSet[KafkaLog] = weakref.WeakSet()
+        self._members: list[KafkaConsumer | KafkaLog] = []
+        self._joining = threading.Lock()
 
     def __repr__(self) -> str:
         mode = "transactions" if self.transactions else "no transactions"
@@ -190,7 +190,7 @@ class KafkaBroker:
             TopicIds(self.topology),
             self._full_bytes,
         )
-        self._consumers.add(consumer)
+        self._joined(consumer)
         return consumer
 
     def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> KafkaLog:
@@ -199,8 +199,13 @@ class KafkaBroker:
         self.topology.create([topic])
         member = checked_member(self.member_settings(group, idle_ms))
         log = KafkaLog(member, topic, group, self.topology, self.groups, positions, self._full_bytes)
-        self._logs.add(log)
+        self._joined(log)
         return log
+
+    def _joined(self, member: KafkaConsumer | KafkaLog) -> None:
+        """Keep a member until it is closed: without `close`, its thread would go on when nobody has it any more."""
+        with self._joining:
+            self._members = [*(one for one in self._members if not one.closed), member]
 
     def sender(self, namespace: str, shards: int) -> KafkaSender | None:
         """A sender that publishes a store's claims in transactions; None if the broker uses no transactions."""
@@ -264,11 +269,11 @@ class KafkaBroker:
         return bool(numbers) and topic in self.groups.assigned(group, self.topology.admin)
 
     def close(self) -> None:
-        """Close all consumers, and wait up to two seconds for messages in flight. Idempotent."""
-        for consumer in list(self._consumers):
-            consumer.close()
-        for log in list(self._logs):
-            log.close()
+        """Close all consumers and readers, and wait up to two seconds for messages in flight. Idempotent."""
+        with self._joining:
+            members, self._members = self._members, []
+        for member in members:
+            member.close()
         self._originals.close()
         if self._producing is not None:
             self._producing.close()

@@ -195,6 +195,11 @@ class KafkaConsumer:
         """Leave the group and join it again. All deliveries of this member become invalid. Any thread may call it."""
         self._loop.rejoin()
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._loop.closed
+
     def close(self) -> None:
         """Leave the group immediately. Unsettled records go to other members. Idempotent."""
         self._loop.close()

@@ -108,7 +108,7 @@ class KafkaLog:
         self._paused = PausedPartitions()
         self._warned: set[int] = set()
         self._commit_at_s = 0.0
-        self._closed = False
+        self.closed = False
 
     def __repr__(self) -> str:
         return f"<KafkaLog {self._topic} partitions={sorted(self._parts)}>"
@@ -169,9 +169,9 @@ class KafkaLog:
 
     def close(self) -> None:
         """Leave the group. Idempotent."""
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
+        self.closed = True
         self._leave()
 
     # -- the client
@@ -186,7 +186,7 @@ class KafkaLog:
         )
 
     def _fetch(self, timeout_s: float) -> None:
-        if self._closed:
+        if self.closed:
             raise BrokerUnavailable("this log was closed: nothing was read")
         if self._expelled:
             self._leave()

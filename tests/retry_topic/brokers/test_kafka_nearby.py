@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ from retry_topic.message.headers import read
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed, Rate
 from retry_topic.service import ServiceConfig
+from tests.servers.kafka_clients import no_more_clients
 from tests.servers.mock_cluster import MockCluster
 from wheel_sched.errors import BrokerError
 from wheel_sched.store.rate_limits import RateLimits
@@ -83,6 +85,16 @@ class Failing:
     def count(self) -> int:
         with self._lock:
             return sum(map(len, self.seen.values()))
+
+
+def test_closing_a_broker_closes_a_consumer_that_nobody_has(imitation: MockCluster, name: str) -> None:
+    """The thread of a consumer that was dropped without `close` ends with its broker."""
+    imitation.create_topic(name)
+    broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol="classic")
+    with no_more_clients():
+        broker.consumer([name], name)
+        gc.collect()
+        broker.close()
 
 
 def test_settled_records_stay_settled_when_another_takes_over(imitation: MockCluster, name: str) -> None:
