@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wheel_sched.store.core.delay_store import Backend
@@ -148,6 +148,11 @@ def histories(backend: Backend, other: Backend, chosen: FairSettings, drawn: lis
 @pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(weights=weights, limited=limits, drawn=steps)
+@example(
+    weights={},
+    limited={},
+    drawn=[("plain", "", 1, 0), ("put", "", 1, 0), ("plain", "", 1, 0), ("claim", "", 1, 0), ("put", "", 1, 1)],
+)  # a key in the ring whose next item is not due yet
 def test_the_memory_store_shares_as_the_scripts_do(
     shared_fake: redis.Redis, weights: dict[str, float], limited: dict[str, Any], drawn: list[tuple[str, str, int, int]]
 ) -> None:

@@ -57,7 +57,7 @@ end
 if verb == 'prepare' then
   local more = false
   if s.ready then
-    shares_work.wake(s)
+    shares_work.wake(s, 0)
     more = shares_work.prepare(s, s.now)
   end
   local due, leased = finish(s)

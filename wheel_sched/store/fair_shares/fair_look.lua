@@ -3,8 +3,8 @@
 -- ARGV[3] -> "" = the names of the fair topics: answers {now (us), topic, ...}
 --            "1" = one topic; ARGV[4] -> its name, ARGV[5] -> greatest number of keys
 --            Answers {now (us), settings ("" = not fair), waiting in the queues, keys in the ring, (key, virtual time,
---            overdue, in flight, due of the first, cost of an id) ...} of the keys with the least virtual time, then of
---            keys that wait for a place: these have -1 as their virtual time.
+--            overdue, in flight, due of the first overdue one (-1 = none), cost of an id) ...} of the keys with the
+--            least virtual time, then of keys that wait for a place: these have -1 as their virtual time.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local function names(name) return s.prefix .. 'fair' .. name end
@@ -15,9 +15,9 @@ local reply = {s.us, redis.call('HGET', names('topics'), topic) or '', redis.cal
                redis.call('ZCARD', ring)}
 local limit, settings = math.min(tonumber(ARGV[5]), MAX_BATCH), shares_work.settings_or_none(s, topic)
 local function add_row(key, time)
-  local at, least, most = #reply, '[' .. key .. '\0', '(' .. key .. '\1'
+  local at, least = #reply, '[' .. key .. '\0'
   local overdue = '(' .. key .. '\0' .. string.format('%016d', s.now + 1)
-  local first = redis.call('ZRANGEBYLEX', queue, least, most, 'LIMIT', 0, 1)[1]
+  local first = redis.call('ZRANGEBYLEX', queue, least, overdue, 'LIMIT', 0, 1)[1]
   reply[at + 1], reply[at + 2] = key, time
   reply[at + 3] = redis.call('ZLEXCOUNT', queue, least, overdue)
   reply[at + 4] = tonumber(redis.call('HGET', names('busy'), topic .. '\0' .. key) or '0')

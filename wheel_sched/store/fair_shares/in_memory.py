@@ -35,12 +35,12 @@ class FairSharesInMemory(Rings):
             self.queues[item.topic].discard(b"%s\0%016d%s" % (key_of(item.refs), due_ms, item.key))
 
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
-        self.wake()
+        self.wake(limit)
         return self._taking.take(limit, until_ms)
 
     def prepare(self) -> bool:
         """Find overdue items as a claim does first. Returns whether the next call is likely to find more."""
-        self.wake()
+        self.wake(0)
         return self._taking.prepare(self.shard.now_ms)
 
     def head(self, head_ms: int) -> int:

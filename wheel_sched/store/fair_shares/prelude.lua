@@ -138,10 +138,10 @@ function shares_work.occupy(s, id, topic, key)
   redis.call('ZADD', s.prefix .. 'fairuntil', s.now + settings.ttl, id)
 end
 
--- Lets the keys join their rings whose next id is due.
-local function wake_due(s)
+-- Lets up to `most` keys join their rings whose next id is due.
+local function wake_due(s, most)
   local due = s.prefix .. 'fairnext'
-  local names = redis.call('ZRANGEBYSCORE', due, '-inf', s.now, 'LIMIT', 0, MAX_BATCH)
+  local names = redis.call('ZRANGEBYSCORE', due, '-inf', s.now, 'LIMIT', 0, most)
   if #names == 0 then return end
   redis.call('ZREM', due, unpack(names))
   local keys, order = {}, {}
@@ -154,9 +154,10 @@ local function wake_due(s)
   for _, topic in ipairs(order) do shares_work.join(s, topic, keys[topic]) end
 end
 
--- Lets keys and topics go on whose time has come, and frees places that were taken for too long.
-function shares_work.wake(s)
-  wake_due(s)
+-- Lets keys and topics go on whose time has come, and frees places that were taken for too long. `n`: how many ids the
+-- call wants. It lets at least as many keys join, because each may have one id only.
+function shares_work.wake(s, n)
+  wake_due(s, math.max(FEW, n))
   local wait = s.prefix .. 'fairwait'
   local names = redis.call('ZRANGEBYSCORE', wait, '-inf', s.now, 'LIMIT', 0, FEW)
   if #names > 0 then

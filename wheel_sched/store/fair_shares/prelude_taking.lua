@@ -61,8 +61,8 @@ local function entries_of(s, topic, page, settings, need)
   if settings.interval > 0 then tats = redis.call('ZMSCORE', s.prefix .. 'fairtat', unpack(names)) end
   local entries = {}
   for k, key in ipairs(keys) do
-    local entry = {topic = topic, key = key, name = names[k], time = tonumber(page[2 * k]), cost = tonumber(weights[k] or settings.cost),
-                   queue = s.prefix .. 'fairqueue:' .. topic, ids = {}, dues = {}, members = {}, stale = {}, read = 0,
+    local entry = {topic = topic, key = key, name = names[k], time = tonumber(page[2 * k]),
+                   cost = tonumber(weights[k] or settings.cost), queue = s.prefix .. 'fairqueue:' .. topic, ids = {}, dues = {}, members = {}, stale = {}, read = 0,
                    taken = 0, left = need}
     if settings.cap > 0 then entry.left = math.min(entry.left, settings.cap - tonumber(busy[k] or '0')) end
     if settings.interval > 0 then
@@ -277,7 +277,7 @@ end
 -- Takes up to `n` ids that may go now out of `due` and `ready`. Answers as `take` of the core.
 function shares.take(s, n, until_ms)
   local ids, dues, recs, topics, refs, starts = {}, {}, {}, {}, {}, {}
-  shares_work.wake(s)
+  shares_work.wake(s, n)
   shares_work.prepare(s, until_ms)
   if n == 0 then return ids, dues, recs, topics, refs, starts end
   local plain, front_count, picked = share_out(s, n, until_ms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Self
 
-from wheel_sched.store.core.items import MAX_BATCH, encode_text
+from wheel_sched.store.core.items import encode_text
 from wheel_sched.store.core.memory_item import MemoryItem
 from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.core.sorted_set import SortedSet
@@ -125,12 +125,15 @@ class Rings:
             self.busy[name] = self.busy.get(name, 0) + 1
         self.until.add(item.key, self.shard.now_ms + settings.ttl_ms)
 
-    def wake(self) -> None:
-        """Let keys and topics go on whose time has come, and free places that were taken for too long."""
+    def wake(self, wanted: int) -> None:
+        """Let keys and topics go on whose time has come, and free places that were taken for too long.
+
+        `wanted`: how many items the call wants. At least as many keys may join, because each may have one item only.
+        """
         now_ms = self.shard.now_ms
         topics = {encode_text(topic): topic for topic in (*self.rings, *self.settings, *self.queues)}
         due: dict[str, list[bytes]] = {}
-        for _, name in self.next.up_to(now_ms, MAX_BATCH):
+        for _, name in self.next.up_to(now_ms, max(FEW, wanted)):
             self.next.discard(name)
             raw, _, key = name.partition(b"\0")
             if (topic := topics.get(raw)) is not None:
