@@ -62,8 +62,8 @@ local function entries_of(s, topic, page, settings, need)
   local entries = {}
   for k, key in ipairs(keys) do
     local entry = {topic = topic, key = key, name = names[k], time = tonumber(page[2 * k]),
-                   cost = tonumber(weights[k] or settings.cost), queue = s.prefix .. 'fairqueue:' .. topic, ids = {}, dues = {}, members = {}, stale = {}, read = 0,
-                   taken = 0, left = need}
+                   cost = tonumber(weights[k] or settings.cost), queue = s.prefix .. 'fairqueue:' .. topic,
+                   ids = {}, dues = {}, members = {}, stale = {}, read = 0, taken = 0, left = need}
     if settings.cap > 0 then entry.left = math.min(entry.left, settings.cap - tonumber(busy[k] or '0')) end
     if settings.interval > 0 then
       local free, tat = allowed(s, tats[k], settings.interval, settings.burst, need)
