@@ -74,9 +74,9 @@ class CountingKind(JobKind):
             carried.extend([key] if had and key != other else [])
             return had
 
-        def watched(self: FairSharesInMemory) -> None:
+        def watched(self: FairSharesInMemory, wanted: int) -> None:
             expired.extend(key for _, key in self.until.up_to(self.shard.now_ms, 100))
-            wake(self)
+            wake(self, wanted)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(FairSharesInMemory, "carry", noted)
