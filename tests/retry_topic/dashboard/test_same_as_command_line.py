@@ -183,7 +183,7 @@ def test_damage_has_the_same_fix_and_level(
 
 @pytest.mark.real
 def test_missing_services_are_told_in_the_same_words(cli: Cli, seen: Any, connection: Connection) -> None:
-    """Retries that nobody takes in, and a group with consumers and no service: each is told, by all three."""
+    """All three tell of retries that nobody takes in, and of a group with consumers and no service."""
     connection.broker.create_topic("pay.retry")
     connection.publish("pay.retry", b"1")
     Members(connection.store).announce(Member("consumer", "billing", retries_to="billing.retry"), 60_000)

@@ -3,8 +3,8 @@
 --   fairqueue:<topic>    ZSET  0 for each <key>\0<due, 16 digits><id>: the same ids by key and due. An entry whose id is
 --                              not in `ready` with this due is stale: the next call that reads it removes it
 --   fairqueues           SET   topics that have, or had, a queue
---   fairnext             ZSET  <topic>\0<key> -> due (ms) of an id in its queue, no later one than the first: then the key
---                              joins the ring. A key in the ring, or one that a limit holds back, may have no such entry
+--   fairnext             ZSET  <topic>\0<key> -> when the key joins the ring (ms): not later than its first id is due. A
+--                              key in the ring, or one that a limit holds back, may have no such entry
 --   fairring:<topic>     ZSET  key -> virtual time: the keys that may go on
 --   fairturns            ZSET  topic -> turn in which it was last served: the topics that have a ring and may go on
 --   fairtopics           HASH  topic -> settings, see `settings_of`

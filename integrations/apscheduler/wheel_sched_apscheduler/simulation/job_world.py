@@ -308,7 +308,7 @@ class JobWorld:
 
 
 def most_in_flight(options: Mapping[str, int]) -> int:
-    """How many runs of each tenant may be in flight; 0: any number, or jobs are not shared."""
+    """How many runs of each tenant may be in flight. 0 means any number; it is also 0 if jobs are not shared."""
     return 0 if options["at_most_once"] else options.get("fair", 0)
 
 
