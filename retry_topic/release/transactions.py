@@ -49,8 +49,7 @@ def transactional_config(config: DispatcherConfig, shards: int) -> DispatcherCon
     A shard's claims are sent one after another, so there are no more workers than shards. Claims are larger unless
     `batch` was set, because a transaction costs the same for few and many messages.
     """
-    batch = MAX_BATCH if config.batch == DispatcherConfig().batch else config.batch
-    return replace(config, workers=min(shards, _MOST_WORKERS), batch=batch)
+    return replace(config, workers=min(shards, _MOST_WORKERS), batch=config.batch or MAX_BATCH)
 
 
 class OwnedShards:

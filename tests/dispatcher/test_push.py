@@ -95,7 +95,7 @@ def test_nothing_is_early_by_the_receivers_own_clock(bench: Bench, redis_client:
 
     The id of a stream entry contains the time of its arrival by the server's clock.
     """
-    bench.start(PushTarget(create=True), push_batch=50)
+    bench.start(PushTarget(create=True), batch=50)
     now_ms = bench.store.counts().now_us // 1000
     bench.store.schedule([bench.stream(f"m{n}", due_ms=now_ms + 200 + n * 10 // 3) for n in range(300)])
     bench.until(lambda: redis_client.xlen("out") == 300)
@@ -217,7 +217,7 @@ def test_a_publisher_without_a_decision_stops_nothing(bench: Bench, redis_client
 
 def test_many_refused_items_are_handled_in_batches(bench: Bench) -> None:
     """The publisher decides about each of 500 items of a topic without a stream, batch by batch."""
-    dispatcher = bench.start(push_batch=40)
+    dispatcher = bench.start(batch=40)
     bench.store.schedule([bench.stream(f"m{n}", "absent") for n in range(500)])
     bench.until(lambda: bench.store.counts().sizes["dead"] == 500)
     assert (len(bench.publisher.asked), dispatcher.stats.stale) == (500, 0)

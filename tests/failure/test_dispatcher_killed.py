@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.slow]
 
 MESSAGES, BATCH, LEASE_MS = 400, 100, 2_000
-ONE_BATCH = {"batch": BATCH, "push_batch": BATCH, "lease_ms": LEASE_MS}  # one worker: one batch is out at a time
+ONE_BATCH = {"batch": BATCH, "lease_ms": LEASE_MS}  # one worker: one batch is out at a time
 
 PATIENCE_MS = 20_000  # long, for a busy machine; a batch that nobody takes over never comes
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.slow]
 
 MESSAGES, BATCH = 300, 50
-CONFIG = DispatcherConfig(batch=BATCH, push_batch=BATCH, lease_ms=3_000, sweep_ms=2_000)
+CONFIG = DispatcherConfig(batch=BATCH, lease_ms=3_000, sweep_ms=2_000)
 ONE, TOO_MANY = 1, 4  # replies lost in a row; TOO_MANY exceeds the repeats within one call
 
 

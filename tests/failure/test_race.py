@@ -19,7 +19,7 @@ MESSAGES, PROCESSES = 20_000, 4
 def test_each_message_is_delivered_once_and_each_process_does_its_share(stage: Stage, push: bool) -> None:
     """No message is lost, doubled or early at the receiver. Each process delivers at least a tenth of all messages."""
     names = [f"d{n}" for n in range(PROCESSES)]
-    config = {"batch": 100, "push_batch": 100}
+    config = {"batch": 100}
     processes = [stage.start(name, push=push, config=config) for name in names]
     for process in processes:
         process.wait_ready()

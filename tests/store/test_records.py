@@ -128,13 +128,14 @@ def test_change_sends_quintuples() -> None:
 
 
 def test_claim_reads_the_answer_of_the_script() -> None:
-    """The answer of the claim script has the claim's number, the time, the epoch, the next due time and the next lease
-    end.
+    """The answer of the claim script has the claim's number, the time, the epoch, the next due time, the next lease
+    end, and the processor time.
 
     Then follow the id, the due time and the record of each item.
     """
-    claim = ClaimDue(2, 1000).parse([4, 9000, 2, -1, 10, b"\xff", 8, b"1:3:1:0:0:tbody"], 1)
+    claim = ClaimDue(2, 1000).parse([4, 9000, 2, -1, 10, 70, b"\xff", 8, b"1:3:1:0:0:tbody"], 1)
     assert (claim.shard, claim.number, claim.epoch, claim.due_head_ms, claim.lease_head_ms) == (1, 4, 2, None, 10)
+    assert claim.script_us == 70
     (item,) = claim.items
     assert (item.id, item.due_ms, item.version, item.topic, item.body) == ("\udcff", 8, 3, "t", b"body")
 

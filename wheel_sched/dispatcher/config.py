@@ -15,10 +15,10 @@ class DispatcherConfig:
     """Settings of a `Dispatcher`.
 
     Args:
-        batch: items per claim. Claiming a batch and settling the previous batch are two calls; with 80 items, each call
-            keeps the server busy for about half a millisecond. Defaults to 80.
-        push_batch: items per claim when the server also publishes them (push), which takes longer per item. Defaults
-            to 30.
+        batch: items per claim. 0 = as many as keep the server busy for `script_us`, at most 200; see `BatchSize`.
+            Defaults to 0.
+        script_us: how long the script of a claim may keep the server busy, in microseconds, when `batch` is 0. Other
+            clients of the server wait as long. Defaults to 1,000.
         lease_ms: how long a claimed batch belongs to this dispatcher. The dispatcher extends the lease while it
             publishes the batch. When the dispatcher dies, the batch is late by at most this time. Defaults to 10 s.
         workers: threads that publish, each one batch at a time. When this process is killed, at most this many batches
@@ -39,8 +39,8 @@ class DispatcherConfig:
         ConfigError: with every field that is wrong.
     """
 
-    batch: int = 80
-    push_batch: int = 30
+    batch: int = 0
+    script_us: int = 1_000
     lease_ms: int = 10_000
     workers: int = 1
     max_in_flight: int = 2_000
@@ -53,16 +53,14 @@ class DispatcherConfig:
     dead_age_ms: int = 90 * _DAY_MS
 
     def __post_init__(self) -> None:
-        least = {"lapse_cap": 0, "dead_cap": 0, "dead_age_ms": 0, "lease_ms": 100}
+        least = {"batch": 0, "lapse_cap": 0, "dead_cap": 0, "dead_age_ms": 0, "lease_ms": 100}
         problems = []
         for spec in fields(self):
             value = getattr(self, spec.name)
             bound = least.get(spec.name, 1)
             if type(value) is not int or value < bound:
                 problems.append(f"expected {spec.name} to be a whole number from {bound} up, got: {quoted(value)}")
-        for name in ("batch", "push_batch"):
-            value = getattr(self, name)
-            if type(value) is int and value > MAX_BATCH:
-                problems.append(f"expected {name} to be at most {MAX_BATCH}, got: {quoted(value)}")
+        if type(self.batch) is int and self.batch > MAX_BATCH:
+            problems.append(f"expected batch to be at most {MAX_BATCH}, got: {quoted(self.batch)}")
         if problems:
             raise ConfigError(problems)

@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from wheel_sched.clock import Clock
+from wheel_sched.dispatcher.batch_size import BatchSize
 from wheel_sched.dispatcher.claim_source import ClaimSource, PushTarget, SharedLeases
 from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.dispatcher.due_shards import DueShards
@@ -100,9 +101,8 @@ class OwnerLoop:
         self._listen = listen
         self._claim_source: ClaimSource = claims or SharedLeases(store, config, push)
         transactional = self._transactional = publisher.traits.transactional
-        # A push claims few items, so that one script call can push them. A push or a transaction gives no batch to
-        # our workers.
-        self._claim_limit = config.batch if push is None else config.push_batch
+        self._batch_size = BatchSize(config.batch, config.script_us)
+        # a push or a transaction gives no batch to our workers
         self._claims_all_shards = push is not None or transactional
         self._time = ServerTime()
         self.shards = DueShards(store.shards, self._claim_source, config)
@@ -269,7 +269,7 @@ class OwnerLoop:
     def _claim_calls(self, most: int, failures: list[Exception]) -> list[Call[Any]]:
         """The calls that claim from at most `most` shards, while there is room for more items in flight."""
         room = self._config.max_in_flight - self.stats.in_flight
-        return self.shards.claim_calls(most, self._claim_limit, room, self.in_flight.admits, failures)
+        return self.shards.claim_calls(most, self._batch_size.limit, room, self.in_flight.admits, failures)
 
     def _claim_ahead(self) -> None:
         """Send the claim of the next batch. The server performs it while the publisher publishes the present batch."""
@@ -322,7 +322,8 @@ class OwnerLoop:
         self._claim_source.claimed(call, claim)
         self.shards.epochs[claim.shard] = claim.epoch
         self.stats.claims += 1
-        self.in_flight.claimed(claim, self._config.batch)
+        self.in_flight.claimed(claim, self._batch_size.limit)
+        self._batch_size.claimed(len(claim.items), claim.script_us)
         if claim.items:
             batch = Batch(claim, claim.items, on_answered=self._on_answered)
             self.in_flight.hold(batch, calls.sent_us)
@@ -334,6 +335,7 @@ class OwnerLoop:
     def _handle_push(self, pushed: Pushed, calls: PendingCalls) -> None:
         self.shards.epochs[pushed.shard] = pushed.epoch
         self.stats.claims += 1
+        self._batch_size.claimed(len(pushed.dues_ms) + len(pushed.refused), pushed.script_us)
         if pushed.dues_ms:
             self.stats.published += len(pushed.dues_ms)
             self.stats.late(pushed.now_us // 1000, pushed.dues_ms)

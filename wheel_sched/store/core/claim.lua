@@ -4,8 +4,9 @@
 -- ARGV[5] -> until (ms, "" = now)   ARGV[6] -> epoch ("" = any)
 -- ARGV[7] -> lapses until an item is poison (0 = never)
 -- ARGV[8] -> the new claim number is above this one (0 = any), even when this server has lost its last claim numbers
--- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of leased, id, due, record, ...}. When the
--- lease of an id ran out n times, its due is written <due>+<n>.
+-- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of leased, processor time (us), id, due,
+-- record, ...}. When the lease of an id ran out n times, its due is written <due>+<n>.
+local begun = processor_time()
 local NO_LEASE_END_MS = 253402300799999  -- the year 9999: only the owner of the shard ends such a claim
 local s = begin(KEYS, ARGV, LATER, 'claims')
 if s.err then return s end
@@ -21,6 +22,7 @@ if said then
   end
   table.sort(mine, function(a, b) return a[2] < b[2] or (a[2] == b[2] and a[1] < b[1]) end)
   local reply = {tonumber(said), s.us, s.epoch, finish(s)}
+  reply[6] = spent(begun)
   for _, pair in ipairs(mine) do
     local rec = redis.call('HGET', KEYS[BODY], pair[1])
     if rec then
@@ -35,7 +37,7 @@ recover_first(s, tonumber(ARGV[7]))
 local until_ms = ARGV[5] ~= '' and math.min(tonumber(ARGV[5]), s.now) or s.now
 local ids, dues, recs, topics, refs = take(s, n, until_ms)
 local number = 0
-local reply = {0, s.us, s.epoch, 0, 0}
+local reply = {0, s.us, s.epoch, 0, 0, 0}
 if #ids > 0 then
   number = ms(math.max(tonumber(s.meta[8] or '0'), tonumber(ARGV[8])) + 1)
   set(s, 'claims', number)
@@ -51,8 +53,8 @@ if #ids > 0 then
     end
     leased[2 * i - 1], leased[2 * i] = deadline, id
     claims[2 * i - 1], claims[2 * i] = id, start .. due .. suffix
-    reply[3 * i + 3], reply[3 * i + 5] = id, recs[i]
-    reply[3 * i + 4] = lapses[i] and due .. '+' .. lapses[i] or due
+    reply[3 * i + 4], reply[3 * i + 6] = id, recs[i]
+    reply[3 * i + 5] = lapses[i] and due .. '+' .. lapses[i] or due
   end
   for topic, count in pairs(tally_of(topics)) do moves(s, topic, 'due', 'leased', count) end
   local fresh = #ids > 8 and redis.call('EXISTS', KEYS[LEASED]) == 0
@@ -70,4 +72,5 @@ if #ids > 0 then
 end
 reply[1] = tonumber(number)
 reply[4], reply[5] = finish(s)
+reply[6] = spent(begun)
 return reply

@@ -36,6 +36,8 @@ class Claim:
 
     Later calls name the claim by its `number` (0: nothing was claimed). A call about an item that has left the claim
     gets the outcome STALE.
+
+    `script_us`: the processor time that the server needed for the script, in microseconds. 0 for a store in memory.
     """
 
     shard: int
@@ -45,6 +47,7 @@ class Claim:
     due_head_ms: int | None
     lease_head_ms: int | None
     items: list[Claimed]
+    script_us: int = field(default=0, compare=False)
 
 
 class NumberedClaim(Protocol):
@@ -126,9 +129,9 @@ class ClaimDue(Operation[Claim]):
         return [self.limit, lease, until, epoch, self.lapse_cap, self.above]
 
     def parse(self, reply: Any, shard: int) -> Claim:
-        number, now_us, epoch, due_head, lease_head = reply[:5]
-        items = claimed_items(reply, 5, len(reply), 3)
-        return Claim(shard, number, now_us, epoch, head_of(due_head), head_of(lease_head), items)
+        number, now_us, epoch, due_head, lease_head, script_us = reply[:6]
+        items = claimed_items(reply, 6, len(reply), 3)
+        return Claim(shard, number, now_us, epoch, head_of(due_head), head_of(lease_head), items, script_us)
 
     def in_memory(self, shard: MemoryShard) -> Claim:
         check_batch(self.limit)

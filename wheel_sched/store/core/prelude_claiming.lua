@@ -1,5 +1,13 @@
 -- Taking due ids out of `due`, for the scripts that claim. The twin of taking turns is turns.py.
 
+-- The server's processor time (s), and the time since an earlier one (us). A server may lack the clock: then it is 0. The
+-- size of a batch follows this time, see batch_size.py.
+local function processor_time()
+  local known, clock = pcall(function() return os.clock end)
+  return known and clock() or 0
+end
+local function spent(begun) return math.floor((processor_time() - begun) * 1000000) end
+
 -- Recovers ids whose lease ran out, so that this call can claim them.
 local function recover_first(s, cap)
   recover(s, MAX_BATCH, cap)

@@ -56,7 +56,10 @@ class Refused:
 
 @dataclass(slots=True)
 class Pushed:
-    """The result of one step: the due times of the pushed items, and the refused items, claimed under `number`."""
+    """The result of one step: the due times of the pushed items, and the refused items, claimed under `number`.
+
+    `script_us`: the processor time that the server needed for the script, in microseconds.
+    """
 
     shard: int
     number: int
@@ -66,6 +69,7 @@ class Pushed:
     lease_head_ms: int | None
     dues_ms: list[int]
     refused: list[Refused]
+    script_us: int = field(compare=False)
 
 
 @dataclass(slots=True)
@@ -91,15 +95,14 @@ class PushDue(Operation[Pushed]):
         return [self.limit, self.lease_ms, epoch, self.lapse_cap, self.prefix, int(self.create), self.maxlen]
 
     def parse(self, reply: Any, shard: int) -> Pushed:
-        number, now_us, epoch, due_head, lease_head, refusals = reply[:6]
-        stop = 6 + 4 * refusals
-        items = claimed_items(reply, 6, stop, 4)
-        reasons = [reply[at].decode("utf-8", "replace") for at in range(9, stop, 4)]
+        number, now_us, epoch, due_head, lease_head, script_us, refusals = reply[:7]
+        stop = 7 + 4 * refusals
+        items = claimed_items(reply, 7, stop, 4)
+        reasons = [reply[at].decode("utf-8", "replace") for at in range(10, stop, 4)]
         refused = [Refused(item, reason) for item, reason in zip(items, reasons, strict=True)]
         heads = head_of(due_head), head_of(lease_head)
-        return Pushed(
-            shard, number, now_us, epoch, *heads, dues_ms=[int(due) for due in reply[stop].split()], refused=refused
-        )
+        dues_ms = [int(due) for due in reply[stop].split()]
+        return Pushed(shard, number, now_us, epoch, *heads, dues_ms, refused, script_us)
 
     def in_memory(self, shard: MemoryShard) -> Pushed:
         raise StoreError("one-script hand-over needs streams or lists on the same server: nothing was claimed")

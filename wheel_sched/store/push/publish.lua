@@ -8,8 +8,9 @@
 -- ARGV[3] -> n   ARGV[4] -> lease of the refused (ms)   ARGV[5] -> epoch ("" = any)
 -- ARGV[6] -> lapses until an item is poison (0 = never)   ARGV[7] -> prefix of the targets
 -- ARGV[8] -> "1" = streams that do not exist are created   ARGV[9] -> approximate MAXLEN of the streams (0 = none)
--- Answers {claim number (0 = none refused), now (us), epoch, head of due, head of leased, number of refused,
---          (id, due, record, reason) of each refused, dues of the pushed as one text}.
+-- Answers {claim number (0 = none refused), now (us), epoch, head of due, head of leased, processor time (us), number of
+--          refused, (id, due, record, reason) of each refused, dues of the pushed as one text}.
+local begun = processor_time()
 local s = begin(KEYS, ARGV, LATER)
 if s.err then return s end
 local n = tonumber(ARGV[3])
@@ -18,7 +19,7 @@ local said = recall(s)
 if said then
   -- the first call has pushed its items; refused items wait again when their lease ends
   local due_head, lease_head = finish(s)
-  return {0, s.us, s.epoch, due_head, lease_head, 0, said}
+  return {0, s.us, s.epoch, due_head, lease_head, spent(begun), 0, said}
 end
 if ARGV[5] ~= '' and tonumber(ARGV[5]) < s.epoch then return other_epoch(s, ARGV[5]) end
 recover_first(s, tonumber(ARGV[6]))
@@ -64,34 +65,53 @@ local function push(kind, target, pieces)
   end
   types[target] = kind == 'S' and 'stream' or 'list'
 end
--- The pieces of a body in push form, the target first; nil when the body is not in push form.
+-- The lengths that a text like "5,3,12" lists, and their sum; false when a body with this list is not in push form.
+-- Most bodies of a call have one of a few lists, so each list is read once.
+local lists = {}
+local function lengths_of(kind, text)
+  local known = lists[kind .. text]
+  if known == nil then
+    known = false
+    local read, lengths = pcall(cjson.decode, '[' .. text .. ']')
+    if string.find(text, '^[%d,]*%d$') and read and #lengths <= 3000 and #lengths >= 2
+       and not (kind == 'S' and #lengths % 2 == 0) then
+      known = lengths
+      known.sum = 0
+      for _, length in ipairs(lengths) do known.sum = known.sum + length end
+    end
+    lists[kind .. text] = known
+  end
+  return known
+end
+-- The target of a body in push form, and its other pieces; nil when the body is not in push form. `at`: where the body
+-- starts.
 local function pieces_of(rec, at, kind)
-  local stop = string.find(rec, ']', at, true)
-  local list = stop and string.sub(rec, at + 2, stop)
-  if not list or not string.find(list, '^%[[%d,]*%d%]$') then return nil end
-  local read, lengths = pcall(cjson.decode, list)
-  if not read or #lengths > 3000 or #lengths < 2 or (kind == 'S' and #lengths % 2 == 0) then return nil end
-  local pieces, from = {}, stop + 1
-  for i, length in ipairs(lengths) do
-    pieces[i] = string.sub(rec, from, from + length - 1)
+  local sub, stop = string.sub, string.find(rec, ']', at + 3, true)
+  local lengths = stop and lengths_of(kind, sub(rec, at + 3, stop - 1))
+  if not lengths or stop + lengths.sum ~= #rec then return nil end
+  local from = stop + 1 + lengths[1]
+  local target, pieces, last = sub(rec, stop + 1, from - 1), {}, #lengths - 1
+  for i = 1, last do
+    local length = lengths[i + 1]
+    pieces[i] = sub(rec, from, from + length - 1)
     from = from + length
   end
-  if from ~= #rec + 1 then return nil end
-  local last = #pieces
-  if kind == 'S' and last >= 5 and string.sub(pieces[last - 1], 1, 11) == 'store-note:' then
+  if kind == 'S' and last >= 4 and sub(pieces[last - 1], 1, 11) == 'store-note:' then
     pieces[last], pieces[last - 1] = nil, nil
   end
-  return pieces
+  return target, pieces
 end
+local allowed = {S = {}, L = {}}      -- targets to which this call has pushed
 local pushed, gone, refused, done = {}, {}, {}, {}
 for i, id in ipairs(ids) do
   local rec, at = recs[i], starts[i]
-  local kind, target, why = string.match(rec, '^([SL])1%[', at), nil, nil
-  local pieces = kind and pieces_of(rec, at, kind)
-  if not pieces then kind = nil end
-  if kind then
-    target = prefix .. table.remove(pieces, 1)
-    why = refusal(kind, target) or push(kind, target, pieces)
+  local kind, target, pieces, why = string.sub(rec, at, at + 2), nil, nil, nil
+  kind = (kind == 'S1[' and 'S') or (kind == 'L1[' and 'L')
+  if kind then target, pieces = pieces_of(rec, at, kind) end
+  if pieces then
+    target = prefix .. target
+    why = not allowed[kind][target] and refusal(kind, target) or push(kind, target, pieces)
+    if not why then allowed[kind][target] = true end
   else
     why = 'quarantine: the body is not in push form'
   end
@@ -109,7 +129,7 @@ for topic, count in pairs(tally_of(done)) do
   event(s, 'completed', topic, count)
 end
 local number = 0
-local reply = {0, s.us, s.epoch, 0, 0, #refused / 4}
+local reply = {0, s.us, s.epoch, 0, 0, 0, #refused / 4}
 if #refused > 0 then
   number = redis.call('HINCRBY', KEYS[META], 'claims', 1)
   for k = 1, #refused, 4 do
@@ -134,4 +154,5 @@ reply[#reply + 1] = table.concat(pushed, ' ')
 if #ids > 0 then record_answer(s, table.concat(pushed, ' ')) end
 reply[1] = number
 reply[4], reply[5] = finish(s)
+reply[6] = spent(begun)
 return reply

@@ -35,7 +35,7 @@ logger = logger_of("wheel_sched.celery")
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
 CONFIG = DispatcherConfig(
     lease_ms=5_000,  # when a worker dies while it publishes a task, the task is late by this
-    push_batch=15,  # takes half a millisecond of the server's time; requests of workers wait as long
+    script_us=500,  # requests of workers wait as long
     backoff_max_ms=2_000,  # when the broker is back after an outage, due tasks wait at most this long
 )
 
