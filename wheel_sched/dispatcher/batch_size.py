@@ -7,7 +7,7 @@ from typing import Final
 FIRST: Final = 50
 """The size of the first claim, before any claim was measured."""
 LEAST: Final = 10
-GREATEST: Final = 200
+GREATEST: Final = 125
 """A larger batch is hardly cheaper per item, and when a process is killed, a whole batch may be published twice."""
 
 

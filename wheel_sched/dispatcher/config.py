@@ -15,7 +15,7 @@ class DispatcherConfig:
     """Settings of a `Dispatcher`.
 
     Args:
-        batch: items per claim. 0 = as many as keep the server busy for `script_us`, at most 200; see `BatchSize`.
+        batch: items per claim. 0 = as many as keep the server busy for `script_us`, at most 125; see `BatchSize`.
             Defaults to 0.
         script_us: how long the script of a claim may keep the server busy, in microseconds, when `batch` is 0. Other
             clients of the server wait as long. Defaults to 1,000.
