@@ -36,9 +36,9 @@ from wheel_sched.dispatcher.due_shards import DueShards
 from wheel_sched.dispatcher.in_flight import InFlightBatches
 from wheel_sched.dispatcher.publisher import Batch, Publisher
 from wheel_sched.dispatcher.statistics import DispatcherStats
-from wheel_sched.dispatcher.store_calls import PendingCalls, Reply, Request, ServerTime, send
+from wheel_sched.dispatcher.store_calls import FailurePause, PendingCalls, Reply, Request, ServerTime, send
 from wheel_sched.dispatcher.workers import Watchdog, Workers
-from wheel_sched.errors import StaleEpoch, StoreError
+from wheel_sched.errors import StaleEpoch
 from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import Joined
 from wheel_sched.store import Claim, Claimed, DelayStore, Marker, Pushed, Settled, Settlement, Swept, Window
@@ -114,13 +114,12 @@ class OwnerLoop:
         self._ahead: PendingCalls | None = None  # the claim of the next batch, sent while one is being published
         self._drain_by_ns: int | None = None
         self._draining = False
-        self._store_failures = 0
-        self._back_off_until_us = 0
+        self._pause = FailurePause(config.backoff_max_ms)
 
     @property
     def reads_store(self) -> bool:
         """Whether every shard was read since the store last failed."""
-        return not self.shards.unread and not self._store_failures
+        return not self.shards.unread and not self._pause.failures
 
     @property
     def has_posts(self) -> bool:
@@ -201,7 +200,7 @@ class OwnerLoop:
 
     def _run_round_trip(self) -> bool:
         """Settle, look, sweep and claim in one round trip; False when there was nothing to send."""
-        if self._local_us() < self._back_off_until_us and self._drain_by_ns is None:
+        if self._local_us() < self._pause.until_us and self._drain_by_ns is None:
             return False
         settling = self._settle_calls()
         ahead, self._ahead = self._ahead, None
@@ -232,7 +231,7 @@ class OwnerLoop:
         if self._posts or (self._drain_by_ns is not None and not self._draining):  # stopped in this step
             return AT_ONCE
         local_us = self._local_us()
-        until_us = [self._back_off_until_us] if self._back_off_until_us > local_us else []
+        until_us = [self._pause.until_us] if self._pause.until_us > local_us else []
         if self.shards.unread and not until_us and self._drain_by_ns is None:
             return AT_ONCE
         if not until_us and self._time.known:
@@ -296,7 +295,7 @@ class OwnerLoop:
         if failures:
             self._back_off(failures[-1])
         elif pending:
-            self._store_failures = 0
+            self._pause.answered()
 
     def _handle_reply(self, reply: Reply, calls: PendingCalls) -> None:
         match reply.answer:
@@ -376,14 +375,8 @@ class OwnerLoop:
     def _back_off(self, error: BaseException) -> None:
         """Send nothing for a while, then read all shards again, because the store did not answer or a step failed."""
         self.stats.store_errors += 1
-        self._store_failures += 1
-        if not isinstance(error, StoreError):
-            logger.error("dispatcher.step_failed: the dispatcher continues", exc_info=error)
-        elif self._store_failures == 1:
-            logger.warning("dispatcher.store_away: %s", error)
+        self._pause.failed(error, self._local_us())
         self.shards.read_anew()  # the store may have changed until the next connection
-        delay_ms = min(50 * 2 ** min(self._store_failures, 10), self._config.backoff_max_ms, 5_000)
-        self._back_off_until_us = self._local_us() + delay_ms * 1000
 
     # -- draining
 

@@ -1,7 +1,8 @@
 """Calls that were sent to the store, and what their replies tell about the store's clock.
 
 The owner sends calls with `send` and reads the replies later. Each reply has the store's time, from which `ServerTime`
-estimates the store's clock. Only the owner's thread makes calls.
+estimates the store's clock. After a failure, `FailurePause` says how long the owner sends nothing. Only the owner's
+thread makes calls.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from wheel_sched.dispatcher.publisher import Batch
-from wheel_sched.errors import InDoubt, WheelSchedError
+from wheel_sched.errors import InDoubt, StoreError, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.call import Call, CompletedCalls, SentCalls
 from wheel_sched.store.core.delay_store import DelayStore
@@ -71,6 +72,37 @@ def send(store: DelayStore, requests: Sequence[Request], sent_us: int, *, ahead:
     except WheelSchedError as error:
         begun = CompletedCalls([error] * len(requests))
     return PendingCalls(requests, begun, sent_us, ahead)
+
+
+class FailurePause:
+    """The time in which the owner sends nothing, because the store did not answer or a step failed.
+
+    The pause begins with 100 ms. It doubles with each failure in a row, up to `most_ms` and at most 5 s.
+
+    Attributes:
+        failures: the failures since the store last answered.
+        until_us: when the pause ends, in microseconds of local monotonic time.
+    """
+
+    __slots__ = ("_most_ms", "failures", "until_us")
+
+    def __init__(self, most_ms: int) -> None:
+        self._most_ms = most_ms
+        self.failures = 0
+        self.until_us = 0
+
+    def failed(self, error: BaseException, local_us: int) -> None:
+        """Begin a pause. Logs the first failure of the store in a row, and every other error."""
+        self.failures += 1
+        if not isinstance(error, StoreError):
+            logger.error("dispatcher.step_failed: the dispatcher continues", exc_info=error)
+        elif self.failures == 1:
+            logger.warning("dispatcher.store_away: %s", error)
+        self.until_us = local_us + 1_000 * min(50 * 2 ** min(self.failures, 10), self._most_ms, 5_000)
+
+    def answered(self) -> None:
+        """Note that the store has answered: the next failure is the first one again."""
+        self.failures = 0
 
 
 class ServerTime:
