@@ -30,6 +30,7 @@ from retry_topic.brokers.protocol import LogBatch, LogReader
 from retry_topic.connection import Connection
 from retry_topic.intake.plan import Entry, Plan, Work, make_way, records_of
 from retry_topic.intake.records import Decided, IntakeRecord, Known
+from retry_topic.intake.store_time import StoreTime
 from retry_topic.intake.superseded import note_others
 from retry_topic.intake.taken import Taken
 from retry_topic.intake.templates import Prepared
@@ -77,6 +78,7 @@ class IntakeFromLog(Transport):
     def __init__(self, connection: Connection, group: str, policies: PolicySet, **settings: Any) -> None:
         super().__init__(connection, group, policies, **settings)
         self._intake = LogIntake(connection.store)
+        self._time = StoreTime(connection.store)
         # by source and other shard: the position that was last read there
         self._positions: dict[tuple[str, int], int | None] = {}
 
@@ -101,7 +103,7 @@ class IntakeFromLog(Transport):
         If the store refused the batch in flight, and this batch has the same source, this batch is not sent: the reader
         reads both again.
         """
-        now_ms = until_available(self._store.now_ms)  # asked after the read: no due time is early by the store's clock
+        now_ms = self._now_ms(until_available)
         part = replace(part, deliveries=self.with_spans(part.deliveries))
         try:
             made = self._plan(part.deliveries, Known(), now_ms, self._route(part))
@@ -113,6 +115,14 @@ class IntakeFromLog(Transport):
         finally:
             if self._underway is None or self._underway.part is not part:  # it was not sent
                 self.leave(part.deliveries)
+
+    def _now_ms(self, until_available: UntilAvailable) -> int:
+        """The store's time after a batch was read, or a time just after it: no due time is early by the store's clock.
+
+        While the store works on a batch, it would answer only afterwards, so it is asked once a second at most.
+        """
+        estimate_ms = self._time.estimate() if self.busy else None
+        return until_available(self._time.ask) if estimate_ms is None else estimate_ms
 
     def _send(self, batch: _Batch, made: Plan, until_available: UntilAvailable) -> None:
         """Complete the plan `made` of a batch, and send the batch to the store."""

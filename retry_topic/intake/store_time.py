@@ -1,0 +1,51 @@
+"""The store's time for the intake, which need not ask for it while the store works on a batch."""
+
+from __future__ import annotations
+
+import time
+
+from wheel_sched.store import DelayStore
+
+_KEPT_NS = 1_000_000_000  # how long an answer is used
+_DRIFT_PPM = 200  # two clocks drift against each other by less than this
+_APART_NS = 10_000_000  # this process or its machine was suspended if its two clocks differ by more
+
+
+class StoreTime:
+    """The store's time, from its last answer and the time that has passed since.
+
+    A store that works on a batch answers only afterwards, so asking it would keep the intake waiting. Only one thread
+    may use an object.
+
+    Args:
+        store: an open delay store.
+    """
+
+    def __init__(self, store: DelayStore) -> None:
+        self._store = store
+        self._asked_ns = self._asked_wall_ns = 0
+        self._answer_ms: int | None = None
+
+    def ask(self) -> int:
+        """Ask the store for its time in epoch ms. One round trip."""
+        self._answer_ms = None
+        self._asked_ns, self._asked_wall_ns = time.monotonic_ns(), time.time_ns()
+        answer_ms = self._store.now_ms()
+        if self._store.ticks:  # otherwise a test moves the store's clock
+            self._answer_ms = answer_ms
+        return answer_ms
+
+    def estimate(self) -> int | None:
+        """A time in epoch ms that is not before the store's own, and after it by a round trip at most.
+
+        None: the store must be asked, because its last answer is older than a second, or because this machine may have
+        been suspended since.
+        """
+        if self._answer_ms is None:
+            return None
+        passed_ns = time.monotonic_ns() - self._asked_ns
+        passed_wall_ns = time.time_ns() - self._asked_wall_ns
+        if passed_ns > _KEPT_NS or abs(passed_wall_ns - passed_ns) > _APART_NS:
+            return None
+        longest_ns = passed_ns + passed_ns * _DRIFT_PPM // 1_000_000
+        return self._answer_ms + 1 - -longest_ns // 1_000_000
