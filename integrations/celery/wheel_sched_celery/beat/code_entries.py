@@ -32,7 +32,7 @@ _OURS: Final = ("catch_up", "catch_up_limit")
 
 @dataclass(frozen=True, slots=True)
 class CodeEntry:
-    """An entry as the code of this process has it.
+    """An entry of the schedule, as the code of this process defines it.
 
     Args:
         entry: the entry, as it is stored.
@@ -128,7 +128,11 @@ def _with_arguments(entry: BeatEntry, arguments: tuple[Any, Any, Any], in_code: 
 
 
 def _zone_of(app: Any, form: Form) -> str:
-    """The app's time zone, if a schedule depends on it: another one changes the entry, as it resets Celery's beat."""
+    """The app's time zone if the schedule depends on it, else "".
+
+    The zone is part of the entry, so another zone changes the entry. Celery's beat also starts anew with another
+    zone.
+    """
     own = form["kind"] == "crontab" and "tz" not in form
     if own or (form["kind"] == "interval" and form["relative"]):
         return str(app.conf.timezone or ("UTC" if app.conf.enable_utc else "local"))

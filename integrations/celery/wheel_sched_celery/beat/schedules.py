@@ -82,7 +82,7 @@ def schedule_from(value: Any, app: Any, *, relative: bool = False) -> BaseSchedu
         relative: as in `beat_schedule`. Defaults to False.
 
     Raises:
-        Rejected: it is no schedule, or no later time belongs to it; nothing was changed.
+        Rejected: it is no schedule, or has no later time; nothing was changed.
     """
     if isinstance(value, bool) or (not hasattr(value, "is_due") and not isinstance(value, int | float | timedelta)):
         raise Rejected(f"expected a schedule, a timedelta or seconds, got: {quoted(value)}; nothing was changed")
@@ -124,7 +124,7 @@ def form_of(value: Any, app: Any) -> Form:
     """The stored form of a schedule. A schedule that has none gets the form "code".
 
     Raises:
-        Rejected: an interval is shorter than a millisecond, or a form of the app is none; nothing was changed.
+        Rejected: an interval is shorter than a millisecond; nothing was changed.
     """
     for kind, known in _KINDS.items():
         if type(value) is known.type:

@@ -73,7 +73,11 @@ def eta_of(arguments: Arguments, now_ms: int) -> int:
 
 
 def _not_revoked(tasks: HeldTasks, waiting: WaitingTask) -> str:
-    """As on the command line; and a dashboard reads no body that could run code, so it cannot announce the revoke."""
+    """Why a task cannot be revoked, in words; "" when it can.
+
+    The reasons of the command line hold, and one more: a dashboard does not read a body that could run code, so it
+    cannot announce that such a task is revoked.
+    """
     if why := tasks.why_not_cancelled(waiting):
         return why
     if waiting.task is None:

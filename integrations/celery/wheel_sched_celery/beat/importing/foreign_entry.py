@@ -1,6 +1,6 @@
 """An entry as another scheduler stores it, and the checks that both readers share.
 
-Everything that is read is hostile: a value of the wrong type makes the entry one that is skipped, with the reason.
+Nothing that is read is trusted. An entry with a value of the wrong type is skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class ForeignEntry:
         options: further arguments of `apply_async`.
         paused: whether the other scheduler has it disabled.
         last_run_ms: when it last sent the task, in ms since 1970; None = never, or not known.
-        once: whether it sends one task and then ends.
-        once_ms: when it sends this task, in ms since 1970; None = when the schedule is due next, or it is periodic.
-        starts_ms: it sends nothing before, in ms since 1970; None = no such time.
+        once: whether the entry sends one task and then ends.
+        once_ms: when such an entry sends its task, in ms since 1970; None = when its schedule is due next, or the entry
+            is periodic.
+        starts_ms: the entry sends nothing before this time, in ms since 1970; None = no such time.
         problem: why it cannot be imported; "" when it can.
-        notes: what will be different here, in words.
+        notes: what will be different after the import, in words.
     """
 
     name: str
