@@ -65,7 +65,7 @@ def text_of(name: str, value: Any, longest: int = LONGEST_NAME) -> str:
     """A text that is not empty.
 
     Raises:
-        Rejected: it is none.
+        Rejected: the value is no such text.
     """
     if not isinstance(value, str) or not 0 < len(value) <= longest:
         raise Rejected(f"expected its {name} to be a text of 1 to {longest} characters, got: {shown(value)}")
@@ -89,7 +89,7 @@ def mapping_of(name: str, value: Any) -> dict[str, Any]:
     """A mapping whose keys are texts. None counts as empty.
 
     Raises:
-        Rejected: it is none.
+        Rejected: the value is no mapping.
     """
     if value is None:
         return {}
