@@ -1,7 +1,7 @@
 """Retries that another retry of their key has superseded, by `collapse` or `debounce` (`policy.once_per_key`).
 
 The store decides which retry goes out, in the script that stores it, and names the other one. This module notes the
-answer in the decided records, and tells it: a line in the log and a row in the attempt history for each such message.
+answer in the decided records. It also reports each such message, by a line in the log and a row in the attempt history.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logger_of("retry_topic.intake")
 
 
 def note_others(entries: Sequence[Entry], stored: Stored) -> None:
-    """Note in the entries what the store has answered about others of their keys.
+    """Note in each entry which other retry of its key goes out in its place, or waits no more because of it.
 
     Args:
         entries: the entries whose items were stored, in the order of the items.

@@ -61,7 +61,7 @@ def link_of(operation: DurableOperation) -> str:
 
 
 def further(operation: DurableOperation) -> str:
-    """What the actions that let an operation change letters end with: "delete" or "operation"."""
+    """The last part of the names of the actions that let this operation change letters: "delete" or "operation"."""
     return "delete" if operation.kind == DELETE else "operation"
 
 

@@ -80,7 +80,7 @@ def status_of(request: Request) -> int | None:
     """The HTTP status in the query; None without one.
 
     Raises:
-        Rejected: it is none from 100 to 599.
+        Rejected: it is no number from 100 to 599.
     """
     return number_of(request, "status", 0, least=LEAST_STATUS, most=MOST_STATUS) or None
 
@@ -89,7 +89,7 @@ def traffic_of(request: Request) -> Traffic:
     """The traffic in the query.
 
     Raises:
-        Rejected: a number is none, or out of bounds.
+        Rejected: a value is no number, or out of bounds.
     """
     numbers = (
         decimal_of(request, "failure_rate", 0.3),

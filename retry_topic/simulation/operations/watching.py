@@ -1,7 +1,7 @@
 """The store of the world of operations: it sees each change of a letter and of an operation's record.
 
-It is the witness of the checker. It reads the calls and compares the letters before and after them. It uses no count of
-the product. What a single change may not do, it notes at once in `found`.
+The checker relies on what this store has seen. The store reads the calls and compares the letters before and after
+them. It uses no count of the product. If a single change breaks an invariant, the store notes that at once in `found`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LetterChange:
 
 @dataclass(frozen=True, slots=True)
 class WrittenBatch:
-    """A batch when it was written down, and the number of deaths that each of its letters had had then."""
+    """A batch, and how often each of its letters had died when the batch was written into the operation's record."""
 
     batch: OperationBatch
     deaths: dict[str, int]
@@ -117,7 +117,7 @@ class WatchedStore(StoreServer):
                 self.changes.append(change)
 
     def _check(self, change: LetterChange) -> None:
-        """Note what an operation may not do to a letter."""
+        """Note each change of a letter that an operation must not make."""
         where = f"letter {change.id} at {change.at_ns // MS} ms by {change.operation}, batch {change.batch}"
         records = self.records.get(change.operation)
         written = self.batches.get((change.operation, change.batch))
