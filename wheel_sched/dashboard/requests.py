@@ -58,7 +58,7 @@ class Exact(Request):
 
 
 class ExactJson(Response):
-    """JSON in ASCII: also a text that is no valid UTF-8 comes over as it is."""
+    """JSON in ASCII: also a text that is no valid UTF-8 arrives unchanged."""
 
     media_type = "application/json"
 
@@ -109,7 +109,7 @@ async def form_of(request: Request) -> dict[str, list[str]]:
     """The fields of a form, each with its values.
 
     A browser changes line breaks, NUL and bytes that are not UTF-8. A field whose name ends with % has a value in
-    percent-encoding instead, which comes over as it is: the pages put ids and other foreign texts into such fields.
+    percent-encoding instead, which arrives unchanged: the pages put ids and other foreign texts into such fields.
 
     Raises:
         Rejected: it is no form, or too large; nothing was changed.
