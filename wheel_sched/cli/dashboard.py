@@ -138,7 +138,7 @@ def _is_loopback(host: str) -> bool:
 
 @contextlib.contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen before the store is opened: a taken port is an error at once."""
+    """Listen before the store is opened, so that a port in use is an error at once."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.create_server(address[:2], family=family)

@@ -1,7 +1,7 @@
 """What one scrape asks the store, and the metrics that are made of its answers.
 
-Invariant: no label holds an id or a destination, of which there is no end, and only ten keys of a fair topic have a
-label. Extensions add metrics of their topics. Any thread may call the functions.
+Invariant: no label holds an id or a destination, because their number has no limit, and only ten keys of a fair topic
+have a label. Extensions add metrics of their topics. Any thread may call the functions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """`OperationBook`: the durable operations of a namespace, as documents.
 
 Each change names the version that it has read, so of two changes at the same time one is refused and reads again. The
-collection "open-operations" lists the ids of those that go on, so that a runner does not read the ended ones.
+collection "open-operations" lists the ids of the operations that have not ended, so that a runner does not read the
+others.
 
-An operation leaves 30 days after the last change of its record.
+The record of an operation is deleted 30 days after its last change.
 """
 
 from __future__ import annotations
@@ -180,7 +181,9 @@ class OperationBook:
 
 
 def check_operation_pace(rate: float | None, spread_ms: int | None) -> None:
-    """Check how an operation spreads its changes, see `check_pace`. It has to end before its record leaves.
+    """Check how an operation spreads its changes, see `check_pace`.
+
+    The operation has to end before its record is deleted.
 
     Raises:
         Rejected: both are given, or one is out of bounds.
