@@ -330,7 +330,7 @@ class _JobJudge:
             for answer in self._answers:
                 new = answer.step.action == "modify" and answer.outcome == "done" and run.revision < answer.step.at
                 if new and not run.redelivered and run.run_ms - ahead_ms > answer.answered_ms:
-                    found.append(f"changed: {self._name(run.run_ms)}, has the arguments of before a change")
+                    found.append(f"changed: {self._name(run.run_ms)}, has the arguments from before a change")
         return found
 
     def _began_after_removal(self, run: JobRun) -> bool:

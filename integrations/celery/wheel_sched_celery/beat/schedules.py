@@ -171,7 +171,7 @@ def in_words(form: Form) -> str:
     """A form as listings show it: `every 30s`, `0 4 * * * Europe/Berlin`, `sunrise at 52.5, 13.4`."""
     match form.get("kind"):
         case "interval":
-            return f"every {form.get('every_s'):g}s{' on the grid' if form.get('relative') else ''}"
+            return f"every {form.get('every_s'):g}s{', rounded to whole units' if form.get('relative') else ''}"
         case "crontab":
             line = " ".join(str(form.get(name, "*")) for name in FIELDS)
             return f"{line} {form['tz']}" if form.get("tz") else line

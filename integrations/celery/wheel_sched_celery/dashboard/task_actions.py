@@ -137,7 +137,7 @@ CHANGES = (
         "{} removed",
         lambda tasks, waiting: tasks.why_not_purged(waiting),
         lambda opened, meant, _: opened.tasks.purge(meant),
-        warning="their results stay PENDING, and nobody is told",
+        warning="their results stay PENDING, and no revoke is announced",
     ),
 )
 
