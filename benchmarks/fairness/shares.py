@@ -22,7 +22,7 @@ _CLAIM = 80
 
 
 def share_error(server: BenchServer, served: int) -> float:
-    """The greatest relative error of a key's share, over `served` claimed messages: 0.1 is 10 % too much or too little."""
+    """The greatest relative error of a key's share over `served` messages: 0.1 is 10 % off what its weight gives."""
     store = server.empty_store()
     FairShares(store).configure(TOPIC, FairSettings(weights=WEIGHTS))
     whole = sum(WEIGHTS.values())

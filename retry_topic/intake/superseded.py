@@ -54,9 +54,9 @@ def warn_of_ordering_keys(entries: Iterable[Entry], policies: PolicySet, warned:
             continue
         warned.add(one.topic)
         logger.error(
-            "intake.once_per_key_refused: %s is read in the order of its keys, and its policy has collapse or "
-            "debounce: expected one of the two; its messages are retried one by one, as without that setting; "
-            'set collapse and debounce of this topic to "off", or read it with ordering="none"',
+            "intake.once_per_key_refused: %s is read in the order of its keys, so collapse or debounce of its policy "
+            'has no effect: its messages are retried one by one; set both to "off" for this topic, or read it with '
+            'ordering="none"',
             bounded(one.topic),
         )
 

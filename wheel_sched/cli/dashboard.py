@@ -33,7 +33,11 @@ _rights = click.Choice(RIGHTS)
 
 @click.command()
 @click.option(
-    "--listen", default="127.0.0.1:8500", metavar="HOST:PORT", show_default=True, help="Where it listens; port 0: any."
+    "--listen",
+    default="127.0.0.1:8500",
+    metavar="HOST:PORT",
+    show_default=True,
+    help="Address to listen on; port 0: any free port.",
 )
 @click.option("--password-file", metavar="FILE", help="Who may sign in, see dashboard-password.")
 @click.option(

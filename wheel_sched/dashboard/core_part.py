@@ -50,7 +50,7 @@ CORE = DashboardPart(
         DashboardPage("/audit", _audit, "Audit log", place=90),
     ),
     calls=(
-        ApiCall("/overview", overview.answer, "Counts, rates and what ails", overview.SCHEMA),
+        ApiCall("/overview", overview.answer, "Counts, rates and problems", overview.SCHEMA),
         ApiCall(
             "/members",
             _members_answer,

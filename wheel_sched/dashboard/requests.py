@@ -31,7 +31,7 @@ LARGEST_BODY = 1_000_000
 _FIELDS = 2_000
 
 
-NOBODY_LET_IN = "it cannot be found out who you are: nothing was shown or changed; the log of the dashboard says why"
+NOBODY_LET_IN = "the dashboard cannot find out who you are: nothing was shown or changed; its log says why"
 
 
 class NotSignedIn(Exception):
@@ -43,7 +43,7 @@ class TooLarge(Rejected):
 
 
 class NobodyLetIn(Exception):
-    """It cannot be found out who the visitor is, such as when the password file has a wrong line. The log says why."""
+    """The dashboard cannot find out who the visitor is, for example because of a wrong line in the password file."""
 
 
 class Exact(Request):
