@@ -110,7 +110,7 @@ def _children_s() -> float:
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
     ran = Measured(sizes.rounds, sizes.histories, "histories of each world")
     return {
         **dict.fromkeys(("history_vs_bare", "histories_per_minute", "steps_per_second", "virtual_vs_real"), ran),

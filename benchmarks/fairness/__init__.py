@@ -121,7 +121,7 @@ QUICK = Sizes(behind=200_000, seconds=6, unfair_seconds=2, served=8_000, rounds=
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
     load = Load()
     bursts = Measured(sizes.rounds, sizes.burst, "messages")
     fair = Measured(1, load.count(sizes.seconds), "messages", sizes.seconds)
