@@ -1,4 +1,4 @@
-"""The overview and its call: how late items went out, as the live processes tell it."""
+"""The overview and its call: how late items went out, as the live processes report it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What parts do beside the pages: started in a thread, again after an error, and closed in the opposite order."""
+"""The background work of parts: started in a thread, started again after an error, and closed in the opposite order."""
 
 from __future__ import annotations
 

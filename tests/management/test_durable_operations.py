@@ -31,7 +31,10 @@ class Clock:
 
 
 class Numbers:
-    """A kind that changes the numbers below `size`. It keeps what it was asked, and answers a repeated token again."""
+    """A kind that changes the numbers below `size`.
+
+    It records its calls, and gives a repeated token its first answer again.
+    """
 
     name = "numbers"
 

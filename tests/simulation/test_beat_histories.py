@@ -53,7 +53,7 @@ def test_a_seed_gives_the_same_history_again() -> None:
 
 
 class Altered(BeatKind):
-    """Runs a history, then alters what is known of one run in three ways, and tells what the checker says to each."""
+    """Runs a history, then alters what is known of one run in three ways, and reports what the checker says of each."""
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
         """Overrides `BeatKind.run`."""

@@ -62,7 +62,10 @@ USES_A_FREE_PLACE = Safeguard(
 
 
 class CountingKind(JobKind):
-    """Also reports, as if they were violations, which places are still taken, ran out of time, and were carried."""
+    """Also reports places as if they were violations.
+
+    These are places that are still taken at the end, that ran out of time, or that one item gave to another.
+    """
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
         carried: list[bytes] = []

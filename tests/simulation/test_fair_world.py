@@ -1,4 +1,4 @@
-"""The world of fair topics: histories keep all promises, and its checker notices when a claim goes by due time."""
+"""The world of fair topics: histories keep all promises, and its checker notices a claim by due time."""
 
 from __future__ import annotations
 

@@ -65,9 +65,7 @@ def _of_extensions(store: DelayStore, counts: Counts) -> list[Metric]:
 
 
 def _memory_of(backend: Any) -> Sequence[tuple[int, int]]:
-    """The used memory and the limit of each server, in bytes; () for a store without a server, or if a server hides
-    them.
-    """
+    """The used memory and the limit of each server, in bytes; () without a server, or if a server hides them."""
     memory = getattr(backend, "memory", None)  # a store in memory has no server
     if memory is None:
         return ()

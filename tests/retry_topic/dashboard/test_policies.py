@@ -1,4 +1,4 @@
-"""The dashboard's pages and calls about policies: in words, explained, simulated, and held against the history."""
+"""The dashboard's pages and calls about policies: in words, explained, simulated, and compared with the history."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def plain(text: str) -> str:
 
 
 def read(reader: Callable[[], Any]) -> Any:
-    """What a reader makes of a text; None when it refuses it."""
+    """What `reader` returns; None if it refuses its text."""
     try:
         return reader()
     except (Rejected, click.BadParameter):
@@ -174,7 +174,7 @@ def test_overdue_items_are_told_in_the_same_words(cli: Cli, seen: Any, monkeypat
 def test_damage_has_the_same_fix_and_level(
     cli: Cli, seen: Any, connection: Connection, field: str, value: str, check: str, word: str
 ) -> None:
-    """What `doctor` and the overview find, both mend in the same way."""
+    """`doctor` and the overview name the same fix for what they both find."""
     backend: Any = connection.store.backend
     backend.client.hset("{wheel:0}:meta", field, value)
     level, _, fix = told_by_doctor(cli, check)

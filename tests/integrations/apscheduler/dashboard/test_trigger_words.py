@@ -1,4 +1,4 @@
-"""Triggers are told in plain words."""
+"""Triggers are described in plain words."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_calendar_interval_is_told() -> None:
 
 
 def test_combinations_are_told() -> None:
-    """Each part of a combination is told, and how they are combined."""
+    """The words name each part of a combination, and how the parts are combined."""
     parts = [CronTrigger(hour=2, timezone="UTC"), IntervalTrigger(hours=1, timezone="UTC")]
     assert trigger_words(OrTrigger(parts)) == (
         "at the times of each of these: (at 02:00 every day, UTC) or (every hour)"

@@ -1,11 +1,12 @@
-"""Due times of a virtual year against Celery's own, in zones with and without daylight saving.
+"""Due times of a virtual year compared with Celery's own, in zones with and without daylight saving.
 
-Celery's times come from Celery's `is_due`, asked at each time that it names itself, as `celery beat` does. Each list of
-differences is written down here, and is the whole difference.
+Celery's times come from Celery's `is_due`, asked at each time that it names itself, as `celery beat` does. All
+differences are listed here, and the tests fail if there is another one.
 
 Celery before 5.7 counts intervals of hours and days by the wall clock: where clocks change they differ from the
-intervals of docs/celery-beat.md, which count real time. There these releases are the oracle for crontabs only, each
-change of the clocks for all zones, and the year for one, because `make test-celery` runs this twice.
+intervals of docs/celery-beat.md, which count real time. So with these releases only crontabs are compared. Around each
+change of the clocks all zones are compared, and the whole year only in one zone, because `make test-celery` runs this
+twice.
 """
 
 from __future__ import annotations
