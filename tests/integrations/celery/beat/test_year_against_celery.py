@@ -125,7 +125,9 @@ def around(zone: str, change: str, what: str) -> tuple[datetime, datetime]:
 @pytest.mark.parametrize("zone", CHANGES)
 @pytest.mark.parametrize("what", [what for what in (*SPARSE, *DENSE) if what not in BY_THE_WALL_CLOCK])
 def test_a_change_of_the_clocks(zone: str, what: str) -> None:
-    """Forward: the same times as Celery's. Back: the same, and the repeated hour of a crontab for every hour."""
+    """When clocks go forward, the times are Celery's. When they go back, an hourly crontab has the repeated hour in
+    addition.
+    """
     make = {**SPARSE, **DENSE}[what]
     forward, back = CHANGES[zone]
     assert compare(zone, make, *around(zone, forward, what)) == 0
@@ -137,7 +139,9 @@ def test_a_change_of_the_clocks(zone: str, what: str) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("zone", ZONES[:1] if OLDER else ZONES)
 def test_a_year(zone: str) -> None:
-    """A leap year. In one zone every 5 minutes, from before one change of the clocks to after the other."""
+    """The times of a leap year are Celery's. In one zone this also holds for an entry every 5 minutes, over both
+    changes of the clocks.
+    """
     local = datetime(2028, 1, 1, tzinfo=ZoneInfo(zone))
     since, until = local.astimezone(UTC), local.replace(year=2029).astimezone(UTC)
     left_out = BY_THE_WALL_CLOCK if zone in CHANGES else ()
@@ -193,7 +197,9 @@ def sent_by_celery(app: VirtualApp, ticks: int) -> int:
 
 
 def test_celery_sends_without_a_pause_when_its_beat_starts_in_the_repeated_hour() -> None:
-    """That is why this hour differs here. If this test fails, Celery has changed: then take its times."""
+    """This is why the repeated hour differs here from Celery. If this test fails, Celery has changed: then use Celery's
+    times.
+    """
     zone = ZoneInfo("Europe/Berlin")
     app, value = made("Europe/Berlin", DENSE["every 5 minutes"])
     start = datetime(2028, 10, 29, 2, 11, tzinfo=zone, fold=1).astimezone(UTC)
