@@ -64,7 +64,7 @@ def fill(made: Site, text: str) -> None:
 
 @every_text
 def test_pages_show_the_text_and_nothing_else(here: Site, text: str) -> None:
-    """It is shown as text, with unsafe characters as escapes, and cut when it is long."""
+    """A hostile text is shown as text, with unsafe characters as escapes. If it is long, it is cut."""
     fill(here, text)
     for path in ("/", "/members", "/audit", "/things"):
         answer = here.client.get(path)
@@ -186,7 +186,7 @@ ELSEWHERE = (
 
 @pytest.mark.parametrize("target", ELSEWHERE)
 def test_no_redirect_leads_to_another_site(tmp_path: Path, target: str) -> None:
-    """The redirect after signing in and the link back of an action stay on this server. No text can add a header."""
+    """The redirect after signing in and the link back of an action stay on this server. No text adds an HTTP header."""
     made = site(tmp_path, PasswordFile(password_file(tmp_path, ada="delete")))
     answer = sign_in(made.client, "ada", to=target)
     assert answer.headers["location"] == "/"

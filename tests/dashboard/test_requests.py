@@ -30,7 +30,7 @@ WRONG_QUERIES = (
 
 @pytest.mark.parametrize("path", WRONG_QUERIES)
 def test_a_wrong_query_is_an_error_of_the_visitor(here: Site, path: str) -> None:
-    """It answers 400 and says what was expected; it is neither a silent default nor an error 500."""
+    """A wrong query gets 400 and an error that says what was expected. It is not ignored, and does not get 500."""
     answer = here.client.get(path)
     assert answer.status_code == 400
     if path.startswith("/api"):

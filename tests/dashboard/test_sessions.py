@@ -96,7 +96,7 @@ def test_a_forged_session_is_refused(made: Site) -> None:
 
 
 def test_a_session_ends(made: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends after twelve hours, whatever the browser keeps."""
+    """A session ends after twelve hours, even if the browser keeps its cookie."""
     cookie = SimpleCookie(sign_in(made.client, "ada").headers["set-cookie"])[COOKIE].value
     made.client.cookies.clear()
     now, kept = time.time(), {"Cookie": f"{COOKIE}={cookie}"}
