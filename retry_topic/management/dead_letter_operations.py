@@ -88,7 +88,7 @@ def chosen_letters(arguments: Mapping[str, str], now_ms: int) -> ChosenLetters:
         now_ms: from when durations in the search count, epoch ms.
 
     Raises:
-        Rejected: they mean no letters, or the search cannot be read; nothing was changed.
+        Rejected: the arguments name no letters, or the search cannot be read; nothing was changed.
     """
     if "search" in arguments:
         chosen = parse_search(arguments["search"]).filter(now_ms)

@@ -94,7 +94,7 @@ async def body_of(request: Request) -> bytes:
     """The body of a request.
 
     Raises:
-        TooLarge: it is larger than a million bytes; nothing was changed.
+        TooLarge: the body is larger than a million bytes; nothing was changed.
     """
     parts, size = [], 0
     async for part in request.stream():
@@ -112,7 +112,7 @@ async def form_of(request: Request) -> dict[str, list[str]]:
     percent-encoding instead, which arrives unchanged: the pages put ids and other foreign texts into such fields.
 
     Raises:
-        Rejected: it is no form, or too large; nothing was changed.
+        Rejected: the body is no form, or is too large; nothing was changed.
     """
     body = await body_of(request)
     try:

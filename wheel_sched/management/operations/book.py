@@ -112,7 +112,7 @@ class OperationBook:
         """Let a counted operation run, if its record still has this version.
 
         Raises:
-            NotDone: it is not ready, or has another version; nothing was changed.
+            NotDone: the operation is not ready, or has another version; nothing was changed.
         """
         found = self.found(operation_id)
         if found.version != version:
@@ -133,7 +133,7 @@ class OperationBook:
         """Stop a running operation before its next batch.
 
         Raises:
-            NotDone: it does not run; nothing was changed.
+            NotDone: the operation does not run; nothing was changed.
         """
         return self._change(operation_id, "paused", lambda found: replace(found, state="paused"))
 
@@ -141,7 +141,7 @@ class OperationBook:
         """Let a paused operation run on.
 
         Raises:
-            NotDone: it is not paused; nothing was changed.
+            NotDone: the operation is not paused; nothing was changed.
         """
         return self._change(operation_id, "resumed", lambda found: replace(found, state="running"))
 
@@ -149,7 +149,7 @@ class OperationBook:
         """End an operation before its next batch. What it has changed stays changed.
 
         Raises:
-            NotDone: it has ended; nothing was changed.
+            NotDone: the operation has ended; nothing was changed.
         """
         now_ms = self._store.now_ms()
         return self._change(operation_id, "cancelled", lambda found: found.ended("cancelled", now_ms))

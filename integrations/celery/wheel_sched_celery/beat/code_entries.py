@@ -95,7 +95,7 @@ def _of_code(app: Any, name: str, given: Any) -> CodeEntry:
     """An entry of `beat_schedule`, read as Celery reads it.
 
     Raises:
-        Rejected: it is wrong; the text names the entry.
+        Rejected: the entry is wrong. The error names the entry.
     """
     try:
         if isinstance(given, ScheduleEntry):
@@ -167,7 +167,7 @@ def _of_file(app: Any, name: str, row: Any) -> BeatEntry:
     """An entry of the file.
 
     Raises:
-        Rejected: it is wrong; the text names the entry.
+        Rejected: the entry is wrong. The error names the entry.
     """
     try:
         if not isinstance(row, dict) or not isinstance(row.get("task"), str) or "schedule" not in row:

@@ -82,7 +82,7 @@ def schedule_from(value: Any, app: Any, *, relative: bool = False) -> BaseSchedu
         relative: as in `beat_schedule`. Defaults to False.
 
     Raises:
-        Rejected: it is no schedule, or has no later time; nothing was changed.
+        Rejected: the value is no schedule, or the schedule has no later time; nothing was changed.
     """
     if isinstance(value, bool) or (not hasattr(value, "is_due") and not isinstance(value, int | float | timedelta)):
         raise Rejected(f"expected a schedule, a timedelta or seconds, got: {quoted(value)}; nothing was changed")

@@ -60,7 +60,7 @@ def eta_of(arguments: Arguments, now_ms: int) -> int:
     """The new ETA of a request, in epoch ms.
 
     Raises:
-        Rejected: it has none, two, or one that cannot be read.
+        Rejected: the request has no ETA, two, or one that cannot be read.
     """
     after, at = (str(arguments.get(name, "")).strip() or None for name in ("in", "at"))
     check_moment(after, at)

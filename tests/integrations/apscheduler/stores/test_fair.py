@@ -96,8 +96,8 @@ def test_due_jobs_go_out_by_the_weights_of_their_tags(open_shared: Open, make_jo
 
 
 def test_a_job_in_the_middle_of_a_backlog_goes_out_early(open_shared: Open, make_job: Any) -> None:
-    """A job of a small tenant is found in the store long before the backlog of another tenant has gone out. By run
-    time, it would be number 4,001.
+    """A small tenant's job is handed out long before the end of another tenant's backlog. By run time, it would be
+    number 4,001.
     """
     store = open_shared(fair="tenant")
     for day, tenant, count in [(0, "big", 4000), (1, "small", 1), (2, "late", 1000)]:

@@ -76,7 +76,7 @@ def list_of(name: str, value: Any) -> tuple[Any, ...]:
     """A list, as a tuple. None counts as empty.
 
     Raises:
-        Rejected: it is no list.
+        Rejected: the value is no list.
     """
     if value is None:
         return ()
@@ -130,7 +130,7 @@ def interval_of(seconds: float | timedelta, relative: bool = False) -> schedule:
     """A schedule of Celery with this interval.
 
     Raises:
-        Rejected: it is not above zero, or longer than a thousand years.
+        Rejected: the interval is not above zero, or is longer than a thousand years.
     """
     length = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
     if isinstance(length, bool) or not isinstance(length, int | float) or not 0 < length < 32e9:
@@ -142,7 +142,7 @@ def ms_of(moment: datetime) -> int:
     """A time with a zone, in ms since 1970, rounded down.
 
     Raises:
-        Rejected: it lies before 1970.
+        Rejected: the time is before 1970.
     """
     since = (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     if since < 0:
