@@ -81,7 +81,7 @@ def found_operation(dashboard: Dashboard, operation_id: str) -> DurableOperation
     """The operation of this id.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is no such operation.
     """
     try:
         return OperationBook(dashboard.store).found(operation_id)

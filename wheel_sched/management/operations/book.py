@@ -75,7 +75,7 @@ class OperationBook:
         return replace(new, version=version or 0)
 
     def get(self, operation_id: str) -> DurableOperation | None:
-        """An operation; None when there is none of this id."""
+        """The operation with this id; None when there is none."""
         (found,) = self._documents.get(_OPERATIONS, [operation_id])
         return None if found is None else read_operation(found.value, found.version)
 
@@ -158,7 +158,7 @@ class OperationBook:
         """An operation.
 
         Raises:
-            NotDone: there is none of this id.
+            NotDone: no operation has this id.
         """
         found = self.get(operation_id)
         if found is None:

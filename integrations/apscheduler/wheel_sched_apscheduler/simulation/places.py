@@ -66,7 +66,7 @@ class Places:
     def _taken(self, one: HandedOut) -> Span:
         """From when to when a claim may have kept a place.
 
-        A run in a split item, beside its job's item, may still have one.
+        A long run that is stored in an item of its own, beside its job's item, may still have a place.
         """
         runs = self._runs_of(one)
         ended = max([one.at_ms + BEGUN_MS, *(run.ended_ns // MS for run in runs)])
