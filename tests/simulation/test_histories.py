@@ -30,7 +30,7 @@ KEPT = {
     # - A service that had stood still unlocked the key of a message that another service had taken in.
     # - An owner of a topic continued to read after a lost reply.
     # - A consumer took a topic over too early, by the store's clock.
-    # - A call to read reached the broker late, after its client had given it up.
+    # - A read that counted as lost reached the broker late.
     # - An owner that had stood still took its records back after its lease, so the next owner did not read them.
     "retry-ordered": (4299, 116, 3, 101118, 101907, 102365, 101771),
     # Letters had died again under their old id and version before a batch was repeated.
@@ -38,7 +38,7 @@ KEPT = {
     # A reader that started again took its new assignments for old ones.
     "retry-log-ordered": (100354,),
     # - Run times were later than the store's clock.
-    # - A last run waited for room and was missed.
+    # - The last run of a job waited for room and was missed.
     # - A run was put back, and ran beyond `max_instances`.
     # - The answer to a claim arrived after the claim's lease.
     # - A run began although the store had refused to settle it.

@@ -101,7 +101,8 @@ def _lost(run: OperationsWorld) -> list[str]:
         if letter.key != arguments["group"]:
             found.append(f"stranger: operation {change.operation} changed {change.id} of another group")
         if (change.verb == "x") != records[-1][1].kind.startswith("delete"):
-            found.append(f"lost: operation {change.operation} did {change.verb} to {change.id}")
+            what = "deleted" if change.verb == "x" else "replayed"
+            found.append(f"lost: operation {change.operation} {what} {change.id}, which is not its task")
     return found
 
 

@@ -323,7 +323,7 @@ class _JobJudge:
         for run in self._runs:
             if not any(period.may_run(run.run_ms, ahead_ms) for period in self._periods):
                 name = "removed" if any(period.closed_by == "remove" for period in self._periods) else "changed"
-                found.append(f"{name}: {self._name(run.run_ms)}, ran although the producer was told otherwise")
+                found.append(f"{name}: {self._name(run.run_ms)}, ran after a call had removed, paused or moved it")
             elif run.run_ms not in seen and self._began_after_removal(run):
                 found.append(f"removed: {self._name(run.run_ms)}, began after the job was removed")
             seen.add(run.run_ms)
