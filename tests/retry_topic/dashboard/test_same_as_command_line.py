@@ -93,7 +93,7 @@ def test_an_instant_is_the_same_millisecond_everywhere(text: str) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("given", [{}, {"in": "1h", "at": "2100-01-01T00:00:00Z"}])
 def test_a_new_due_time_is_refused_in_the_same_words(cli: Cli, seen: Any, given: dict[str, str]) -> None:
-    """Neither `in` nor `at` is refused, and both together are refused too."""
+    """A request without `in` and `at` is refused, and so is a request with both."""
     options = [word for name, value in given.items() for word in (f"--{name}", value)]
     refused = cli("reschedule", "a.2", *options, code=2)
     assert plain(refused.stderr) == seen.preview("reschedule", 400, ids=["a.2"], **given)["error"]["message"]

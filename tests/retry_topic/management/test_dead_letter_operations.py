@@ -139,7 +139,7 @@ def test_a_search_chooses_letters_too(operations: Operations) -> None:
 
 
 def test_a_letter_that_dies_again_is_not_replayed_again(operations: Operations) -> None:
-    """A letter that dies again after the operation was made stays dead, so a replay never replays a letter twice."""
+    """If a letter dies again after the operation was made, it stays dead. So the operation replays no letter twice."""
     connection, store = operations.connection, operations.connection.store
     bury(connection, 120)
     ready = operations.counted(REPLAY, GROUP, rate=100.0)
