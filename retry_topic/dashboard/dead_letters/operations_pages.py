@@ -115,7 +115,10 @@ CALLS = (
         _list_answer,
         "The durable operations, those that changed last first",
         listing("operations", OPERATION_SCHEMA, cursor=TEXT_OR_NONE),
-        (Parameter("limit", "at most this many, up to 200", "integer"), Parameter("cursor", "of the page before")),
+        (
+            Parameter("limit", "at most this many, up to 200", "integer"),
+            Parameter("cursor", "the cursor in the answer of the page before"),
+        ),
     ),
     ApiCall("/operations/{id}", _one_answer, "One durable operation", OPERATION_SCHEMA),
 )
