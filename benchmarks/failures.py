@@ -65,7 +65,7 @@ def failed_records(count: int, *, keep_tracebacks: bool) -> tuple[list[Message],
 
 
 def lightened(items: list[Item], steps: int) -> list[Item]:
-    """The items with less about their failures: 1 step removes the tracebacks, 2 steps also the failed attempts."""
+    """The items with fewer headers about failures: 1 step removes the tracebacks, 2 steps also the failed attempts."""
     made = []
     for item in items:
         message = decode_body(item.body)

@@ -7,7 +7,7 @@ benchmark switches off, one at a time. A safeguard is missed when no history bre
 
 `history_vs_bare` is the processor time of a history, divided by that of 1,000 events of a bare event loop in the same
 round (see `event_loop`). A history has about 1,000 turns of threads, so the figure also says how many bare events one
-turn costs. Who wants to test a system in virtual time without this simulator starts with such a loop. The number of
+turn costs. Somebody who tests a system in virtual time without this simulator starts with such a loop. The number of
 events is fixed, so the figure grows when a turn takes longer and when a history takes more turns. Processor time is
 compared, because other programs would make the histories wait for longer than the short loop.
 """
@@ -110,7 +110,7 @@ def _children_s() -> float:
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
     ran = Measured(sizes.rounds, sizes.histories, "histories of each world")
     return {
         **dict.fromkeys(("history_vs_bare", "histories_per_minute", "steps_per_second", "virtual_vs_real"), ran),

@@ -8,9 +8,9 @@ last row; `reader_start_s` is the time of a query that returns no row. The start
 
 `backtest_vs_bare`, `slo_vs_bare` and `dlq_vs_bare` divide the time of a job by that of a bare Spark query in the same
 round. The query reads the same Parquet files, groups the rows, and counts them: attempts by topic, error class and
-outcome, dead letters by topic, error class and fingerprint. Who runs these jobs has Spark, and would write such a query
-first: the ratio says how much more the job costs. A loop in Python would be the wrong baseline. The loop has no fixed
-cost and Spark has one, so the ratio would depend on the number of rows. All jobs and queries run once before the
+outcome, dead letters by topic, error class and fingerprint. People who run these jobs have Spark, and would write such
+a query first. The ratio says how much more the job costs. A loop in Python would be the wrong baseline. The loop has no
+fixed cost and Spark has one, so the ratio would depend on the number of rows. All jobs and queries run once before the
 rounds, because the first run also compiles.
 
 Spark is not faster on one machine: the workers, the JVM and the server share its processors.
@@ -102,7 +102,7 @@ QUICK = Sizes(rounds=3, rows=60_000, stored=500_000, attempts=200_000)
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
     written, read = Measured(sizes.rounds, sizes.rows, "rows"), Measured(sizes.rounds, sizes.stored, "rows")
     jobs = Measured(sizes.job_rounds, sizes.attempts, "rows")
     timed = (f"{name}_{what}" for name in _JOBS for what in ("vs_bare", "s"))

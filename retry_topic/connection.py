@@ -300,7 +300,7 @@ def _agreed(store: DelayStore, broker: Broker) -> None:
     """Check that the broker's durability level includes the store's level.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: the broker's level does not include the store's.
     """
     asked, kept = _level_of(store), getattr(broker, "durability", None)
     if asked is not None and kept is not None and not kept.keeps(asked):

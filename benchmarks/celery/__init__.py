@@ -138,7 +138,7 @@ QUICK = Sizes(
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
     late = Measured(sizes.late_rounds, sizes.late_tasks, "tasks", sizes.late_s)
     sent = Measured(sizes.rounds, sizes.enqueued, "tasks")
     return {

@@ -1,13 +1,14 @@
 """`python -m benchmarks dashboard`: how long the pages take over millions of items, and what they cost the store.
 
 The dashboard runs as users start it, `wheel-sched dashboard`, in a process of its own. A visitor asks for each page
-several times; `first_byte_ms` is the time from the request to the first byte of the answer, the slowest page counts.
+several times. `first_byte_ms` is the time from the request to the first byte of the answer, for the slowest page.
 `first_byte_vs_empty` divides it by the same page over an empty namespace in the same run: a page that scanned the store
 would be thousands of times slower. `stall_ms` is the longest wait of another client of the server while the pages are
-asked for (see `benchmarks.stalls`); `baseline.quiet_stall_ms` is the same for as long on the same full server while
-nobody asks for a page. `dispatch_vs_alone` is the rate of a dispatcher that drains a burst while ten viewers watch the
-live overview, divided by its rate without viewers. A burst takes some seconds, so that each has several updates of the
-overview. The bursts have a server of their own: one that has just lost millions of items is still freeing their memory.
+asked for (see `benchmarks.stalls`). `baseline.quiet_stall_ms` is the longest wait in an equal time on the same full
+server, while nobody asks for a page. `dispatch_vs_alone` is the rate of a dispatcher that drains a burst while ten
+viewers watch the live overview, divided by its rate without viewers. A burst takes some seconds, so that each has
+several updates of the overview. The bursts have a server of their own, because a server that has just deleted millions
+of items is still freeing their memory.
 
 Two gates are times and not ratios, because they are about what a person notices: 200 ms until a page begins to appear,
 and 5 ms for which a page may hold up the store.
@@ -103,7 +104,7 @@ QUICK = Sizes(waiting=500_000, dead=100_000, visits=10, rounds=5, burst=50_000)
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
     visits = Measured(1, sizes.visits, "visits of each page")
     bursts = Measured(sizes.rounds, sizes.burst, "messages")
     keys = ("first_byte_ms", "first_byte_vs_empty", "stall_vs_script", "stall_ms", "baseline.quiet_stall_ms")

@@ -90,7 +90,7 @@ def _get(address: str, path: str) -> tuple[int, float, str]:
 
 
 def visited(server: BenchServer, idle: BenchServer, address: str, visits: int) -> Visits:
-    """Visit each page that the navigation lists, and a few behind each of them."""
+    """Visit each page that the navigation lists, and a few pages that each of them links to."""
     paths = _pages(address)
     asker = Outside(ask_the_time, server.url, server.pid, idle.url)
     took: dict[str, list[float]] = {path: [] for path in paths}
@@ -113,7 +113,7 @@ def visited(server: BenchServer, idle: BenchServer, address: str, visits: int) -
 
 
 def quiet_stall_ms(server: BenchServer, idle: BenchServer, seconds: float) -> float:
-    """The longest stall of another client of the server for so long, while nobody asks for a page."""
+    """The longest stall of another client of the server in `seconds`, while nobody asks for a page."""
     asker = Outside(ask_the_time, server.url, server.pid, idle.url)
     time.sleep(seconds)
     asker.stop()

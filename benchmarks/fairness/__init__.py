@@ -2,12 +2,13 @@
 
 A consumer takes 2,000 messages a second, one after the other, from one topic. A hundred tenants get ten messages a
 second each, and one tenant has a million overdue messages. The receiver computes the lateness of each message of the
-hundred from the due time in the message: `others_p99_ms`. The search for overdue messages begins with the run, so it is
-part of the figure. Before, the same happens in the same store while the topic is not fair: `others_p99_ms_unfair`.
-There the messages of the hundred come after the million, so that few or none arrive. One that did not arrive counts as
-late by the rest of the run. So that figure is a lower bound, and grows with the length of the run.
+hundred from the due time in the message: `others_p99_ms`. The store begins to search for overdue messages when the run
+begins, so this search is part of the figure. An earlier run in the same store measures the same while the topic is not
+fair: `others_p99_ms_unfair`. In that run the messages of the hundred come after the million, so few or none arrive. A
+message that did not arrive counts as late from its due time to the end of the run. So this figure is a lower bound, and
+grows with the length of the run.
 
-The consumer holds 40 messages at most. What waits inside a consumer is claimed already, and no longer shared.
+The consumer holds 40 messages at most, because messages that wait in a consumer are claimed and no longer shared.
 
 `share_error` is how far the share of a key is from its weight while all keys have enough: the greatest error of all
 keys. `burst_vs_unfair` is the rate of a burst of all tenants in a fair topic, divided by that of the same messages in a
@@ -16,9 +17,9 @@ they are due. `burst_far_ahead_vs_unfair` is the same for messages that claims m
 `schedule_vs_unfair` compares the server's time to store a message. `bytes_per_key` is the memory of a key with one
 overdue message, beyond that of the message.
 
-`off_vs_before` compares the server's time of a claim and its settlement. "Before" is this release's library without the
-room of fair shares; "off" is the library with it while no topic is fair. A few steps of the core are in both: the field
-of `meta` that says whether a topic is fair, and the tests of it.
+`off_vs_before` compares the server's time of a claim and its settlement with two libraries of scripts. "Before" is the
+library without the folder of fair shares. "Off" is the whole library while no topic is fair. Both have a few steps of
+the core: they read the field of `meta` that says whether a topic is fair.
 
 One gate is a time and not a ratio, because it is about what a tenant notices: 50 ms.
 """
@@ -120,7 +121,7 @@ QUICK = Sizes(behind=200_000, seconds=6, unfair_seconds=2, served=8_000, rounds=
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
     load = Load()
     bursts = Measured(sizes.rounds, sizes.burst, "messages")
     fair = Measured(1, load.count(sizes.seconds), "messages", sizes.seconds)

@@ -22,7 +22,7 @@ _CLAIM = 80
 
 
 def share_error(server: BenchServer, served: int) -> float:
-    """The greatest error of a key's share, as a part of what its weight gives, over so many claimed messages."""
+    """The greatest relative error of a key's share over `served` messages: 0.1 is 10 % off what its weight gives."""
     store = server.empty_store()
     FairShares(store).configure(TOPIC, FairSettings(weights=WEIGHTS))
     whole = sum(WEIGHTS.values())

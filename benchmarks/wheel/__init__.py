@@ -201,7 +201,7 @@ _SLOW_TO_DRAIN = 100_000  # sched and asyncio take minutes for more
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long the figures of a run with these sizes are measured, by the start of their keys."""
+    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
     late = Measured(sizes.lateness_rounds, sizes.timers, "timers", sizes.over_s)
     return dict.fromkeys(("lateness_ms", "baseline.lateness_ms"), late)
 

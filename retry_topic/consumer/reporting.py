@@ -2,9 +2,9 @@
 
 EndReporter: reports which attempts have ended, for the `max_in_flight` of fair keys.
 
-It reports once a second, and up to ten times a second while many attempts fail, so that a circuit opens before many
-attempts are wasted. Results that cannot be reported are dropped: old results say nothing about a destination's present
-state. Threads: call `note` from any thread; the reporter's own thread reports.
+`Reporter` reports once a second, and up to ten times a second while many attempts fail, so that a circuit opens before
+many attempts are wasted. Results that cannot be reported are dropped: old results say nothing about a destination's
+present state. Threads: call `note` from any thread; the reporter's own thread reports.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _DESTINATIONS = 500  # per topic and report; results of further destinations cou
 class EndReporter:
     """Reports the ends of attempts, so that the store releases the next messages of their fair keys.
 
-    It reports within some 10 ms, and nothing while no topic of the store is fair. An end that is not reported costs
-    time only: the store counts the message as handled after the policy's `in_flight_timeout`.
+    It reports each end within some 10 ms. While no topic of the store is fair, it reports nothing. If an end is not
+    reported, the next message of the key comes later: the store counts the message as handled after the policy's
+    `in_flight_timeout`.
 
     Args:
         store: the store that released the messages.
@@ -73,8 +74,9 @@ class EndReporter:
     def note_attempt(self, state: RetryState) -> None:
         """Note that the attempt of a message has ended. Any thread may call it.
 
-        A message published for later lies in the store under its own id, and comes from there to its first attempt. So
-        does a replayed dead letter: a replay names the id.
+        So this method notes each id that the released item may have had. Usually it is made of id base and attempt. A
+        message that was published for later has its own id at the first attempt. A replayed dead letter keeps the id
+        that it had as a dead letter.
         """
         if state.id is None:
             return

@@ -1,9 +1,10 @@
 """What if another policy had decided: applies policies to recorded failures, and compares what they would have done.
 
-Each policy meets the failures of a message in their recorded order, on a clock of its own. So a message fails as often
-as it did, and where it succeeded it succeeds, unless the policy has given it up before. When a message was given up and
-the policy would have gone on, it meets the last failure again until it gives up too. The present policies are applied
-in the same way, so both sides have the same faults, and the difference to the record shows how large these are.
+Each policy gets the failures of a message in their recorded order, on a virtual clock. So the message fails as often as
+it did, and then succeeds if it did, unless the policy gives it up earlier. If the message was given up, but the policy
+still retries it, the last failure repeats until the policy gives up too. The present policies are applied in the same
+way, so both results have the same errors. The difference between the present policies' result and the record shows how
+large these errors are.
 
 The functions are pure, and the same arguments give the same numbers.
 """
@@ -62,7 +63,7 @@ class TopicWhatIf:
     Args:
         messages: messages whose attempts are recorded from the first on.
         retries: recorded retries, also those that had not ended yet.
-        succeeded, given_up, waiting: how many messages ended how, and how many had not ended yet.
+        succeeded, given_up, waiting: how many messages succeeded, were given up, and had not ended yet.
         wait_ms: median time from the first failure to giving up, as recorded; None if nothing was given up.
         present: what the present policies would have done.
         edited: what the edited policies would have done.

@@ -168,7 +168,9 @@ class IntakeFromLog(Transport):
         expected: int | None,
         until_available: UntilAvailable,
     ) -> None:
-        logger.warning("intake.rewound: %s is taken in up to %s, not %s", source, position, expected)
+        logger.warning(
+            "intake.rewound: the store has %s up to %s, not up to %s: it is read again", source, position, expected
+        )
         until_available(lambda: reader.rewind(source, position))
 
     def _end_in_flight(self, until_available: UntilAvailable) -> tuple[list[Taken], str | None]:

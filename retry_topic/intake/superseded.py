@@ -1,7 +1,7 @@
 """Retries that another retry of their key has superseded, by `collapse` or `debounce` (`policy.once_per_key`).
 
 The store decides which retry goes out, in the script that stores it, and names the other one. This module notes the
-answer in the decided records, and tells it: a line in the log and a row in the attempt history for each such message.
+answer in the decided records. It also reports each such message, by a line in the log and a row in the attempt history.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logger_of("retry_topic.intake")
 
 
 def note_others(entries: Sequence[Entry], stored: Stored) -> None:
-    """Note in the entries what the store has answered about others of their keys.
+    """Note in each entry which other retry of its key goes out in its place, or waits no more because of it.
 
     Args:
         entries: the entries whose items were stored, in the order of the items.
@@ -54,9 +54,9 @@ def warn_of_ordering_keys(entries: Iterable[Entry], policies: PolicySet, warned:
             continue
         warned.add(one.topic)
         logger.error(
-            "intake.once_per_key_refused: %s is read in the order of its keys, and its policy has collapse or "
-            "debounce: expected one of the two; its messages are retried one by one, as without that setting; "
-            'set collapse and debounce of this topic to "off", or read it with ordering="none"',
+            "intake.once_per_key_refused: %s is read in the order of its keys, so collapse or debounce of its policy "
+            'has no effect: its messages are retried one by one; set both to "off" for this topic, or read it with '
+            'ordering="none"',
             bounded(one.topic),
         )
 

@@ -10,9 +10,10 @@ Each batch names its letters with their versions, and a letter is changed only i
 that is replayed or deleted by anybody else meanwhile is left, and counted by what happened to it. A letter that was
 replayed and has died again under the same id has another version.
 
-The counts are exact when a runner dies and another one goes on within a minute. If it takes longer, a letter of the one
-batch in between that is not dead any more counts as done when the loop guard has counted its replay; a deletion counts
-it as deleted. Both are wrong only when somebody else changed just that letter at just that time.
+If a runner dies and another one continues within a minute, the counts are exact. After a longer time, the store has
+forgotten what it did with the batch that the dead runner had begun. A letter of this batch that is not dead any more
+then counts as replayed if the loop guard has counted its replay. A deletion counts such a letter as deleted. A count is
+wrong only if somebody else changed the same letter at the same time.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class ChosenLetters:
         matches: whether an item belongs to them.
         since_ms: only letters that died at this time, epoch ms, or later. Defaults to 0.
         until_ms: only letters that died before. Defaults to None: any.
-        ref: all of them may have this ref. Defaults to "": unknown.
+        ref: a ref that all of them may have. Defaults to "": no such ref is known.
     """
 
     topic: str | None
@@ -87,7 +88,7 @@ def chosen_letters(arguments: Mapping[str, str], now_ms: int) -> ChosenLetters:
         now_ms: from when durations in the search count, epoch ms.
 
     Raises:
-        Rejected: they mean no letters, or the search cannot be read; nothing was changed.
+        Rejected: the arguments name no letters, or the search cannot be read; nothing was changed.
     """
     if "search" in arguments:
         chosen = parse_search(arguments["search"]).filter(now_ms)
@@ -258,7 +259,10 @@ class ReplayDeadLetters(_LetterKind):
         return _performed(outcomes)
 
     def _guessed(self, batch: OperationBatch, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """Outcomes of a batch whose first answer may be lost: a counted replay was made."""
+        """The outcomes of a batch whose first answer may be lost.
+
+        A letter whose replay is counted counts as replayed.
+        """
         counts = replay_counts(self._store, [entry[3] for entry in batch.entries])
         return [
             Outcome.DONE if count >= entry[4] else outcome

@@ -122,7 +122,7 @@ def _claims(broker: KafkaBroker, namespace: str, shards: int) -> Finding:
         )
     numbers = broker.groups.committed(topic, [TopicPartition(topic, number) for number in range(shards)])
     known = sum(1 for number in range(shards) if (topic, number) in numbers)
-    return ok("claims", f"{topic}: the number of {known} of {shards} shards is known")
+    return ok("claims", f"{topic}: the last claim number of {known} of {shards} shards is known")
 
 
 def in_doubt(settings: Settings) -> Finding:

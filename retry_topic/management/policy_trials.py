@@ -154,7 +154,7 @@ def policies_of_text(text: str) -> PolicySet:
 
 @dataclass(frozen=True, slots=True)
 class HistoryComparison:
-    """Policies held against the latest recorded attempts.
+    """A comparison of policies with the latest recorded attempts.
 
     Args:
         found: the comparison.

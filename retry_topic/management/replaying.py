@@ -84,7 +84,7 @@ def check_replay_choice(ids: Sequence[str], chosen: Filter, everything: bool) ->
     """Check that a request names dead letters, in exactly one way: by ids, by a filter, or all.
 
     Raises:
-        Rejected: it does not.
+        Rejected: the request names other messages, names none, or names letters in two ways.
     """
     if not chosen.only_dead:
         raise Rejected("Only dead letters can be replayed; for others see `wheel-sched run-now`.")

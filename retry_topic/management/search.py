@@ -227,7 +227,7 @@ def _check_repeat(terms: list[SearchTerm], term: SearchTerm, token: str, at: int
         raise SearchError(token, at, f"{before[0]} is given too, and a message has one {term.name}; remove one of them")
     names = {term.name, *(one.name for one in terms)}
     if {"due", "died"} <= names:
-        raise SearchError(token, at, "due is for messages that wait and died for dead letters; remove one of them")
+        raise SearchError(token, at, "due chooses waiting messages, died chooses dead letters; remove one of them")
     states = {_STATE_WORDS[one.value] for one in (*terms, term) if one.name == "state"}
     if "due" in names and "dead" in states:
         raise SearchError(token, at, "dead letters are not due; write died instead of due, or remove state:dead")

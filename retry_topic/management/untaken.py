@@ -53,7 +53,8 @@ class UntakenRetries:
     @property
     def fix(self) -> str:
         """Advice for the user: start the service. If a live service should read the topic, look at that service's log
-        first."""
+        first.
+        """
         start = start_service(self.group, self.topic)
         return f"see the log of {self.announced}; if it has died, {start}" if self.announced else start
 
@@ -182,7 +183,7 @@ def _is_untaken(state: RetryState) -> bool:
 
 
 class Ailing(NamedTuple):
-    """What ails, what a user can do about it, and how grave it is."""
+    """A problem, what a user can do about it, and how serious it is."""
 
     what: str
     fix: str
@@ -204,7 +205,7 @@ class MissingServices:
     refused: str = ""
 
     def ailing(self, now_ms: int) -> list[Ailing]:
-        """Everything that ails, the gravest first. `now_ms`: the store's time."""
+        """All problems, the most serious first. `now_ms`: the store's time."""
         found = [Ailing(one.what(now_ms), one.fix, "problem") for one in self.untaken or ()]
         if self.refused:
             found.append(Ailing(self.refused, "see the rights on the broker", "warn"))

@@ -60,7 +60,7 @@ def parse_key_source(text: object) -> KeySource:
     """Read a key source, such as "header:tenant".
 
     Raises:
-        ConfigError: the text is none.
+        ConfigError: the text is no key source.
     """
     if not isinstance(text, str):
         raise ConfigError(f"{_WANTED}, got: {text!r}")

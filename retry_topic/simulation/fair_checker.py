@@ -25,7 +25,7 @@ def fair_violations(run: RetryWorld) -> list[str]:
         key = run.sends[call.number].key
         together = [one for one in retries if run.sends[one.number].key == key and _runs_at(one, call.began_ns)]
         if len(together) > cap:
-            found.append(f"cap: {len(together)} retries of key {key!r} ran at {call.began_ns // MS} ms, {cap} may")
+            found.append(f"cap: {len(together)} retries of key {key!r} at {call.began_ns // MS} ms, more than {cap}")
     return found
 
 

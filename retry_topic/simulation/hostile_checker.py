@@ -49,7 +49,7 @@ def hostile_violations(
             if any("poison" not in reason for reason in reasons):
                 found.append(f"caps: message {number} kills its process, and died because of {reasons[0]!r}")
             if quiet and len(attempts) > CRASH_CAP:
-                found.append(f"caps: message {number} has killed {len(attempts)} processes, and {CRASH_CAP} may die")
+                found.append(f"caps: message {number} has killed {len(attempts)} processes, more than {CRASH_CAP}")
         elif quiet and not run.fatal and any("poison" in reason for reason in reasons):
             found.append(f"caps: message {number} was taken for poison, and has killed no process")
         if is_forged(send) and quiet and run.fatal == 0:

@@ -175,8 +175,8 @@ class RetryWorld:
             publishing = call.startswith("broker publish") or self._is_calling(fault.target, "broker publish")
             claimed = [item for item in self.store.contents.items() if item.state == "leased"]
             found = sum(publishing or attempt_in(item.id) in published for item in claimed)
-            # with several shards the intake marks a record as read in a second call; a service that stands still can
-            # have found no mark, and stores the record when it goes on
+            # With several shards, the intake marks a record as taken in by a second call. A paused service may have
+            # looked before that call. It has found no mark, and stores the record when it continues.
             if self.world.scenario.options["shards"] > 1 or fault.kind == "pause":
                 found += broker.leased([f"{GROUP}.retry"])
         else:

@@ -19,8 +19,7 @@ from tests.browser.walking import Walk
 ACTIONS = [action.name for part in PARTS for action in part.actions]
 
 REPEATABLE = {"start-replay", "delete-group", "run-beat-entry-now"}
-"""Two people may do them one after the other: the first two prepare an operation, which is confirmed by its own count,
-and each run of an entry is one more."""
+"""Actions that two people may both confirm from the same preview. Each makes an operation or a run of its own."""
 
 each_action = pytest.mark.parametrize("name", ACTIONS)
 
@@ -39,7 +38,7 @@ class Shop:
         self._walked = walked
 
     def ask(self, page: Page, name: str) -> None:
-        """Go to a page that offers the action, fill in its form and press its button, until a preview has something."""
+        """Go to a page that offers the action, fill in its form and press its button, until a preview selects some."""
         for form in self._walked.forms[name][:12]:
             page.goto(form.page.replace(self._there, self.here.url))
             shown = page.locator(f"form[action='/actions/{name}']").nth(form.number)

@@ -29,7 +29,7 @@ _SOUND = (
     ],
 )
 def test_contrast_is_computed(html: str, finding: str | None, unguarded_tab: Page) -> None:
-    """Texts in HTML, in SVG and in fields are held against the colours behind them."""
+    """The contrast of texts in HTML, in SVG and in fields is computed from the colours behind them."""
     unguarded_tab.set_content(_SOUND.format(html))
     found = inspect(unguarded_tab, contrast=True)
     assert (found == []) if finding is None else any(finding in one for one in found)

@@ -1,4 +1,4 @@
-"""The policy simulator of the documentation: a reader drags its controls and sees when the herd arrives."""
+"""The policy simulator of the documentation: a reader drags its controls and sees when the messages come back."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Walk:
     Args:
         addresses: the addresses of each route, those of the navigation first.
         forms: a form of each action, by the action's name.
-        strays: links that no page answers, or with an error.
+        strays: links that lead to no page, or to an error.
     """
 
     addresses: dict[str, list[str]]

@@ -1,4 +1,4 @@
-"""Asks the calls and actions of a JSON API, and holds each question and answer against the OpenAPI document."""
+"""Makes calls and actions of a JSON API, and checks each request and answer against the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -156,7 +156,9 @@ def test_an_execution_changes_what_was_previewed_or_nothing_and_once_per_key(
 
 
 def test_a_change_between_preview_and_execution_refuses_it_and_frees_the_key() -> None:
-    """The key can be used again with a new preview, and then once."""
+    """If something has changed since the preview, the execution is refused. Its key can then be used with a new
+    preview, and once only.
+    """
     room = Room()
     room.happen(("preview", 0, 0), {})
     room.happen(("change", 0, 0), {})

@@ -71,7 +71,9 @@ NEEDED: dict[str, Right] = {"paint": "operate", "scrap": "delete"}
 def test_a_right_includes_those_before_it_and_none_after(
     tmp_path: Path, right: Right, ceiling: Right, action: str
 ) -> None:
-    """Each right of a visitor, under each greatest right of the dashboard, with each action: by API and by form."""
+    """By API and by form, each action is allowed exactly if its right is within the visitor's right and the
+    dashboard's.
+    """
     made = site(tmp_path, everyone(right), right=ceiling)
     may = min(RIGHTS.index(right), RIGHTS.index(ceiling)) >= RIGHTS.index(NEEDED[action])
     body = BODY if action == "paint" else {"name": ["ball"]}
@@ -139,7 +141,7 @@ def test_an_execution_needs_a_key(here: Site, key: str | None) -> None:
 
 
 def test_what_changed_meanwhile_is_refused_with_the_new_preview(here: Site) -> None:
-    """Nothing is done, the key stays free, and the visitor sees the present state."""
+    """Nothing is changed, the key can be used again, and the visitor sees the present state."""
     token = here.token("paint", BODY)
     here.things.colours["ball"] = "white"
     refused = here.post("paint", {**BODY, "token": token}, key=KEY)
@@ -294,7 +296,7 @@ def test_wrong_arguments_change_nothing_and_say_what_is_wrong(here: Site, body: 
 
 
 def test_a_form_with_two_values_for_one_field_is_refused(here: Site) -> None:
-    """None of them is dropped silently."""
+    """If a form has a field twice, it is refused. Taking one of the values silently would be a guess."""
     answer = here.client.post("/actions/paint", data={"name": "ball", "colour": ["red", "green"], "csrf": here.csrf()})
     assert answer.status_code == 400
     assert "expected colour to be a text" in answer.text

@@ -85,7 +85,7 @@ def test_the_document_has_the_form_of_openapi(document: dict[str, Any]) -> None:
 
 
 def test_every_call_and_action_is_in_it(here: Site, document: dict[str, Any]) -> None:
-    """And nothing else."""
+    """The OpenAPI document has every call and action of the dashboard, and nothing else."""
     wanted = {"/session"}
     for part in here.app.dashboard.parts:
         wanted |= {re.sub(r"\{(\w+)(:\w+)?\}", r"{\1}", call.path) for call in part.calls}
@@ -104,7 +104,7 @@ def test_no_call_is_answered_that_the_document_does_not_list(here: Site, documen
 
 
 def test_the_calls_about_the_process_and_the_core_are_all_asked() -> None:
-    """The parts that every dashboard has."""
+    """The test makes every call of the two parts that each dashboard has."""
     with open_store("memory:") as store:
         app = DashboardApp(store, given_settings({}), everyone("delete"), parts=(CORE, PROCESS))
         api = DocumentedApi(TestClient(app, base_url="http://localhost"))
@@ -115,7 +115,7 @@ def test_the_calls_about_the_process_and_the_core_are_all_asked() -> None:
 
 
 def test_every_reading_call_answers_as_the_document_says(here: Site, document: dict[str, Any]) -> None:
-    """Over an empty store and over one with items, members and changes."""
+    """The calls are made over an empty store, and over a store with items, members and changes."""
     for full in (False, True):
         if full:
             here.store.schedule([Item("id", 0, b"x", "orders"), Item("later", 9_000_000_000_000, b"x", "")])

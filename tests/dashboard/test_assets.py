@@ -14,7 +14,7 @@ LOADED = sorted(path for path in FOLDER.iterdir() if path.suffix != ".LICENSE")
 
 
 def test_together_they_are_small() -> None:
-    """At most 60 kB compressed, also with the icon."""
+    """All assets, with the icon, have at most 60 kB when compressed."""
     assert {path.suffix for path in LOADED} == {".css", ".js", ".svg"}
     assert sum(len(gzip.compress(path.read_bytes(), 9)) for path in LOADED) <= 60_000
 

@@ -47,7 +47,7 @@ def test_a_line_is_printed() -> None:
 
 
 def test_a_file_is_made_and_a_user_replaced(tmp_path: Path) -> None:
-    """Only its owner can read it, and comments and other users stay."""
+    """Only its owner can read the file that the command writes. Replacing a user keeps comments and other users."""
     path = tmp_path / "users"
     path.write_text("# our users\n", "utf-8")
     path.chmod(0o644)
@@ -83,7 +83,7 @@ def test_a_wrong_line_is_not_written(tmp_path: Path, args: list[str], stdin: str
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:8500", "[::]:8500", "192.0.2.1:8500", "example.org:8500"])
 def test_an_address_that_others_reach_needs_a_password_file(listen: str) -> None:
-    """The error says what is wrong, what was not done, and what to do."""
+    """Without one the command fails. The error says what is wrong, what was not done, and what to do."""
     done = CliRunner().invoke(cli, ["dashboard", "--listen", listen])
     assert done.exit_code == 2
     assert f"expected --password-file with --listen {listen}" in done.stderr
@@ -152,7 +152,7 @@ def test_with_json_logs_an_error_is_an_object() -> None:
 @pytest.mark.real
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_it_serves_until_a_signal(redis_url: str, sent: signal.Signals, code: int) -> None:
-    """Also while a page is open: its live updates end, so the program does not wait for it."""
+    """The program ends on a signal, even while a browser has a page with live updates open."""
     with open_store(redis_url) as store:
         store.schedule([Item("order-42", 9_000_000_000_000, b"x", "orders")])
     with served(redis_url) as (process, address):
@@ -195,7 +195,7 @@ def test_it_serves_users_behind_a_proxy(redis_url: str) -> None:
 @pytest.mark.real
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the example of the page calls curl")
 def test_the_example_of_the_api_previews_and_executes(redis_url: str) -> None:
-    """The lines of docs/dashboard.md, as a reader would paste them."""
+    """The test runs the lines of docs/dashboard.md as a reader would paste them."""
     with open_store(redis_url) as store:
         store.schedule([Item("order-42", 9_000_000_000_000, b"x", "orders")])
         with served(redis_url) as (_, address):
@@ -210,7 +210,9 @@ def test_the_example_of_the_api_previews_and_executes(redis_url: str) -> None:
 @pytest.mark.real
 @pytest.mark.skipif(not (shutil.which("curl") and shutil.which("jq")), reason="the example of the page calls both")
 def test_the_example_of_a_message_runs_it_now(redis_url: str) -> None:
-    """The lines of a message's page, as a visitor with a password would paste them; the id needs quotes."""
+    """The test runs the lines that a message's page shows, as a visitor with a password would paste them. The id needs
+    quotes.
+    """
     password("ada", "--right", "operate", "--file", "users", "--stdin", stdin="lovelace 1815\n")
     with open_store(redis_url) as store:
         store.schedule([Item('it\'s "42"', 9_000_000_000_000, b"x", "orders")])

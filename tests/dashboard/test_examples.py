@@ -63,7 +63,9 @@ def test_fastapi_app() -> None:
 
 
 def test_starlette_app() -> None:
-    """It is read-only, although the visitor would have more rights; its end closes the store."""
+    """The example's dashboard is read-only, although the visitor has more rights. When the app ends, it closes the
+    store.
+    """
     module = imported("starlette_app")
     with client_of(module.app) as client:
         assert client.get("/wheel/").status_code == 401

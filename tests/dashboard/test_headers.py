@@ -28,7 +28,9 @@ EVERY_ANSWER = (
 
 @pytest.mark.parametrize(("method", "path", "status"), EVERY_ANSWER)
 def test_every_answer_has_the_headers(here: Site, method: str, path: str, status: int) -> None:
-    """Pages, data, assets, errors and refusals: none may be framed, sniffed, or run a script from elsewhere."""
+    """No answer may be put into a frame of another site, be read as another type, or run a script from another server.
+    This holds for pages, data, assets, errors and refusals.
+    """
     answer = here.client.request(method, path)
     assert answer.status_code == status
     check_headers(answer.headers)
@@ -49,7 +51,7 @@ def check_headers(headers: object) -> None:
 
 
 def test_a_crash_has_the_headers_and_no_traceback(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error that nobody expected answers 500 without telling anything."""
+    """An unexpected error answers 500 and shows nothing of its cause."""
     monkeypatch.setattr(here.app.dashboard.sampler, "now", lambda: 1 / 0)
     here.client._transport.raise_server_exceptions = False  # type: ignore[attr-defined]
     answer = here.client.get("/")

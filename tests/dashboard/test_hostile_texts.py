@@ -64,7 +64,7 @@ def fill(made: Site, text: str) -> None:
 
 @every_text
 def test_pages_show_the_text_and_nothing_else(here: Site, text: str) -> None:
-    """It is shown as text, with unsafe characters as escapes, and cut when it is long."""
+    """A hostile text is shown as text, with unsafe characters as escapes. If it is long, it is cut."""
     fill(here, text)
     for path in ("/", "/members", "/audit", "/things"):
         answer = here.client.get(path)
@@ -124,7 +124,7 @@ def test_the_api_finds_the_thing_by_path_and_query(here: Site, text: str) -> Non
 
 @every_text
 def test_errors_and_unknown_pages_show_the_text_safely(here: Site, text: str) -> None:
-    """Also where the text comes with the request."""
+    """A text that comes with the request is shown safely too."""
     part = quote(text[:4000].encode("utf-8", "replace"))
     for path in (
         f"/x{part}",
@@ -149,7 +149,9 @@ def test_errors_and_unknown_pages_show_the_text_safely(here: Site, text: str) ->
 
 
 def test_the_path_is_that_of_the_request() -> None:
-    """It is decoded once, and each byte comes back. A path that somebody has rewritten stays as it is."""
+    """The path is decoded once, so each byte of an id is kept. If the server in front has rewritten the path, it is
+    used as it is.
+    """
 
     def path_of(path: str, raw: bytes, **more: str) -> str:
         found: str = exact({"type": "http", "path": path, "raw_path": raw, **more})["path"]
@@ -184,7 +186,7 @@ ELSEWHERE = (
 
 @pytest.mark.parametrize("target", ELSEWHERE)
 def test_no_redirect_leads_to_another_site(tmp_path: Path, target: str) -> None:
-    """Neither the sign-in nor the link back of an action, and no header is injected."""
+    """The redirect after signing in and the link back of an action stay on this server. No text adds an HTTP header."""
     made = site(tmp_path, PasswordFile(password_file(tmp_path, ada="delete")))
     answer = sign_in(made.client, "ada", to=target)
     assert answer.headers["location"] == "/"
@@ -202,7 +204,7 @@ def test_an_encoded_address_stays_a_path_of_this_server(tmp_path: Path, target: 
 
 
 def test_passwords_in_texts_are_hidden(here: Site) -> None:
-    """Also where the text is cut in the middle of an address."""
+    """The password of an address is hidden, even if the text is cut within the address."""
     for before in range(240, 330, 5):
         text = "x" * before + " redis://user:hunter2hunter2@host/0 " + "y" * 5000
         assert "hunter2" not in shown(text, 300)

@@ -26,13 +26,13 @@ from wheel_sched.dashboard.json_values import DEEPEST, json_value
     ],
 )
 def test_each_value_can_be_written(value: Any, made: Any) -> None:
-    """What JSON lacks becomes text, and the result can be sent."""
+    """A value of a type that JSON lacks becomes text, so every result can be sent."""
     assert json_value(value) == made
     json.dumps(json_value(value), allow_nan=False, ensure_ascii=False).encode()
 
 
 def test_deep_values_are_cut() -> None:
-    """Nesting of any depth ends."""
+    """A value that is nested too deeply is cut."""
     value: Any = []
     for _ in range(10_000):
         value = [value]

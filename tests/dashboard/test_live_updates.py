@@ -82,7 +82,9 @@ async def streaming(made: Site, path: str = "/live") -> AsyncIterator[Stream]:
 
 
 def test_an_event_comes_when_something_changes(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first event shows the state, the next one the change; in between only the connection is kept open."""
+    """The first event shows the state, and the next one the change. Between them only comments come, which keep the
+    connection open.
+    """
     monkeypatch.setattr("wheel_sched.dashboard.sampling._FRESH_S", 0.0)
 
     async def watch() -> None:
@@ -126,7 +128,9 @@ def test_the_stream_ends_when_the_client_leaves(here: Site) -> None:
 
 
 def test_the_stream_ends_by_itself_and_with_the_server(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends after a while, so a visitor who may no longer see the page loses it; the browser opens it again."""
+    """A stream ends after a while, and the browser opens it again. So a visitor who has lost the right to a page does
+    not see it for long.
+    """
 
     async def watch(stop: Callable[[], None]) -> None:
         stream = Stream(here, "/live")
@@ -141,7 +145,7 @@ def test_the_stream_ends_by_itself_and_with_the_server(here: Site, monkeypatch: 
 
 
 def test_an_error_is_shown_and_the_stream_goes_on(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the store is away the open page says so; then it shows the state again."""
+    """While the store is away, the open page says so. Afterwards it shows the state again."""
 
     def away() -> None:
         raise StoreUnavailable("the server does not answer")

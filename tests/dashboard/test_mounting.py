@@ -66,7 +66,7 @@ def behind_a_proxy(app: DashboardApp) -> Any:
 
 @pytest.mark.parametrize("mounted", [in_fastapi, in_starlette, behind_a_proxy])
 def test_all_addresses_are_below_the_path_of_the_mount(tmp_path: Path, store: DelayStore, mounted: Any) -> None:
-    """Whatever the page names, it is below the path of the mount, and it is there."""
+    """Every address that a page names is below the path of the mount, and exists."""
     store.schedule([Item("id", 0, b"x", "orders")])
     client = mounted(dashboard(store, access=PasswordFile(password_file(tmp_path, ada="delete")), right="delete"))
     turned_away = client.get("/tools/wheel/members?kind=x")
@@ -158,7 +158,7 @@ def test_given_settings_report_every_mistake() -> None:
 
 @pytest.mark.parametrize(("given", "origin"), [({}, "default"), ({"namespace": "orders"}, "argument")])
 def test_a_namespace_that_nobody_names_is_the_default(given: dict[str, str], origin: str) -> None:
-    """Without a namespace the packages look in those that they have by default, such as "apscheduler" for jobs."""
+    """Without a namespace in the settings, each package uses its own default, such as "apscheduler" for jobs."""
     app = dashboard("redis://127.0.0.1:1/0", access=everyone("read"), **given)
     loaded = app.dashboard.loaded
     assert loaded.origins["namespace"] == origin
@@ -166,7 +166,9 @@ def test_a_namespace_that_nobody_names_is_the_default(given: dict[str, str], ori
 
 
 def test_an_application_starts_without_its_store(monkeypatch: pytest.MonkeyPatch, store: DelayStore) -> None:
-    """The dashboard says that the store is away, and works as soon as it is there. It is opened once, and closed."""
+    """While the store is away, the dashboard says so. It works as soon as the store is there, opens it once, and closes
+    it.
+    """
     closed = []
     here = [False]
 
@@ -258,7 +260,9 @@ def test_under_wsgi_wrong_passwords_are_counted_by_address(store: DelayStore) ->
 
 @pytest.mark.parametrize("right", ["read", "operate"])
 def test_a_mounted_dashboard_starts_its_parts_with_the_first_request(store: DelayStore, right: Any) -> None:
-    """No server tells it that it begins. A dashboard that only reads starts nothing."""
+    """A mounted dashboard does not learn when its server starts, so the first request starts its parts. A dashboard
+    that only reads starts none.
+    """
     started = threading.Event()
     part = DashboardPart("one", started=lambda _: started.set())
     config = DashboardConfig(right=right)
@@ -278,7 +282,9 @@ def test_a_mounted_dashboard_starts_its_parts_with_the_first_request(store: Dela
 def test_a_part_without_its_framework_is_left_out(
     monkeypatch: pytest.MonkeyPatch, package: str, left_out: bool
 ) -> None:
-    """The wheel has the pages of every framework. A missing module of our own stays an error."""
+    """If a framework such as Celery is not installed, its pages are left out. If a module of this project is missing,
+    that is an error.
+    """
 
     def absent(target: str) -> Any:
         if "celery" in target:

@@ -71,7 +71,7 @@ ELSEWHERE = (
 
 @pytest.mark.parametrize("headers", ELSEWHERE, ids=str)
 def test_a_page_of_another_site_is_refused(here: Site, headers: dict[str, str]) -> None:
-    """Also when the token is right."""
+    """A request from a page of another site is refused, even if its token is right."""
     assert here.post("paint/preview", BODY, **headers).status_code == 403
     by_form = here.client.post("/actions/paint", data={**FORM, "csrf": here.csrf()}, headers=headers)
     assert by_form.status_code == 403
@@ -87,7 +87,7 @@ def test_its_own_pages_and_programs_are_accepted(here: Site, headers: dict[str, 
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonp"]
 )
 def test_only_json_is_read_as_json(here: Site, kind: str) -> None:
-    """A form of another site can send other content types only."""
+    """A request with another content type is refused, because forms of other sites can send those types only."""
     headers = {"X-CSRF-Token": here.csrf(), "Content-Type": kind}
     answer = here.client.post("/api/v1/actions/paint/preview", content='{"name": ["ball"]}', headers=headers)
     assert answer.status_code == 400

@@ -1,4 +1,4 @@
-"""The overview and its call: how late items went out, as the live processes tell it."""
+"""The overview and its call: how late items went out, as the live processes report it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_lateness_of_all_live_processes_is_added_up() -> None:
 
 
 def test_a_paused_topic_is_told_until_it_is_resumed() -> None:
-    """With its name, since when, and what to do; on the page and in the call."""
+    """Page and call name the topic, since when it is paused, and what to do."""
     with open_store("memory:") as store:
         app = DashboardApp(store, load_settings({}, env={}), everyone("read"), config=DashboardConfig(), parts=(CORE,))
         client = TestClient(app, base_url="http://localhost")

@@ -91,7 +91,7 @@ def test_a_change_counts_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spoil", ["line", "mode", "gone"])
 def test_a_file_that_becomes_wrong_lets_nobody_in(tmp_path: Path, spoil: str) -> None:
-    """Not even visitors with a session: they see that nobody is let in. Mended, it works again."""
+    """Visitors with a session are not let in either, and see that nobody is. When the file is right again, it works."""
     path = password_file(tmp_path, ada="delete")
     made, text = site(tmp_path, PasswordFile(path)), path.read_text("utf-8")
     sign_in(made.client, "ada")

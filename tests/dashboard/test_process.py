@@ -80,7 +80,7 @@ def made_on(loop: asyncio.AbstractEventLoop, delay_ms: int) -> AsyncTimer:
 
 
 def test_without_anything_the_page_says_how_to_hand_it_over(store: DelayStore) -> None:
-    """A dashboard that was given nothing shows an example, and the call has empty lists."""
+    """If the dashboard was given nothing of the process, the page shows an example, and the call has empty lists."""
     client = client_of(store)
     page = client.get("/timers")
     assert page.status_code == 200
@@ -170,7 +170,7 @@ def test_a_timer_is_shown_with_its_levels(store: DelayStore) -> None:
 
 
 def test_a_timer_of_a_loop_is_read_on_its_loop(store: DelayStore, loop: asyncio.AbstractEventLoop) -> None:
-    """Only the loop's thread may use such a timer, so its numbers come from there."""
+    """Only the thread of its loop may use an `AsyncTimer`, so the page reads the timer's numbers in that thread."""
     threads: list[int] = []
 
     class Noting(AsyncTimer):
@@ -195,7 +195,7 @@ async def _ident() -> int:
 
 
 def test_on_its_own_loop_a_timer_is_read_at_once() -> None:
-    """The reader may itself run on the loop of the timer; it must not wait for itself."""
+    """If the reader already runs on the timer's loop, it reads the timer directly, instead of waiting for itself."""
 
     async def read() -> Any:
         timer = AsyncTimer()
@@ -210,7 +210,7 @@ def test_on_its_own_loop_a_timer_is_read_at_once() -> None:
 def test_a_loop_that_does_not_answer_is_an_error_of_this_timer_only(
     store: DelayStore, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A held up loop, or a closed one, has no numbers; the other timers are shown."""
+    """If a loop is closed or does not answer, its timer has no numbers. Other timers are shown as usual."""
     monkeypatch.setattr(process, "LOOP_S", 0.05)
     timer = made_on(loop, 60_000)
     held, release = threading.Event(), threading.Event()
@@ -249,7 +249,7 @@ def test_a_purgatory_of_a_loop_is_shown(loop: asyncio.AbstractEventLoop) -> None
 
 
 def test_other_objects_are_no_timers(store: DelayStore) -> None:
-    """Something else under a name is shown as a mistake, and the page stands."""
+    """If an object of another class was given as a timer, the page says so, and shows everything else."""
     client = client_of(store, purgatories={"a": object()}, timers={"b": 5})
     found = data(client)
     assert "expected a Purgatory or a HeartbeatMonitor, got: object" in found["purgatories"][0]["error"]
@@ -258,6 +258,6 @@ def test_other_objects_are_no_timers(store: DelayStore) -> None:
 
 
 def test_the_page_is_live() -> None:
-    """The page updates itself."""
+    """The page about the process has live updates."""
     (page,) = PROCESS.pages
     assert (page.path, page.label, page.live) == ("/timers", "Timers", True)

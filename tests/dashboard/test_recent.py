@@ -18,7 +18,7 @@ class Clock:
 
 
 def test_ten_who_ask_cost_one_reading() -> None:
-    """All who ask within the time get one value; the next one comes when it is too old."""
+    """All callers within the time get one value. When it is too old, the next caller reads a new one."""
     clock, made, start = Clock(), [], Barrier(10)
     recent = Recent(clock)
 
@@ -35,14 +35,14 @@ def test_ten_who_ask_cost_one_reading() -> None:
 
 
 def test_values_of_other_keys_are_not_shared() -> None:
-    """What a page shows to one visitor is not shown to another."""
+    """A value that belongs to one visitor's key is not given to another visitor."""
     recent = Recent(Clock())
     assert recent.get(("page", "ada"), 1.0, lambda: "for ada") == "for ada"
     assert recent.get(("page", "bob"), 1.0, lambda: "for bob") == "for bob"
 
 
 def test_an_error_is_not_kept() -> None:
-    """The next caller tries again."""
+    """After an error the next caller reads again."""
     recent = Recent(Clock())
     with pytest.raises(OSError, match="away"):
         recent.get("page", 1.0, lambda: (_ for _ in ()).throw(OSError("away")))
@@ -50,7 +50,7 @@ def test_an_error_is_not_kept() -> None:
 
 
 def test_the_number_of_values_is_bounded() -> None:
-    """Of many keys the oldest leave; they are read again when somebody asks."""
+    """If there are too many keys, the oldest values are dropped. They are read again when a caller asks for them."""
     recent = Recent(Clock())
     for number in range(300):
         recent.get(number, 1.0, lambda: "x")

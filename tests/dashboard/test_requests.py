@@ -30,7 +30,7 @@ WRONG_QUERIES = (
 
 @pytest.mark.parametrize("path", WRONG_QUERIES)
 def test_a_wrong_query_is_an_error_of_the_visitor(here: Site, path: str) -> None:
-    """It answers 400 and says what was expected; it is neither a silent default nor an error 500."""
+    """A wrong query gets 400 and an error that says what was expected. It is not ignored, and does not get 500."""
     answer = here.client.get(path)
     assert answer.status_code == 400
     if path.startswith("/api"):
@@ -90,7 +90,7 @@ def test_an_unknown_call_answers_in_json(here: Site, method: str) -> None:
 def test_while_the_store_is_away_pages_and_calls_say_so_and_then_recover(
     here: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They answer 503, and work again with the store."""
+    """While the store is away, pages and calls answer 503. They work again as soon as it answers."""
 
     def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("the server at redis://user:hunter2@host does not answer")
@@ -125,7 +125,7 @@ def test_an_action_while_the_store_is_away_changes_nothing(here: Site, monkeypat
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_callback_says_who_the_visitor_is(tmp_path: Path, kind: str) -> None:
-    """It sees the request; None lets nobody in."""
+    """The callback gets the request. If it returns None, the visitor is not let in."""
 
     def known(request: Request) -> Visitor | None:
         name = request.headers.get("x-user")

@@ -65,7 +65,7 @@ def test_the_form_signs_in_and_leads_back(made: Site) -> None:
 def test_the_flags_of_the_cookie(
     tmp_path: Path, file: Path, base_url: str, prefix: str, path: str, secure: bool
 ) -> None:
-    """No script reads it, no other site sends it, other applications of the host do not get it."""
+    """No script can read the cookie, no other site can send it, and other applications of the host do not get it."""
     made = site(tmp_path, PasswordFile(file), base_url=base_url, prefix=prefix)
     cookie = SimpleCookie(sign_in(made.client, "ada").headers["set-cookie"])[COOKIE]
     assert cookie["httponly"] is True
@@ -96,7 +96,7 @@ def test_a_forged_session_is_refused(made: Site) -> None:
 
 
 def test_a_session_ends(made: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends after twelve hours, whatever the browser keeps."""
+    """A session ends after twelve hours, even if the browser keeps its cookie."""
     cookie = SimpleCookie(sign_in(made.client, "ada").headers["set-cookie"])[COOKIE].value
     made.client.cookies.clear()
     now, kept = time.time(), {"Cookie": f"{COOKIE}={cookie}"}
@@ -161,7 +161,7 @@ def hidden_of_sign_out(made: Site) -> str:
 
 
 def test_sessions_outlive_the_process_with_a_secret(tmp_path: Path, file: Path) -> None:
-    """Two processes with the same secret accept each other's sessions, with others they do not."""
+    """Two processes accept each other's sessions if they have the same secret, and only then."""
     first, second = (site(tmp_path, PasswordFile(file), secret=b"s" * 32) for _ in range(2))
     cookie = SimpleCookie(sign_in(first.client, "ada").headers["set-cookie"])[COOKIE].value
     kept = {"Cookie": f"{COOKIE}={cookie}"}
@@ -189,7 +189,9 @@ def test_a_wrong_authorization_is_refused(made: Site, header: str) -> None:
 
 
 def test_five_wrong_passwords_stop_the_sixth(made: Site) -> None:
-    """Then also the right password is refused for a minute: by form and by HTTP Basic, for the name and the address."""
+    """After five wrong passwords even the right one is refused for a minute, by form and by HTTP Basic. This holds for
+    the name and for the visitor's address.
+    """
     for _ in range(5):
         assert sign_in(made.client, "ada", "wrong").status_code == 401
     assert sign_in(made.client, "ada").status_code == 401

@@ -1,4 +1,4 @@
-"""What parts do beside the pages: started in a thread, again after an error, and closed in the opposite order."""
+"""The background work of parts: started in a thread, started again after an error, and closed in the opposite order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Opened:
 
 
 def test_a_part_that_cannot_start_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pages are shown meanwhile. What was opened last is closed first."""
+    """Pages are shown while a part cannot start. At the end, the part that was started last is closed first."""
     monkeypatch.setattr("wheel_sched.dashboard.context.START_AGAIN_S", 0.01)
     tried, may_start, started = threading.Event(), threading.Event(), threading.Event()
     closed: list[str] = []

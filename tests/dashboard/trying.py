@@ -148,7 +148,7 @@ def site(
     show_payloads: bool = False,
     store: DelayStore | None = None,
 ) -> Site:
-    """Make a dashboard over a store in memory, as everyone with every right unless something else is said."""
+    """Make a dashboard over a store in memory. By default every visitor has every right."""
     things = Things()
     opened = store or open_store("memory:")
     app = DashboardApp(

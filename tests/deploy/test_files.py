@@ -182,7 +182,9 @@ def test_a_rendered_pod_with_rights_or_without_probes_is_found() -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_a_unit_starts_a_command_that_exists_without_rights(unit: Path) -> None:
-    """Its options are those of the program; it has a user of its own, no capabilities and a read-only system."""
+    """The options in the unit are those of the program. The unit has a user of its own, no capabilities and a read-only
+    system.
+    """
     text = unit.read_text("utf-8")
     (start,) = re.findall(r"^ExecStart=(.+)$", text, re.MULTILINE)
     assert unknown_options(shlex.split(start)[1:]) == set()

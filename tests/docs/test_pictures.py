@@ -199,7 +199,9 @@ def test_a_series_is_known_without_its_colour(path: Path) -> None:
 
 
 def test_the_diagram_leads_to_the_pages_of_the_table_below_it() -> None:
-    """It names the pages of "Choose what you need", no other, and only extras that exist. No text crosses a box."""
+    """The diagram names the pages of "Choose what you need" and no others, and only extras that exist. No text crosses
+    a box.
+    """
     _, _, below = (ROOT / "docs" / "index.md").read_text("utf-8").partition("## Choose what you need\n")
     table, _, _ = below.partition("\n## ")
     linked = {(target, label.lower()) for label, target in re.findall(r"(?<!!)\[([^\]]+)\]\(([^)]+)\)", table)}

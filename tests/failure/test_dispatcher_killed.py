@@ -131,8 +131,9 @@ def test_a_process_stopped_for_longer_than_its_lease_changes_nothing_afterwards(
 
 
 def test_a_graceful_end_doubles_nothing(stage: Stage) -> None:
-    """A dispatcher that is told to end settles its batch first. Another dispatcher delivers the remaining messages
-    at once."""
+    """A dispatcher that is asked to end settles its batch first. Another dispatcher delivers the remaining messages
+    at once.
+    """
     ids = stage.schedule(MESSAGES)
     first = stage.start("first", config={"batch": BATCH, "lease_ms": 30_000}, pause_ms=300)
     first.wait_ready()

@@ -1,6 +1,6 @@
 """A visitor of a dashboard in tests: opens pages, calls the API and carries out actions.
 
-Each answer to a call or an action is held against the OpenAPI document.
+Each answer to a call or an action is checked against the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Visiting:
 
     Args:
         app: the dashboard.
-        part: the part whose calls are held against their schemas.
+        part: the part whose calls are checked against their schemas.
     """
 
     def __init__(self, app: Any, part: DashboardPart) -> None:
@@ -34,7 +34,7 @@ class Visiting:
         return answer.text
 
     def call(self, path: str, status: int = 200, **query: Any) -> Any:
-        """The answer of an API call. It is held against its schema, as are refusals."""
+        """The answer of an API call, also if it is a refusal, checked against its schema."""
         answer = self.client.get(f"/api/v1{path}", params=query)
         assert answer.status_code == status, answer.text
         found = answer.json()

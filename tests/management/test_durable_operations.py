@@ -31,7 +31,10 @@ class Clock:
 
 
 class Numbers:
-    """A kind that changes the numbers below `size`. It keeps what it was asked, and answers a repeated token again."""
+    """A kind that changes the numbers below `size`.
+
+    It records its calls, and gives a repeated token its first answer again.
+    """
 
     name = "numbers"
 
@@ -185,7 +188,9 @@ def test_two_runners_share_the_operations_and_change_each_thing_once(store: Dela
 
 
 def test_a_change_of_the_record_during_a_batch_keeps_the_counts(store: DelayStore) -> None:
-    """Cancelled during a batch: the batch is counted, the rest is not reached, and all of it adds up."""
+    """An operation is cancelled during a batch. The batch is counted, and the things after it are counted as not
+    reached.
+    """
     kind, book = Numbers(450), OperationBook(store)
     runner = OperationRunner(store, [kind])
     ready = until_ready(runner, book)
@@ -215,7 +220,7 @@ def test_paused_it_stands_still_and_resumed_it_goes_on(store: DelayStore) -> Non
 
 
 def test_the_rate_is_kept_over_runners(store: DelayStore, clock: Clock) -> None:
-    """At 10 a second, a batch has 10 things, and the next one waits for its second, whoever takes it."""
+    """At 10 a second, a batch has 10 things. The next batch waits for the next second, whichever runner takes it."""
     kind, book = Numbers(40), OperationBook(store)
     runner = OperationRunner(store, [kind])
     ready = until_ready(runner, book, rate=10.0)
@@ -237,7 +242,7 @@ def test_a_spread_becomes_a_rate_of_the_counted_things(store: DelayStore) -> Non
 
 
 def test_an_error_of_the_kind_ends_only_its_operation(store: DelayStore) -> None:
-    """The error is kept, the begun batch is named, and the counts add up."""
+    """The operation keeps the error and counts the things of the failed batch, so all things are accounted for."""
     kind, book = Numbers(450), OperationBook(store)
     runner = OperationRunner(store, [kind])
     ready = until_ready(runner, book)
@@ -253,7 +258,7 @@ def test_an_error_of_the_kind_ends_only_its_operation(store: DelayStore) -> None
 
 
 def test_an_error_of_the_store_is_no_end(store: DelayStore) -> None:
-    """The batch is tried again under its token."""
+    """If the store does not answer, the operation does not fail. The batch is tried again under the same token."""
     kind, book = Numbers(100), OperationBook(store)
     runner = OperationRunner(store, [kind])
     ready = until_ready(runner, book)
@@ -314,7 +319,7 @@ def test_ended_operations_leave_after_thirty_days(store: DelayStore, clock: Cloc
 
 
 def test_the_list_of_open_operations_heals(store: DelayStore, clock: Clock) -> None:
-    """An entry whose operation was never stored leaves after a minute."""
+    """An entry of the list whose operation was never stored is removed after a minute."""
     Documents(store).put("open-operations", "lost", b"")
     book = OperationBook(store)
     assert book.open() == []
@@ -330,7 +335,7 @@ def test_a_record_of_a_later_release_can_be_read(store: DelayStore) -> None:
 
 
 def test_the_thread_runs_operations_and_stops(store: DelayStore) -> None:
-    """Started twice it is one thread; closed twice it is stopped."""
+    """A second `start` starts no second thread, and a second `close` does nothing."""
     ended = threading.Event()
     kind, book = Numbers(10), OperationBook(store)
     runner = OperationRunner(store, [kind], on_end=lambda _: ended.set()).start().start()

@@ -1,4 +1,4 @@
-"""A page is read as its programs and commands, and their output is held against it."""
+"""The programs and commands of a page are found, and their output is compared with the output that the page shows."""
 
 from __future__ import annotations
 
@@ -86,5 +86,5 @@ def test_equal_output_has_no_difference(shown: str, printed: str) -> None:
     ],
 )
 def test_other_output_is_a_difference(shown: str, printed: str) -> None:
-    """What the page does not show, and what it shows and is not printed, is told."""
+    """Output that the page does not show is a difference. So is output that the page shows and that is not printed."""
     assert difference(Step("x", shown, 1), printed)

@@ -73,8 +73,9 @@ def test_liveness_is_local_and_readiness_is_not(
     live: tuple[int, str],
     readiness: tuple[int, str],
 ) -> None:
-    """`/livez` fails if a thread is stuck or has ended, which a restart can mend. `/readyz` fails if the store or
-    the broker is away."""
+    """`/livez` fails if a thread is stuck or has ended, which a restart can repair. `/readyz` fails if the store or
+    the broker is away.
+    """
     part.problems, part.ready = problems, ready
     assert get(endpoint, "/livez") == live
     assert get(endpoint, "/readyz?verbose") == readiness

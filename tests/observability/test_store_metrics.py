@@ -65,7 +65,9 @@ def test_a_retry_topic_without_a_live_service_shows_zero() -> None:
 def test_the_memory_of_the_fullest_server(
     monkeypatch: pytest.MonkeyPatch, memory: list[tuple[int, int]], used: int | None, limit: int | None
 ) -> None:
-    """In a cluster the server that is full first counts. Without a limit there is no sample of a limit."""
+    """In a cluster, the metrics are of the server whose memory is nearest to its limit. Without a limit there is no
+    metric of it.
+    """
     with open_store("memory:") as store:
         monkeypatch.setattr(store.backend, "memory", lambda: memory, raising=False)
         found = scraped(store)

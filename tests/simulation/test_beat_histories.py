@@ -40,7 +40,7 @@ def test_histories_keep_every_promise() -> None:
 
 @pytest.mark.proof
 def test_more_histories_keep_every_promise() -> None:
-    """As above."""
+    """These seeds are others than in the test above."""
     results = list(run_seeds(KIND, range(1_000, 1_080)))
     assert [(one.scenario.seed, one.violations) for one in results if one.violations] == []
 
@@ -53,7 +53,7 @@ def test_a_seed_gives_the_same_history_again() -> None:
 
 
 class Altered(BeatKind):
-    """Runs a history, then alters what is known of one run in three ways, and tells what the checker says to each."""
+    """Runs a history, then alters what is known of one run in three ways, and reports what the checker says of each."""
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
         """Overrides `BeatKind.run`."""
@@ -79,7 +79,7 @@ def test_the_checker_counts_what_is_missed_doubled_and_early() -> None:
 
 @pytest.mark.proof
 def test_the_checker_notices_when_the_step_is_cut_in_two() -> None:
-    """A worker that is killed between the two halves loses an occurrence."""
+    """Without the safeguard, one step becomes two. If a worker is killed between them, an occurrence is lost."""
     with switched_off(CUT):
         results = list(run_seeds(KIND, range(40)))
     assert [one.violations for one in results if any(line.startswith("missed") for line in one.violations)]

@@ -62,7 +62,10 @@ USES_A_FREE_PLACE = Safeguard(
 
 
 class CountingKind(JobKind):
-    """Also reports, as if they were violations, which places are still taken, ran out of time, and were carried."""
+    """Also reports places as if they were violations.
+
+    These are places that are still taken at the end, that ran out of time, or that one item gave to another.
+    """
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
         carried: list[bytes] = []
@@ -103,21 +106,27 @@ def test_shared_jobs_keep_every_promise() -> None:
 
 
 def test_a_freed_place_is_used_at_once_by_a_scheduler_with_a_slow_clock() -> None:
-    """Its clock is 1.5 s behind the store's. It ends the run for whose place a job of its tenant waits."""
+    """The scheduler's clock is 1.5 s behind the store's. When it ends a run, another job of the tenant can use the
+    freed place at once.
+    """
     assert kinds_broken([SLOW_CLOCK], faults=None) == set()
     with switched_off(USES_A_FREE_PLACE):
         assert kinds_broken([SLOW_CLOCK], faults=None) == {"lost"}
 
 
 def test_schedulers_that_all_have_slow_clocks_run_fair_jobs_in_time() -> None:
-    """All clocks are 1.5 s behind the store's. A job is due when both clocks have reached its time, and not later."""
+    """All schedulers' clocks are 1.5 s behind the store's. A job is due when both clocks have reached its time, and not
+    later.
+    """
     assert kinds_broken(ALL_SLOW, faults=None) == set()
     with switched_off(LOOKS_AGAIN):
         assert kinds_broken(ALL_SLOW, faults=None) == {"lost"}
 
 
 def test_some_jobs_wait_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Histories without faults need the wait as an excuse, so the cap binds in them."""
+    """In histories without faults, some runs are late because they wait for a place. If the checker does not accept
+    this reason, it reports them as lost.
+    """
     assert kinds_broken(WITHOUT_FAULTS) == set()
     monkeypatch.setattr(Places, "waits_of", lambda *_: [])
     assert kinds_broken(WITHOUT_FAULTS) == {"lost"}
@@ -137,14 +146,15 @@ def test_the_checker_notices_a_cap_that_is_not_kept(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_checker_notices_a_long_run_that_loses_its_place() -> None:
-    """A run that lies beside its job keeps its place under the id of its own item."""
+    """The item of a long run is stored beside the item of its job, and has the place under its own id."""
     with switched_off(CARRIES_PLACES):
         assert kinds_broken(WITHOUT_FAULTS) == {"cap"}
 
 
 def test_places_are_carried_and_become_free() -> None:
-    """Without faults, no place is left, and none is free only because its time is over. Long runs of
-    recurring jobs have carried theirs."""
+    """Without faults, no place is still taken at the end, and none becomes free by a timeout. Long runs of recurring
+    jobs have taken their places from the items of their jobs.
+    """
     results = run_scenarios(CountingKind(), [draw(seed, faults=0, fair=True) for seed in range(20)])
     found = [text.partition(":")[0] for result in results for text in result.violations]
     assert set(found) == {"carried"}

@@ -1,4 +1,4 @@
-"""The world of fair topics: histories keep all promises, and its checker notices when a claim goes by due time."""
+"""The world of fair topics: histories keep all promises, and its checker notices a claim by due time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_histories_keep_every_promise() -> None:
 
 
 def test_the_checker_notices_a_claim_by_due_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With picking by due time, the key with many old retries is served alone while others wait."""
+    """If claims take messages by due time, only the key with many old retries is served, while others wait."""
 
     def pick_by_due(
         self: Taking,

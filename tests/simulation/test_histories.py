@@ -22,47 +22,59 @@ pytestmark = pytest.mark.slow
 KINDS = {"retry": RetryKind(), "retry-log": RetryLogKind(), "apscheduler": JobKind(), "celery": CeleryKind()}
 KINDS |= {"retry-ordered": RetryOrderedKind(), "retry-log-ordered": RetryLogOrderedKind()}
 KINDS |= {"operations": OperationsKind()}
-# Seeds whose histories once showed faults of the product; the comments name the faults. The worlds `retry` and
+# Seeds whose histories once showed faults of the product. The comments say what happened. The worlds `retry` and
 # `retry-log` have no seeds here: `test_safeguards` keeps their scenarios.
 KEPT = {
-    # a worker whose clock ran 0.1 ms a second faster than the store's began tasks too early
+    # A worker's clock ran 0.1 ms a second faster than the store's, and the worker began tasks too early.
     "celery": (1, 71),
-    # a service that stood still opened the key of a message that another had taken in; an owner read on after a lost
-    # reply; a consumer took a topic over too early, by the store's clock; a lost read reached the broker late;
-    # an owner that had stood still took its records back after the lease, so that the next owner read past them
+    # - A service that had stood still unlocked the key of a message that another service had taken in.
+    # - An owner of a topic continued to read after a lost reply.
+    # - A consumer took a topic over too early, by the store's clock.
+    # - A read that counted as lost reached the broker late.
+    # - An owner that had stood still took its records back after its lease, so the next owner did not read them.
     "retry-ordered": (4299, 116, 3, 101118, 101907, 102365, 101771),
-    # letters that had died again under their old id and version, before a batch came again
+    # Letters had died again under their old id and version before a batch was repeated.
     "operations": (168,),
-    # a reader that started again took its new assignments for old ones
+    # A reader that started again took its new assignments for old ones.
     "retry-log-ordered": (100354,),
-    # run times beyond the store's clock; a last run that waited for room and was missed; a run that was put back and
-    # ran beyond `max_instances`; a claim whose answer came after its lease; a run that began although the store had
-    # refused to settle it; a resume to a run time that was claimed meanwhile; a settler that ran in circles during a
-    # shutdown; a shutdown that did not wait for a store that refused writes; a run that was put back for a minute,
-    # because the store's clock was ahead by that; an addition, repeated after a lost reply, that put a job back to a
-    # run time that had run; a change of a job whose last run was under way by a faster clock; runs of at-most-once
-    # delivery that were lost without a crash, as the store refused writes (309681, 309972) or a stock pass broke off;
-    # two runs of one run time in a stock scheduler, of which one was not kept; a lost run that a stock pass put back
-    # and then found late (401872); a run time that was in time at its claim, and too late after the run before it in a
-    # stock scheduler (407085); a job that was stored between the claim of a pass and its end woke nobody (708816);
-    # two runs that waited for room counted each other, so that neither ever ran (720397, 724177)
+    # - Run times were later than the store's clock.
+    # - The last run of a job waited for room and was missed.
+    # - A run was put back, and ran beyond `max_instances`.
+    # - The answer to a claim arrived after the claim's lease.
+    # - A run began although the store had refused to settle it.
+    # - A job was resumed to a run time that was claimed meanwhile.
+    # - A settler looped without an end during a shutdown.
+    # - A shutdown did not wait for a store that refused writes.
+    # - A run was put back for a minute, because the store's clock was a minute ahead.
+    # - An addition was repeated after a lost reply, and put its job back to a run time that had run.
+    # - A job was changed while its last run was under way, by a faster clock.
+    # - With delivery at most once, runs were lost without a crash: the store refused writes (309681, 309972), or a pass
+    #   of a stock scheduler broke off.
+    # - A stock scheduler had two runs of one run time, and one of them was not stored.
+    # - A pass of a stock scheduler put a lost run back, and then found it late (401872).
+    # - A run time was in time at its claim, and too late after the run before it in a stock scheduler (407085).
+    # - A job that was stored between the claim of a pass and the end of the pass woke no scheduler (708816).
+    # - Two runs that waited for room counted each other, so neither ever ran (720397, 724177).
     "apscheduler": (
         *(2, 13, 18, 390, 745, 2831, 101481, 101316, 200792),
         *(301541, 307424, 309681, 309972, 305383, 401582, 401872, 407085, 708816, 720397, 724177),
     ),
 }
 
-# Seeds in whose histories the checker once saw a fault although an injected fault excused it; the comments say what.
+# Seeds in whose histories the checker once reported a fault although an injected fault excused it. The comments say
+# what happened.
 MISJUDGED = {
-    # a visitor stood still between the time of its new operation and its record; a batch came again after a minute, and
-    # the letters had been replayed by another operation and had died again
+    # - A visitor stood still between the time of a new operation and the storing of its record.
+    # - A batch was repeated after a minute. Another operation had replayed its letters, and they had died again.
     "operations": (792, 836),
-    # the server lost a claim whose holder then stored the run beside its job, and died: the run came once from the job,
-    # and once from beside it; a run time that had come too late when its job was added, by the clock of a scheduler;
-    # a resume, while a scheduler whose clock was ahead had claimed later run times and not yet begun; a claim that lost
-    # its lease to a step of the clock, two claims before the repeat; a run that found no room, by a clock ahead
-    # or beside a run that was lost before it began, or began late; a claim that arrived late (715075); a reschedule
-    # that took effect two seconds after it counted (721318)
+    # - The server lost a claim. The holder of the claim then stored the run beside its job, and died. So the run was
+    #   handed out twice: once from the job, and once from the item beside it.
+    # - By the clock of a scheduler, a run time was too late when its job was added.
+    # - A job was resumed while a scheduler with a clock ahead had claimed later run times and not begun them.
+    # - A claim lost its lease to a step of the clock, two claims before the repeated run.
+    # - A run found no room, because of a clock ahead, or of another run that was lost before it began, or began late.
+    # - A claim arrived late at the store (715075).
+    # - A job was rescheduled, and the change took effect two seconds after the time from which it counted (721318).
     "apscheduler": (702953, 703615, 704356, 708258, 711419, 706422, 706590, 707313, 709992, 715075, 721318),
 }
 

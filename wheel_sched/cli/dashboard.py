@@ -33,7 +33,11 @@ _rights = click.Choice(RIGHTS)
 
 @click.command()
 @click.option(
-    "--listen", default="127.0.0.1:8500", metavar="HOST:PORT", show_default=True, help="Where it listens; port 0: any."
+    "--listen",
+    default="127.0.0.1:8500",
+    metavar="HOST:PORT",
+    show_default=True,
+    help="Address to listen on; port 0: any free port.",
 )
 @click.option("--password-file", metavar="FILE", help="Who may sign in, see dashboard-password.")
 @click.option(
@@ -138,7 +142,7 @@ def _is_loopback(host: str) -> bool:
 
 @contextlib.contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen before the store is opened: a taken port is an error at once."""
+    """Listen before the store is opened, so that a port in use is an error at once."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.create_server(address[:2], family=family)

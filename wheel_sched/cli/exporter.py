@@ -26,7 +26,7 @@ from wheel_sched.redacting import redacted
     default="9464",
     metavar="[HOST:]PORT",
     show_default=True,
-    help="Where it listens (default host: loopback).",
+    help="Address to listen on (default host: loopback).",
 )
 @pass_session
 def exporter(session: Session, http: str) -> None:

@@ -1,9 +1,10 @@
 """Carries out actions: a preview first, then exactly what was previewed, once.
 
 A preview ends in a token: the action, its arguments, the digest and the count, signed for ten minutes. `execute` makes
-the preview again and goes on only when the digest is the same, so whatever changed in between is refused and shown.
-The idempotency key stands in the store for a day: a repeated request gets the first answer and changes nothing. When
-the process dies in the middle, the key stays "begun", and a repeat says so instead of changing things twice.
+the preview again and goes on only when the digest is the same, so nothing is done if anything has changed in between:
+the visitor gets the new preview instead. The store keeps the idempotency key for a day: a repeated request gets the
+first answer and changes nothing. When the process dies in the middle, the key stays "begun", and a repeat says so
+instead of changing things twice.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ def exact(scope: Scope) -> Scope:
     """The scope of a request with its exact path.
 
     Servers replace bytes that are not UTF-8. An application behind a proxy that cuts off a part of the path, such as
-    FastAPI with `root_path`, mounts the dashboard with a root path that is no prefix of the path. Both are mended.
+    FastAPI with `root_path`, mounts the dashboard with a root path that is no prefix of the path. This function
+    corrects both.
     """
     path, root = scope["path"], scope.get("root_path", "")
     raw = (scope.get("raw_path") or b"").decode("latin-1")

@@ -68,8 +68,8 @@ class DashboardApp:
             one.
         parts: the parts. Defaults to the core's and those of the installed packages.
         live: whether pages update themselves. Defaults to True.
-        mounted: whether another application mounts it: then the first request starts what the parts do beside the
-            pages, unless visitors may only read. Defaults to False: the server's start does.
+        mounted: whether another application mounts it: then the first request starts the background work of the parts,
+            unless visitors may only read. Defaults to False: the start of the server starts it.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ def sparkline(values: Sequence[float], about: str) -> Markup:
 
     Args:
         values: the heights, at least one and all from 0 up.
-        about: what it shows, in words; the greatest and the last value are added.
+        about: what the chart shows, in words; the greatest and the last value are added.
     """
     greatest = max(values, default=0)
     step = _WIDTH / max(len(values), 1)
@@ -38,7 +38,7 @@ def histogram(rows: Sequence[tuple[str, int]], about: str) -> Markup:
 
     Args:
         rows: label and count of each bar.
-        about: what it shows, in words.
+        about: what the chart shows, in words.
     """
     greatest, width, line, left = max((count for _, count in rows), default=0), 420, 20, 110
     parts = []
@@ -78,7 +78,7 @@ def curve(
 
     Args:
         points: at least two points, x rising.
-        about: what it shows, in words.
+        about: what the chart shows, in words.
         x_label: what x means, with its unit.
         y_label: what y means, with its unit.
         band: low and high of each point, such as the spread of jitter. Defaults to none.

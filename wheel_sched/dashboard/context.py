@@ -117,7 +117,7 @@ class Dashboard:
             return found
 
     def start(self) -> None:
-        """Start what the parts do beside the pages, in a thread: the store may be away, and pages are shown anyway."""
+        """Start the background work of the parts, in a thread: pages are shown even if the store is away."""
         waiting = [part for part in self.parts if part.started is not None]
         with self._opening:
             if waiting and self._starter is None:

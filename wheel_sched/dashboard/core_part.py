@@ -39,7 +39,10 @@ def _audit_answer(dashboard: Dashboard, request: Request) -> Any:
 
 _MEMBER = record(id=TEXT, kind=TEXT, name=TEXT, host=TEXT, pid=INTEGER, version=TEXT, since_ms=INTEGER, seen_ms=INTEGER)
 _ENTRY = record(at_ms=INTEGER, who=TEXT, action=TEXT, words=TEXT, outcome=TEXT, arguments=TEXT)
-_PAGING = (Parameter("limit", "at most this many, up to 200", "integer"), Parameter("cursor", "of the page before"))
+_PAGING = (
+    Parameter("limit", "at most this many, up to 200", "integer"),
+    Parameter("cursor", "the cursor in the answer of the page before"),
+)
 
 CORE = DashboardPart(
     name="core",
@@ -50,7 +53,7 @@ CORE = DashboardPart(
         DashboardPage("/audit", _audit, "Audit log", place=90),
     ),
     calls=(
-        ApiCall("/overview", overview.answer, "Counts, rates and what ails", overview.SCHEMA),
+        ApiCall("/overview", overview.answer, "Counts, rates and problems", overview.SCHEMA),
         ApiCall(
             "/members",
             _members_answer,

@@ -2,7 +2,7 @@
 
 Their ids stand in the store until the cookies would have ended, so all processes that serve the dashboard know them:
 the process that ended a session at once, the others within two seconds. While the store does not answer, a process
-knows those that it ended itself. No page has anything from the store then, and every change needs it.
+knows those that it ended itself. During that time the pages show nothing from the store, and no change is possible.
 """
 
 from __future__ import annotations

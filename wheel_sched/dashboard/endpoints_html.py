@@ -129,8 +129,8 @@ class HtmlEndpoints:
     async def _events(self, page: DashboardPage, request: Request) -> AsyncIterator[bytes]:
         """Server-sent events: the block `live` of the page whenever it has changed, and a comment to keep it open.
 
-        The stream ends after a while and the browser opens it again: so it is asked again who the visitor is, and a
-        server that shuts down does not wait for an open page.
+        The stream ends after a while, and the browser opens it again. So the visitor is identified again from time to
+        time, and a server that shuts down does not wait for an open page.
         """
         key = "live", page.path, base_of(request), here(request), request.state.visitor
 

@@ -31,7 +31,7 @@ class LazyStore:
         """The open store.
 
         Raises:
-            StoreError: it cannot be opened now, or there is no such namespace yet. The next call tries again.
+            StoreError: the store cannot be opened now, or there is no such namespace yet. The next call tries again.
         """
         with self._lock:
             if self._store is None:

@@ -1,4 +1,4 @@
-"""What a part reads from a namespace that may not exist yet: opened when a page first needs it, and never created."""
+"""A source of data in a namespace that may not exist yet, such as a jobstore. A page opens it, and never creates it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _ASK_AGAIN_S = 3.0  # an absent namespace is looked for at most so often
 
 
 class NotThereYet(NotFound):
-    """There is nothing to show yet. The message says what to start."""
+    """The namespace of a source does not exist yet. The message says what to start."""
 
 
 class OpenedLater(ABC, Generic[T]):
-    """Opens something once and keeps it until `close`. Thread-safe.
+    """Opens a source of data once, and keeps it open until `close`. Thread-safe.
 
-    A subclass says in `absent` which error pages get while there is nothing to open.
+    A subclass says in `absent` which error pages get while the namespace does not exist.
     """
 
     absent: ClassVar[type[NotThereYet]] = NotThereYet
@@ -43,14 +43,14 @@ class OpenedLater(ABC, Generic[T]):
 
     @abstractmethod
     def _open(self, stack: contextlib.ExitStack) -> T:
-        """Open it. What must be closed goes onto the stack.
+        """Open the source. What must be closed goes onto the stack.
 
         Raises:
             NotDone: there is no such namespace; it was not created.
         """
 
     def get(self) -> T:
-        """What is open. The first call opens it.
+        """The open source. The first call opens it.
 
         Raises:
             NotThereYet: there is no such namespace; it was not created.
@@ -68,7 +68,7 @@ class OpenedLater(ABC, Generic[T]):
             return self._found
 
     def close(self) -> None:
-        """Close it. Idempotent."""
+        """Close the source. Idempotent."""
         with self._lock:
             self._found = None
             self._stack.close()
@@ -77,11 +77,11 @@ class OpenedLater(ABC, Generic[T]):
 def page_with(
     opened_of: Callable[[Dashboard], Opened], absent_template: str
 ) -> Callable[[Callable[[Dashboard, Request, Opened], Response]], Callable[[Dashboard, Request], Response]]:
-    """Make a page of a function that also gets what is open. Without it the page says what to start.
+    """Make a page of a function that gets an open source. While there is none, the page says what to start.
 
     Args:
-        opened_of: finds what the pages of a dashboard share.
-        absent_template: rendered with `why` while there is nothing to open.
+        opened_of: finds the source that the pages of a dashboard share.
+        absent_template: rendered with `why` while the namespace of the source does not exist.
     """
 
     def made(show: Callable[[Dashboard, Request, Opened], Response]) -> Callable[[Dashboard, Request], Response]:

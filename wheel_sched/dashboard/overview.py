@@ -1,4 +1,4 @@
-"""The overview: what waits, how fast it moves, how late it goes out, what is due next, and what ails with its fix."""
+"""The overview: what waits, how fast it moves, how late it goes out, what is due next, and problems with their fix."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SCHEMA = record(
 
 
 def ailments_of(dashboard: Dashboard, sample: Sample) -> list[Ailment]:
-    """What needs a person in this namespace, by the store's own numbers. The parts add theirs."""
+    """The problems of this namespace that need a person, by the store's own numbers. The parts add further ones."""
     counts, found = sample.counts, []
     now_ms = counts.now_us // 1000
     if counts.frozen:

@@ -61,7 +61,7 @@ class ApiCall(NamedTuple):
         path: below /api/v1, such as "/items/{id}".
         answer: called as `answer(dashboard, request)` in a worker thread; returns data for JSON.
         summary: one line for the OpenAPI document.
-        schema: JSON schema of the answer. The tests hold answers against it.
+        schema: JSON schema of the answer. The tests check each answer by it.
         parameters: the query parameters. Defaults to none.
     """
 
@@ -170,9 +170,9 @@ class DashboardPart:
         open: called once as `open(dashboard)` when a page first asks for `dashboard.opened(name)`; returns whatever the
             pages share, such as a connection, with a method `close`. Defaults to None.
         panels: parts of the overview: called as `panel(dashboard)`; returns a `Panel` or None. Defaults to none.
-        started: called as `started(dashboard)` in a thread when a server begins to serve the dashboard, to start what
-            goes on beside the pages, see `Dashboard.kept`; again every 5 s while it raises. A mounted dashboard calls
-            it at its first request, unless visitors may only read. Defaults to None.
+        started: called as `started(dashboard)` in a thread when a server begins to serve the dashboard, to start
+            background work, see `Dashboard.kept`; again every 5 s while it raises. A mounted dashboard calls it at its
+            first request, unless visitors may only read. Defaults to None.
         place: parts with a lower number come first in the navigation and on the overview, from 0. Defaults to 50.
     """
 
@@ -188,7 +188,7 @@ class DashboardPart:
 
 
 class Ailment(NamedTuple):
-    """Something that needs a person: what is wrong and how to mend it. `level` is "warn" or "problem"."""
+    """Something that needs a person: what is wrong and how to fix it. `level` is "warn" or "problem"."""
 
     what: str
     fix: str
@@ -196,7 +196,7 @@ class Ailment(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A part of the overview that a package adds: lines of (label, text, link), what ails, and a chart."""
+    """A part of the overview that a package adds: lines of (label, text, link), problems, and a chart."""
 
     title: str
     lines: Sequence[tuple[str, str, str]] = ()

@@ -92,7 +92,7 @@ class PasswordFile:
         return Visitor(name, entry.right) if entry is not None and fits else None
 
     def mark(self, name: str) -> str:
-        """A text that changes with the password of this user; it does not tell the password."""
+        """A text that changes with the password of this user; it does not reveal the password."""
         with self._lock:
             self._load()
             entry = self._entries.get(name)

@@ -14,7 +14,7 @@ def limit_of(request: Request, default: int = SHOWN) -> int:
     """The parameter `limit`, from 1 to 200.
 
     Raises:
-        Rejected: it is no such number.
+        Rejected: the parameter is no number from 1 to 200.
     """
     return number_of(request, "limit", default, least=1, most=MOST)
 
@@ -23,7 +23,7 @@ def number_of(request: Request, name: str, default: int, *, least: int, most: in
     """A whole number of the query.
 
     Raises:
-        Rejected: it is no whole number from `least` to `most`.
+        Rejected: the value is no whole number from `least` to `most`.
     """
     text = request.query_params.get(name, "")
     if not text:

@@ -1,7 +1,7 @@
 """What was read a moment ago, shared among pages and visitors.
 
-A page that ten people watch is rendered once a second, and not ten times; numbers that are dear to read are read every
-few seconds.
+A page that ten people watch is rendered once a second, and not ten times; numbers that are expensive to read are read
+every few seconds.
 """
 
 from __future__ import annotations

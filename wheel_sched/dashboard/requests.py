@@ -31,7 +31,7 @@ LARGEST_BODY = 1_000_000
 _FIELDS = 2_000
 
 
-NOBODY_LET_IN = "it cannot be found out who you are: nothing was shown or changed; the log of the dashboard says why"
+NOBODY_LET_IN = "the dashboard cannot find out who you are: nothing was shown or changed; its log says why"
 
 
 class NotSignedIn(Exception):
@@ -43,7 +43,7 @@ class TooLarge(Rejected):
 
 
 class NobodyLetIn(Exception):
-    """It cannot be found out who the visitor is, such as when the password file has a wrong line. The log says why."""
+    """The dashboard cannot find out who the visitor is, for example because of a wrong line in the password file."""
 
 
 class Exact(Request):
@@ -58,7 +58,7 @@ class Exact(Request):
 
 
 class ExactJson(Response):
-    """JSON in ASCII: also a text that is no valid UTF-8 comes over as it is."""
+    """JSON in ASCII: also a text that is no valid UTF-8 arrives unchanged."""
 
     media_type = "application/json"
 
@@ -94,7 +94,7 @@ async def body_of(request: Request) -> bytes:
     """The body of a request.
 
     Raises:
-        TooLarge: it is larger than a million bytes; nothing was changed.
+        TooLarge: the body is larger than a million bytes; nothing was changed.
     """
     parts, size = [], 0
     async for part in request.stream():
@@ -109,10 +109,10 @@ async def form_of(request: Request) -> dict[str, list[str]]:
     """The fields of a form, each with its values.
 
     A browser changes line breaks, NUL and bytes that are not UTF-8. A field whose name ends with % has a value in
-    percent-encoding instead, which comes over as it is: the pages put ids and other foreign texts into such fields.
+    percent-encoding instead, which arrives unchanged: the pages put ids and other foreign texts into such fields.
 
     Raises:
-        Rejected: it is no form, or too large; nothing was changed.
+        Rejected: the body is no form, or is too large; nothing was changed.
     """
     body = await body_of(request)
     try:

@@ -1,4 +1,7 @@
-"""Samples of the store's counters, from which pages compute rates. Pages read them at most once a second together."""
+"""Samples of the store's counters, from which pages compute rates.
+
+All pages together cause at most one read a second.
+"""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ class Guard:
 
     Args:
         app: the dashboard.
-        hosts: the host names under which it answers; None: every name. A page of another site that lets its own name
-            point to this address (DNS rebinding) is refused by it. Defaults to None.
+        hosts: the host names under which it answers; None: every name. With a list, requests under any other name are
+            refused. That stops another site whose name points to this address (DNS rebinding). Defaults to None.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None) -> None:

@@ -25,7 +25,7 @@ class TextSigner:
 
     Args:
         secret: at least 16 bytes, the same in all processes that serve one dashboard. Defaults to None: a random one,
-            so a text ends to be valid when the process ends.
+            so no text is valid after the process has ended.
 
     Raises:
         ConfigError: the secret is too short.

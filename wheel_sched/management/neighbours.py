@@ -15,7 +15,7 @@ from wheel_sched.store.redis.library import shard_keys
 def beside(store: DelayStore, namespace: str, made_by: str) -> Iterator[DelayStore]:
     """Yield the store of a namespace on the server of an open store, over the same client.
 
-    A store in memory has no server. It is yielded itself then, because nothing can be beside it.
+    A store in memory has no server and no other namespaces. Then the open store itself is yielded.
 
     Args:
         store: the open store; it stays open.

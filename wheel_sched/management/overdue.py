@@ -71,7 +71,7 @@ def unreleased(topics: Sequence[str], members: Sequence[LiveMember], now_ms: int
 def overdue_problem(
     late: OverdueItems, topics: Sequence[str], members: Sequence[LiveMember], now_ms: int
 ) -> tuple[str, str] | None:
-    """What ails when items are overdue, and what a user can do about it. None: they are not late enough to show it.
+    """What is wrong when items are overdue, and what a user can do about it. None: they are not late enough to show it.
 
     Args:
         late: the overdue items.

@@ -54,7 +54,7 @@ def _utc(seconds: float) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers, booleans and None as they are; everything else as safe text. Infinity and NaN, which JSON lacks, too."""
+    """Numbers, booleans and None stay as they are. Everything else becomes safe text, also infinity and NaN."""
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and abs(value) < float("inf")):
         return value
     return _text(lambda: str(value))

@@ -1,7 +1,7 @@
 """What one scrape asks the store, and the metrics that are made of its answers.
 
-Invariant: no label holds an id or a destination, of which there is no end, and only ten keys of a fair topic have a
-label. Extensions add metrics of their topics. Any thread may call the functions.
+Invariant: no label holds an id or a destination, because their number has no limit, and only ten keys of a fair topic
+have a label. Extensions add metrics of their topics. Any thread may call the functions.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _of_extensions(store: DelayStore, counts: Counts) -> list[Metric]:
 
 
 def _memory_of(backend: Any) -> Sequence[tuple[int, int]]:
-    """The used memory and the limit of each server, in bytes; () if there is none, or if it hides them."""
+    """The used memory and the limit of each server, in bytes; () without a server, or if a server hides them."""
     memory = getattr(backend, "memory", None)  # a store in memory has no server
     if memory is None:
         return ()
@@ -125,7 +125,7 @@ def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
     spread = [((flow.topic,), flow.numbers.get("spread", 0)) for flow in limits]
     opened = [((topic,), count) for topic, count in opens.items()]
     yield counter("flow_released", "Messages that flow control released.", ["topic"], granted)
-    yield counter("flow_held_back", "How often it delayed a message.", ["topic", "reason"], held)
+    yield counter("flow_held_back", "How often flow control delayed a message.", ["topic", "reason"], held)
     yield counter("flow_spread", "Due times that a policy spread.", ["topic"], spread)
     yield gauge("circuits_open", "Destinations whose circuit is open.", ["topic"], opened)
 
@@ -149,7 +149,7 @@ def _of_memory(memory: Sequence[tuple[int, int]]) -> Iterator[Metric]:
     used, limit = max(memory, key=lambda one: (one[0] / one[1] if one[1] else 0, one[0]))
     yield gauge("store_memory_used_bytes", "Used memory of the fullest server of the store.", [], [((), used)])
     limits: Samples = [((), limit)] if limit else []
-    yield gauge("store_memory_limit_bytes", "Its maxmemory, if it has one.", [], limits)
+    yield gauge("store_memory_limit_bytes", "The maxmemory of the fullest server, if it has one.", [], limits)
 
 
 def _of_fair_topics(fair: Sequence[FairTopicNumbers]) -> Iterator[Metric]:

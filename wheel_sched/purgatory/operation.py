@@ -202,7 +202,9 @@ class DelayedOperation:
         return ended is not None
 
     def safe_try_complete_or_else(self, action: Callable[[], object]) -> bool:
-        """Try the operation. If it does not complete, call `action` and try again, all under the operation's lock.
+        """Try the operation.
+
+        If the operation is not completed, call `action` and try again, all under the operation's lock.
 
         Returns whether this call has completed the operation.
         """
@@ -319,7 +321,7 @@ class DelayedOperation:
             raise problem
 
     def _withdraw(self, callback: Callable[[Completion], object]) -> None:
-        """Forget a callback, because the caller that passed it waits no longer."""
+        """Forget a callback, because the caller that passed it no longer waits for the operation."""
         self._lock.acquire()
         try:
             if self._callbacks is not None:

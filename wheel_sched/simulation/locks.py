@@ -16,8 +16,8 @@ from wheel_sched.simulation.scheduler import Task, running
 def timeout_ns_of(timeout_s: float | None) -> int | None:
     """Convert a timeout, in seconds of the calling process's clock, to ns of virtual time. None: no timeout.
 
-    The function adds a microsecond, so that rounding makes no wait too short. If the clock drifts by 1 %, a wait can
-    still be too short by 0.01 % of its timeout, because the conversion is linear.
+    The function adds a microsecond, so that rounding makes no wait too short. The conversion is only approximate: if
+    the clock drifts by 1 %, a wait can still be too short by 0.01 % of its timeout.
     """
     if timeout_s is None:
         return None

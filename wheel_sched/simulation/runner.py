@@ -136,7 +136,7 @@ def _work(
 ) -> list[Result]:
     """Run scenarios in this process. `given` has scenarios, or seeds whose scenarios use `store`.
 
-    `until`: no further scenario runs after a result for which this function returns true.
+    `until`: the run ends after the first result for which this function returns true.
     """
     scenarios = [replace(kind.draw(one), store=store) if isinstance(one, int) else one for one in given]
     logging.disable(logging.CRITICAL)

@@ -272,7 +272,7 @@ class World:
         return answer
 
     def _aimed_at(self, target: str, what: str) -> Sequence[Fault]:
-        """The faults that name this call. `target`: the process that makes the call, or the server that gets it."""
+        """The faults that strike this call. `target`: the process that makes the call, or the server that gets it."""
         if (target, what) not in self._aims:
             return ()
         number = self._aimed[target, what]

@@ -15,9 +15,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Jump(Enum):
     """What a step of the wall clock does to a waiting timer.
 
-    FOLLOW: the timer runs when the wall clock shows its time: sooner after a step forward, later after a step back.
-    The timer notices a step within a second. ELAPSE: when the timer is scheduled, the time that is left is measured.
-    The timer runs when this time has passed, and ignores steps.
+    FOLLOW: the timer runs when the wall clock shows its time: sooner after a step forward, later after a step back. The
+        timer notices a step within a second. ELAPSE: the timer measures once, when it is scheduled, how long it has to
+        wait. It runs when this time has passed, and ignores steps of the clock.
     """
 
     FOLLOW = "follow"

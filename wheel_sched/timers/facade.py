@@ -37,8 +37,8 @@ class TimerStatistics:
         fired: runs of callbacks that have begun.
         failed: runs that have raised.
         wakeups: how often the reaper or the event loop has looked for due timers.
-        late: how often a timer was taken 100 ms or more after its time; slack and the rounding to ticks do not count,
-            and timers for a date neither. A callback can be later still: it waits for others that are due with it.
+        late: how often a timer was taken 100 ms or more after its time. Slack, the rounding to ticks, and timers for a
+            date do not count. A callback can be later still: it waits for others that are due with it.
         late_max_ms: the greatest of these delays, however small.
     """
 

@@ -117,8 +117,8 @@ def missed_runs(job: Any, now: datetime, *, quiet: bool = False) -> tuple[list[d
         times[-1:] = rest
         if not job.coalesce and not quiet:
             _logger.warning(
-                "Job %r has missed more than %d run times since %s: this many run, the last for all that remain; "
-                "with coalesce=True one run stands for all",
+                "Job %r has missed more than %d run times since %s: it runs only this often, and the last run replaces "
+                "all later ones; with coalesce=True one run replaces all",
                 job.id,
                 RUN_TIMES_AT_MOST,
                 times[0],

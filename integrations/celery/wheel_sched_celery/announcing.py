@@ -82,7 +82,7 @@ def beat_announcer(wheel: Wheel, embedded: EmbeddedDispatcher) -> MemberAnnounce
 
 
 def _with_dispatcher(member: Member, embedded: EmbeddedDispatcher | None) -> Member:
-    """The member with what its dispatcher sends now, and how late it was; as it is while no dispatcher runs."""
+    """The member with what its dispatcher sends now, and how late it was. Without a dispatcher: the same member."""
     dispatcher = None if embedded is None else embedded.dispatcher
     if dispatcher is None:
         return member

@@ -35,6 +35,6 @@ class HoldRefused(WheelSchedError, OperationalError):
         if isinstance(error, InDoubt):
             why = "the delay store holds it, but not as durably as asked for"
         return cls(
-            f"{what}: in doubt, {why}; sent again with the same task_id and eta it stays one task: {error}",
+            f"{what}: in doubt, {why}; if it is sent again with the same task_id and eta, it stays one task: {error}",
             in_doubt=True,
         )

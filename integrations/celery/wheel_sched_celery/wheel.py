@@ -186,7 +186,8 @@ class Wheel:
         """Store items that `item_of` made, at least one, in one call. They are durable when this returns.
 
         Raises:
-            StoreError: the store is away or refuses; an unknown part was stored, and the same call may be repeated.
+            StoreError: the store is away or refuses. It may have stored some of the items. The same call may be
+                repeated.
         """
         self.begin_schedule(items)()
 
@@ -302,7 +303,7 @@ class Wheel:
         """Hold one task. Returns False if the caller must send it as stock Celery does.
 
         Raises:
-            Rejected: the task has a key, and is one of many or the store has several shards; it was not sent.
+            Rejected: the task has a key, but is not sent alone, or the store has more than one shard; it was not sent.
             HoldRefused: the store is away and `on_outage` is "refuse"; the task was not sent, or it is not known
                 whether the store has it.
         """

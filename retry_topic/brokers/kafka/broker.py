@@ -203,7 +203,7 @@ class KafkaBroker:
         return log
 
     def _joined(self, member: KafkaConsumer | KafkaLog) -> None:
-        """Keep a member until it is closed: without `close`, its thread would go on when nobody has it any more."""
+        """Keep a member until it is closed. Without `close`, the thread of a member that nobody uses would run on."""
         with self._joining:
             self._members = [*(one for one in self._members if not one.closed), member]
 

@@ -120,5 +120,5 @@ def broker_error(error: Exception, sent: Sent) -> BrokerError:
         return BrokerError(text)
     in_doubt = name == "" and sent != "read" and not is_unsent(error)
     if in_doubt and sent == "message":
-        text = f"{text[:REASON_CHARACTERS]}; sent again it may be a second record"
+        text = f"{text[:REASON_CHARACTERS]}; if it is sent again, there may be a second record"
     return BrokerUnavailable(text, in_doubt=in_doubt)

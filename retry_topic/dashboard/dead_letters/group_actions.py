@@ -30,7 +30,7 @@ def _marking(mark: Mark, words: str) -> tuple[Callable[..., Preview], Callable[.
         about = f"{words} of {topic or '(no topic)'}, group {group}: {amount(found.counted.count, 'dead letter')}"
         warning = ""
         if mark == "fixed" and found.counted.count:
-            warning = "Its letters stay dead: replay or delete them as well. A death from now on shows as regressed."
+            warning = "Its letters stay dead: replay or delete them as well. If another dies, the group is regressed."
         digest = digest_of([topic, group, mark, found.note.version])
         return Preview(1, about, digest, (found.error,) if found.error else (), warning, found.note)
 

@@ -109,6 +109,6 @@ CALL = ApiCall(
         Parameter("text", "only groups with this text in topic, group, note or error, in any case"),
         Parameter("sort", "count (default) or last, the time of the last death"),
         Parameter("limit", "at most this many, up to 200", "integer"),
-        Parameter("cursor", "of the page before"),
+        Parameter("cursor", "the cursor in the answer of the page before"),
     ),
 )

@@ -1,7 +1,7 @@
 """Replays and deletions of dead letters as operations: prepare one, confirm its count, pause, resume and cancel it.
 
-To prepare an operation changes no letter: they are counted first. The preview of the confirmation shows that count, and
-its token is good for exactly this count.
+Preparing an operation changes no letter: it only counts them. The preview of the confirmation shows this count, and its
+token is valid for exactly this count.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def link_of(operation: DurableOperation) -> str:
 
 
 def further(operation: DurableOperation) -> str:
-    """What the actions that let an operation change letters end with: "delete" or "operation"."""
+    """The last part of the names of the actions that let this operation change letters: "delete" or "operation"."""
     return "delete" if operation.kind == DELETE else "operation"
 
 
@@ -81,7 +81,7 @@ def found_operation(dashboard: Dashboard, operation_id: str) -> DurableOperation
     """The operation of this id.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is no such operation.
     """
     try:
         return OperationBook(dashboard.store).found(operation_id)
@@ -115,7 +115,10 @@ CALLS = (
         _list_answer,
         "The durable operations, those that changed last first",
         listing("operations", OPERATION_SCHEMA, cursor=TEXT_OR_NONE),
-        (Parameter("limit", "at most this many, up to 200", "integer"), Parameter("cursor", "of the page before")),
+        (
+            Parameter("limit", "at most this many, up to 200", "integer"),
+            Parameter("cursor", "the cursor in the answer of the page before"),
+        ),
     ),
     ApiCall("/operations/{id}", _one_answer, "One durable operation", OPERATION_SCHEMA),
 )

@@ -25,7 +25,7 @@ CALLS: tuple[ApiCall, ...] = (
             Parameter("search", "such as topic:orders error:*Timeout* attempt>3 due<1h"),
             Parameter("state", "due, leased, held or dead; replaces the states of the search"),
             Parameter("limit", "at most this many, up to 200", "integer"),
-            Parameter("cursor", "of the page before"),
+            Parameter("cursor", "the cursor in the answer of the page before"),
         ),
     ),
     ApiCall(

@@ -129,7 +129,7 @@ def _refuse(dead: bool) -> None:
 
 
 def _by_ids(connection: Connection, ids: Sequence[str], states: Sequence[State]) -> ChosenMessages:
-    """The messages of these ids. An id that is not one of the store is looked for as the id of a log or handler."""
+    """The messages of these ids. An id that is no item's id may be the one that logs and handlers show."""
     if len(ids) > MOST:
         _refuse(dead=True)
     found, absent, seen = ChosenMessages(), [], set()

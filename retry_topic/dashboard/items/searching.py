@@ -23,7 +23,7 @@ _EXAMPLES = ("error:*Timeout*", "attempt>3", "due<1h", "died<1d", "fp:3f2a", "po
 
 
 class StateTab(NamedTuple):
-    """A tab of the list: its label, its search, how many messages the topic or the store has there, if it is open."""
+    """A tab of the list: its label, its search, its number of messages, and whether it is the open one."""
 
     label: str
     search: str

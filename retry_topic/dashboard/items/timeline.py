@@ -32,7 +32,7 @@ class Waited(NamedTuple):
 def waits_of(entry: ListedMessage) -> list[Waited]:
     """The attempts that are on record, oldest first. Without a record of each, only the last one.
 
-    The last wait of a message that waits ends at its present due time, which may not be the one that was chosen.
+    If the message still waits, its last wait ends at its present due time. Somebody may have changed that time.
     """
     waits = _recorded(entry)
     if waits and entry.found.state == "due":

@@ -13,7 +13,7 @@ def spread_of(arguments: Arguments) -> int | None:
     """The argument `spread` in milliseconds; None when it is not given.
 
     Raises:
-        Rejected: it is no duration; nothing was changed.
+        Rejected: the argument is no duration; nothing was changed.
     """
     return _duration(arguments, "spread")
 
@@ -22,7 +22,7 @@ def delay_of(arguments: Arguments) -> int | None:
     """The argument `in` in milliseconds; None when it is not given.
 
     Raises:
-        Rejected: it is no duration; nothing was changed.
+        Rejected: the argument is no duration; nothing was changed.
     """
     return _duration(arguments, "in")
 

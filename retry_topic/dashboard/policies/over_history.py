@@ -1,4 +1,4 @@
-"""The page and the call that hold an edited policy against the recorded attempts. The policy is never written."""
+"""The page and the call that compare an edited policy with the recorded attempts. The policy is never stored."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def class_of(request: Request) -> str:
     """The class of the error in the query; "" without one.
 
     Raises:
-        Rejected: it is too long.
+        Rejected: the class is too long.
     """
     text = request.query_params.get("error", "")
     if len(text) > _LONGEST_CLASS:
@@ -80,7 +80,7 @@ def status_of(request: Request) -> int | None:
     """The HTTP status in the query; None without one.
 
     Raises:
-        Rejected: it is none from 100 to 599.
+        Rejected: the status is no number from 100 to 599.
     """
     return number_of(request, "status", 0, least=LEAST_STATUS, most=MOST_STATUS) or None
 
@@ -89,7 +89,7 @@ def traffic_of(request: Request) -> Traffic:
     """The traffic in the query.
 
     Raises:
-        Rejected: a number is none, or out of bounds.
+        Rejected: a value is no number, or out of bounds.
     """
     numbers = (
         decimal_of(request, "failure_rate", 0.3),
@@ -105,7 +105,7 @@ def seed_of(request: Request) -> int:
     """The seed in the query. Defaults to 0.
 
     Raises:
-        Rejected: it is no whole number, or too large.
+        Rejected: the seed is no whole number, or is too large.
     """
     return number_of(request, "seed", 0, least=0, most=MAX_SEED)
 
@@ -114,7 +114,7 @@ def decimal_of(request: Request, name: str, default: float) -> float:
     """A number such as 0.25 of the query. Its bounds are not checked.
 
     Raises:
-        Rejected: it is no such number.
+        Rejected: the value is not such a number.
     """
     text = request.query_params.get(name, "")
     if not text:

@@ -1,4 +1,4 @@
-"""The actions on topics: pause and resume. Messages that come and go do not make a preview untrue."""
+"""The actions on topics: pause and resume. A preview stays valid when messages come and go."""
 
 from __future__ import annotations
 

@@ -66,11 +66,12 @@ class LookedAtTopic:
         listed: its numbers.
         policy: the name and version of its policy; "" when the policies cannot be read.
         policy_words: the policy in one line, or why it cannot be read.
-        next_due: the message of it that is due next; None for none, and when it is behind many of other topics.
-        oldest_dead: the message of it that died first; None as before.
-        readers: the live members that read it or take it in.
+        next_due: the topic's message that is due next. None: there is none, or many of other topics are due before it.
+        oldest_dead: the topic's message that died first. None: there is none, or many of other topics died before it.
+        readers: the live members that read the topic, as its consumers or as the intake of a retry topic.
         fair: which of its keys are behind, if it is a fair topic.
-        dropped, replaced: how many messages another of their key has superseded, by collapse and by debounce.
+        dropped, replaced: how many of its messages another message of the same key has superseded, by collapse and by
+            debounce.
         own: what the topic holds, if a package stores its own things under it; None if it holds messages.
         now_ms: the store's time, epoch ms.
     """

@@ -1,4 +1,7 @@
-"""Retries that nobody takes in: what ails, with the command that starts the service. Looked at every five seconds."""
+"""Retries that no service takes in, with the command that starts the service.
+
+Read from the broker every five seconds.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,6 @@ def _look(dashboard: Dashboard) -> list[Ailment]:
 
 
 def panel(dashboard: Dashboard) -> Panel | None:
-    """What ails, for the overview; None when nothing does."""
+    """The problems with retries, for the overview; None when there are none."""
     found = unread(dashboard)
     return Panel("Retries", (), found) if found else None

@@ -77,7 +77,7 @@ class InboxPage:
     Args:
         groups: the groups, in the order that was asked for.
         cursor: for the next page; None: there are no more.
-        states: how many groups are in each state, by the filter for topic.
+        states: how many groups are in each state, of the topic that the filter names, or of all topics.
         dead: how many dead letters there are.
         uncounted: how many of them are in no group, because an older release has buried them.
         now_ms: the time of the store.
@@ -118,7 +118,9 @@ def group_of(found: Found) -> str:
 
 
 def is_selectable(topic: str, group: str) -> bool:
-    """Whether the letters of a group can be told from others; not those that the store counts together."""
+    """Whether the letters of a group can be selected. If there are too many groups, the store counts the others as one,
+    whose letters cannot.
+    """
     return (topic, group) != ("", OTHER_GROUP)
 
 
@@ -138,7 +140,7 @@ class Inbox:
         return self._of(DeathGroups(self._store).groups().groups)
 
     def group(self, topic: str, group: str) -> tuple[InboxGroup | None, int]:
-        """One group with its sample, None when there is none of these names; and the time of the store."""
+        """One group with its sample (None: there is no such group), and the store's time."""
         found, now_ms = DeathGroups(self._store).group(topic, group)
         if found is None:
             return None, now_ms

@@ -1,6 +1,7 @@
 """Checks the invariants of the world of durable operations, and defines its kind.
 
-`watching` notes at once what a single change may not do. The other invariants are checked here, at the end.
+`watching` notes at once each single change that breaks an invariant. This module checks the other invariants at the
+end of a history.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from wheel_sched.store import DeathGroups
 
 
 def violations(run: OperationsWorld) -> list[str]:
-    """All invariants that a finished history breaks, the ones that were seen first at the front."""
+    """All invariants that a finished history breaks. Those that were noted during the history come first."""
     found = [*run.store.found, *(f"broken: {one}" for one in run.world.broken)]
     for operation in run.operations():
         found += _ended(operation) + _counts(run.store, operation) + _complete(run, operation)
@@ -26,7 +27,7 @@ def violations(run: OperationsWorld) -> list[str]:
 
 
 def _ended(operation: DurableOperation) -> list[str]:
-    """Check that it has ended unless it waits for a visitor, and that its counts add up."""
+    """Check that the operation has ended, unless it waits for a visitor, and that its counts add up."""
     if operation.state == "failed":
         return [f"failed: operation {operation.id}: {operation.error}"]
     if operation.is_open:
@@ -38,9 +39,10 @@ def _ended(operation: DurableOperation) -> list[str]:
 
 
 def _counts(store: WatchedStore, operation: DurableOperation) -> list[str]:
-    """Check that `done` is the number of letters that the store saw it change.
+    """Check that `done` is the number of letters that the operation changed in the store.
 
-    A batch that comes again after its answer was forgotten may count a letter that somebody else has changed.
+    If a batch is repeated after the store has forgotten its answer, `done` may count a letter that somebody else has
+    changed.
     """
     seen = Counter(change.batch for change in store.changes if change.operation == operation.id)
     if operation.batch is not None:
@@ -60,7 +62,7 @@ def _counts(store: WatchedStore, operation: DurableOperation) -> list[str]:
 
 
 def _complete(run: OperationsWorld, operation: DurableOperation) -> list[str]:
-    """Check that an operation that is done has left no letter that had died before it and that nobody else changed."""
+    """Check that each letter that died before a finished operation was changed by it or by somebody else."""
     store = run.store
     made_ns = store.records[operation.id][0][0]
     between = any(
@@ -99,7 +101,8 @@ def _lost(run: OperationsWorld) -> list[str]:
         if letter.key != arguments["group"]:
             found.append(f"stranger: operation {change.operation} changed {change.id} of another group")
         if (change.verb == "x") != records[-1][1].kind.startswith("delete"):
-            found.append(f"lost: operation {change.operation} did {change.verb} to {change.id}")
+            what = "deleted" if change.verb == "x" else "replayed"
+            found.append(f"lost: operation {change.operation} {what} {change.id}, which is not its task")
     return found
 
 

@@ -1,7 +1,7 @@
 """The store of the world of operations: it sees each change of a letter and of an operation's record.
 
-It is the witness of the checker. It reads the calls and compares the letters before and after them. It uses no count of
-the product. What a single change may not do, it notes at once in `found`.
+The checker relies on what this store has seen. The store reads the calls and compares the letters before and after
+them. It uses no count of the product. If a single change breaks an invariant, the store notes that at once in `found`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class LetterChange:
 
 @dataclass(frozen=True, slots=True)
 class WrittenBatch:
-    """A batch when it was written down, and the number of deaths that each of its letters had had then."""
+    """A batch, and how often each of its letters had died when the batch was written into the operation's record."""
 
     batch: OperationBatch
     deaths: dict[str, int]
@@ -117,21 +117,21 @@ class WatchedStore(StoreServer):
                 self.changes.append(change)
 
     def _check(self, change: LetterChange) -> None:
-        """Note what an operation may not do to a letter."""
-        where = f"letter {change.id} at {change.at_ns // MS} ms by {change.operation}, batch {change.batch}"
+        """Note each change of a letter that an operation must not make."""
+        where = f"letter {change.id}, changed at {change.at_ns // MS} ms by {change.operation}, batch {change.batch}"
         records = self.records.get(change.operation)
         written = self.batches.get((change.operation, change.batch))
         if not records or not records[-1][1].started_ms:
-            self.found.append(f"unconfirmed: {where}, which nobody had confirmed")
+            self.found.append(f"unconfirmed: {where}, before anybody had confirmed the operation")
             return
         if written is None or change.id not in written.deaths:
-            self.found.append(f"unwritten: {where}, which had not written it down")
+            self.found.append(f"unwritten: {where}, whose record does not name the letter")
             return
         deaths, made_ms = self.deaths[change.id], records[0][1].created_ms
         if len(deaths) != written.deaths[change.id]:
-            self.found.append(f"version: {where}, although it has died again since")
+            self.found.append(f"version: {where}, although the letter has died again since")
         if deaths[-1].died_ms > made_ms:
-            self.found.append(f"later: {where}, although it died at {deaths[-1].died_ms}, and {made_ms} is its time")
+            self.found.append(f"later: {where}, died at {deaths[-1].died_ms}, after the operation's time {made_ms}")
         if not self.steps_back_ms and any(
             (one.id, one.operation) == (change.id, change.operation) for one in self.changes
         ):

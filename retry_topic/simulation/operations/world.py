@@ -2,8 +2,8 @@
 
     visitors ─► operations ─► runners ─► dead letters ─► waiting messages ─► consumer ─► dead letters again
 
-Runners, the book of operations and the changes of single letters are the product's own code. The consumer stands for a
-retry group: it takes what is due, and a message that has not been replayed often enough dies again under the same id.
+Runners, the records of operations and the changes of single letters are the product's own code. The consumer stands for
+a retry group: it takes what is due, and a message that has not been replayed often enough dies again under the same id.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def test_a_lost_reply_is_reported_and_not_repeated(redis_url: str, redis_client:
         proxy.drop_next_reply(b"XADD")
         with pytest.raises(BrokerUnavailable, match="in doubt") as caught:
             broker.publish([Message("t", b"1")])
-        assert "sent again it may be a second record" in str(caught.value)
+        assert "if it is sent again, there may be a second record" in str(caught.value)
         assert "repeat" not in str(caught.value)
         assert caught.value.in_doubt
         assert redis_client.xlen("t") == 1

@@ -44,7 +44,7 @@ def keys_of(connection: Connection) -> dict[str, str]:
 
 
 def test_a_message_for_later_has_the_key_that_the_policy_names(connection: Connection) -> None:
-    """The producer knows no policy: it reads the rule that the service has stored."""
+    """The producer has no policies. It finds the key by the rule that the service has stored."""
     share_topics(connection.store, orders(Fair("header:tenant")), by_key=True)
     ids = {publish(connection, tenant): tenant for tenant in TENANTS}
     nameless = connection.publish("orders", b"m", delay=60)
@@ -58,7 +58,7 @@ def test_a_call_can_name_another_key(connection: Connection) -> None:
 
 
 def test_a_topic_that_is_not_fair_has_no_keys(connection: Connection) -> None:
-    """A call may name a key before the topic is fair. When it is not fair any more, the rule is gone."""
+    """A call may name a key before the topic is fair. When the topic stops being fair, its rule is removed."""
     named = publish(connection, "a", fair_key="b")
     share_topics(connection.store, orders(CAPPED), by_key=True)
     share_topics(connection.store, orders(None), by_key=True)
@@ -68,7 +68,7 @@ def test_a_topic_that_is_not_fair_has_no_keys(connection: Connection) -> None:
 
 
 def test_a_new_rule_is_known_after_a_time(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer reads the rule once in 10 s, and not for each message."""
+    """A producer reads the rule once in 10 s, not for each message."""
     before = publish(connection, "a")
     share_topics(connection.store, orders(CAPPED), by_key=True)
     same = publish(connection, "a")
@@ -79,7 +79,9 @@ def test_a_new_rule_is_known_after_a_time(connection: Connection, monkeypatch: p
 
 
 def test_all_messages_of_a_limited_key_lie_in_one_shard(connection: Connection) -> None:
-    """So the limit is exact. They are found, moved and cancelled by id, whichever shard the id would choose."""
+    """Because the messages of a key are in one shard, its limit is exact. Each message is found, moved and cancelled by
+    its id, although its id alone would choose another shard.
+    """
     share_topics(connection.store, orders(CAPPED), by_key=True)
     store = connection.store
     ids = {publish(connection, tenant): tenant for tenant in TENANTS * 2}
@@ -97,7 +99,7 @@ def test_all_messages_of_a_limited_key_lie_in_one_shard(connection: Connection) 
 
 @pytest.mark.parametrize(("fair", "by_key"), [(CAPPED, False), (Fair("header:tenant"), True)])
 def test_messages_lie_in_all_shards_where_no_limit_needs_one(connection: Connection, fair: Fair, by_key: bool) -> None:
-    """Without a limit, and on Kafka, the id chooses the shard."""
+    """Without a limit, and with Kafka, the id chooses the shard."""
     share_topics(connection.store, orders(fair), by_key=by_key)
     publish(connection, "a")
     (found,) = connection.store.list_items("due").found
@@ -114,7 +116,9 @@ def test_a_message_can_have_a_fair_key_and_a_key_to_collapse(connection: Connect
 
 @pytest.mark.parametrize("first", [None, CAPPED])
 def test_a_repeat_with_an_id_sends_nothing_twice(connection: Connection, first: Fair | None) -> None:
-    """A given id is known in every shard: after a change of the settings, of the key, and when it is sent now."""
+    """The given id is found in every shard. So a repeat sends nothing, also after the settings or the key have changed,
+    and without a delay.
+    """
     share_topics(connection.store, orders(first), by_key=True)
     for tenant in TENANTS:
         publish(connection, tenant, id=f"id-{tenant}")

@@ -75,7 +75,7 @@ class Seen:
     ) -> str:
         """Store a message that has failed twice, and bring it into a state. Returns its id.
 
-        It is due `in_ms` from now; a dead one died so long ago.
+        It is due `in_ms` from now. If the state is dead, it died `in_ms` ago.
         """
         now_ms = self.store.now_ms()
         lines = None
@@ -127,7 +127,7 @@ class Seen:
         return answer.json()
 
     def valid(self, template: str, path: str, **query: str) -> Any:
-        """The answer of a call, held against the schema of the call."""
+        """The answer of a call, checked against the schema of the call."""
         (call,) = (call for call in PART.calls if call.path == template)
         found = self.api(path, **query)
         validate(found, dict(call.schema))
@@ -137,7 +137,7 @@ class Seen:
         return {"X-CSRF-Token": self.client.get("/api/v1/session").json()["csrf_token"]}
 
     def _post(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Send JSON in ASCII: only so can an id come over that is not UTF-8."""
+        """Send JSON in ASCII: only in this form can it have an id that is not UTF-8."""
         headers = {**self._csrf(), "Content-Type": "application/json", **headers}
         return self.client.post(f"/api/v1/actions/{path}", content=json.dumps(body), headers=headers)
 

@@ -86,7 +86,7 @@ class InboxSite:
         return answer.text
 
     def call(self, path: str, pattern: str | None = None) -> Any:
-        """Make a call of the API, and hold the answer against the call's schema."""
+        """Make a call of the API, and check the answer against the call's schema."""
         answer = self.client.get(f"/api/v1{path}")
         assert answer.status_code == 200, answer.text
         found = answer.json()

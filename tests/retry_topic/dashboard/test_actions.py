@@ -31,7 +31,9 @@ def state_of(seen: Any, item_id: str) -> str | None:
 @pytest.mark.parametrize("by", ["ids", "search"])
 @pytest.mark.parametrize("action", ACTIONS)
 def test_an_action_does_exactly_what_its_preview_said(seen: Any, action: str, by: str) -> None:
-    """By ids or by a search, the preview counts the messages, and as many are changed; all others stay as they are."""
+    """Messages are selected by ids or by a search. As many are changed as the preview counts, and the others stay as
+    they are.
+    """
     state, arguments, after = ACTIONS[action]
     for item_id in ("a.2", "b.2"):
         seen.message(item_id, state=state)
@@ -48,7 +50,7 @@ def test_an_action_does_exactly_what_its_preview_said(seen: Any, action: str, by
 
 
 def test_the_new_due_times_are_those_that_were_asked_for(seen: Any) -> None:
-    """`run-now` makes due now; `reschedule` at the instant; `spread` puts the messages evenly over the time."""
+    """`run-now` makes messages due now, `reschedule` at one time, and `spread` evenly over a span of time."""
     ids = [seen.message(f"m{n}.2") for n in range(4)]
     seen.act("run-now", ids=ids[:1])
     assert seen.found(ids[0]).score_ms <= seen.store.now_ms()
@@ -97,7 +99,9 @@ CHANGES = {
 def test_a_message_that_changes_in_the_last_moment_stays_as_it_is(
     seen: Any, action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the last look and the change, a message that gets another record stays so, and is counted as changed."""
+    """A message whose record changes between the last check and the change is not changed, and is counted as changed
+    meanwhile.
+    """
     state, arguments, after = ACTIONS[action]
     for item_id in ("a.2", "b.2"):
         seen.message(item_id, state=state)
@@ -124,7 +128,7 @@ def test_a_message_that_changes_in_the_last_moment_stays_as_it_is(
 
 
 def test_messages_that_an_action_cannot_change_are_named_and_left(seen: Any) -> None:
-    """Messages in other states, and ids that are gone, are in the warning of the preview and stay as they are."""
+    """The preview warns of messages in other states and of ids that do not exist. None of them is changed."""
     seen.message("a.2")
     seen.message("b.2", state="dead")
     found = seen.preview("hold", ids=["a.2", "b.2", "gone.1"])
@@ -136,7 +140,9 @@ def test_messages_that_an_action_cannot_change_are_named_and_left(seen: Any) -> 
 
 
 def test_a_message_in_flight_is_not_tried_again_after_it_was_deleted(seen: Any) -> None:
-    """Deleting a message in flight cuts off its further attempts; the answer says so, and it counts as done."""
+    """If a message in flight is deleted, its present attempt continues and no further one follows. The answer says so,
+    and counts the message as done.
+    """
     seen.message("a.2", in_ms=-1)
     seen.store.claim(limit=1)
     done = seen.act("delete", ids=["a.2"])
@@ -176,7 +182,7 @@ def test_a_request_that_makes_no_sense_changes_nothing(
 
 
 def test_too_many_messages_are_refused_with_the_way(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the bound the preview refuses, and names the replay operation for dead letters."""
+    """If too many messages are selected, the preview refuses them. For dead letters it names the replay operation."""
     monkeypatch.setattr(choosing, "MOST", 2)
     for number in range(3):
         seen.message(f"m{number}.2", state="dead")

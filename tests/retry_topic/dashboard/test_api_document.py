@@ -34,7 +34,7 @@ def check(document: dict[str, Any], path: str, status: str, answer: Any) -> None
 
 
 def test_every_reading_call_answers_and_refuses_as_the_document_says(site: InboxSite) -> None:
-    """No call of the document is left out. A call that names a thing is also made for one that is not there."""
+    """The test makes every call of the document. A call that names a thing is also made for one that does not exist."""
     (letter, *_) = site.bury(3)
     site.store.schedule([Item("w.1", site.store.now_ms() + 3_600_000, b"no message", "orders")])
     operation = site.start_replay(topic="orders", group="aaaa")
@@ -64,7 +64,9 @@ def made_paused(site: InboxSite) -> str:
 
 
 def test_every_action_is_previewed_and_executed_as_the_document_says(site: InboxSite) -> None:
-    """Each is asked for, refused without the token of a preview, and changes something. None is left out."""
+    """The test previews every action of the document, is refused without the preview's token, and then executes the
+    action, which changes something.
+    """
     letters, _ = site.bury(9), site.bury(2, "b", print_="bbbb")
     later_ms = site.store.now_ms() + 3_600_000
     site.store.schedule([Item("w.1", later_ms, b"no message", "orders")])

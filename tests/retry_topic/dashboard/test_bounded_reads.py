@@ -50,7 +50,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_list_of_messages_reads_a_bounded_part(
     see: Callable[..., Any], connection: Connection, read: list[str], search: str
 ) -> None:
-    """A page that finds nothing ends after 2,000 messages, with a cursor; so does the call. Nothing lists all keys."""
+    """A page that finds nothing ends after 2,000 messages, with a cursor, and so does the call. No call lists all keys
+    of the server.
+    """
     seen = see(connection=connection)
     seen.page("/items", search=search)
     read.clear()

@@ -36,7 +36,9 @@ def ended(found: dict[str, Any]) -> bool:
 
 
 def test_a_group_is_replayed_in_two_steps(site: InboxSite) -> None:
-    """The first step counts and changes nothing. The second shows the kept count, and does exactly that."""
+    """The first step counts the letters and changes nothing. The second shows this count, and replays exactly these
+    letters.
+    """
     site.bury(30)
     site.bury(2, "b", print_="bbbb")
     preview = site.preview("start-replay", **NAMES)
@@ -67,7 +69,7 @@ def test_the_end_of_an_operation_is_in_the_audit_log(site: InboxSite) -> None:
 
 
 def test_the_pages_follow_an_operation(site: InboxSite) -> None:
-    """Counted it can be confirmed, running it can be paused, and ended it shows what came of it."""
+    """A counted operation can be confirmed, a running one can be paused, and an ended one shows its result."""
     site.bury(3, error="<b>{}</b>")
     operation_id = site.start_replay(**NAMES)
     ready = site.page(f"/operations/{operation_id}")
@@ -122,7 +124,7 @@ def test_a_deletion_needs_the_right_to_delete_for_both_steps(store: DelayStore) 
 
 
 def test_a_paused_deletion_is_resumed_with_the_right_to_delete(store: DelayStore) -> None:
-    """Somebody who may only operate can pause a deletion, and cannot let it go on."""
+    """A visitor with the right to operate can pause a deletion, but cannot resume it."""
     site = InboxSite(store)
     site.bury(50)
     operation_id = site.do("delete-group", **NAMES)["link"].rpartition("/")[2]
@@ -146,7 +148,7 @@ def test_a_paused_deletion_is_resumed_with_the_right_to_delete(store: DelayStore
 
 
 def test_a_search_can_be_replayed(site: InboxSite) -> None:
-    """Its durations become instants, so a long operation means the same letters all the time."""
+    """Durations in the search become instants, so the search means the same letters while the operation runs."""
     site.bury(12)
     operation_id = site.start_replay(search='died<1d "text of 1"')
     found = site.call(f"/operations/{operation_id}", "/operations/{id}")
@@ -183,7 +185,9 @@ def test_a_wrong_search_is_refused_and_an_unknown_group_not_found(site: InboxSit
 
 
 def test_deaths_after_the_preview_do_not_spoil_it(site: InboxSite) -> None:
-    """Deaths between preview and execution are no reason to refuse: the exact count is made afterwards."""
+    """If more letters die after the preview, the action is not refused, because the operation counts its letters
+    afterwards.
+    """
     site.bury(3)
     token = site.preview("start-replay", **NAMES)["token"]
     site.bury(2, "more")
@@ -203,7 +207,7 @@ def test_a_confirmed_count_cannot_be_confirmed_again(site: InboxSite) -> None:
 
 
 def test_letters_that_die_during_a_replay_are_not_replayed_again(site: InboxSite) -> None:
-    """Everything fails again at once: each letter is replayed once, and dead again afterwards."""
+    """Every replayed message fails again at once. Each letter is replayed once, and is dead again afterwards."""
     site.bury(20)
     operation_id = site.start_replay(**NAMES, rate="40")
     site.do("confirm-operation", id=operation_id)
@@ -222,7 +226,9 @@ def test_letters_that_die_during_a_replay_are_not_replayed_again(site: InboxSite
 
 
 def test_a_served_dashboard_goes_on_with_the_operations_of_a_dead_one(site: InboxSite) -> None:
-    """The runner starts with the server, before anybody opens a page; not when the dashboard may change nothing."""
+    """The runner of operations starts with the server, before anybody opens a page. If the dashboard may change
+    nothing, no runner starts.
+    """
     site.bury(3)
     operation_id = site.start_replay(**NAMES)
     site.close()

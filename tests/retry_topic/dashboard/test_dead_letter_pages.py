@@ -37,7 +37,7 @@ def test_an_empty_inbox_says_so(site: InboxSite) -> None:
 
 
 def test_groups_are_listed_with_their_sample(site: InboxSite) -> None:
-    """The largest group first, with the error of its last letter."""
+    """The largest group comes first. Each group has the error of its last letter."""
     site.bury(2, "a")
     site.bury(3, "b", print_="bbbb", error="other {}")
     found = site.call("/dead-letters")["groups"]
@@ -58,7 +58,7 @@ def test_letters_without_a_fingerprint_are_grouped_by_the_code_of_their_reason(s
 
 
 def test_filters_and_order(site: InboxSite) -> None:
-    """State, topic and text choose groups; the text is found in errors and notes too."""
+    """Groups are filtered by state, topic and text. The text is searched for in errors and in notes."""
     site.bury(3, "a", ago_ms=5_000)
     site.bury(1, "b", topic="payments", print_="bbbb", error="Needle {}", ago_ms=10)
     site.do("acknowledge-group", topic="orders", group="aaaa")
@@ -125,7 +125,9 @@ def test_payloads_are_shown_only_when_the_dashboard_may(store: DelayStore) -> No
 
 
 def test_hostile_texts_stay_texts(site: InboxSite) -> None:
-    """Errors, topics, fingerprints, tracebacks and notes can neither be HTML nor turn the page around."""
+    """Errors, topics, fingerprints, tracebacks and notes are shown as text: markup is escaped, and so are direction
+    marks.
+    """
     topic = "to/pic~<i>"
     print_ = "</a>/.."
     site.bury(2, topic=topic, print_=print_, error=HOSTILE.replace("{", "") + "{}", traceback=HOSTILE)
@@ -156,7 +158,7 @@ def test_a_group_of_no_topic_has_a_page(site: InboxSite) -> None:
 
 
 def test_marks_change_the_state_and_a_death_after_fixed_is_a_regression(site: InboxSite) -> None:
-    """Who has set the mark, and when, is shown; reopened, the group is new again."""
+    """The page shows who set the mark, and when. A group that is opened again counts as new."""
     names = {"topic": "orders", "group": "aaaa"}
     site.bury(2)
 
@@ -233,7 +235,7 @@ def test_readers_get_no_buttons_and_no_actions(store: DelayStore) -> None:
 
 
 def test_letters_of_an_older_release_are_named(site: InboxSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Letters in no group are counted, with a way to see them."""
+    """Letters that belong to no group are counted, and the page says how to see them."""
     found = Inbox.page
 
     def older(self: Inbox, **asked: object) -> object:
@@ -268,6 +270,8 @@ def test_the_overview_names_new_and_regressed_groups(site: InboxSite) -> None:
     ("hours", "rises"), [((1,) * 23 + (11,), True), ((1,) * 23 + (10,), False), ((4,) * 23 + (12,), False)]
 )
 def test_rising_deaths_are_an_ailment(hours: tuple[int, ...], rises: bool) -> None:
-    """Over 10 in this hour, and over three times the mean of the 23 hours before."""
+    """The overview warns if a group has over 10 deaths in this hour, and over three times the mean of the 23 hours
+    before.
+    """
     panel = panel_of([group("a", "fixed", hours)])
     assert (panel is not None and "rise" in panel.ailments[0].what) is rises

@@ -85,7 +85,9 @@ def test_one_message_says_why_it_is_due_then(seen: Any) -> None:
 
 
 def test_the_decision_is_that_of_the_policies_of_the_settings(see: Callable[..., Any], tmp_path: Any) -> None:
-    """The next decision is made by the file of policies that the settings name; a broken file is said."""
+    """The page shows the next decision by the policy file that the settings name. If the file is broken, the page says
+    so.
+    """
     file = tmp_path / "policies.toml"
     file.write_text('[default]\nname = "ours"\ndelay = {kind = "fixed", base = "7m"}\nmax_attempts = 5\n')
     one = see(env={"WHEEL_SCHED_POLICIES": str(file)})

@@ -14,7 +14,7 @@ from retry_topic.dashboard.opening import connection_of
 
 
 def test_closing_a_dashboard_leaves_its_store_and_a_given_broker_open(see: Callable[..., Any]) -> None:
-    """The store belongs to whoever opened it, and so does a broker that was given."""
+    """The dashboard does not close a store or a broker that it was given. Whoever opened them closes them."""
     one = see()
     one.page("/topics")
     one.app.dashboard.close()
@@ -34,7 +34,9 @@ def test_a_store_in_memory_has_topics_in_memory(see: Callable[..., Any]) -> None
 @pytest.mark.real
 @pytest.mark.parametrize("shards", [1, 3])
 def test_the_pages_and_actions_work_on_a_real_server(see: Callable[..., Any], redis_url: str, shards: int) -> None:
-    """Over a server: the topics are the store's own streams, a search finds, each action changes what it previewed."""
+    """The topics are the streams of the store's server, a search finds messages, and each action changes what its
+    preview said.
+    """
     with connect(redis_url, shards=shards, namespace=f"wheel{shards}") as connection:
         one = see(connection=connection, given=False)
         assert isinstance(connection_of(one.app.dashboard).broker, RedisStreamsBroker)

@@ -1,4 +1,4 @@
-"""The dashboard's pages and calls about policies: in words, explained, simulated, and held against the history."""
+"""The dashboard's pages and calls about policies: in words, explained, simulated, and compared with the history."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_traffic_outside_its_bounds_is_refused(client: TestClient, query: dict[s
 
 
 def test_a_wrong_attempt_is_refused(client: TestClient) -> None:
-    """An attempt of 0 or of many digits is no attempt."""
+    """An attempt of 0 or of too many digits is refused."""
     for attempt in ("0", "9" * 100, "1.5"):
         assert client.get("/api/v1/policies/orders/explain", params={"attempt": attempt}).status_code == 400
 
@@ -252,7 +252,7 @@ def test_the_page_compares_and_says_what_it_cannot_know(client: TestClient, stor
 
 @pytest.mark.real
 def test_the_history_of_a_server_is_compared(real_server: TemporaryServer) -> None:
-    """The same comparison over a store on a real server with several shards."""
+    """The comparison works in the same way over a store on a real server with several shards."""
     with open_store(real_server.url, namespace="what-if", shards=4) as store:
         record(store)
         found = data(client_of(store), "/policies/what-if", "/policies/what-if", policy="[default]\nmax_attempts = 2")
@@ -261,7 +261,7 @@ def test_the_history_of_a_server_is_compared(real_server: TemporaryServer) -> No
 
 
 def test_without_a_history_the_page_says_how_to_get_one(client: TestClient) -> None:
-    """An empty history is no error."""
+    """If the store has no history, the page says how to record one."""
     assert "--history 100000" in client.get("/what-if", params={"policy": ""}).text
 
 
@@ -297,7 +297,7 @@ def test_a_text_is_never_taken_for_a_file(client: TestClient, tmp_path: Path) ->
 
 
 def test_the_call_needs_a_policy(client: TestClient) -> None:
-    """Without the parameter there is nothing to compare."""
+    """Without a policy in the request, the call is refused, because there is nothing to compare."""
     assert client.get("/api/v1/policies/what-if").status_code == 400
 
 

@@ -56,7 +56,7 @@ def plain(text: str) -> str:
 
 
 def read(reader: Callable[[], Any]) -> Any:
-    """What a reader makes of a text; None when it refuses it."""
+    """What `reader` returns; None if it refuses its text."""
     try:
         return reader()
     except (Rejected, click.BadParameter):
@@ -81,7 +81,9 @@ def read(reader: Callable[[], Any]) -> Any:
     ],
 )
 def test_an_instant_is_the_same_millisecond_everywhere(text: str) -> None:
-    """Option, argument of an action and search accept the same instants, and round them the same."""
+    """An option, an argument of an action and a search accept the same texts as instants, and round them in the same
+    way.
+    """
     by_option = read(lambda: INSTANT.convert(text, None, None))
     by_action = read(lambda: start_of({"at": text}, NOW))
     by_search = read(lambda: parse_search(f"due<{text}").filter(NOW).until_ms or 0)
@@ -91,7 +93,7 @@ def test_an_instant_is_the_same_millisecond_everywhere(text: str) -> None:
 @pytest.mark.real
 @pytest.mark.parametrize("given", [{}, {"in": "1h", "at": "2100-01-01T00:00:00Z"}])
 def test_a_new_due_time_is_refused_in_the_same_words(cli: Cli, seen: Any, given: dict[str, str]) -> None:
-    """Neither or both of `in` and `at` is no due time."""
+    """A request without `in` and `at` is refused, and so is a request with both."""
     options = [word for name, value in given.items() for word in (f"--{name}", value)]
     refused = cli("reschedule", "a.2", *options, code=2)
     assert plain(refused.stderr) == seen.preview("reschedule", 400, ids=["a.2"], **given)["error"]["message"]
@@ -99,7 +101,7 @@ def test_a_new_due_time_is_refused_in_the_same_words(cli: Cli, seen: Any, given:
 
 @pytest.mark.real
 def test_a_rate_and_a_spread_are_refused_in_the_same_words(cli: Cli, seen: Any, connection: Connection) -> None:
-    """A replay has one pace, whether a command runs it or an operation does."""
+    """A replay with both a rate and a spread is refused, by the command and by the operation."""
     connection.store.bury([(Item("d.8", None, encode_body(failed(8)), "orders", ("fp:aaaaaaaaaaaa",)), "dead")])
     refused = cli("replay", "d.8", "--rate", "1", "--spread", "1m", code=2)
     asked = seen.preview("start-replay", 400, **NAMES, rate="1", spread="1m")
@@ -111,7 +113,7 @@ def test_a_rate_and_a_spread_are_refused_in_the_same_words(cli: Cli, seen: Any, 
 def test_the_loop_guard_has_the_same_bounds(
     cli: Cli, seen: Any, connection: Connection, most: str, accepted: bool
 ) -> None:
-    """A message may be replayed 1 to 100 times, by a command and by an operation."""
+    """The command and the operation both accept 1 to 100 as the highest number of replays."""
     connection.store.bury([(Item("d.8", None, encode_body(failed(8)), "orders", ("fp:aaaaaaaaaaaa",)), "dead")])
     done = cli("replay", "d.8", "--max-replays", most, "--dry-run", code=None)
     assert (done.exit_code == 0) is accepted
@@ -124,7 +126,7 @@ def test_the_loop_guard_has_the_same_bounds(
 def test_a_step_of_an_operation_is_refused_in_the_same_words(
     cli: Cli, seen: Any, connection: Connection, step: str, state: str
 ) -> None:
-    """The state of the operation decides, and both name it."""
+    """If the state of the operation does not allow the step, command and dashboard both name that state."""
     book = OperationBook(connection.store)
     made = book.create("replay-dead-letters", NAMES, "ada").id
     if state == "cancelled":
@@ -153,7 +155,7 @@ def told_by_overview(seen: Any, word: str) -> tuple[str, str, str]:
 
 @pytest.mark.real
 def test_overdue_items_are_told_in_the_same_words(cli: Cli, seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`doctor`, `stats` and the overview say from the same lateness on that nothing releases them, and the same fix."""
+    """`doctor`, `stats` and the overview report overdue items from the same lateness on, and name the same fix."""
     seen.message("a.2", in_ms=-60_000)
     level, what, fix = told_by_doctor(cli, "backlog")
     assert (level, fix) == ("problem", told_by_overview(seen, "overdue")[2])
@@ -174,7 +176,7 @@ def test_overdue_items_are_told_in_the_same_words(cli: Cli, seen: Any, monkeypat
 def test_damage_has_the_same_fix_and_level(
     cli: Cli, seen: Any, connection: Connection, field: str, value: str, check: str, word: str
 ) -> None:
-    """What `doctor` and the overview find, both mend in the same way."""
+    """`doctor` and the overview name the same fix for what they both find."""
     backend: Any = connection.store.backend
     backend.client.hset("{wheel:0}:meta", field, value)
     level, _, fix = told_by_doctor(cli, check)
@@ -183,7 +185,9 @@ def test_damage_has_the_same_fix_and_level(
 
 @pytest.mark.real
 def test_missing_services_are_told_in_the_same_words(cli: Cli, seen: Any, connection: Connection) -> None:
-    """All three tell of retries that nobody takes in, and of a group with consumers and no service."""
+    """`doctor`, `stats` and the overview report retries that no service reads, and a group that has consumers and no
+    service.
+    """
     connection.broker.create_topic("pay.retry")
     connection.publish("pay.retry", b"1")
     Members(connection.store).announce(Member("consumer", "billing", retries_to="billing.retry"), 60_000)
@@ -223,7 +227,9 @@ def test_the_same_messages_can_be_changed(cli: Cli, seen: Any, change: str, stat
 @pytest.mark.real
 @pytest.mark.parametrize("change", ["run-now", "reschedule", "delete"])
 def test_a_search_that_names_no_state_means_the_same_messages(cli: Cli, seen: Any, change: str) -> None:
-    """Those that wait or are held; parked ones only for a deletion; dead ones and those in flight never."""
+    """Such a search selects messages that wait or are held. It selects parked messages only for a deletion, and never
+    dead letters or messages in flight.
+    """
     seen.message("leased.2", in_ms=-1)
     seen.store.claim(limit=1)
     for state in ("due", "held", "dead"):
@@ -239,7 +245,7 @@ def test_a_search_that_names_no_state_means_the_same_messages(cli: Cli, seen: An
 
 @pytest.mark.parametrize("text", ["3F2A", "3f2a00", "xyz", "3f 2a"])
 def test_a_fingerprint_is_read_the_same(text: str) -> None:
-    """The option and the search accept the same beginnings, in either case of letters."""
+    """The option and the search accept the same beginnings of fingerprints, in upper and lower case."""
     (option,) = (one for one in list_messages.params if one.name == "fingerprint")
     by_option = read(lambda: option.process_value(click.Context(list_messages), text))
     assert by_option == read(lambda: parse_search(f'fp:"{text}"').filter(NOW).fingerprint)
@@ -267,7 +273,7 @@ def policy_file(tmp_path: Path) -> str:
     "asked", [{"status": "410"}, {"attempt": "2"}, {"attempt": "3", "error": "app.Away"}, {"status": "503"}]
 )
 def test_a_policy_decides_the_same(see: Callable[..., Any], policy_file: str, asked: dict[str, str]) -> None:
-    """The decision about an error, who decided it, and what the page of policies says, are one."""
+    """The command and the API return the same decision about an error, with the same reason and the same rule."""
     seen = see(env={"WHEEL_SCHED_POLICIES": policy_file})
     options = [word for name, value in asked.items() for word in (f"--{name}", value)]
     told = Cli("memory:").json("policy", "explain", policy_file, "--topic", "orders", *options)
@@ -279,14 +285,14 @@ def test_a_policy_decides_the_same(see: Callable[..., Any], policy_file: str, as
 
 @pytest.mark.parametrize("asked", [{"status": "99"}, {"status": "600"}, {"attempt": "0"}, {"attempt": "1000001"}])
 def test_what_no_policy_can_be_asked_is_refused_by_both(see: Callable[..., Any], asked: dict[str, str]) -> None:
-    """Statuses and attempts have the same bounds."""
+    """The command and the API have the same bounds for statuses and attempts."""
     options = [word for name, value in asked.items() for word in (f"--{name}", value)]
     assert Cli("memory:")("policy", "explain", *options, code=2).exit_code == 2
     assert see().client.get("/api/v1/policies/orders/explain", params=asked).status_code == 400
 
 
 def test_traffic_is_simulated_the_same(see: Callable[..., Any], policy_file: str) -> None:
-    """Equal policies, traffic and seeds give equal numbers."""
+    """For the same policy, traffic and seed, the command and the API return the same numbers."""
     seen = see(env={"WHEEL_SCHED_POLICIES": policy_file})
     traffic = ("--failure-rate", "0.4", "--per-second", "5", "--for", "20s", "--outage", "3s", "--seed", "7")
     told = Cli("memory:").json("policy", "simulate", policy_file, "--topic", "orders", *traffic)
@@ -299,7 +305,7 @@ def test_traffic_is_simulated_the_same(see: Callable[..., Any], policy_file: str
     "search", ["topic:orders", "state:dead", "error:*Timeout* attempt>1", "due<1d", "died<1d", "b"]
 )
 def test_a_search_finds_the_same_messages(cli: Cli, seen: Any, search: str) -> None:
-    """In the same order, state by state."""
+    """The command and the API list the same messages in the same order, one state after another."""
     for number, state in enumerate(("due", "held", "dead", "due")):
         seen.message(f"{'ab'[number % 2]}{number}.2", state=state, in_ms=3_600_000 * (number + 1))
     told = [one["id"] for one in cli.objects("list", "--search", search)]
@@ -309,7 +315,9 @@ def test_a_search_finds_the_same_messages(cli: Cli, seen: Any, search: str) -> N
 
 @pytest.mark.real
 def test_dead_letters_are_in_the_same_groups(cli: Cli, seen: Any, connection: Connection) -> None:
-    """By fingerprint, or by the reason before its colon, of which 64 characters count."""
+    """Letters are grouped by fingerprint. Without one, they are grouped by the first 64 characters of the reason before
+    its colon.
+    """
     seen.message("a.2", state="dead")
     seen.message("b.2", state="dead")
     items = [(Item(f"c{n}", None, b"no message", "orders"), f"{'long ' * 20}{n}: more") for n in range(3)]
@@ -323,7 +331,9 @@ def test_dead_letters_are_in_the_same_groups(cli: Cli, seen: Any, connection: Co
 @pytest.mark.real
 @pytest.mark.parametrize("change", ["pause", "resume"])
 def test_an_unknown_topic_is_refused_in_the_same_words(cli: Cli, seen: Any, change: str) -> None:
-    """With the name that was probably meant. A command also says which option accepts it."""
+    """Both errors name the topic that was probably meant. The command also names the option that accepts an unknown
+    topic.
+    """
     seen.message("a.2")
     refused = seen.preview(f"{change}-topic", 404, topic="ordres")["error"]["message"]
     assert "did you mean 'orders'?" in refused
@@ -332,7 +342,7 @@ def test_an_unknown_topic_is_refused_in_the_same_words(cli: Cli, seen: Any, chan
 
 @pytest.mark.real
 def test_only_dead_letters_are_replayed(cli: Cli, seen: Any) -> None:
-    """A search or filter for another state is refused by the command and by the operation; none is prepared."""
+    """A search or filter for another state is refused by the command and by the operation. Nothing is prepared."""
     seen.message("a.2", state="held")
     assert "nly dead letters can be replayed" in cli("replay", "--state", "held", code=2).stderr
     asked = seen.preview("start-replay", 400, search="state:held")

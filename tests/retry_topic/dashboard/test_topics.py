@@ -134,7 +134,9 @@ def test_pausing_needs_the_right_to_operate(see: Callable[..., Any], action: str
 
 
 def test_retries_that_nobody_takes_in_are_told_with_the_command(seen: Any) -> None:
-    """A group with consumers and no service is on the page of topics and on the overview, with the command to give."""
+    """If a group has consumers and no service, the page of topics and the overview say so, with the command that starts
+    one.
+    """
     Members(seen.store).announce(Member("consumer", "billing", topics=("orders",), retries_to="billing.retry"), 60_000)
     assert "wheel-sched serve billing" in seen.page("/topics")
     found = seen.api("/topics")["ailments"]
@@ -144,7 +146,7 @@ def test_retries_that_nobody_takes_in_are_told_with_the_command(seen: Any) -> No
 
 
 def test_what_ails_is_looked_at_every_few_seconds_only(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many pages in a short time cost one look at the retry topics."""
+    """However many pages are opened in a short time, the retry topics are checked once."""
     looks: list[int] = []
     monkeypatch.setattr(unread, "_look", lambda _: looks.append(1) or [])
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""Retries of one key: which one goes out, and that the other one is told in the log, the result and the history."""
+"""Retries of one key: which one goes out, and that the log, the result and the history name the other one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,10 @@ def superseded(bench: Bench) -> list[tuple[str, int]]:
 def test_collapse_drops_later_retries_of_a_key(
     bench: Bench, take: Callable[..., Take], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The first retry waits. Later ones of its key are told as superseded; other keys and none are as usual."""
+    """The first retry waits. Later retries of its key are reported as superseded.
+
+    Retries with another key or none wait as usual.
+    """
     caplog.set_level(logging.INFO, "retry_topic.intake")
     take_in = take(Collapse(ORDER))
     taken = take_in(("a", b"7"), ("b", b"7"), ("c", b"8"), ("d", None), ("e", None))
@@ -95,7 +98,10 @@ def test_collapse_drops_later_retries_of_a_key(
 def test_debounce_replaces_the_retry_that_waits(
     bench: Bench, take: Callable[..., Take], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last retry waits. The one before is told as superseded; the new row replaces the row of its failure."""
+    """The last retry waits.
+
+    The one before is reported as superseded, and the new row replaces the row of its failure.
+    """
     caplog.set_level(logging.INFO, "retry_topic.intake")
     take_in = take(Debounce(ORDER, 2 * HOUR_MS))
     take_in(("a", b"7"))

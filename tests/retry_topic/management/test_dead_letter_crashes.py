@@ -105,7 +105,7 @@ def calls_of(kind: str) -> int:
 def test_a_death_at_any_call_costs_nothing(
     kind: str, after: bool, forgotten: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each letter is changed once, and counted as done. Also when the store has forgotten its first answer."""
+    """Each letter is changed once and counted as done, even if the store has forgotten its first answer."""
     for call in range(1, calls_of(kind) + 1):
         world = World(kind)
         world.die_at(call, after)
@@ -125,10 +125,9 @@ def test_a_death_at_any_call_costs_nothing(
 @pytest.mark.parametrize("remembered", [True, False])
 @pytest.mark.parametrize("seed", range(25))
 def test_whatever_happens_the_counts_add_up(seed: int, remembered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runners die, people pause, resume, cancel, replay and delete in between: no letter is replayed twice.
-
-    While the store remembers its first answers, the counts are exact. Later, a letter that somebody else has replayed
-    just then may count as done.
+    """Runners die, and people pause, resume, cancel, replay and delete meanwhile. No letter is replayed twice. While
+    the store remembers its first answers, the counts are exact. Later, a letter that somebody else has replayed just
+    then may count as done.
     """
     if remembered:
         monkeypatch.setattr(stepping, "REMEMBERED_MS", 10**9)

@@ -139,7 +139,7 @@ def test_a_search_chooses_letters_too(operations: Operations) -> None:
 
 
 def test_a_letter_that_dies_again_is_not_replayed_again(operations: Operations) -> None:
-    """It has died after the operation was made, so it stays dead: the replay goes in no circle."""
+    """If a letter dies again after the operation was made, it stays dead. So the operation replays no letter twice."""
     connection, store = operations.connection, operations.connection.store
     bury(connection, 120)
     ready = operations.counted(REPLAY, GROUP, rate=100.0)
@@ -153,7 +153,9 @@ def test_a_letter_that_dies_again_is_not_replayed_again(operations: Operations) 
 
 
 def test_what_others_have_done_meanwhile_is_left_and_counted(operations: Operations) -> None:
-    """Replayed, deleted and guarded letters are each left for their reason."""
+    """Letters that were replayed or deleted meanwhile, or replayed too often, are not replayed. They are counted by
+    reason.
+    """
     connection = operations.connection
     ids = bury(connection, 10)
     ready = operations.counted(REPLAY, GROUP)
@@ -166,7 +168,7 @@ def test_what_others_have_done_meanwhile_is_left_and_counted(operations: Operati
 
 
 def test_a_letter_that_changes_within_a_batch_is_left(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between plan and change somebody else replays two letters: they are not replayed twice."""
+    """Between the plan of a batch and its change somebody else replays two letters. These are not replayed twice."""
     connection = operations.connection
     ids = bury(connection, 10)
     ready = operations.counted(REPLAY, GROUP)
@@ -186,7 +188,9 @@ def test_a_letter_that_changes_within_a_batch_is_left(operations: Operations, mo
 def test_a_letter_that_has_died_again_within_a_batch_is_left(
     operations: Operations, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Between plan and change a letter is replayed and dies again under its old id, so with its old version."""
+    """Between the plan of a batch and its change a letter is replayed and dies again, under the same id and with the
+    same version. It stays as it is.
+    """
     connection, store = operations.connection, operations.connection.store
     ids = bury(connection, 3)
     ready = operations.counted(kind, GROUP)
@@ -248,7 +252,9 @@ def test_a_late_successor_finds_out_what_was_replayed(operations: Operations) ->
 
 
 def test_the_longest_ids_fit_into_the_record(operations: Operations) -> None:
-    """Ids of 512 bytes that JSON escapes: a batch has fewer letters. One too long for the loop guard is left."""
+    """With the longest ids a batch has fewer letters, so its record is not too large. A letter whose id is too long for
+    counting replays is not replayed.
+    """
     connection, store = operations.connection, operations.connection.store
     body = encode_body(Message("orders", b"1", None, write((), RetryState(original_topic="orders"))))
     names = [f"{number:04}" + "ü" * 240 for number in range(90)] + ["\udcff", "x" * 512]
@@ -272,7 +278,7 @@ def test_arguments_that_mean_no_letters_are_refused(memory: Bench, arguments: di
 def test_a_killed_process_leaves_an_operation_that_another_one_finishes(
     redis_url: str, point: str, shards: int
 ) -> None:
-    """The runner's process is killed before, in and after a change. Each letter is replayed once, and counted once."""
+    """The runner's process is killed before, during or after a change. Each letter is replayed and counted once."""
     with connect(redis_url, shards=shards) as connection:
         operations = Operations(connection)
         ids = bury(connection, 1_500)
@@ -295,7 +301,9 @@ def test_a_killed_process_leaves_an_operation_that_another_one_finishes(
 def test_few_letters_are_found_by_their_fingerprint_and_many_by_a_search(
     operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both ways take the same letters; a group that outgrows the first way ends with a reason."""
+    """Both ways find the same letters. An operation whose group becomes too large for the first way fails, and says
+    why.
+    """
     connection = operations.connection
     monkeypatch.setattr(module, "_PAGE", 7)
     ids = bury(connection, 25)

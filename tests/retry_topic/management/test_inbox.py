@@ -109,7 +109,9 @@ def connection() -> Connection:
 
 
 def test_the_letters_of_a_group_are_found_by_their_fingerprint_and_by_their_reason(connection: Connection) -> None:
-    """At most 20, the last one first; letters of other topics and living items with the same ref are left out."""
+    """At most 20 letters are found, the last one first. Letters of other topics, and living items with the same ref,
+    are left out.
+    """
     store = connection.store
     with connection:
         for number in range(40):

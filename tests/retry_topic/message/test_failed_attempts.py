@@ -117,7 +117,7 @@ HARMFUL = st.sampled_from(
 @given(st.lists(HARMFUL | st.text(max_size=20), max_size=6).map("".join))
 @settings(max_examples=300)
 def test_the_quick_way_writes_texts_as_the_long_way_does(text: str) -> None:
-    """Whatever a header's bytes are, the intake writes them into the line as `with_failed_attempt` would."""
+    """`quoted_bytes` writes a header's bytes in the same way as decoding, cutting and quoting them."""
     raw = text.encode(errors="surrogatepass")
     assert quoted_bytes(raw) == quoted(cut(raw.decode(errors="replace"), MAX_MESSAGE_BYTES))
 
@@ -125,6 +125,6 @@ def test_the_quick_way_writes_texts_as_the_long_way_does(text: str) -> None:
 @given(st.lists(HARMFUL | st.text(st.characters(max_codepoint=127), max_size=20), max_size=6).map("".join))
 @settings(max_examples=300)
 def test_a_harmless_text_is_not_changed(text: str) -> None:
-    """What is called harmless holds nothing that `redacted_text` would hide."""
+    """If `is_harmless` is true for a text, `redacted_text` has nothing to hide in it."""
     if text.isascii() and is_harmless(text):
         assert redacted_text(text) == text

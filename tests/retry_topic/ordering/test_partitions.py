@@ -255,11 +255,9 @@ def test_a_message_that_was_given_up_and_is_read_again_is_not_retried_again(benc
 
 
 def test_a_head_read_again_behind_others_is_handled_though_the_queue_is_full(bench: Bench) -> None:
-    """A key is closed, and as many messages are parked behind its head as `parked_cap` allows. A new reader gets all
-    messages of the key again: older ones, the head, and later ones.
-
-    The reader finds the head behind the older messages and handles it, although it can park no later message. When the
-    head has succeeded, the parked message becomes the head.
+    """A key is locked, and as many messages are parked behind its head as `parked_cap` allows. A new reader gets all
+    messages of the key again. It finds the head behind older messages and handles it, although it can park no later
+    message. When the head has succeeded, the parked message becomes the head.
     """
     count = 2 * _PARKED_AT_ONCE
     key_lock = lock_of(SCOPE, b"k")

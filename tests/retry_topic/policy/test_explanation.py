@@ -85,7 +85,9 @@ def test_times_past_the_calendar_are_still_shown() -> None:
 
 
 def test_what_chose_a_delay_is_named_in_a_few_words() -> None:
-    """The words name the rule and the policy, the handler, or `Retry-After`; of a dead letter also the cap."""
+    """The words name the rule and the policy, the handler, or `Retry-After`. For a dead letter they also name the limit
+    that was reached.
+    """
 
     def chosen(policy: RetryPolicy, failure: Failure) -> str:
         return chosen_by(decide(policy, failure, NOW_MS, Fives()))

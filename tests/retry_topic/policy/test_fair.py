@@ -101,7 +101,7 @@ def test_a_key_that_names_no_place_is_refused(key: object) -> None:
     ],
 )
 def test_the_key_of_a_message(where: str, key: str | bytes) -> None:
-    """It is the last header of that name, the message key, or a value in the JSON payload."""
+    """The fair key is the last header with the given name, the message key, or a value in the JSON payload."""
     payload = b'{"customer": {"id": 7, "names": ["a", "b"], "a/b~": "x", "none": null}}'
     assert key_of(where, Message("t", payload, b"k", (("tenant", b"old"), ("tenant", b"acme")))) == key
 
@@ -118,7 +118,9 @@ def test_a_lone_surrogate_is_no_error() -> None:
 
 
 def test_the_rate_of_a_fair_topic_is_kept_by_the_store() -> None:
-    """The publisher does not limit it again, so the server may push, and refused messages get no places."""
+    """The publisher does not apply the rate again. So the server may push the messages, and refused messages take no
+    places.
+    """
     policies = load_policies(GOOD)
     assert not is_limited(policies)
     assert limits_of(policies.topics["orders"]).interval_us == 0

@@ -98,6 +98,6 @@ def test_wrong_settings_are_refused_with_their_places() -> None:
 
 
 def test_a_policy_without_these_settings_is_dumped_as_before() -> None:
-    """Its content hash must not change with a release."""
+    """The content hash of such a policy must not change with a release."""
     assert "collapse" not in dump_policies(PolicySet())
     assert content_hash(RetryPolicy()) != content_hash(RetryPolicy(collapse=Collapse(KeySource("key"))))

@@ -221,7 +221,9 @@ def test_a_broker_that_goes_away_meanwhile_gets_nothing_twice() -> None:
 
 
 def test_forged_headers_stop_nothing(memory: Bench, handler: Handlers, policy: Policy) -> None:
-    """Another program writes a retry record with damaged headers about failures: it waits, and reading it works."""
+    """Another program writes a retry record with damaged headers about failures. The message waits as usual, and can be
+    read.
+    """
     memory.serve(policy(base_ms=60_000))
     Consumer(memory.connection, "orders", handler(None), group="billing")  # only its topics
     bad = (

@@ -40,7 +40,7 @@ def backlog(target: ExaminedTarget) -> Finding:
     if late_ms <= 0:
         return ok("backlog", f"next due in {span(-late_ms)}")
     if not is_noticed(late_ms):
-        return ok("backlog", f"the head is {span(late_ms)} late")
+        return ok("backlog", f"the first item is {span(late_ms)} late")
     topics = sorted({topic for counts in target.counts for state, topic in counts.now if state == "due"})
     found = overdue_problem(overdue(_store(target)), topics, target.members, target.now_ms)
     return problem("backlog", *found) if found else ok("backlog", "the overdue items have just gone out")

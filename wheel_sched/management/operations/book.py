@@ -1,9 +1,10 @@
 """`OperationBook`: the durable operations of a namespace, as documents.
 
 Each change names the version that it has read, so of two changes at the same time one is refused and reads again. The
-collection "open-operations" lists the ids of those that go on, so that a runner does not read the ended ones.
+collection "open-operations" lists the ids of the operations that have not ended, so that a runner does not read the
+others.
 
-An operation leaves 30 days after the last change of its record.
+The record of an operation is deleted 30 days after its last change.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class OperationBook:
         return replace(new, version=version or 0)
 
     def get(self, operation_id: str) -> DurableOperation | None:
-        """An operation; None when there is none of this id."""
+        """The operation with this id; None when there is none."""
         (found,) = self._documents.get(_OPERATIONS, [operation_id])
         return None if found is None else read_operation(found.value, found.version)
 
@@ -111,7 +112,7 @@ class OperationBook:
         """Let a counted operation run, if its record still has this version.
 
         Raises:
-            NotDone: it is not ready, or has another version; nothing was changed.
+            NotDone: the operation is not ready, or has another version; nothing was changed.
         """
         found = self.found(operation_id)
         if found.version != version:
@@ -132,7 +133,7 @@ class OperationBook:
         """Stop a running operation before its next batch.
 
         Raises:
-            NotDone: it does not run; nothing was changed.
+            NotDone: the operation does not run; nothing was changed.
         """
         return self._change(operation_id, "paused", lambda found: replace(found, state="paused"))
 
@@ -140,7 +141,7 @@ class OperationBook:
         """Let a paused operation run on.
 
         Raises:
-            NotDone: it is not paused; nothing was changed.
+            NotDone: the operation is not paused; nothing was changed.
         """
         return self._change(operation_id, "resumed", lambda found: replace(found, state="running"))
 
@@ -148,7 +149,7 @@ class OperationBook:
         """End an operation before its next batch. What it has changed stays changed.
 
         Raises:
-            NotDone: it has ended; nothing was changed.
+            NotDone: the operation has ended; nothing was changed.
         """
         now_ms = self._store.now_ms()
         return self._change(operation_id, "cancelled", lambda found: found.ended("cancelled", now_ms))
@@ -157,7 +158,7 @@ class OperationBook:
         """An operation.
 
         Raises:
-            NotDone: there is none of this id.
+            NotDone: no operation has this id.
         """
         found = self.get(operation_id)
         if found is None:
@@ -180,7 +181,9 @@ class OperationBook:
 
 
 def check_operation_pace(rate: float | None, spread_ms: int | None) -> None:
-    """Check how an operation spreads its changes, see `check_pace`. It has to end before its record leaves.
+    """Check how an operation spreads its changes, see `check_pace`.
+
+    The operation has to end before its record is deleted.
 
     Raises:
         Rejected: both are given, or one is out of bounds.

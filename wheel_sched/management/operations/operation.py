@@ -132,7 +132,10 @@ class DurableOperation:
 
     @property
     def is_open(self) -> bool:
-        """Whether it goes on, or can go on. An ended operation with a batch is open until the batch is settled."""
+        """Whether the operation goes on, or can go on.
+
+        An ended operation with a batch is open until the batch is settled.
+        """
         return not self.ended_ms
 
     def needs_work(self, now_ms: int) -> bool:
@@ -146,18 +149,18 @@ class DurableOperation:
         return self.owner in ("", owner) or self.lease_until_ms <= now_ms
 
     def with_counted(self, count: int, cursor: str | None, samples: tuple[str, ...]) -> DurableOperation:
-        """After one step of counting. It is ready when `cursor` is None."""
+        """The operation after one step of counting. It is ready when `cursor` is None."""
         state: OperationState = self.state if cursor is not None else "ready"
         return replace(self, matched=self.matched + count, cursor=cursor, state=state, samples=samples[:5])
 
     def with_settled(self, done: int, left: Mapping[str, int]) -> DurableOperation:
-        """After its batch: `done` were changed, and the others are left for these reasons."""
+        """The operation after its batch: `done` things were changed, and the others were left for these reasons."""
         batch = self.batch
         added = Counter(self.left) + Counter(left) + Counter({} if batch is None else batch.left)
         return replace(self, done=self.done + done, left=dict(added), batch=None)
 
     def ended(self, state: OperationState, now_ms: int, error: str = "") -> DurableOperation:
-        """In an end state, with a reason for each thing that was not changed. A batch that has begun stays."""
+        """The operation in an end state, with a reason for each unchanged thing. A batch that has begun stays."""
         if self.batch is not None:
             return replace(self, state=state, error=error[:_ERROR])
         counted = self.state not in ("counting",)

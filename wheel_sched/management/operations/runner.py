@@ -1,8 +1,8 @@
 """`OperationRunner`: the thread that takes the steps of durable operations.
 
-Any number of processes may have one. An operation is worked at by the runner that holds its lease, which is a field of
-its record. When a runner dies, another one goes on after the lease. Pause, resume and cancel are changes of the record,
-which a runner reads before each batch.
+Any number of processes may have one. Only the runner that holds an operation's lease works on it. The lease is a field
+of the record. When a runner dies, another one continues after the end of the lease. Pause, resume and cancel are
+changes of the record, which a runner reads before each batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class OperationRunner:
         store: the open store.
         kinds: the kinds that it can run; operations of other kinds are left to other processes.
         on_end: called with each operation that this runner has ended. Defaults to a function that does nothing.
-        lease_ms: how long others wait for its next sign of life before they go on. Defaults to 20 s.
+        lease_ms: the time after which another runner takes an operation over, unless this one renews its lease.
+            Defaults to 20 s.
     """
 
     def __init__(

@@ -39,7 +39,8 @@ class Stepper:
     Args:
         store: holds the operations.
         owner: the name of the runner, for its leases.
-        lease_ms: how long the others wait for its next sign of life. Defaults to 20 s.
+        lease_ms: the time after which another runner takes an operation over, unless this one renews its lease.
+            Defaults to 20 s.
     """
 
     def __init__(self, store: DelayStore, owner: str, lease_ms: int = LEASE_MS) -> None:
@@ -131,8 +132,8 @@ class Stepper:
     ) -> DurableOperation | None:
         """Perform a batch that is written down, and write down what came of it.
 
-        Others may change the record meanwhile, for example to cancel the operation: the counts are added to what the
-        record is then. Whoever adds them takes the batch out, so they are added once.
+        Others may change the record meanwhile, for example to cancel the operation: the counts are added to the record
+        as it is then. The same write removes the batch, so they are added once.
         """
         now_ms = self._store.now_ms()
         if operation.owner != self._owner or operation.lease_until_ms <= now_ms:

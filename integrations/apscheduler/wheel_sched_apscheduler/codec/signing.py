@@ -55,7 +55,7 @@ class Signer:
         self._secrets = [secret.encode() if isinstance(secret, str) else bytes(secret) for secret in given]
         if not self._secrets or any(len(secret) < 16 for secret in self._secrets):
             raise ConfigError(
-                "expected secret to be at least 16 bytes, and so each of several, between commas; nothing was opened"
+                "expected each secret to be at least 16 bytes, with commas between several; nothing was opened"
             )
 
     def __repr__(self) -> str:

@@ -223,7 +223,7 @@ def moment_of(us: int, zone: str) -> datetime:
     try:
         return from_us(us).astimezone(zone_of(zone))
     except (OverflowError, TypeError, ValueError) as error:
-        raise Unreadable(f"its time {str(us)[:40]} is none: {error}") from error
+        raise Unreadable(f"its time, {str(us)[:40]} us after 1970, is out of range: {error}") from error
 
 
 def _can_be_made_again(zone: ZoneInfo) -> bool:

@@ -154,7 +154,7 @@ def what_to_do(entry: JobEntry) -> str:
     repoint = f"`wheel-sched aps repoint {shlex.quote(entry.func)} NEW_MODULE:NAME`"
     if "signature" in entry.reason or "signed" in entry.reason:
         return (
-            "give all processes that add or run jobs the same secret, then release the job; if nobody of yours has "
+            "give all processes that add or run jobs the same secret, then release the job; if nobody you trust has "
             "written it, delete it"
         )
     if "pickle" in entry.reason:

@@ -44,7 +44,7 @@ def _job(dashboard: Dashboard, request: Request) -> Any:
 
 
 _LIMIT = Parameter("limit", "at most this many, up to 200", "integer")
-_CURSOR = Parameter("cursor", "of the page before")
+_CURSOR = Parameter("cursor", "the cursor in the answer of the page before")
 
 CALLS = (
     ApiCall(

@@ -17,7 +17,7 @@ def strip(times_ms: Sequence[int], since_ms: int, until_ms: int, labels: Sequenc
         since_ms: where the strip begins.
         until_ms: where it ends.
         labels: texts below the strip, at equal distances, the first at its begin and the last at its end.
-        about: what it shows, in words, for people who cannot see it.
+        about: what the strip shows, in words, for people who cannot see it.
     """
     inner, length = _WIDTH - 2 * _LEFT, max(1, until_ms - since_ms)
     places = sorted({(at_ms - since_ms) * inner // length for at_ms in times_ms if since_ms <= at_ms <= until_ms})

@@ -58,7 +58,7 @@ def wrong_state(store: RedisWheelJobStore, change: Change, found: Found | None, 
         store: the jobstore.
         change: one of the changes of this module.
         found: the present record of the job; None: there is none.
-        repeat: whether a change may be made again, as a script does that pauses a paused job. Defaults to False.
+        repeat: whether a change that the job already has is allowed, such as pausing a paused job. Defaults to False.
     """
     if found is None or found.topic != JOB:
         return _NO_JOB

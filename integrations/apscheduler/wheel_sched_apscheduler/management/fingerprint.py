@@ -1,8 +1,8 @@
-"""What makes a job the same job that somebody has looked at: a change is carried out only while this stays the same.
+"""Tells whether a job is still as somebody saw it. A change that a person asks for is carried out only then.
 
-A paused or quarantined job is the same while its record is the same. So is a job that runs seldom: when it has run in
-between, whoever asked for the change looks again. A job that runs every few minutes or seconds gets a new record all
-the time, and could never be paused by hand. It is the same while its function, trigger, arguments and options are.
+A paused or quarantined job is the same while its record is the same. So is a job that runs seldom: if it has run since
+somebody saw it, that person must look again. A job that runs every few minutes or seconds gets a new record all the
+time, and could never be paused by hand. Such a job is the same while its function, trigger, arguments and options are.
 """
 
 from __future__ import annotations

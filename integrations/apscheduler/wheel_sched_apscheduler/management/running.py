@@ -21,14 +21,14 @@ _SHORTEST_LEASE_MS = 60_000
 
 
 class RunningPage(NamedTuple):
-    """A page of the runs under way, the first to lose its lease first. `cursor`: as in other listings."""
+    """A page of the runs under way, in the order in which their leases end. `cursor`: as in other listings."""
 
     runs: Sequence[InFlightRun]
     cursor: str | None
 
 
 class LastRuns(NamedTuple):
-    """How the last runs ended, the newest first. Without `complete`, older records were not read."""
+    """How the last runs ended, the newest first. If `complete` is False, older records were not read."""
 
     records: Sequence[RunRecord]
     complete: bool

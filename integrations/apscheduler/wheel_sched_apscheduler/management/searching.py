@@ -48,7 +48,7 @@ class ListedJobs(NamedTuple):
 
 
 class StateCounts(NamedTuple):
-    """How many jobs there are in each state. Without `exact`, there may be more quarantined and less paused ones."""
+    """How many jobs there are in each state. If `exact` is False, more may be quarantined and fewer paused."""
 
     scheduled: int
     paused: int
@@ -88,7 +88,7 @@ def listed_job(store: RedisWheelJobStore, found: Found) -> ListedJob:
 
 
 def state_counts(store: RedisWheelJobStore) -> StateCounts:
-    """Count the jobs by state. Quarantined jobs are told from paused ones among the first 2,000 of both."""
+    """Count the jobs by state. If very many are held, only some are looked at, and the others count as paused."""
     now = store.store.counts().now
     held, quarantined, exact = now.get(("held", JOB), 0), 0, True
     if held:

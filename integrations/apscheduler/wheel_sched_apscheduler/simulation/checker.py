@@ -323,14 +323,14 @@ class _JobJudge:
         for run in self._runs:
             if not any(period.may_run(run.run_ms, ahead_ms) for period in self._periods):
                 name = "removed" if any(period.closed_by == "remove" for period in self._periods) else "changed"
-                found.append(f"{name}: {self._name(run.run_ms)}, ran although the producer was told otherwise")
+                found.append(f"{name}: {self._name(run.run_ms)}, ran after a call had removed, paused or moved it")
             elif run.run_ms not in seen and self._began_after_removal(run):
                 found.append(f"removed: {self._name(run.run_ms)}, began after the job was removed")
             seen.add(run.run_ms)
             for answer in self._answers:
                 new = answer.step.action == "modify" and answer.outcome == "done" and run.revision < answer.step.at
                 if new and not run.redelivered and run.run_ms - ahead_ms > answer.answered_ms:
-                    found.append(f"changed: {self._name(run.run_ms)}, has the arguments of before a change")
+                    found.append(f"changed: {self._name(run.run_ms)}, has the arguments from before a change")
         return found
 
     def _began_after_removal(self, run: JobRun) -> bool:

@@ -127,7 +127,7 @@ class JobServer(StoreServer):
     def last_hold(self, handed_out: HandedOut, process: str) -> Hold | None:
         """The last call before the claim `handed_out` that gave `process` the lease of the same item, or extended it.
 
-        None: there is none.
+        None: there is no such call.
         """
         return next(
             (

@@ -64,7 +64,10 @@ class Places:
         return self._full.get(self._of(number), [])
 
     def _taken(self, one: HandedOut) -> Span:
-        """From when to when a claim may have kept a place. A run that lies beside its job may still have one."""
+        """From when to when a claim may have kept a place.
+
+        A long run that is stored in an item of its own, beside its job's item, may still have a place.
+        """
         runs = self._runs_of(one)
         ended = max([one.at_ms + BEGUN_MS, *(run.ended_ns // MS for run in runs)])
         reported = self._troubles.claimed_by(ended) + REPORTED_MS
@@ -107,7 +110,7 @@ class Places:
         return found
 
     def _takes_a_place(self, one: HandedOut) -> bool:
-        """Whether this is the first claim of a run. A run that comes again may lie beside its job, and takes none."""
+        """Whether this is the first claim of a run. A run that is handed out again takes no second place."""
         runs = self._runs_of(one)
         return bool(runs) and not any(run.redelivered for run in runs)
 

@@ -30,7 +30,7 @@ class FairJobs:
 
     Args:
         by: the tag whose value is the fair key: `tenant` for tags `tenant:<value>`. Defaults to "": jobs get no key.
-        settings: the shares. Defaults to None: jobs are not shared, and the store is told so.
+        settings: the shares. Defaults to None: jobs are not shared, and `write_to` writes that into the store.
     """
 
     by: str = ""
@@ -38,7 +38,7 @@ class FairJobs:
 
     @property
     def counts_runs(self) -> bool:
-        """Whether a key has a limit of runs in flight. Then a run that leaves its job's item keeps its place."""
+        """Whether a key has a limit of runs in flight. Then a run that moves into a split item keeps its place."""
         return self.settings is not None and self.settings.max_in_flight > 0
 
     def write_to(self, store: DelayStore) -> None:

@@ -2,8 +2,8 @@
 
 It replaces `MemoryJobStore`, which keeps a sorted list and moves half of its entries for each change. Here add, update
 and remove are O(1) at any number of jobs. Only due batches and the result of `get_all_jobs` are sorted. The jobs are
-lost when the process ends: use `RedisWheelJobStore` to keep them, or to share due jobs between tenants: fair shares are
-decided by the claim of a delay store, and this jobstore has none.
+lost when the process ends: use `RedisWheelJobStore` to keep them. Use it also to share due jobs between tenants,
+because only a delay store can do that.
 
 Invariant. A job with a next run time is in exactly one place: the deadline queue, the misfire queue (it was already due
 when it was added), or an occurrence. A paused job is in none of them.

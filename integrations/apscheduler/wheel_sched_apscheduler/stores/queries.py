@@ -225,7 +225,7 @@ class JobQueries:
 
         Raises:
             JobLookupError: there is no such job.
-            OtherJob: `only_if` said no; nothing was changed.
+            OtherJob: `only_if` returned False; nothing was changed.
         """
         self._move(job_id, from_ms(self.store.now_ms()), only_if)
 
@@ -245,7 +245,7 @@ class JobQueries:
 
         Raises:
             JobLookupError: there is no such job.
-            OtherJob: `only_if` said no; nothing was changed.
+            OtherJob: `only_if` returned False; nothing was changed.
         """
         moment: datetime | None = None
 

@@ -18,7 +18,7 @@ def is_task(found: Found) -> bool:
 
 
 def tasks_alone(counts: Counts) -> Counts:
-    """The counters without the entries. `due_head_ms` may still be the due time of an entry."""
+    """The store's counters without the entries. `due_head_ms` may still be the due time of an entry."""
     now = {key: count for key, count in counts.now.items() if key[1] != TOPIC}
     ever = {key: count for key, count in counts.ever.items() if key[1] != TOPIC}
     return replace(counts, now=now, ever=ever)

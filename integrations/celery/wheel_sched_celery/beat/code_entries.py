@@ -32,7 +32,7 @@ _OURS: Final = ("catch_up", "catch_up_limit")
 
 @dataclass(frozen=True, slots=True)
 class CodeEntry:
-    """An entry as the code of this process has it.
+    """An entry of the schedule, as the code of this process defines it.
 
     Args:
         entry: the entry, as it is stored.
@@ -95,7 +95,7 @@ def _of_code(app: Any, name: str, given: Any) -> CodeEntry:
     """An entry of `beat_schedule`, read as Celery reads it.
 
     Raises:
-        Rejected: it is wrong; the text names the entry.
+        Rejected: the entry is wrong. The error names the entry.
     """
     try:
         if isinstance(given, ScheduleEntry):
@@ -128,7 +128,11 @@ def _with_arguments(entry: BeatEntry, arguments: tuple[Any, Any, Any], in_code: 
 
 
 def _zone_of(app: Any, form: Form) -> str:
-    """The app's time zone, if a schedule depends on it: another one changes the entry, as it resets Celery's beat."""
+    """The app's time zone if the schedule depends on it, else "".
+
+    The zone is part of the entry, so another zone changes the entry. Celery's beat also starts anew with another
+    zone.
+    """
     own = form["kind"] == "crontab" and "tz" not in form
     if own or (form["kind"] == "interval" and form["relative"]):
         return str(app.conf.timezone or ("UTC" if app.conf.enable_utc else "local"))
@@ -163,7 +167,7 @@ def _of_file(app: Any, name: str, row: Any) -> BeatEntry:
     """An entry of the file.
 
     Raises:
-        Rejected: it is wrong; the text names the entry.
+        Rejected: the entry is wrong. The error names the entry.
     """
     try:
         if not isinstance(row, dict) or not isinstance(row.get("task"), str) or "schedule" not in row:

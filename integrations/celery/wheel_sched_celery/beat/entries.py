@@ -61,7 +61,7 @@ class BeatEntries:
     # -- reading
 
     def all(self) -> list[StoredEntry]:
-        """All entries, in order of their names; those that somebody removed and that the code still has, too."""
+        """All entries, in order of their names. Also those that somebody removed although the code still has them."""
         ids = self.store.find(REF, limit=MOST)
         found = [item for item in self.store.get(ids) if item is not None]
         return sorted((read_entry(item) for item in found), key=lambda stored: stored.name)
@@ -74,7 +74,7 @@ class BeatEntries:
     def next_runs(self, name: str, count: int = 1) -> list[int]:
         """The next due times of an entry, in ms since 1970; none while it is paused.
 
-        A schedule of a class of the app tells only the next one: when it is asked whether it is due.
+        A schedule whose class belongs to the app has only one such time: when it is next asked whether it is due.
 
         Raises:
             NotDone: there is no such entry, or it cannot be read.
@@ -198,7 +198,7 @@ class BeatEntries:
 
         def edit(old: BeatEntry, _: int) -> BeatEntry:
             if old.last_ms is not None or old.due_ms is None:
-                raise NotDone(f"the entry {quoted(name)} has run already, or does not run; nothing was changed")
+                raise NotDone(f"the entry {quoted(name)} has run already, or is paused or removed; nothing was changed")
             return replace(old, last_ms=last_ms, due_ms=due_ms)
 
         return self._changed(name, edit)
@@ -283,7 +283,8 @@ class BeatEntries:
         return task_id
 
     def gone(self, known: Collection[str] | None = None) -> list[StoredEntry]:
-        """Entries of code or file that this process does not have. They go on until somebody removes them.
+        """Stored entries that come from code or file, and that this process does not have. They go on until somebody
+        removes them.
 
         Args:
             known: the names of the entries that it has. Defaults to None: it imports the app's tasks and reads them. If
@@ -366,7 +367,7 @@ def remove_present(entries: BeatEntries, name: str) -> None:
         NotDone: somebody else has removed it meanwhile.
     """
     if not entries.remove(name):
-        raise NotDone("it is gone already")
+        raise NotDone("the entry is gone already")
 
 
 def why_not_present(stored: StoredEntry) -> str:

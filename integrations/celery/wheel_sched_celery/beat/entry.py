@@ -57,10 +57,10 @@ class BeatEntry:
         changed_ms: when its definition was changed last.
         runs: how many occurrences were sent.
         missed: how many occurrences were missed and not sent.
-        caught_up: how many of those that were sent had been missed: a later one was due already.
+        caught_up: how many occurrences were sent although a later one was already due.
         failures: how many processes in a row could not make the message of the present occurrence.
         problem: why the last of them could not.
-        earlier: fingerprints of forms that were replaced, each with the time of its end.
+        earlier: fingerprints of earlier definitions, each with the time at which it was replaced.
     """
 
     name: str

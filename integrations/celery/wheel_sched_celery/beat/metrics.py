@@ -1,8 +1,7 @@
 """Metrics of the schedule, for Prometheus. Everything is read from the store, so any process can export them.
 
-The counters are those of the entries: they have the name of the entry as a label, and end with it. Only the
-`MOST_NAMED` entries that were added first have counters of their own, so that a schedule that a program fills does not
-fill Prometheus too.
+Each counter has the name of its entry as a label, and ends when the entry is removed. Only the `MOST_NAMED` entries
+that were added first have counters of their own. So a program that adds very many entries does not flood Prometheus.
 
 The functions are pure or only read. Any thread may call them.
 """

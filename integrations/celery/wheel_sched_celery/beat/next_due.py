@@ -59,7 +59,10 @@ def next_due_ms(value: Any, last_ms: int) -> int:
 
 
 def _is_steady(value: Any) -> bool:
-    """Whether a schedule is an interval that counts from the last due time. Celery rounds others to whole units."""
+    """Whether a schedule is an interval that counts from the last due time.
+
+    Celery rounds other intervals to whole units.
+    """
     return type(value) is schedule and (not value.relative or value.run_every < timedelta(seconds=1))
 
 
@@ -125,9 +128,9 @@ class Due:
 
 
 def due_until(value: Any, first_ms: int, now_ms: int, limit: int) -> Due:
-    """The occurrences from `first_ms`, which is one, up to `now_ms`; of many only the last `limit`.
+    """The occurrences from `first_ms`, which is the first one, up to `now_ms`. At most `limit`, the last ones.
 
-    The cost hardly grows with the time that has passed: it is a few times `COUNTED` steps at most.
+    The cost hardly grows with the time between the two: a few times `COUNTED` steps at most.
 
     Args:
         value: a schedule of Celery (see `is_plain`).

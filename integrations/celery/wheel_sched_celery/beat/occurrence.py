@@ -63,8 +63,8 @@ def occurrence_items(
         due_ms: the due time of the occurrence.
         task_id: the id of the task; `options` of the entry may name another.
         place: a route and the number of shards: the items have the shard of this route. Defaults to None: any shard.
-        arguments: args, kwargs and options from the code of the app, for an entry that is only there. Defaults to those
-            of the entry.
+        arguments: args, kwargs and options from the code of the app, for an entry that is only in code. Defaults to
+            those of the entry.
 
     Raises:
         Exception: whatever the app's code or the serializer raises; nothing was stored.

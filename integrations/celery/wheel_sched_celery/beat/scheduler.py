@@ -41,7 +41,7 @@ class BeatScheduler(Scheduler):
         super().__init__(app, *args, **kwargs)
 
     def setup_schedule(self) -> None:
-        """Start the dispatcher. Its thread opens the store and brings the entries into it, as soon as both answer."""
+        """Start the dispatcher. As soon as store and broker answer, its thread brings the entries into the store."""
         wheel = self._wheel()
         preload(wheel)
         self._embedded = EmbeddedDispatcher(wheel, beat=True)
@@ -63,7 +63,7 @@ class BeatScheduler(Scheduler):
         return min(TICK_S, self.max_interval)
 
     def close(self) -> None:
-        """Send no more, and wait for what is under way. Idempotent."""
+        """Send nothing more, and wait until the tasks that are being sent are with the broker. Idempotent."""
         embedded, self._embedded = self._embedded, None
         announcer, self._announcer = self._announcer, None
         if embedded is not None:

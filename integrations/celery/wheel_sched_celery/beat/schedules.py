@@ -82,7 +82,7 @@ def schedule_from(value: Any, app: Any, *, relative: bool = False) -> BaseSchedu
         relative: as in `beat_schedule`. Defaults to False.
 
     Raises:
-        Rejected: it is no schedule, or no later time belongs to it; nothing was changed.
+        Rejected: the value is no schedule, or the schedule has no later time; nothing was changed.
     """
     if isinstance(value, bool) or (not hasattr(value, "is_due") and not isinstance(value, int | float | timedelta)):
         raise Rejected(f"expected a schedule, a timedelta or seconds, got: {quoted(value)}; nothing was changed")
@@ -124,7 +124,7 @@ def form_of(value: Any, app: Any) -> Form:
     """The stored form of a schedule. A schedule that has none gets the form "code".
 
     Raises:
-        Rejected: an interval is shorter than a millisecond, or a form of the app is none; nothing was changed.
+        Rejected: an interval is shorter than a millisecond; nothing was changed.
     """
     for kind, known in _KINDS.items():
         if type(value) is known.type:
@@ -171,7 +171,7 @@ def in_words(form: Form) -> str:
     """A form as listings show it: `every 30s`, `0 4 * * * Europe/Berlin`, `sunrise at 52.5, 13.4`."""
     match form.get("kind"):
         case "interval":
-            return f"every {form.get('every_s'):g}s{' on the grid' if form.get('relative') else ''}"
+            return f"every {form.get('every_s'):g}s{', rounded to whole units' if form.get('relative') else ''}"
         case "crontab":
             line = " ".join(str(form.get(name, "*")) for name in FIELDS)
             return f"{line} {form['tz']}" if form.get("tz") else line

@@ -34,7 +34,7 @@ logger = logger_of("wheel_sched.celery")
 
 OLDER_MS: Final = 3_600_000  # a form that was replaced so recently is one of older code
 UNREAD: Final = ("neither the neutral form nor the push form", "no entry of beat")
-"""Parts of the reasons with which releases that cannot read an entry make it a dead letter."""
+"""Parts of a dead letter's reason. They show that a release which could not read the entry made it a dead letter."""
 
 
 @dataclass(slots=True)

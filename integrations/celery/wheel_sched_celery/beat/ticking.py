@@ -4,7 +4,7 @@
 
 The dispatcher of any worker claims an entry, as it claims a held task. The answer that this module gives is settled in
 one step: either the occurrences are stored and the entry waits again, or neither. From there an occurrence is a held
-task that is due. So no process has to be the only one, and none may be killed at a wrong moment.
+task that is due. So any number of processes may do this, and each may be killed at any moment.
 
 What becomes of missed occurrences (`catch_up`):
 
@@ -55,7 +55,7 @@ class BeatStats:
         sent: occurrences that were sent.
         missed: occurrences that were missed and not sent.
         failed: ticks whose message could not be made.
-        held: entries that were held, because their message could not be made again and again.
+        held: entries that were held, because making their message failed again and again.
     """
 
     sent: int = 0
@@ -195,7 +195,7 @@ class Ticker:
         return items, dues_ms, decision.next_ms
 
     def _code(self, entry: BeatEntry) -> CodeEntry | None:
-        """The entry in the code of this process, for an entry that is only there; None for any other.
+        """The definition in the code of this process, for an entry that is only in code; None for any other entry.
 
         Raises:
             OnlyInOtherCode: the code of this process does not have the entry, or another form of it.

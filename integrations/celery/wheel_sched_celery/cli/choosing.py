@@ -15,12 +15,20 @@ from wheel_sched_celery.management import HeldTasks, TaskFilter
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--task", "name", metavar="GLOB", help="Name of the task; * and ? match."),
-    click.option("--queue", "-Q", metavar="QUEUE", help="Their queue."),
-    click.option("--since", "since_ms", type=INSTANT, metavar="INSTANT", help="Due then or later."),
-    click.option("--until", "until_ms", type=INSTANT, metavar="INSTANT", help="Due before that."),
+    click.option("--task", "name", metavar="GLOB", help="Only tasks with this name; * and ? match."),
+    click.option("--queue", "-Q", metavar="QUEUE", help="Only tasks of this queue."),
     click.option(
-        "--state", "states", type=click.Choice(STATES), multiple=True, help="Their state (default: due and held)."
+        "--since", "since_ms", type=INSTANT, metavar="INSTANT", help="Only tasks that are due at INSTANT or later."
+    ),
+    click.option(
+        "--until", "until_ms", type=INSTANT, metavar="INSTANT", help="Only tasks that are due before INSTANT."
+    ),
+    click.option(
+        "--state",
+        "states",
+        type=click.Choice(STATES),
+        multiple=True,
+        help="Only tasks in this state (default: due and held).",
     ),
 )
 

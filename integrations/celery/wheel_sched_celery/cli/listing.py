@@ -100,7 +100,7 @@ def _show_one(waiting: WaitingTask, now_ms: int) -> None:
         ("eta", None if waiting.eta_ms is None else when(waiting.eta_ms, now_ms)),
         ("queue", waiting.queue),
         ("sent by", waiting.headers.get("origin")),
-        ("", "in the stock way; a worker took it over" if waiting.taken_over else None),
+        ("", "with stock Celery; a worker took it over" if waiting.taken_over else None),
         ("item", found.id),
     ]
     if task is not None:

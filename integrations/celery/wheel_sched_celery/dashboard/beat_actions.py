@@ -1,6 +1,6 @@
 """The changes of entries of the schedule that a visitor can ask for. Each is previewed.
 
-A preview stays good while an entry runs: it holds as long as the definition and the state of the entry are the same.
+A preview stays valid as long as the definition and the state of the entry are the same, also if the entry runs.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ def _with_app(opened: OpenedTasks, one: StoredEntry) -> str:
 
 
 def _removable(opened: OpenedTasks, one: StoredEntry) -> str:
-    """Without the app nobody knows whether the code still has the entry, which would then come back."""
+    """Why an entry cannot be removed, in words; "" when it can.
+
+    An entry that the code still has would come back. Without the app nobody knows whether the code has it.
+    """
     if one.entry is None or one.entry.source == "run-time":
         return ""
     return why_no_app(opened)

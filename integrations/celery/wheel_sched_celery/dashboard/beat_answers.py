@@ -41,7 +41,7 @@ ONE_ENTRY = record(entry=ENTRY, next_runs=array(INTEGER), added_ms=INTEGER, chan
 
 
 class EntryPage(NamedTuple):
-    """A page of entries. `cursor` is the name behind which the next page begins; None: this page is the last."""
+    """A page of entries. `cursor` is the name after which the next page begins; None: this page is the last."""
 
     entries: list[dict[str, Any]]
     cursor: str | None
@@ -55,7 +55,7 @@ def entries_of(opened: OpenedTasks) -> BeatEntries:
 
 
 def gone_in(opened: OpenedTasks, entries: BeatEntries) -> frozenset[str]:
-    """Names of entries whose code is gone; none without the running application, which alone knows its code."""
+    """Names of entries that the code no longer has. None without the running application: only it knows its code."""
     return frozenset() if opened.app is None else frozenset(one.name for one in entries.gone())
 
 

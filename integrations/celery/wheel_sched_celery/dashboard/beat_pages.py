@@ -100,7 +100,7 @@ CALLS = (
             Parameter("name", "name of the entry, a pattern with * and ?"),
             Parameter("state", f"one of {', '.join(STATES)}"),
             Parameter("limit", "at most this many, up to 200", "integer"),
-            Parameter("cursor", "of the page before"),
+            Parameter("cursor", "the cursor in the answer of the page before"),
         ),
     ),
     ApiCall("/beat/{name:path}", _entry, "One entry of the schedule", ONE_ENTRY),

@@ -53,7 +53,7 @@ CALLS = (
             Parameter("queue", "only tasks of this queue"),
             Parameter("within", "only tasks that are due within this time, such as 2h"),
             Parameter("limit", "at most this many, up to 200", "integer"),
-            Parameter("cursor", "of the page before"),
+            Parameter("cursor", "the cursor in the answer of the page before"),
         ),
     ),
     ApiCall("/tasks/{id:path}", _task, "One Celery task: its messages that wait", answers.ONE_TASK),

@@ -28,7 +28,7 @@ _NAME = 200
 STATE_WORDS = {"due": "waiting", "leased": "on the way", "held": "held", "dead": "given up"}
 
 with_tasks = page_with(opened_of, f"{_FOLDER}/absent.html")
-"""A page that says what to start when nothing is held yet."""
+"""Makes a page of a function that reads the held tasks. While there are none, the page says what to start."""
 
 
 def selection_of(request: Request, now_ms: int) -> TaskFilter:

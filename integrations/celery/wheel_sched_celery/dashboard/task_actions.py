@@ -60,7 +60,7 @@ def eta_of(arguments: Arguments, now_ms: int) -> int:
     """The new ETA of a request, in epoch ms.
 
     Raises:
-        Rejected: it has none, two, or one that cannot be read.
+        Rejected: the request has no ETA, two, or one that cannot be read.
     """
     after, at = (str(arguments.get(name, "")).strip() or None for name in ("in", "at"))
     check_moment(after, at)
@@ -73,7 +73,11 @@ def eta_of(arguments: Arguments, now_ms: int) -> int:
 
 
 def _not_revoked(tasks: HeldTasks, waiting: WaitingTask) -> str:
-    """As on the command line; and a dashboard reads no body that could run code, so it cannot announce the revoke."""
+    """Why a task cannot be revoked, in words; "" when it can.
+
+    The reasons of the command line hold, and one more: a dashboard does not read a body that could run code, so it
+    cannot announce that such a task is revoked.
+    """
     if why := tasks.why_not_cancelled(waiting):
         return why
     if waiting.task is None:
@@ -133,7 +137,7 @@ CHANGES = (
         "{} removed",
         lambda tasks, waiting: tasks.why_not_purged(waiting),
         lambda opened, meant, _: opened.tasks.purge(meant),
-        warning="their results stay PENDING, and nobody is told",
+        warning="their results stay PENDING, and no revoke is announced",
     ),
 )
 

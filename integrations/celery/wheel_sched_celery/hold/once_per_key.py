@@ -1,4 +1,4 @@
-"""Collapse and debounce: options of `apply_async` with which, of several tasks of a key, only one is run.
+"""Collapse and debounce: with these options of `apply_async`, only one of several tasks with the same key runs.
 
     add.apply_async((1, 2), countdown=30, wheel_debounce="report-7")    the last one, by its own countdown
     add.apply_async((1, 2), countdown=30, wheel_collapse="report-7")    the first one, while it waits
@@ -43,8 +43,8 @@ class OncePerKey:
     def marked(self, task: HeldTask) -> HeldTask:
         """The task with its ref.
 
-        A debounced task may be due before its ETA, when its greatest wait ends. A worker would wait for the ETA again.
-        So the message gets the present time as its ETA, and the item keeps the due time.
+        A debounced task may be due before its ETA, because `wheel_max_wait` has passed. A worker would still wait for
+        the ETA. So the message gets the present time as its ETA, and the item keeps the due time.
         """
         if not self.debounces:
             return replace(task, once_ref=self.ref)
@@ -55,7 +55,7 @@ def once_per_key(options: MutableMapping[str, Any]) -> OncePerKey | None:
     """Take the options of collapse and debounce out of the options of a publish. None when there are none.
 
     Raises:
-        Rejected: both are given, a key is no text, or the greatest wait is no number; nothing was sent.
+        Rejected: both are given, a key is no text, or `wheel_max_wait` is no number; nothing was sent.
     """
     collapse, debounce, max_wait = (options.pop(name, None) for name in OPTIONS)
     if collapse is None and debounce is None:

@@ -47,7 +47,7 @@ class BeatState:
 
     @property
     def overdue(self) -> list[StoredEntry]:
-        """Entries that are due for longer than `LATE_MS` and that nobody serves, the latest first."""
+        """Entries that became due more than `LATE_MS` ago and that no process sends, the latest first."""
         late = [one for one in self.entries if one.state == "waiting" and self.now_ms - one.found.score_ms > LATE_MS]
         return sorted(late, key=lambda one: one.found.score_ms)
 
@@ -97,7 +97,7 @@ def _names(found: Sequence[StoredEntry] | Sequence[str]) -> str:
 
 
 def late_words(state: BeatState) -> str:
-    """That entries are overdue, in words; "" when none is."""
+    """A sentence that says which entries are overdue; "" when none is."""
     late = state.overdue
     if not late:
         return ""
@@ -107,7 +107,7 @@ def late_words(state: BeatState) -> str:
 
 
 def beat_findings(state: BeatState) -> list[Finding]:
-    """Findings about overdue entries or nobody who sends them, entries that failed, and entries whose code is gone."""
+    """Findings about entries that are overdue, have failed or lost their code, and about a schedule nobody sends."""
     if not state.entries:
         return [ok("beat", "the schedule has no entries")]
     found: list[Finding] = []

@@ -252,7 +252,7 @@ def visibility(examined: Examined) -> Finding:
         if longest_ms is not None and longest_ms > timeout_ms:
             return problem(
                 "visibility",
-                f"{timeout}, {longest}, and nothing keeps it from workers once it is drained",
+                f"{timeout}, {longest}, and after a drain such a task waits in a worker and runs more than once",
                 "raise broker_transport_options['visibility_timeout'] above that, or set wheel_horizon again",
             )
         return ok("visibility", f"{timeout}; {longest}")

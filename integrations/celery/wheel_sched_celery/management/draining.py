@@ -159,7 +159,8 @@ class _Draining:
     def _give_back(self, claim: Claim, entries: Sequence[Claimed]) -> None:
         """Leave entries of the schedule to the dispatchers of workers, at once and before any task is published.
 
-        From then on this drain claims only what was due before them. It makes the tasks of a page due so early.
+        From then on this drain claims only items that are due before these entries. It gives the tasks of its later
+        pages such an early due time.
         """
         if entries:
             self._store.settle(claim, [Next(item.id, item.due_ms) for item in entries])

@@ -19,9 +19,9 @@ class TaskPage(NamedTuple):
 
 
 def task_page(tasks: HeldTasks, selection: TaskFilter, cursor: str | None, limit: int) -> TaskPage:
-    """One page of the tasks in the first state of the selection, in order of due time; or those with its ids.
+    """One page of tasks: those with the selection's ids, or else those in its first state, in order of due time.
 
-    A listing with a name looks at 40 times `limit` tasks at most.
+    A page for a task name reads at most 40 times `limit` tasks.
 
     Raises:
         Rejected: the cursor is not from an earlier page.

@@ -67,7 +67,7 @@ class TaskPublisher:
             batch.answers[place] = failure or Done(batch.items[place].id)
 
     def _tick(self, ticker: Ticker, item: Claimed, now_ms: int) -> Answer:
-        """The answer for an entry of beat. While the broker is away it waits: its occurrences would pile up."""
+        """The answer for an entry of beat. While the broker is away the entry waits: its occurrences would pile up."""
         if self._queue is None and time.monotonic() - self._failed_s < AWAY_S:
             return Failed("the broker is away, so the periodic task waits")
         return ticker.tick(item, now_ms)

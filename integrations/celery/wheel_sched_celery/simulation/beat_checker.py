@@ -75,8 +75,9 @@ def _repeated(run: BeatWorld) -> list[str]:
 def _missed(run: BeatWorld, life: EntryLife, ticks: list[TickCall]) -> list[str]:
     """Check that under `all` no occurrence is missing between the first one and the last one that ran.
 
-    What was due when the entry was removed, and not sent yet, is not sent. So nothing is asked of the end. Where the
-    clock jumps over more occurrences than the entry's limit, only the last ones are sent.
+    An occurrence that was due when the entry was removed, and that was not sent yet, is never sent. So the check does
+    not look at occurrences after the last run. If the clock jumps over more occurrences than the entry's limit, only
+    the last ones are sent.
     """
     if life.catch_up != "all" or life.changed or _loses(run) or not ticks:
         return []

@@ -110,7 +110,7 @@ def draw(seed: int, *, entries: int = 5, faults: int | None = None) -> Scenario:
 def draw_clock_steps(rng: random.Random) -> list[Fault]:
     """Draw steps of the store's clock, in two scenarios of five: small ones as of NTP, a minute, or hours.
 
-    Hours backwards are taken back after some seconds: otherwise nothing would be due until the end.
+    A step of hours backwards is undone after some seconds: otherwise nothing would be due until the end.
     """
     at = rng.randrange(1_000, SPAN_MS - 4_000)
     again = at + rng.randrange(300, 4_000)

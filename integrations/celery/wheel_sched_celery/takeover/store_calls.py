@@ -62,7 +62,8 @@ class TakenItems:
             It is not enough that the item exists: an item in flight leaves the store soon, a dead item is never sent.
 
         Raises:
-            StoreError: the store is away or refuses; an unknown part was stored, and the same call may be repeated.
+            StoreError: the store is away or refuses. It may have stored some of the messages. The same call may be
+                repeated.
         """
         items = [self._named(self._wheel.item_of(task)) for task in tasks]
         wanted = [item for item in items if item is not None]

@@ -77,7 +77,7 @@ class _Arrival:
 
 @dataclass(slots=True, eq=False)
 class _Batch:
-    """Messages about which the store's thread decides together: store a message, or leave it to stock Celery."""
+    """Messages about which the store's thread decides together: store each, or leave it to stock Celery."""
 
     arrived: list[_Arrival]
     since_s: float

@@ -32,7 +32,7 @@ def test_the_next_runs_follow_the_trigger() -> None:
 
 
 def test_jitter_is_left_out() -> None:
-    """The same question has the same answer."""
+    """The forecast of a trigger with jitter has no random part, so it is the same each time."""
     trigger = IntervalTrigger(hours=1, jitter=1800, timezone="UTC")
     found = next_runs(trigger, NOW, NOW_MS, 3)
     assert found.times_ms == [to_ms(NOW), to_ms(NOW + HOUR), to_ms(NOW + 2 * HOUR)]
@@ -48,14 +48,14 @@ def test_jitter_is_left_out() -> None:
     ],
 )
 def test_a_trigger_that_is_not_built_in_is_not_asked(trigger: Any, why: str) -> None:
-    """Only the stored next run time is known then."""
+    """Of a trigger of another class, only the stored next run time is known."""
     found = next_runs(trigger, NOW, NOW_MS)
     assert found.times_ms == [NOW_MS]
     assert found.why_not.startswith(why)
 
 
 def test_a_paused_job_has_no_next_runs() -> None:
-    """The reason is given."""
+    """The forecast of a paused job has no runs, and says why."""
     assert next_runs(IntervalTrigger(hours=1), None, NOW_MS) == ((), False, "it is paused")
 
 

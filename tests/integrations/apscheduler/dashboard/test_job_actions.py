@@ -49,7 +49,9 @@ def run_once(jobstore: RedisWheelJobStore, job_id: str, far: datetime) -> None:
 def test_each_change_does_what_its_preview_says(
     browser: Browser, add: Any, jobstore: RedisWheelJobStore, far: datetime
 ) -> None:
-    """Run now, pause, resume, release and delete; of jobs in a wrong state the preview says why they are left."""
+    """The changes are run now, pause, resume, release and delete. A job in a wrong state is not changed, and the
+    preview says why.
+    """
     for job_id in ("one", "two", "three"):
         add(job_id)
     assert browser.act("pause-job", job=["one", "two"])["words"] == "2 jobs paused"
@@ -168,7 +170,7 @@ def test_rights_are_needed(memory: DelayStore, open_browser: Any, add: Any) -> N
 
 
 def test_a_request_must_name_jobs(browser: Browser) -> None:
-    """No ids, and too many ids, are refused."""
+    """A request without ids, or with too many, is refused."""
     assert "which jobs" in browser.preview("pause-job", 400)["error"]["message"]
     many = [str(number) for number in range(501)]
     assert "at most 500" in browser.preview("pause-job", 400, job=many)["error"]["message"]

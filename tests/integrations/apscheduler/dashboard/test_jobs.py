@@ -87,7 +87,7 @@ def test_a_trigger_is_shown_in_words(browser: Browser, producer: Producer, job: 
 
 
 def test_jobs_are_found_by_text_tag_and_id(browser: Browser, add: Any, producer: Producer) -> None:
-    """A search looks at id, function and name."""
+    """A search for a text looks at id, function and name."""
     add("Mail-1", tags=["mail"])
     add("bill-1", name="the MAIL bill")
     add("other", tags=["mail", "late"])
@@ -136,7 +136,7 @@ def test_a_search_reads_a_bounded_number_of_jobs(
 
 
 def test_runs_under_way_name_their_process(browser: Browser, add: Any, jobstore: RedisWheelJobStore) -> None:
-    """A run has its lease, and its process once that has announced it."""
+    """A run has the end of its lease, and the name of its process if that has announced itself."""
     add("busy")
     jobstore.store.reschedule(["busy"], 0)
     jobstore.store.claim(10, lease_ms=60_000)
@@ -166,7 +166,7 @@ def test_showing_runs_changes_nothing(browser: Browser, memory: DelayStore) -> N
 def test_texts_of_jobs_cannot_forge_the_page(
     browser: Browser, memory: DelayStore, open_browser: Any, jobstore: RedisWheelJobStore
 ) -> None:
-    """Ids, names, functions, tags, reasons and arguments are hostile. They are escaped on every page."""
+    """Ids, names, functions, tags, reasons and arguments may contain markup. Every page escapes them."""
     job_id = f"../{EVIL}\n?#/\x1b[31m"
     for each in (job_id, job_id.replace("\n", "")):
         stored(memory, each, f=f"app:{EVIL}", n=EVIL, e=EVIL, a=[EVIL], k={EVIL: EVIL}, x={EVIL: 1})
@@ -195,7 +195,7 @@ def test_texts_of_jobs_cannot_forge_the_page(
 
 
 def test_arguments_are_shown_only_on_request(browser: Browser, memory: DelayStore, open_browser: Any, add: Any) -> None:
-    """Arguments and metadata are payload."""
+    """Arguments and metadata count as payload."""
     add("secretive", args=["s3cret"], metadata={"who": "m3ta"})
     assert "s3cret" not in browser.page("/jobs/secretive")
     assert "m3ta" not in browser.page("/jobs/secretive")

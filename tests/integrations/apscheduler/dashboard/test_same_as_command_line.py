@@ -99,7 +99,7 @@ def test_a_search_finds_the_same_jobs(
     state: str,
     tag: str,
 ) -> None:
-    """By state and by tag."""
+    """The command and the dashboard find the same jobs by state and by tag."""
     for number in range(6):
         producer.add_job(job, "interval", id=f"j{number}", hours=1, next_run_time=far, timezone="UTC")
         jobstore.set_tags(f"j{number}", ["nightly"] if number % 2 else ["daily"])

@@ -1,4 +1,4 @@
-"""Triggers are told in plain words."""
+"""Triggers are described in plain words."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ BERLIN = "Europe/Berlin"
     ],
 )
 def test_a_crontab_is_told_as_a_sentence(crontab: str, words: str) -> None:
-    """The words have the times of day, the days, and the time zone."""
+    """The words of a crontab are the times of day, the days, and the time zone."""
     assert trigger_words(CronTrigger.from_crontab(crontab, BERLIN)) == f"{words}, {BERLIN}"
 
 
@@ -83,7 +83,7 @@ def test_the_fields_of_a_cron_trigger_are_told(fields: dict[str, Any], words: st
 
 
 def test_the_limits_and_the_jitter_of_a_trigger_are_told() -> None:
-    """A trigger that begins or ends at some time, or that is late by chance, says so."""
+    """The words of a trigger say when it begins and ends, and by how much its jitter may delay it."""
     start, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 6, 1, 12, 30, 5, tzinfo=UTC)
     trigger = CronTrigger(hour=2, timezone="UTC", start_date=start, end_date=end, jitter=90)
     assert trigger_words(trigger) == (
@@ -106,7 +106,7 @@ def test_the_limits_and_the_jitter_of_a_trigger_are_told() -> None:
     ],
 )
 def test_an_interval_is_told(length: dict[str, float], words: str) -> None:
-    """One unit, or several."""
+    """The words of an interval have one unit or several."""
     trigger = IntervalTrigger(timezone="UTC", **{unit: int(count) or 1 for unit, count in length.items()})
     assert trigger_words(trigger) == words
 
@@ -119,7 +119,7 @@ def test_an_interval_of_less_than_a_second_is_told() -> None:
 
 
 def test_a_date_is_told() -> None:
-    """A job that runs once."""
+    """The trigger of a job that runs once is described by its date."""
     assert trigger_words(DateTrigger("2026-12-01 09:00:00", BERLIN)) == f"once, at 2026-12-01 09:00, {BERLIN}"
 
 
@@ -134,7 +134,7 @@ def test_a_calendar_interval_is_told() -> None:
 
 
 def test_combinations_are_told() -> None:
-    """Each part of a combination is told, and how they are combined."""
+    """The words name each part of a combination, and how the parts are combined."""
     parts = [CronTrigger(hour=2, timezone="UTC"), IntervalTrigger(hours=1, timezone="UTC")]
     assert trigger_words(OrTrigger(parts)) == (
         "at the times of each of these: (at 02:00 every day, UTC) or (every hour)"

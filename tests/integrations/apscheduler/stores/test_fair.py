@@ -96,8 +96,9 @@ def test_due_jobs_go_out_by_the_weights_of_their_tags(open_shared: Open, make_jo
 
 
 def test_a_job_in_the_middle_of_a_backlog_goes_out_early(open_shared: Open, make_job: Any) -> None:
-    """The store looks for jobs of other keys faster than it hands out jobs. By run time, the job would be number
-    4,001."""
+    """A small tenant's job is handed out long before the end of another tenant's backlog. By run time, it would be
+    number 4,001.
+    """
     store = open_shared(fair="tenant")
     for day, tenant, count in [(0, "big", 4000), (1, "small", 1), (2, "late", 1000)]:
         jobs = [make_job(OLD + timedelta(days=day), id=f"{tenant}.{number}") for number in range(count)]
@@ -109,7 +110,9 @@ def test_a_job_in_the_middle_of_a_backlog_goes_out_early(open_shared: Open, make
 
 
 def test_jobs_without_the_tag_share_one_key(open_shared: Open, make_job: Any) -> None:
-    """They get one share, however many they are. Another tag is no key."""
+    """All jobs without the tag share one key, so they get one share, however many they are. A tag of another name
+    counts as none.
+    """
     store = open_shared(fair="tenant")
     store.add_jobs([make_job(OLD, id=f"none.{number}") for number in range(100)], tags=["nightly", "tenants:acme"])
     add(store, make_job, "acme", 100, run_time=OLD + timedelta(days=1))
@@ -206,7 +209,7 @@ def test_a_place_lasts_as_long_as_the_leases_are_extended(open_shared: Open, mak
 
 
 def test_runs_that_leave_the_store_first_are_not_counted(open_fake: Any) -> None:
-    """So the limit is refused with delivery at most once."""
+    """With delivery at most once, runs leave the store when they begin, so a limit of runs in flight is refused."""
     with pytest.raises(ConfigError, match="at_least_once"):
         open_fake(fair={"by": "tenant", "max_in_flight": 1}, delivery="at_most_once")
 
@@ -224,7 +227,9 @@ def test_the_numbers_of_the_store_name_who_is_behind(open_shared: Open, make_job
 
 
 def test_off_ends_the_shares_and_none_leaves_them(open_fake: Any, make_job: Any) -> None:
-    """A store without the setting changes nothing and keeps to the shares. "off" ends them for all processes."""
+    """A store that is opened without the setting keeps the fair shares of the namespace. "off" ends them for all
+    processes.
+    """
     for setting, topics in [("tenant", ["job"]), (None, ["job"]), ("off", [])]:
         store = open_fake(fair=setting)
         if store.connection.fair is not None:
@@ -236,7 +241,7 @@ def test_off_ends_the_shares_and_none_leaves_them(open_fake: Any, make_job: Any)
 def test_without_the_setting_no_job_has_a_key_and_no_key_of_the_server_is_used(
     shared_fake: Any, open_fake: Any, namespace: str, make_job: Any
 ) -> None:
-    """The store writes what it wrote before there were fair shares."""
+    """Without the setting, the store writes the same keys and refs as before fair shares existed."""
     store = open_fake()
     add(store, make_job, "a", 3)
     assert len(claimed_ids(store, 2)) == 2
@@ -262,7 +267,7 @@ def test_without_the_setting_no_job_has_a_key_and_no_key_of_the_server_is_used(
     ],
 )
 def test_an_error_names_the_wrong_setting(fair: Any, wrong: str) -> None:
-    """Nothing is opened."""
+    """A wrong setting raises an error before the store is opened."""
     with pytest.raises(ConfigError, match=wrong):
         RedisWheelJobStore("redis://localhost", fair=fair)
 

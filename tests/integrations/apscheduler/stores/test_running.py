@@ -152,7 +152,7 @@ def test_jobs_run_on_time_and_know_their_occurrence(opened: Any, started: Starte
 
 
 def test_recurring_jobs_go_on(opened: Any, started: Started) -> None:
-    """Tokens grow from run to run, and the next run time advances."""
+    """The token of an occurrence grows from run to run, and the next run time advances."""
     scheduler = started(opened())
     scheduler.add_job(note, "interval", seconds=0.05, id="a", misfire_grace_time=None)
     wait_until(lambda: len(ran) >= 4, "four ticks had run")

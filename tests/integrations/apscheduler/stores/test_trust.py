@@ -288,7 +288,7 @@ def test_a_secret_given_as_text_can_be_rotated(make_job: Any, monkeypatch: pytes
     assert JobCodec(secret=new).unseal("j", both.encode(make_job(id="j")))
     assert RedisWheelJobStore("redis://localhost", secret=f"{new},{SECRET}").codec.unseal("j", old_body)
     monkeypatch.setenv(ENVIRONMENT, f"{new},short")
-    with pytest.raises(ConfigError, match="16 bytes, and so each of several, between commas"):
+    with pytest.raises(ConfigError, match="expected each secret to be at least 16 bytes, with commas between several"):
         RedisWheelJobStore("redis://localhost")
 
 

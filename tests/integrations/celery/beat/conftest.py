@@ -40,7 +40,7 @@ def text_of(at_ms: int) -> str:
 
 
 class BeatApp:
-    """An app with an empty schedule. Its store lives on the time `now_ms`."""
+    """An app with an empty schedule. The clock of its store shows `now_ms`."""
 
     def __init__(self, conf: dict[str, Any], settings: dict[str, Any], shards: int = 1) -> None:
         self.now_ms = ms_of("2026-03-10T12:00:00")

@@ -171,23 +171,23 @@ def of(sent: list[Sent], task: str) -> list[Sent]:
 
 @pytest.mark.parametrize("value", [10, 10.0, timedelta(seconds=10), schedule(10)], ids=repr)
 def test_an_interval_is_due_after_each_interval(start: Start, value: Any) -> None:
-    """Not at the start."""
+    """An interval entry runs first one interval after the start, not at the start."""
     assert times(start({"one": entry(value=value)}).run(35)) == [10, 20, 30]
 
 
 def test_half_a_second_is_not_rounded(start: Start) -> None:
-    """Fractions of a second count."""
+    """An entry with an interval of half a second runs every half second."""
     assert times(start({"one": entry(value=0.5)}).run(1.7)) == [0.5, 1, 1.5]
 
 
 def test_a_crontab_is_due_at_its_minutes(start: Start) -> None:
-    """In the app's time zone."""
+    """The minutes and hours of a crontab are read in the app's time zone."""
     one = start({"one": entry(value=crontab(minute="*/2", hour="13"))}, timezone="Europe/Berlin")
     assert times(one.run(500)) == [120, 240, 360, 480]
 
 
 def test_several_entries_run_in_order_of_time(start: Start) -> None:
-    """One does not hold up another."""
+    """Two entries with different intervals run at their own times, and neither delays the other."""
     sent = start({"a": entry(value=10, args=("a",)), "b": entry(value=15, args=("b",))}).run(31)
     assert [(at, one.argsrepr) for at, one in zip(times(sent), sent, strict=True)][:3] == [
         (10, "['a']"),
@@ -198,20 +198,20 @@ def test_several_entries_run_in_order_of_time(start: Start) -> None:
 
 
 def test_the_routes_of_the_app_count(start: Start) -> None:
-    """As for `apply_async`."""
+    """The app's routes choose the queue of an entry's task, as for `apply_async`."""
     (sent,) = start({"one": entry("routed")}).run(10.1)
     assert sent.routing_key == "fast"
 
 
 def test_a_task_that_is_not_registered_is_sent_by_name(start: Start) -> None:
-    """Beat need not know the code of the tasks."""
+    """An entry may name a task that the process of beat does not know."""
     (sent,) = start({"one": entry("far.away")}).run(10.1)
     assert (sent.task, sent.routing_key) == ("far.away", "celery")
 
 
 @NEWEST
 def test_options_of_an_entry_reach_the_message(start: Start) -> None:
-    """Queue, headers and expiry. Beat adds its own header."""
+    """The message has the entry's queue, headers and expiry, and a header that beat adds."""
     options = {"queue": "mail", "headers": {"mine": 1}, "expires": 600}
     (sent,) = start({"one": entry(args=(1,), kwargs={"a": 2}, options=options)}).run(10.1)
     assert (sent.routing_key, sent.kwargsrepr) == ("mail", "{'a': 2}")
@@ -222,13 +222,13 @@ def test_options_of_an_entry_reach_the_message(start: Start) -> None:
 
 
 def test_no_arguments_are_empty_arguments(start: Start) -> None:
-    """`None` too."""
+    """If an entry's arguments are None, the task gets no arguments."""
     (sent,) = start({"one": entry(args=None, kwargs=None)}).run(10.1)
     assert (sent.argsrepr, sent.kwargsrepr) == ("()", "{}")
 
 
 def test_an_argument_that_is_a_lazy_function_is_called_at_each_run(start: Start) -> None:
-    """In the process that sends."""
+    """A `BeatLazyFunc` is called by the process that sends the task, once for each run."""
     calls: list[int] = []
 
     def count() -> int:
@@ -240,21 +240,21 @@ def test_an_argument_that_is_a_lazy_function_is_called_at_each_run(start: Start)
 
 
 def test_each_run_has_an_id_of_its_own(start: Start) -> None:
-    """And is its own root."""
+    """The runs of an entry have different ids. Each run is the root of its own tasks."""
     sent = start({"one": entry()}).run(30.1)
     assert len({one.headers["id"] for one in sent}) == 3
     assert all(one.headers["root_id"] == one.headers["id"] for one in sent)
 
 
 def test_runs_are_counted(start: Start) -> None:
-    """Per entry."""
+    """Each entry has its own count of runs."""
     one = start({"one": entry(), "two": entry(value=100)})
     one.run(30.1)
     assert (one.runs("one"), one.runs("two")) == (3, 0)
 
 
 def test_another_schedule_counts_at_once(start: Start) -> None:
-    """A shorter interval counts from the last run."""
+    """If an entry gets a shorter interval, its next run is that interval after its last run."""
     one = start({"one": entry(value=1000)})
     assert one.run(5) == []
     one.set("one", entry(value=10))
@@ -262,7 +262,7 @@ def test_another_schedule_counts_at_once(start: Start) -> None:
 
 
 def test_an_entry_added_later_runs(start: Start) -> None:
-    """From when it was added."""
+    """The first interval of an entry that is added later begins when it is added."""
     one = start({})
     one.run(3)
     one.set("late", entry())
@@ -270,7 +270,7 @@ def test_an_entry_added_later_runs(start: Start) -> None:
 
 
 def test_a_removed_entry_does_not_run(start: Start) -> None:
-    """The others do."""
+    """After one of two entries was removed, only the other one runs."""
     one = start({"one": entry("routed"), "two": entry("plain")})
     one.run(10.1)
     one.remove("one")
@@ -285,13 +285,13 @@ class _Broken(schedule):  # type: ignore[misc]  # celery has no types
 
 @NEWEST
 def test_a_schedule_that_fails_does_not_stop_the_others(start: Start) -> None:
-    """It is tried again later."""
+    """If the `is_due` of one entry raises, the other entry runs as usual."""
     one = start({"bad": entry("routed", _Broken(1)), "good": entry("plain")})
     assert times(of(one.run(20.1), "plain")) == [10, 20]
 
 
 def test_arguments_that_cannot_be_sent_do_not_stop_the_others(start: Start) -> None:
-    """The serializer refuses them."""
+    """If the serializer refuses the arguments of one entry, the other entry runs as usual."""
     one = start({"bad": entry("routed", args=(object(),)), "good": entry("plain")})
     assert times(of(one.run(20.1), "plain")) == [10, 20]
 
@@ -305,12 +305,12 @@ class _EveryOther(schedule):  # type: ignore[misc]  # as above
 
 
 def test_a_schedule_class_of_the_app_is_asked(start: Start) -> None:
-    """Its answer says when to ask again."""
+    """The answer of the app's own schedule class says whether an entry is due, and when to ask again."""
     assert len(start({"one": entry(value=_EveryOther(1))}).run(30)) == 4
 
 
 def test_an_entry_may_be_an_object_of_celery(start: Start) -> None:
-    """As `add_periodic_task` makes it."""
+    """An entry may be a `ScheduleEntry`, which is what `add_periodic_task` makes."""
     one = start({})
     app = one.app if isinstance(one, Stock) else one.beat.app
     app.conf.beat_schedule = {"one": ScheduleEntry(name="one", task="plain", schedule=schedule(10), app=app)}
@@ -327,7 +327,7 @@ def test_an_entry_may_be_an_object_of_celery(start: Start) -> None:
 def test_the_clean_up_of_a_result_backend(
     make_beat: Callable[..., Any], expires: int | None, autoexpire: bool, there: bool
 ) -> None:
-    """Only for a backend that does not do it itself, and not without `result_expires`."""
+    """The entry that cleans up results exists only if the backend does not do so itself and `result_expires` is set."""
     stock = Stock({}, {"result_expires": expires})
     stock.app.backend.supports_autoexpire = autoexpire
     beat = make_beat(result_expires=expires)

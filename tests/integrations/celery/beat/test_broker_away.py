@@ -15,7 +15,7 @@ from wheel_sched.store.recurring import Recur
 
 
 class Broker:
-    """The connection to a broker that a test takes away."""
+    """A broker's connection whose sends fail while `failure` is set."""
 
     failure: Failed | None = None
 

@@ -52,7 +52,7 @@ def three(beat: Any) -> None:
 
 
 def test_every_command_has_help_with_an_example(run: Run) -> None:
-    """As all commands of this project."""
+    """The help of each command has an example, as everywhere in this project."""
     for name in COMMANDS:
         text = run(name, "--help").stdout
         assert "celery -A proj wheel beat" in text or name == "import", name
@@ -61,7 +61,7 @@ def test_every_command_has_help_with_an_example(run: Run) -> None:
 
 
 def test_list_shows_a_table_and_json_a_line_each(run: Run, three: None) -> None:
-    """In order of the names, with the next and the last run."""
+    """`list` shows the entries in order of their names, with their next and last runs."""
     lines = run("list").stdout.splitlines()
     assert lines[0].split() == ["name", "task", "schedule", "next", "last", "state", "source", "catch-up"]
     assert [line.split()[0] for line in lines[1:]] == ["mail-a", "mail-b", "report"]
@@ -73,7 +73,7 @@ def test_list_shows_a_table_and_json_a_line_each(run: Run, three: None) -> None:
 
 
 def test_list_narrows_by_pattern_and_state(run: Run, three: None, beat: Any) -> None:
-    """A pattern without an entry is an error."""
+    """`list` shows the entries of a pattern or a state. A pattern that fits no entry is an error."""
     beat.entries.pause("mail-b")
     assert [row["name"] for row in rows(run("list", "mail-*", "--json"))] == ["mail-a", "mail-b"]
     assert [row["name"] for row in rows(run("list", "--state", "paused", "--json"))] == ["mail-b"]
@@ -82,13 +82,13 @@ def test_list_narrows_by_pattern_and_state(run: Run, three: None, beat: Any) -> 
 
 
 def test_an_empty_list_says_how_to_add(run: Run) -> None:
-    """On stderr."""
+    """Without entries, `list` prints on stderr how to add one."""
     assert "beat add" in run("list").stderr
     assert "nothing is due" in run("next").stderr
 
 
 def test_show_tells_all_of_one_entry(run: Run, three: None, beat: Any) -> None:
-    """As text or JSON."""
+    """`show` prints everything about one entry, as text or as JSON."""
     text = run("show", "report").stdout
     for part in ("report", "note", "0 4 * * *", "{'region': 'eu'}", "0 sent, 0 missed", "never", "all, 5 at most"):
         assert part in text
@@ -98,7 +98,7 @@ def test_show_tells_all_of_one_entry(run: Run, three: None, beat: Any) -> None:
 
 
 def test_next_shows_runs_of_all_entries_in_order_of_time(run: Run, three: None, beat: Any) -> None:
-    """The first N, or those of the named entries; paused entries have none."""
+    """`next` shows the next runs of all entries or of the named ones. Paused entries have none."""
     found = rows(run("next", "61", "--json"))
     assert [row["name"] for row in found] == ["mail-a"] * 59 + ["mail-a", "mail-b"]
     assert found[0]["due_ms"] == beat.now_ms + 60_000
@@ -109,7 +109,7 @@ def test_next_shows_runs_of_all_entries_in_order_of_time(run: Run, three: None, 
 
 
 def test_add_makes_an_entry_of_every_kind(run: Run, beat: Any) -> None:
-    """With arguments, options, a time zone and a catch-up policy."""
+    """`add` takes arguments, options, a time zone and a catch-up policy."""
     assert "ping added, next" in run("add", "ping", "note", "30s").stdout
     more = ["--args", "[1]", "--kwargs", '{"a": 2}', "-Q", "mail", "--priority", "5", "--expires", "60"]
     more += [
@@ -142,13 +142,13 @@ def test_add_makes_an_entry_of_every_kind(run: Run, beat: Any) -> None:
     ],
 )
 def test_add_refuses_what_is_malformed(run: Run, beat: Any, arguments: list[str], why: str) -> None:
-    """Nothing is added."""
+    """If something is malformed, `add` fails and adds nothing."""
     assert why in run("add", "one", "note", *arguments, code=2).stderr
     assert beat.entries.all() == []
 
 
 def test_add_replaces_an_entry_only_when_asked(run: Run, three: None, beat: Any) -> None:
-    """Otherwise it says how."""
+    """If the entry exists, `add` fails and names the option that replaces it."""
     assert "--replace" in run("add", "report", "note", "1h", code=1).stderr
     assert beat.entry("report").schedule["kind"] == "crontab"
     assert "report replaced" in run("add", "report", "note", "1h", "--replace").stdout
@@ -157,7 +157,7 @@ def test_add_replaces_an_entry_only_when_asked(run: Run, three: None, beat: Any)
 
 
 def test_pause_and_resume(run: Run, three: None, beat: Any) -> None:
-    """One by its name, several with --yes."""
+    """One entry is paused by its name, several with --yes. `resume` resumes them."""
     assert run("pause", "report").stdout == "1 entry paused\n"
     assert "--yes" in run("pause", "mail-*", code=2).stderr
     assert run("pause", "mail-*", "--yes").stdout == "2 entries paused\n"
@@ -168,7 +168,7 @@ def test_pause_and_resume(run: Run, three: None, beat: Any) -> None:
 
 
 def test_run_now_sends_a_task_and_names_its_id(run: Run, three: None, beat: Any) -> None:
-    """The rhythm of the entry does not change."""
+    """`run-now` sends the task and prints its id. The later runs of the entry keep their times."""
     due_ms = beat.entry("report").due_ms
     (answer,) = rows(run("run-now", "report", "--json"))
     (done,) = answer["done"]
@@ -178,7 +178,7 @@ def test_run_now_sends_a_task_and_names_its_id(run: Run, three: None, beat: Any)
 
 
 def test_remove_asks_unless_one_entry_is_named(run: Run, three: None, beat: Any) -> None:
-    """A dry run changes nothing."""
+    """`remove` of several entries asks first. A dry run changes nothing."""
     assert "would remove 2 entries" in run("remove", "mail-*", "--dry-run").stdout
     assert rows(run("remove", "--all", "--dry-run", "--json"))[0]["count"] == 3
     assert "--yes" in run("remove", "repor?", code=2).stderr
@@ -188,7 +188,7 @@ def test_remove_asks_unless_one_entry_is_named(run: Run, three: None, beat: Any)
 
 
 def test_without_names_nothing_is_changed(run: Run, three: None, beat: Any) -> None:
-    """Wrong usage; an unknown name changes none of the others either."""
+    """A command without names is wrong usage. If one name is unknown, no entry is changed."""
     for command in ("pause", "resume", "run-now", "remove"):
         assert "Which entries?" in run(command, "--yes", code=2).stderr
         assert "not both" in run(command, "report", "--all", "--yes", code=2).stderr
@@ -197,7 +197,7 @@ def test_without_names_nothing_is_changed(run: Run, three: None, beat: Any) -> N
 
 
 def test_an_entry_that_cannot_be_read_can_be_removed(run: Run, three: None, beat: Any) -> None:
-    """It is listed, and the others work."""
+    """An unreadable entry is listed and can be removed. The other entries work as usual."""
     entry = decode_entry(beat.entries.get("report").found.body)
     item = entry.item()
     beat.store.cancel([item.id])
@@ -210,7 +210,9 @@ def test_an_entry_that_cannot_be_read_can_be_removed(run: Run, three: None, beat
 
 
 def test_an_import_changes_nothing_without_apply(run: Run, beat: Any) -> None:
-    """It shows what would become of each entry, and fails because some cannot be imported."""
+    """Without --apply, `import` shows what it would do with each entry. It fails, because some entries cannot be
+    imported.
+    """
     source = str(RECORDED / "django.json")
     shown = run("import", "django", source, code=1)
     assert "nothing was changed; --apply does it" in shown.stderr
@@ -222,7 +224,7 @@ def test_an_import_changes_nothing_without_apply(run: Run, beat: Any) -> None:
 
 
 def test_an_import_with_apply(run: Run, beat: Any) -> None:
-    """From a dump in stdin. A second one skips all."""
+    """`import --apply` reads a dump from stdin. A second import of the dump skips every entry."""
     text = (RECORDED / "django.json").read_text("utf-8")
     assert "--yes" in run("import", "django", "-", "--apply", code=2, stdin=text).stderr
     shown = run("import", "django", "-", "--apply", "--yes", code=1, stdin=text).stdout
@@ -235,7 +237,7 @@ def test_an_import_with_apply(run: Run, beat: Any) -> None:
 
 
 def test_an_import_of_nothing_says_why(run: Run, tmp_path: Path) -> None:
-    """Wrong sources are wrong usage."""
+    """If the source has no entries, `import` says why. A wrong source is wrong usage."""
     assert "No such file" in run("import", "django", str(tmp_path / "none"), code=2).stderr
     assert "unknown time zone" in run("import", "django", "x", "--tz", "Mars/Olympus", code=2).stderr
     assert run("import", "redbeat", "redis://127.0.0.1:1/0", code=69).stderr

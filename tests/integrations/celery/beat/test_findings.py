@@ -29,7 +29,7 @@ def findings(beat: Any) -> dict[str, tuple[str, str, str]]:
 
 
 def test_a_schedule_that_nobody_runs_says_what_to_start(make_beat: Any) -> None:
-    """Before anything is late. Another kind of member, and a worker that sends nothing, do not count."""
+    """The finding comes before an entry is late. Only a worker that sends entries counts as running the schedule."""
     beat = make_beat()
     beat.add("one", 60)
     for kind, releases in (("consumer", True), ("celery-worker", False)):
@@ -48,7 +48,7 @@ def test_a_schedule_that_nobody_runs_says_what_to_start(make_beat: Any) -> None:
 
 
 def test_a_schedule_that_runs_is_well(beat: Any) -> None:
-    """It names the next entry."""
+    """While a worker sends the entries, the finding is ok and names the next entry."""
     assert findings(beat)["beat"][1] == "the schedule has no entries"
     beat.add("one", 60)
     Members(beat.store).announce(Member("celery-beat", "beat@here", releases=True), MINUTE_MS)
@@ -58,7 +58,7 @@ def test_a_schedule_that_runs_is_well(beat: Any) -> None:
 
 
 def test_overdue_entries_say_which_command_to_start(beat: Any) -> None:
-    """The finding names the first of them. The finding about tasks does not count entries."""
+    """The finding names the first overdue entry. The finding about tasks does not count entries."""
     beat.add("one", 60)
     beat.add("two", 120)
     beat.pass_ms(5 * MINUTE_MS)
@@ -71,7 +71,7 @@ def test_overdue_entries_say_which_command_to_start(beat: Any) -> None:
 
 
 def test_an_entry_that_failed_says_why_and_how_to_resume(beat: Any) -> None:
-    """Also one that cannot be read."""
+    """The finding has the reason and the command that resumes the entry, also for an entry that cannot be read."""
     beat.add("one", 60)
     entry = replace(beat.entry(), due_ms=None, failures=5, problem="no such queue")
     item = entry.item()
@@ -83,7 +83,7 @@ def test_an_entry_that_failed_says_why_and_how_to_resume(beat: Any) -> None:
 
 
 def test_an_entry_whose_code_is_gone_is_named(make_beat: Any) -> None:
-    """It goes on, so this is a warning."""
+    """An entry that the code of the app no longer has still runs, so the finding is a warning."""
     beat = make_beat(beat_schedule={"kept": {"task": "note", "schedule": 60}})
     for name in ("kept", "it's gone"):
         beat.entries.add(beat.entries.make(name, "note", 60, source="code"))
@@ -93,7 +93,7 @@ def test_an_entry_whose_code_is_gone_is_named(make_beat: Any) -> None:
 
 
 def test_stats_counts_entries_and_names_the_next(beat: Any) -> None:
-    """Apart from the tasks, as text and JSON."""
+    """`stats` counts entries apart from tasks and names the next entry, as text and as JSON."""
 
     def run(*arguments: str) -> str:
         result = click.testing.CliRunner().invoke(wheel, ["stats", *arguments], obj=SimpleNamespace(app=beat.app))
@@ -114,7 +114,7 @@ def test_stats_counts_entries_and_names_the_next(beat: Any) -> None:
 
 
 def test_purge_and_drain_of_tasks_leave_the_schedule_alone(beat: Any) -> None:
-    """`--all` means all tasks."""
+    """`purge --all` and `drain` mean all tasks, and no entries of the schedule."""
     beat.add("one", 60)
     tasks = HeldTasks(beat.wheel, beat.store)
     assert list(tasks.select()) == []
@@ -126,7 +126,9 @@ def test_purge_and_drain_of_tasks_leave_the_schedule_alone(beat: Any) -> None:
 
 
 def test_a_drain_leaves_an_overdue_entry_to_the_workers_at_once(beat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while it publishes tasks that are due earlier and later. It is not claimed by it again, nor put off."""
+    """While `drain` publishes tasks, an overdue entry stays due, so that a worker can send it. This holds for tasks
+    that are due before the entry, and after it.
+    """
     due_ms = beat.add("one", 60).due_ms
     send = beat.app.tasks["note"].apply_async
     for countdown in (30, 90, 3600):

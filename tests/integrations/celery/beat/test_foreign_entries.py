@@ -44,7 +44,7 @@ def with_definition(**changes: Any) -> ForeignEntry:
 
 
 def test_a_crontab_of_redbeat_is_read_whole() -> None:
-    """The definition, and the last run in its own zone, to the ms."""
+    """The entry has the crontab, and the last run in its own time zone, exact to the millisecond."""
     found = redbeat("report")
     assert (found.name, found.task, found.args, found.kwargs) == ("report", "proj.report", ("eu",), {"full": True})
     assert found.schedule == crontab(minute="*/15", hour="8-18", day_of_week="mon-fri")
@@ -54,7 +54,7 @@ def test_a_crontab_of_redbeat_is_read_whole() -> None:
 
 
 def test_intervals_of_redbeat_are_read() -> None:
-    """Plain and relative ones. The zone of the last run may be an offset."""
+    """Plain and relative intervals are read. The time zone of the last run may be an offset."""
     assert redbeat("ping").schedule == schedule(timedelta(seconds=30))
     found = redbeat("relative")
     assert (found.schedule.relative, found.schedule.run_every) == (True, timedelta(hours=1))
@@ -62,18 +62,18 @@ def test_intervals_of_redbeat_are_read() -> None:
 
 
 def test_a_disabled_entry_of_redbeat_is_paused_and_lists_in_a_crontab_are_read() -> None:
-    """`enabled` false means paused."""
+    """An entry of redbeat with `enabled` false is read as paused."""
     found = redbeat("asleep")
     assert (found.paused, found.schedule) == (True, crontab(minute="0,30"))
 
 
 def test_a_date_in_the_arguments_of_redbeat_stays_a_date() -> None:
-    """redbeat gives it to the task as a date."""
+    """redbeat gives such an argument to the task as a date, so the entry has a date too."""
     assert redbeat("dated").kwargs == {"since": datetime(2026, 1, 1, tzinfo=UTC)}
 
 
 def test_an_rrule_of_redbeat_is_skipped_and_says_what_to_do() -> None:
-    """Celery has no such schedule."""
+    """Celery has no schedule like an rrule, so the entry is skipped, with advice."""
     assert "rrule" in redbeat("by-rule").problem
     assert "beat_schedule" in redbeat("by-rule").problem
 
@@ -97,14 +97,14 @@ def test_an_rrule_of_redbeat_is_skipped_and_says_what_to_do() -> None:
     ],
 )
 def test_a_wrong_entry_of_redbeat_is_skipped_with_the_reason(changes: dict[str, Any], why: str) -> None:
-    """Nothing of a stored entry can make the reading fail."""
+    """Whatever redbeat has stored, reading it raises no error."""
     found = with_definition(**changes)
     assert (found.name, why in found.problem) == ("report", True), found.problem
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"7", b"x" * 1_000_001])
 def test_text_that_is_no_definition_is_skipped(text: bytes) -> None:
-    """Broken JSON, JSON of another shape, JSON that is too deep or too long."""
+    """Broken JSON, JSON of another shape, and JSON that is too deep or too long are skipped."""
     assert entry_of("broken", text, None).problem
     assert "definition is gone" in entry_of("gone", None, None).problem
 
@@ -128,7 +128,7 @@ def django(source: str) -> dict[str, ForeignEntry]:
 
 
 def test_a_crontab_of_django_is_read_whole(django: dict[str, ForeignEntry]) -> None:
-    """The crontab with its zone, all options, and the last run to the ms."""
+    """The entry has the crontab with its time zone, all options, and the last run, exact to the millisecond."""
     found = django["nightly"]
     assert (found.task, found.args, found.kwargs) == ("proj.nightly", ("eu",), {"full": True})
     assert (found.schedule, str(found.schedule.tz)) == (crontab(minute="30", hour="2"), "Europe/Berlin")
@@ -145,7 +145,9 @@ def test_intervals_of_django_are_read(django: dict[str, ForeignEntry]) -> None:
 
 
 def test_entries_of_django_that_run_once_say_when(django: dict[str, ForeignEntry]) -> None:
-    """A clocked entry has a time, another one-off its schedule. One that has run is skipped."""
+    """A clocked entry has a time, and any other entry that runs once has its schedule. If it has run already, it is
+    skipped.
+    """
     clocked, soon = django["new year"], django["once soon"]
     assert (clocked.once, clocked.once_ms, clocked.schedule) == (True, ms(2100, 1, 1, 12), None)
     assert (soon.once, soon.once_ms, soon.schedule) == (True, None, schedule(timedelta(seconds=10)))
@@ -153,12 +155,14 @@ def test_entries_of_django_that_run_once_say_when(django: dict[str, ForeignEntry
 
 
 def test_a_start_time_of_django_is_read(django: dict[str, ForeignEntry]) -> None:
-    """It never ran, and its last change says nothing then."""
+    """The entry has its start time. It has no last run: before its first run, the time of its last change does not
+    count as one.
+    """
     assert (django["from 2100"].starts_ms, django["from 2100"].last_run_ms) == (ms(2100, 1, 1), None)
 
 
 def test_wrong_entries_of_django_are_skipped_with_the_reason(django: dict[str, ForeignEntry]) -> None:
-    """Arguments that are no list."""
+    """An entry whose arguments are not a list is skipped, and the reason says so."""
     assert "expected its args to be a list" in django["quick"].problem
 
 
@@ -191,13 +195,13 @@ def dump(**changes: Any) -> list[ForeignEntry]:
     ],
 )
 def test_a_wrong_row_of_django_is_skipped_with_the_reason(changes: dict[str, Any], why: str) -> None:
-    """Nothing of a row can make the reading fail."""
+    """Whatever a row has, reading it raises no error."""
     (found,) = dump(**changes)
     assert why in found.problem
 
 
 def test_times_without_a_zone_are_read_in_the_given_one(tmp_path: Path) -> None:
-    """They come from a project with USE_TZ = False."""
+    """A project with USE_TZ = False stores times without a zone. They are read in the given time zone."""
     path = tmp_path / "naive.json"
     path.write_text((RECORDED / "django.json").read_text("utf-8").replace('Z"', '"'), "utf-8")
     found = {entry.name: entry for entry in read_django(str(path), ZoneInfo("Europe/Berlin"))}
@@ -225,7 +229,7 @@ def test_a_file_that_is_no_export_is_refused(tmp_path: Path, text: str, why: str
 
 
 def test_other_sources_are_refused(tmp_path: Path) -> None:
-    """A missing file, a database without the tables, and the URL of another database."""
+    """A missing file, a database without the tables, and the URL of another kind of database are refused."""
     empty = tmp_path / "empty.sqlite3"
     connection = sqlite3.connect(empty)
     connection.execute("CREATE TABLE other (id)")

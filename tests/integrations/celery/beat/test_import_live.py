@@ -43,7 +43,9 @@ def url() -> Iterator[str]:
 
 @pytest.mark.real
 def test_redbeat_on_a_live_server_is_imported_whole(url: str) -> None:
-    """Dry run first: it names every entry and writes nothing. Then all are here, and a repeat changes nothing."""
+    """A dry run names every entry and writes nothing. Then the import adds all entries, and a second import changes
+    nothing.
+    """
     app = Celery("moved", broker="memory://", set_as_current=False)
     opened = install(app, url, namespace="moved")
     client: Any = redis.Redis.from_url(url)

@@ -34,7 +34,9 @@ def apply(beat: Any, entry: ForeignEntry, **options: Any) -> ImportStep:
 
 
 def test_an_entry_goes_on_from_its_last_run(beat: Any) -> None:
-    """It is neither sent again nor left out. The clock of the test shows 12:00."""
+    """The next run after the import follows the last run before it: none is repeated and none is left out. The clock of
+    the test shows 12:00.
+    """
     apply(beat, foreign(last_run_ms=beat.now_ms - HOUR_MS // 2))
     entry = beat.entry()
     assert (entry.due_ms, entry.last_ms) == (beat.now_ms, beat.now_ms - HOUR_MS // 2)
@@ -42,20 +44,20 @@ def test_an_entry_goes_on_from_its_last_run(beat: Any) -> None:
 
 
 def test_what_was_due_since_the_other_scheduler_stopped_is_due_here(beat: Any) -> None:
-    """The first missed time is due, and the catch-up policy decides about it, as after any pause."""
+    """The first missed time is due, and the catch-up policy decides about all missed times, as after any pause."""
     step = apply(beat, foreign(last_run_ms=beat.now_ms - 5 * HOUR_MS + 1))
     assert "the catch-up policy decides" in step.words
     assert beat.entry().due_ms == beat.now_ms - 4 * HOUR_MS
 
 
 def test_an_interval_counts_from_its_last_run(beat: Any) -> None:
-    """As in Celery."""
+    """The next run of an interval entry is one interval after its last run, as in Celery."""
     apply(beat, foreign(value=schedule(3600), last_run_ms=beat.now_ms - 600_000))
     assert beat.entry().due_ms == beat.now_ms + 3_000_000
 
 
 def test_a_crontab_keeps_its_zone(beat: Any) -> None:
-    """It may be another one than the app's."""
+    """An imported crontab may have another time zone than the app."""
     value = crontab(minute="0", hour="4")
     value.tz = ZoneInfo("Asia/Kolkata")
     apply(beat, foreign(value=value))
@@ -64,13 +66,13 @@ def test_a_crontab_keeps_its_zone(beat: Any) -> None:
 
 
 def test_a_disabled_entry_is_paused(beat: Any) -> None:
-    """It runs when somebody resumes it."""
+    """A disabled entry is imported as paused."""
     apply(beat, foreign(paused=True, last_run_ms=beat.now_ms - 1))
     assert beat.entries.get("one").state == "paused"
 
 
 def test_arguments_and_options_are_kept(beat: Any) -> None:
-    """A date stays a date."""
+    """An imported entry has all its arguments and options. A date in them is still a date."""
     when = datetime(2100, 1, 1, tzinfo=UTC)
     apply(beat, foreign(args=(1, "a"), kwargs={"at": when}, options={"queue": "mail", "expires": when}))
     entry = beat.entry()
@@ -78,7 +80,9 @@ def test_arguments_and_options_are_kept(beat: Any) -> None:
 
 
 def test_a_start_time_is_the_first_due_time(beat: Any) -> None:
-    """An interval begins at it, a crontab with its first time from then on. One that has passed is due."""
+    """An interval is first due at its start time, and a crontab at its first time after that. If the start time has
+    passed, the entry is due.
+    """
     starts_ms = beat.now_ms + 90 * 60_000
     apply(beat, foreign("interval", schedule(60), starts_ms=starts_ms))
     apply(beat, foreign("crontab", starts_ms=starts_ms))
@@ -89,7 +93,7 @@ def test_a_start_time_is_the_first_due_time(beat: Any) -> None:
 
 
 def test_an_import_can_be_repeated(beat: Any) -> None:
-    """The second time everything is skipped, also after the entry has run here."""
+    """A second import skips every entry, also after the entry has run here."""
     found = foreign(last_run_ms=beat.now_ms - 1)
     apply(beat, found)
     assert (only(beat, found).action, only(beat, found).words) == ("skip", "is here already")
@@ -98,7 +102,7 @@ def test_an_import_can_be_repeated(beat: Any) -> None:
 
 
 def test_another_definition_is_replaced_only_when_asked(beat: Any) -> None:
-    """The one here may be newer."""
+    """An import replaces an entry that is here already only with `--change`, because the entry here may be newer."""
     beat.add("one", 60)
     step = only(beat, foreign(last_run_ms=1))
     assert (step.action, "--change" in step.words) == ("skip", True)
@@ -107,7 +111,9 @@ def test_another_definition_is_replaced_only_when_asked(beat: Any) -> None:
 
 
 def test_an_entry_of_the_code_goes_on_from_its_last_run(make_beat: Any) -> None:
-    """redbeat stores the entries of the code too. A worker may have added them here already, and they have not run."""
+    """redbeat also stores entries that the app's code defines. If a worker has added such an entry here and it has not
+    run, the import gives it its last run.
+    """
     beat = make_beat(beat_schedule={"one": {"task": "note", "schedule": 3600}, "two": {"task": "note", "schedule": 60}})
     beat.entries.add(beat.entries.make("one", "note", 3600, source="code"))
     found = foreign(value=schedule(3600), last_run_ms=beat.now_ms - 600_000)
@@ -120,7 +126,9 @@ def test_an_entry_of_the_code_goes_on_from_its_last_run(make_beat: Any) -> None:
 
 
 def test_what_cannot_be_imported_says_why(beat: Any) -> None:
-    """A problem of the reader, arguments that have no JSON, an entry that has ended or was removed here."""
+    """The reasons: the reader found a problem, the arguments have no form in JSON, or the entry has ended or was
+    removed here.
+    """
     assert only(beat, ForeignEntry("bad", problem="it is bad")).words == "it is bad"
     step = only(beat, foreign(args=(object(),)))
     assert (step.action, "cannot be stored" in step.words) == ("fail", True)
@@ -129,7 +137,7 @@ def test_what_cannot_be_imported_says_why(beat: Any) -> None:
 
 
 def test_an_entry_that_was_removed_here_does_not_come_back(make_beat: Any) -> None:
-    """Somebody removed it on purpose."""
+    """An import skips an entry that somebody has removed here."""
     beat = make_beat(beat_schedule={"one": {"task": "note", "schedule": 3600}})
     beat.entries.add(beat.entries.make("one", "note", 3600, source="code"))
     beat.entries.remove("one")
@@ -137,7 +145,7 @@ def test_an_entry_that_was_removed_here_does_not_come_back(make_beat: Any) -> No
 
 
 def test_an_entry_that_runs_once_becomes_a_task_with_an_eta(beat: Any) -> None:
-    """It is found again by a repeated import. Seconds until it expires count from its ETA."""
+    """A second import finds the task again. If the entry expires after some seconds, these count from the ETA."""
     eta = datetime(2100, 1, 1, tzinfo=UTC)
     at_ms = int(eta.timestamp() * 1000)
     found = foreign(once=True, once_ms=at_ms, args=(7,), options={"queue": "mail", "expires": 60})
@@ -152,14 +160,14 @@ def test_an_entry_that_runs_once_becomes_a_task_with_an_eta(beat: Any) -> None:
 
 
 def test_a_one_off_with_a_schedule_runs_when_it_is_due(beat: Any) -> None:
-    """Once."""
+    """An entry that runs once and has a schedule becomes one task, which is sent at the first due time."""
     step = apply(beat, foreign(once=True, value=schedule(HOUR_MS / 1000), last_run_ms=beat.now_ms - 60_000))
     assert step.once_ms == beat.now_ms + HOUR_MS - 60_000
     assert beat.entries.get("one") is None
 
 
 def test_all_that_django_has_is_named(beat: Any) -> None:
-    """Each of the recorded entries is imported, skipped or refused with a reason, and none is left out."""
+    """Each recorded entry is imported, skipped or refused with a reason, and none is left out."""
     found = read_django(str(RECORDED / "django.json"))
     steps = {step.name: step for step in plan_import(beat.entries, found)}
     actions = {name: step.action for name, step in steps.items() if name != "sundown"}  # which needs ephem

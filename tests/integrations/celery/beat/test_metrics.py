@@ -26,7 +26,9 @@ def page(beat: Any) -> dict[tuple[str, ...], float]:
 
 
 def test_the_page_shows_what_was_sent_missed_and_caught_up(beat: Any) -> None:
-    """By entry; and how late the first entry is while nobody sends."""
+    """The metrics count sent, missed and caught-up runs of each entry. They also have the lateness of the first entry
+    that nobody sends.
+    """
     assert page(beat) == {}
     first = beat.add("latest", 60)
     beat.add("all", 60, catch_up="all", catch_up_limit=4)
@@ -49,7 +51,7 @@ NAMES = ("latest", "all", "asleep")
 
 
 def test_only_the_first_entries_have_counters_of_their_own(beat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the order in which they were added, so that a new one takes the series of no other."""
+    """Entries that were added first have counters of their own, so a new entry never takes the counter of another."""
     monkeypatch.setattr(metrics, "MOST_NAMED", 2)
     for name in ("z", "m", "a"):
         beat.add(name, 60)
@@ -62,7 +64,7 @@ def test_only_the_first_entries_have_counters_of_their_own(beat: Any, monkeypatc
 def test_metrics_of_an_extension_that_fails_are_left_out(
     beat: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The page has all others. The extension names the topic of the entries."""
+    """The page has all other metrics. The extension names the topic of the entries."""
     assert list(EXTENSION.metrics) == [TOPIC]
     beat.add("one", 60)
     monkeypatch.setattr(metrics, "read_entry", lambda _item: 1 / 0)

@@ -1,4 +1,4 @@
-"""Due times against Celery's own `is_due`: never before, and due at that time."""
+"""Due times compared with Celery's own `is_due`: it says due at each due time, and never before."""
 
 from __future__ import annotations
 

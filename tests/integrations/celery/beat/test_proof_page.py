@@ -11,7 +11,7 @@ FOLDERS = {"beat": TESTS / "integrations/celery/beat", "durable": TESTS / "integ
 
 
 def test_every_test_of_the_page_exists() -> None:
-    """Each file, and each function in it."""
+    """Each test file that the page names exists, and so does each function."""
     named = re.findall(r"`(\w+)/(test_\w+\.py)(?:::(test_\w+))?`", PAGE.read_text("utf-8"))
     assert len(named) >= 14
     for folder, file, name in named:

@@ -30,7 +30,7 @@ class Moon(BaseSchedule):  # type: ignore[misc]  # celery has no types
     ("value", "words"),
     [
         (schedule(timedelta(seconds=30)), "every 30s"),
-        (schedule(0.25, relative=True), "every 0.25s on the grid"),
+        (schedule(0.25, relative=True), "every 0.25s, rounded to whole units"),
         (crontab("0", "4", "mon-fri"), "0 4 * * mon-fri"),
         (crontab(0, {3, 1}), "0 1,3 * * *"),
     ],

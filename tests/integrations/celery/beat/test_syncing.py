@@ -196,7 +196,9 @@ def test_entries_of_a_file(make_beat: Callable[..., Any], tmp_path: Path, caplog
 
 
 def test_an_entry_that_an_older_release_buried_comes_back(beat: Any) -> None:
-    """Of code, of code elsewhere, and of run time; not one that died of something else."""
+    """`sync` resumes entries that an older release made dead letters, because it could not read them. An entry that
+    died for another reason stays dead.
+    """
     _code(beat, one={"schedule": 60})
     beat.entries.add(beat.entries.make("elsewhere", "note", 60, source="code"))
     unread = "the body (9 bytes) has neither the neutral form nor the push form; nothing was changed"

@@ -1,11 +1,12 @@
-"""Due times of a virtual year against Celery's own, in zones with and without daylight saving.
+"""Due times of a virtual year compared with Celery's own, in zones with and without daylight saving.
 
-Celery's times come from Celery's `is_due`, asked at each time that it names itself, as `celery beat` does. Each list of
-differences is written down here, and is the whole difference.
+Celery's times come from Celery's `is_due`, asked at each time that it names itself, as `celery beat` does. All
+differences are listed here, and the tests fail if there is another one.
 
 Celery before 5.7 counts intervals of hours and days by the wall clock: where clocks change they differ from the
-intervals of docs/celery-beat.md, which count real time. There these releases are the oracle for crontabs only, each
-change of the clocks for all zones, and the year for one, because `make test-celery` runs this twice.
+intervals of docs/celery-beat.md, which count real time. So with these releases only crontabs are compared. Around each
+change of the clocks all zones are compared, and the whole year only in one zone, because `make test-celery` runs this
+twice.
 """
 
 from __future__ import annotations
@@ -124,7 +125,9 @@ def around(zone: str, change: str, what: str) -> tuple[datetime, datetime]:
 @pytest.mark.parametrize("zone", CHANGES)
 @pytest.mark.parametrize("what", [what for what in (*SPARSE, *DENSE) if what not in BY_THE_WALL_CLOCK])
 def test_a_change_of_the_clocks(zone: str, what: str) -> None:
-    """Forward: the same times as Celery's. Back: the same, and the repeated hour of a crontab for every hour."""
+    """When clocks go forward, the times are Celery's. When they go back, an hourly crontab has the repeated hour in
+    addition.
+    """
     make = {**SPARSE, **DENSE}[what]
     forward, back = CHANGES[zone]
     assert compare(zone, make, *around(zone, forward, what)) == 0
@@ -136,7 +139,9 @@ def test_a_change_of_the_clocks(zone: str, what: str) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("zone", ZONES[:1] if OLDER else ZONES)
 def test_a_year(zone: str) -> None:
-    """A leap year. In one zone every 5 minutes, from before one change of the clocks to after the other."""
+    """The times of a leap year are Celery's. In one zone this also holds for an entry every 5 minutes, over both
+    changes of the clocks.
+    """
     local = datetime(2028, 1, 1, tzinfo=ZoneInfo(zone))
     since, until = local.astimezone(UTC), local.replace(year=2029).astimezone(UTC)
     left_out = BY_THE_WALL_CLOCK if zone in CHANGES else ()
@@ -192,7 +197,9 @@ def sent_by_celery(app: VirtualApp, ticks: int) -> int:
 
 
 def test_celery_sends_without_a_pause_when_its_beat_starts_in_the_repeated_hour() -> None:
-    """That is why this hour differs here. If this test fails, Celery has changed: then take its times."""
+    """This is why the repeated hour differs here from Celery. If this test fails, Celery has changed: then use Celery's
+    times.
+    """
     zone = ZoneInfo("Europe/Berlin")
     app, value = made("Europe/Berlin", DENSE["every 5 minutes"])
     start = datetime(2028, 10, 29, 2, 11, tzinfo=zone, fold=1).astimezone(UTC)

@@ -72,7 +72,7 @@ def test_entries_are_listed_in_order_of_their_names(visitor: Visiting, add: Any,
 
 
 def test_entries_are_filtered_and_paged(visitor: Visiting, add: Any, entries: BeatEntries) -> None:
-    """By a pattern and by state. The pages together have each entry once."""
+    """Entries are filtered by a pattern and by state. The pages together have each entry once."""
     for number in range(5):
         add(f"mail-{number}")
     add("other")
@@ -88,7 +88,7 @@ def test_entries_are_filtered_and_paged(visitor: Visiting, add: Any, entries: Be
 
 
 def test_one_entry_is_shown_whole(running: Visiting, add: Any) -> None:
-    """With its next runs; arguments only where the dashboard shows payloads."""
+    """The page of an entry has its next runs. It has the arguments only if the dashboard shows payloads."""
     entry = add("report", 3600, args=["s3cret"])
     found = running.call("/beat/report")
     assert found["next_runs"][:2] == [entry.due_ms, entry.due_ms + 3_600_000]
@@ -101,7 +101,7 @@ def test_one_entry_is_shown_whole(running: Visiting, add: Any) -> None:
 
 
 def test_payloads_are_shown_where_the_dashboard_shows_them(open_visitor: Any, add: Any, memory: DelayStore) -> None:
-    """On the page and in the API."""
+    """If the dashboard shows payloads, the page and the API have the arguments of an entry."""
     add("report", 3600, args=["s3cret"])
     visitor = open_visitor(memory, {"store": "memory:"}, show_payloads=True)
     assert "s3cret" in visitor.page("/beat/report")
@@ -109,7 +109,7 @@ def test_payloads_are_shown_where_the_dashboard_shows_them(open_visitor: Any, ad
 
 
 def test_texts_of_an_entry_are_escaped(visitor: Visiting, entries: BeatEntries) -> None:
-    """Everything in the store is hostile."""
+    """Every text of an entry may contain markup, and the page escapes it."""
     name = '<b>&"'
     entries.add(entries.make(name, "<script>alert(1)</script>", 60, options={"queue": "<i>"}))
     for page in (visitor.page("/beat"), visitor.page("/beat/%3Cb%3E&%22")):
@@ -134,7 +134,7 @@ def test_actions_change_entries(running: Visiting, add: Any, entries: BeatEntrie
 
 
 def test_what_is_not_here_is_left(running: Visiting, add: Any) -> None:
-    """The preview says so, and a request without names is refused."""
+    """The preview names entries that do not exist, and a request without names is refused."""
     add("one")
     found = running.preview("pause-beat-entry", entry=["one", "nobody"])
     assert (found["count"], "is not here" in found["warning"]) == (1, True)
@@ -146,7 +146,9 @@ def test_what_is_not_here_is_left(running: Visiting, add: Any) -> None:
 def test_an_entry_with_another_definition_is_not_changed(
     running: Visiting, add: Any, entries: BeatEntries, action: str
 ) -> None:
-    """Somebody has replaced it since the preview. A run in between does not count as a change."""
+    """If somebody has replaced the entry since the preview, the action is refused. A run in between is no reason to
+    refuse.
+    """
     add("one")
     found = running.preview(action, entry=["one"])
     entries.replace(entries.make("one", "mail.send", 60))
@@ -156,7 +158,7 @@ def test_an_entry_with_another_definition_is_not_changed(
 
 
 def test_without_the_application_some_actions_are_missing(visitor: Visiting, add: Any, entries: BeatEntries) -> None:
-    """Only the application knows its time zone and its code. The page says so."""
+    """Actions that need the application's time zone or code are not offered without it, and the page says so."""
     add("one")
     entries.add(entries.make("of-code", "mail.send", 60, source="code"))
     for action, name in (("resume-beat-entry", "one"), ("run-beat-entry-now", "one"), ("remove-beat-entry", "of-code")):
@@ -180,7 +182,7 @@ def test_an_overdue_entry_is_an_ailment(visitor: Visiting, add: Any, memory: Del
 
 
 def test_tasks_and_entries_are_apart(visitor: Visiting, add: Any, hold: Any) -> None:
-    """The list of tasks has no entries, and the counts neither."""
+    """Entries are neither in the list of tasks nor in the counts of tasks."""
     add("one")
     hold("task")
     found = visitor.call("/tasks")

@@ -69,7 +69,9 @@ def test_tasks_of_a_producer_are_shown_and_moved_without_its_application(
 
 
 def test_a_task_is_revoked_with_the_running_application(app: Celery, memory: DelayStore, open_visitor: Any) -> None:
-    """Its result is marked REVOKED. A pickled task is left, because its body is not read here."""
+    """The result of the revoked task is marked REVOKED. A pickled task is not revoked, because the dashboard does not
+    read its body.
+    """
     send = app.tasks["mail.send"]
     task_id = send.apply_async((1,), countdown=3600).id
     pickled = send.apply_async((1,), countdown=3600, serializer="pickle").id

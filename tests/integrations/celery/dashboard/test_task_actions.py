@@ -29,7 +29,9 @@ def claim(memory: DelayStore, task: HeldTask) -> None:
 
 
 def test_each_change_does_what_its_preview_says(visitor: Visiting, hold: Any, memory: DelayStore) -> None:
-    """Run now, reschedule and purge; a task on its way is left, and the preview says why."""
+    """The changes are run now, reschedule and purge. A task that a worker is sending is not changed, and the preview
+    says why.
+    """
     for task_id in ("one", "two", "three", "four"):
         hold(task_id)
     now_ms = memory.now_ms()
@@ -48,7 +50,7 @@ def test_each_change_does_what_its_preview_says(visitor: Visiting, hold: Any, me
 
 @pytest.mark.parametrize("action", MOVED)
 def test_a_task_on_its_way_is_left(visitor: Visiting, hold: Any, memory: DelayStore, action: str) -> None:
-    """Nobody may change a task that a worker is sending."""
+    """A task that a worker is sending is not changed."""
     claim(memory, hold("away"))
     found = visitor.preview(action, task=["away"], **MOVED[action])
     assert found["count"] == 0
@@ -105,7 +107,7 @@ def test_a_task_that_changes_during_the_change_is_left(
 
 
 def test_revoking_needs_the_application(visitor: Visiting, hold: Any) -> None:
-    """Without it the button is not shown, the API says why, and the action is refused."""
+    """Without the application, the button is not shown, the API says why, and the action is refused."""
     hold("a")
     for path in ("/tasks", "/tasks/a"):
         page = visitor.page(path)
@@ -144,7 +146,7 @@ def test_rights_are_needed(memory: DelayStore, open_visitor: Any, hold: Any) -> 
     ],
 )
 def test_a_moment_that_cannot_be_read_is_refused(visitor: Visiting, hold: Any, arguments: dict[str, str]) -> None:
-    """Neither, both, or no time: nothing is changed."""
+    """A request with two times, with none, or with a text that is no time changes nothing."""
     hold("a")
     answer = visitor.preview("reschedule-task", 400, task=["a"], **arguments)
     assert "nothing was changed" in answer["error"]["message"]
@@ -157,7 +159,7 @@ def test_a_moment_outside_of_the_calendar_is_refused(visitor: Visiting, hold: An
 
 
 def test_a_request_must_name_tasks(visitor: Visiting) -> None:
-    """No ids, and too many ids, are refused."""
+    """A request without ids, or with too many, is refused."""
     assert "which tasks" in visitor.preview("purge-task", 400)["error"]["message"]
     many = [str(number) for number in range(501)]
     assert "at most 500" in visitor.preview("purge-task", 400, task=many)["error"]["message"]

@@ -41,7 +41,7 @@ def test_tasks_are_listed_in_order_of_their_eta(visitor: Visiting, hold: Any) ->
 
 
 def test_tasks_are_filtered(visitor: Visiting, hold: Any, memory: DelayStore) -> None:
-    """By name, queue, state, and the time until they are due."""
+    """Tasks are filtered by name, queue, state, and the time until they are due."""
     hold("a", HOUR_MS, name="mail.send")
     hold("b", 2 * HOUR_MS, name="bill.write", queue="other")
     held = hold("c", 3 * HOUR_MS)
@@ -129,7 +129,7 @@ def test_one_task_says_where_it_goes_and_what_follows(visitor: Visiting, hold: A
 def test_payloads_are_shown_only_on_request(
     visitor: Visiting, hold: Any, memory: DelayStore, open_visitor: Any
 ) -> None:
-    """Arguments, body and header values are payload."""
+    """Arguments, body and header values count as payload."""
     hold("one", headers={"x-own": "m3ta"})
     shown = open_visitor(memory, {"store": "memory:"}, show_payloads=True)
     for path in ("/tasks", "/tasks/one"):
@@ -168,7 +168,7 @@ def test_a_pickled_body_is_not_unpickled(
 def test_texts_of_messages_cannot_forge_the_page(
     visitor: Visiting, hold: Any, memory: DelayStore, open_visitor: Any
 ) -> None:
-    """Ids, names, queues, headers and arguments are hostile. They are escaped on every page."""
+    """Ids, names, queues, headers and arguments may contain markup. Every page escapes them."""
     task_id = f"../{EVIL}?#/\x1b[31m"
     embed = {"chain": [{"task": EVIL, "options": {"task_id": EVIL}}], "chord": [EVIL], "callbacks": EVIL}
     hold(
@@ -260,7 +260,7 @@ def test_an_absent_namespace_is_not_created(
 
 
 def test_an_application_without_the_integration_is_named(memory: DelayStore, open_visitor: Any) -> None:
-    """The page says what to call."""
+    """If the application does not use the integration, the page says which function to call."""
     from celery import Celery
 
     app = Celery("plain", broker="memory://", set_as_current=False)
@@ -269,7 +269,9 @@ def test_an_application_without_the_integration_is_named(memory: DelayStore, ope
 
 
 def test_the_overview_counts_tasks_and_names_overdue_ones(visitor: Visiting, hold: Any, memory: DelayStore) -> None:
-    """The panel has waiting, next due and live workers; overdue and given-up tasks need a person."""
+    """The panel has the numbers of waiting tasks and live workers, and the next due time. It lists overdue and given-up
+    tasks as problems.
+    """
     hold("soon")
     page = visitor.page("/")
     assert "Celery tasks" in page

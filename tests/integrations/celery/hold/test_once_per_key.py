@@ -23,7 +23,10 @@ def dues(installed: InstalledApp) -> dict[str, float]:
 
 
 def test_collapse_runs_the_first_task_of_a_key(installed: InstalledApp, caplog: pytest.LogCaptureFixture) -> None:
-    """While a task waits under a key, later ones are not run. It is told which ones, and keys are for each queue."""
+    """While a task waits under a key, later tasks of the key are not run, and the log names them.
+
+    Each queue has its own keys.
+    """
     caplog.set_level(logging.INFO, "wheel_sched.celery")
     for task_id in ("a", "b", "c"):
         installed.send("note", 1, task_id=task_id, countdown=1, wheel_collapse="key")  # within the horizon, too

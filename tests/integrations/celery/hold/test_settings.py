@@ -38,7 +38,7 @@ def test_a_store_is_derived_from_plain_redis_urls_alone(broker: str | None, stor
 
 
 def test_an_argument_wins_over_the_configuration() -> None:
-    """None as an argument counts too: it means no store or no horizon."""
+    """An argument None overrides the configuration too: it means no store or no horizon."""
     conf = {"wheel_url": "redis://conf", "wheel_horizon": 5, "wheel_lead": "20ms"}
     assert load_settings({"horizon": "1m"}, conf, None).horizon == 60_000
     assert load_settings({}, conf, None).lead == 20

@@ -101,7 +101,7 @@ def test_purge_removes_tasks_and_leaves_their_results(tasks: HeldTasks, app: Cel
 
 
 def test_reschedule_moves_the_task_and_the_eta_in_its_message(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """All other parts of the message stay as they are."""
+    """`reschedule` changes only the ETA of the message."""
     (before,) = tasks.get(ids["three"])
     eta_ms = tasks.now_ms() + 10 * HOUR_MS
     assert [each.id for each in tasks.reschedule([before], eta_ms).done] == [ids["three"]]

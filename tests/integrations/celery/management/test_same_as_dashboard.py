@@ -78,7 +78,9 @@ def test_the_same_tasks_can_be_changed(
 @pytest.mark.parametrize("state", ["waiting", "paused", "removed"])
 @pytest.mark.parametrize("command", ["pause", "resume", "run-now", "remove"])
 def test_the_same_entries_can_be_changed(run: Any, visitor: Visiting, app: Celery, command: str, state: str) -> None:
-    """As with tasks. What `beat` knows of a removed entry decides for both."""
+    """A command changes an entry exactly if the preview counts it. Otherwise both say why, also for an entry that was
+    removed.
+    """
     app.conf.beat_schedule = {"report": {"task": "mail.send", "schedule": 3600.0, "args": (1,)}}
     entries = BeatEntries(app)
     entries.add(entries.make("report", "mail.send", 3600.0, (1,), source="code"))
@@ -109,7 +111,7 @@ def test_the_same_entries_can_be_changed(run: Any, visitor: Visiting, app: Celer
 def test_a_search_finds_the_same_tasks(
     run: Any, visitor: Visiting, ids: dict[str, str], query: dict[str, str], options: list[str]
 ) -> None:
-    """In the same order."""
+    """The command and the dashboard list the same tasks in the same order."""
     told = [json.loads(line)["id"] for line in run("list", "--json", *options).stdout.splitlines()]
     assert told == [one["id"] for one in visitor.call("/tasks", **query)["tasks"]]
     assert len(told) < len(ids) or not query

@@ -115,7 +115,7 @@ def tables_of_dump(text: bytes) -> Tables:
     """The tables in the JSON of `manage.py dumpdata`.
 
     Raises:
-        Rejected: it is no such JSON, or has no entries.
+        Rejected: the text is not such JSON, or has no entries.
     """
     try:
         objects = json.loads(text)

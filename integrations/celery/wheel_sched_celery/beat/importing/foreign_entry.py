@@ -1,6 +1,6 @@
 """An entry as another scheduler stores it, and the checks that both readers share.
 
-Everything that is read is hostile: a value of the wrong type makes the entry one that is skipped, with the reason.
+Nothing that is read is trusted. An entry with a value of the wrong type is skipped, with the reason.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class ForeignEntry:
         options: further arguments of `apply_async`.
         paused: whether the other scheduler has it disabled.
         last_run_ms: when it last sent the task, in ms since 1970; None = never, or not known.
-        once: whether it sends one task and then ends.
-        once_ms: when it sends this task, in ms since 1970; None = when the schedule is due next, or it is periodic.
-        starts_ms: it sends nothing before, in ms since 1970; None = no such time.
+        once: whether the entry sends one task and then ends.
+        once_ms: when such an entry sends its task, in ms since 1970; None = when its schedule is due next, or the entry
+            is periodic.
+        starts_ms: the entry sends nothing before this time, in ms since 1970; None = no such time.
         problem: why it cannot be imported; "" when it can.
-        notes: what will be different here, in words.
+        notes: what will be different after the import, in words.
     """
 
     name: str
@@ -64,7 +65,7 @@ def text_of(name: str, value: Any, longest: int = LONGEST_NAME) -> str:
     """A text that is not empty.
 
     Raises:
-        Rejected: it is none.
+        Rejected: the value is no such text.
     """
     if not isinstance(value, str) or not 0 < len(value) <= longest:
         raise Rejected(f"expected its {name} to be a text of 1 to {longest} characters, got: {shown(value)}")
@@ -75,7 +76,7 @@ def list_of(name: str, value: Any) -> tuple[Any, ...]:
     """A list, as a tuple. None counts as empty.
 
     Raises:
-        Rejected: it is no list.
+        Rejected: the value is no list.
     """
     if value is None:
         return ()
@@ -88,7 +89,7 @@ def mapping_of(name: str, value: Any) -> dict[str, Any]:
     """A mapping whose keys are texts. None counts as empty.
 
     Raises:
-        Rejected: it is none.
+        Rejected: the value is no mapping.
     """
     if value is None:
         return {}
@@ -129,7 +130,7 @@ def interval_of(seconds: float | timedelta, relative: bool = False) -> schedule:
     """A schedule of Celery with this interval.
 
     Raises:
-        Rejected: it is not above zero, or longer than a thousand years.
+        Rejected: the interval is not above zero, or is longer than a thousand years.
     """
     length = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
     if isinstance(length, bool) or not isinstance(length, int | float) or not 0 < length < 32e9:
@@ -141,7 +142,7 @@ def ms_of(moment: datetime) -> int:
     """A time with a zone, in ms since 1970, rounded down.
 
     Raises:
-        Rejected: it lies before 1970.
+        Rejected: the time is before 1970.
     """
     since = (moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     if since < 0:

@@ -123,7 +123,7 @@ def _periodic(
 
 
 def _has_not_run(old: BeatEntry, entry: BeatEntry) -> bool:
-    """Whether the entry is here, with this schedule, and did not run here yet, but did in the other scheduler."""
+    """Whether the entry is here with this schedule, and has run in the other scheduler but not here."""
     waits = old.last_ms is None and old.due_ms is not None and old.schedule == entry.schedule
     return waits and entry.last_ms is not None and not entry.paused
 
@@ -163,7 +163,10 @@ def _once(entries: BeatEntries, found: ForeignEntry, now_ms: int) -> ImportStep:
 
 
 def _options(found: ForeignEntry, at_ms: int) -> dict[str, Any]:
-    """The options of a task that is sent now for `at_ms`: seconds until it expires count from then."""
+    """The options of a task that is sent now and due at `at_ms`.
+
+    It expires the given number of seconds after `at_ms`.
+    """
     options = dict(found.options)
     seconds = options.get("expires")
     if isinstance(seconds, int | float):
@@ -182,9 +185,9 @@ def _instant(at_ms: int) -> datetime:
 
 
 def carry_out(entries: BeatEntries, steps: Sequence[ImportStep]) -> Iterator[tuple[ImportStep, str]]:
-    """Carry out the steps that change something, one after the other. Yields each with why it failed; "": it did not.
+    """Carry out the steps that change something, one after the other. Yields each step with why it failed, or with "".
 
-    An error of the store ends it. Repeat the import then: it goes on with what is missing.
+    An error of the store ends the import. Repeat it then: it goes on with what is missing.
 
     Args:
         entries: the entries of the app.

@@ -58,11 +58,14 @@ class JsonType(_Json):
     help="As JSON object.",
 )
 @click.option("--queue", "-Q", help="The queue of its tasks.")
-@click.option("--exchange", help="Their exchange.")
-@click.option("--routing-key", help="Their routing key.")
-@click.option("--priority", type=click.IntRange(0, 255), help="Their priority.")
+@click.option("--exchange", help="The exchange of its tasks.")
+@click.option("--routing-key", help="The routing key of its tasks.")
+@click.option("--priority", type=click.IntRange(0, 255), help="The priority of its tasks.")
 @click.option(
-    "--expires", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="They end so long after."
+    "--expires",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="They expire this long after they are sent.",
 )
 @click.option(
     "--options",

@@ -84,7 +84,7 @@ def show(ctx: click.Context, name: str, as_json: bool) -> None:
 def next_runs(ctx: click.Context, count: int, names: tuple[str, ...], as_json: bool) -> None:
     """Show the next N runs (default: 10) of all entries in order of time, or of the named ones.
 
-    A schedule of a class of the app tells only its next look.
+    A schedule whose class belongs to the app shows only when it is next asked whether it is due.
 
     \b
     Examples:
