@@ -187,10 +187,10 @@ class RetryService:
         """The dispatcher's counters."""
         return self.dispatcher.stats
 
-    def ailing(self) -> list[str]:
+    def problems(self) -> list[str]:
         """The parts that have ended and need a restart, in words."""
         ended = [] if self._worker.alive else ["its intake has ended"]
-        return ended + self.dispatcher.ailing()
+        return ended + self.dispatcher.problems()
 
     @property
     def ready(self) -> bool:

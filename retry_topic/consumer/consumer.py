@@ -139,7 +139,7 @@ class Consumer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def ailing(self) -> list[str]:
+    def problems(self) -> list[str]:
         """The problems that a restart would fix, in words, such as threads that have ended."""
         if self._state != "running":
             return [] if self._state == "stopping" else ["it does not run"]

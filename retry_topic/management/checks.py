@@ -56,9 +56,9 @@ def _hand_over(target: ExaminedTarget, settings: RetrySettings) -> str:
 def retries(target: ExaminedTarget, loaded: Loaded) -> Finding:
     """Check that a retry service reads each retry topic that holds messages, or that live consumers may write to."""
     found = _missing(target.client, loaded.read(RetrySettings), target.members, target.now_ms)
-    if ailing := found.ailing(target.now_ms):
-        level = problem if ailing[0].level == "problem" else warn
-        return level("retries", "; ".join(one.what for one in ailing[:3]), "; ".join(one.fix for one in ailing))
+    if problems := found.problems(target.now_ms):
+        level = problem if problems[0].level == "problem" else warn
+        return level("retries", "; ".join(one.what for one in problems[:3]), "; ".join(one.fix for one in problems))
     return ok("retries", NOT_ON_KAFKA if found.untaken is None else "none wait without a retry service")
 
 
@@ -70,7 +70,7 @@ def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
     backend: Any = store.backend
     members, now_ms = Members(store).live(), store.now_ms()
     found = _missing(backend.client, loaded.read(RetrySettings), members, now_ms)
-    lines = [f"{one.what}: {one.fix}" for one in found.ailing(now_ms) if one.what != found.refused]
+    lines = [f"{one.what}: {one.fix}" for one in found.problems(now_ms) if one.what != found.refused]
     if found.untaken is None and not found.refused:
         lines.insert(0, NOT_ON_KAFKA)
     untaken = None if found.untaken is None else [one.as_dict() for one in found.untaken]

@@ -13,12 +13,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from retry_topic.brokers.protocol import Backlog, BacklogBroker, Broker
 from retry_topic.message.headers import RetryState, read
 from wheel_sched.errors import BrokerError
 from wheel_sched.management.members import place
+from wheel_sched.management.problem import Problem
 from wheel_sched.management.wording import span
 from wheel_sched.store import LiveMember
 
@@ -182,14 +183,6 @@ def _is_untaken(state: RetryState) -> bool:
     return state.dialect == "own" and state.attempt > 0 and state.consumer_group is not None and by_consumer
 
 
-class Ailing(NamedTuple):
-    """A problem, what a user can do about it, and how serious it is."""
-
-    what: str
-    fix: str
-    level: Literal["warn", "problem"]
-
-
 @dataclass(frozen=True, slots=True)
 class MissingServices:
     """The retry services that are missing, as far as retry topics and live members show it.
@@ -204,12 +197,12 @@ class MissingServices:
     unserved: Sequence[UnservedGroup]
     refused: str = ""
 
-    def ailing(self, now_ms: int) -> list[Ailing]:
+    def problems(self, now_ms: int) -> list[Problem]:
         """All problems, the most serious first. `now_ms`: the store's time."""
-        found = [Ailing(one.what(now_ms), one.fix, "problem") for one in self.untaken or ()]
+        found = [Problem(one.what(now_ms), one.fix, "problem") for one in self.untaken or ()]
         if self.refused:
-            found.append(Ailing(self.refused, "see the rights on the broker", "warn"))
-        found.extend(Ailing(group.what, group.fix, "warn") for group in self.unserved)
+            found.append(Problem(self.refused, "see the rights on the broker", "warn"))
+        found.extend(Problem(group.what, group.fix, "warn") for group in self.unserved)
         return found
 
 

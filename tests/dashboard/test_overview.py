@@ -38,7 +38,7 @@ def test_a_paused_topic_is_told_until_it_is_resumed() -> None:
         app = DashboardApp(store, load_settings({}, env={}), everyone("read"), config=DashboardConfig(), parts=(CORE,))
         client = TestClient(app, base_url="http://localhost")
         store.pause("orders")
-        (told,) = client.get("/api/v1/overview").json()["ailments"]
+        (told,) = client.get("/api/v1/overview").json()["problems"]
         assert told["what"].startswith("topic orders has been paused for ")
         assert (told["level"], told["fix"]) == ("warn", "resume it when it may go on")
         assert "topic orders has been paused for " in client.get("/").text
@@ -47,4 +47,4 @@ def test_a_paused_topic_is_told_until_it_is_resumed() -> None:
         store.pause("orders")
         store.resume("orders")
         client = TestClient(app, base_url="http://localhost")
-        assert client.get("/api/v1/overview").json()["ailments"] == []
+        assert client.get("/api/v1/overview").json()["problems"] == []

@@ -149,7 +149,7 @@ def test_a_publisher_that_raises_system_exit_ends_no_worker(world: World) -> Non
     world.calm()
     world.advance(60_000)
     world.until(lambda: world.receiver.ids == ["a"])
-    assert dispatcher.ailing() == []
+    assert dispatcher.problems() == []
 
 
 def test_a_store_that_hangs_makes_the_dispatcher_not_ready_within_two_seconds(

@@ -126,13 +126,13 @@ def test_the_heartbeat_monitor_reports_a_stuck_owner(world: World, monkeypatch: 
     monkeypatch.setattr(world.store, "begin", hangs)
     world.put("m0")
     assert entered.wait(30)
-    assert dispatcher.ailing() == []
+    assert dispatcher.problems() == []
     world.clock.advance(STUCK_AFTER_MS)
-    assert dispatcher.ailing() == [f"{OWNER} is stuck at one step"] == dispatcher.ailing()
+    assert dispatcher.problems() == [f"{OWNER} is stuck at one step"] == dispatcher.problems()
     assert monitor.expired == 1
     go_on.set()
     world.received(1)
-    assert dispatcher.ailing() == []
+    assert dispatcher.problems() == []
     world.until(lambda: len(monitor) == 0, "everybody's rest")
 
 
@@ -141,10 +141,10 @@ def test_an_idle_dispatcher_lives_however_long_it_sleeps(world: World) -> None:
     dispatcher = world.dispatcher()
     for _ in range(3):
         world.advance(100 * STUCK_AFTER_MS)
-        assert (dispatcher.ailing(), dispatcher.ready) == ([], True)
+        assert (dispatcher.problems(), dispatcher.ready) == ([], True)
     world.put("later", in_ms=50 * STUCK_AFTER_MS)
     world.advance(49 * STUCK_AFTER_MS)
-    assert (dispatcher.ailing(), dispatcher.ready) == ([], True)
+    assert (dispatcher.problems(), dispatcher.ready) == ([], True)
 
 
 def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart(
@@ -152,7 +152,7 @@ def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart
 ) -> None:
     """A dispatcher is not ready if its publisher does not return within the publish timeout and a minute more.
 
-    `ailing` reports nothing, because the publisher waits for a broker, and a restart would not help.
+    `problems` reports nothing, because the publisher waits for a broker, and a restart would not help.
     """
     dispatcher = world.dispatcher(
         publisher=blocking, publish_timeout_ms=5_000, backoff_ms=10_000_000, backoff_max_ms=10_000_000
@@ -163,7 +163,7 @@ def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart
     assert dispatcher.ready
     world.advance(1)
     assert not dispatcher.ready
-    assert dispatcher.ailing() == []
+    assert dispatcher.problems() == []
     blocking.go_on.set()
     world.until(lambda: dispatcher.ready, "ready")
 
@@ -171,7 +171,7 @@ def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart
 def test_a_listener_that_always_fails_makes_it_not_ready(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the listener always fails, the dispatcher is not ready, because an earlier item would wait for a sweep.
 
-    `ailing` reports nothing, because a restart would not help.
+    `problems` reports nothing, because a restart would not help.
     """
 
     def fails(*_: Any) -> None:
@@ -180,20 +180,20 @@ def test_a_listener_that_always_fails_makes_it_not_ready(world: World, monkeypat
     monkeypatch.setattr(world.backend, "wait_for_mark", fails)
     dispatcher = world.dispatcher()
     world.until(lambda: not dispatcher.ready, "the listener's failure")
-    assert dispatcher.ailing() == []
+    assert dispatcher.problems() == []
 
 
 def test_threads_that_end_in_a_drain_are_no_ailment(
     world: World, blocking: Blocking, threads: Callable[[], list[threading.Thread]]
 ) -> None:
-    """In a drain the listener ends while a batch is still in flight. `ailing` does not report the ended thread."""
+    """In a drain the listener ends while a batch is still in flight. `problems` does not report the ended thread."""
     dispatcher = world.dispatcher(publisher=blocking)
     world.put("m0")
     assert blocking.entered.wait(30)
     stopping = threading.Thread(target=dispatcher.stop, args=(60,))
     stopping.start()
     world.until(lambda: all(thread.name != "wheel-sched-listener" for thread in threads()), "listeners")
-    assert dispatcher.ailing() == []
+    assert dispatcher.problems() == []
     blocking.go_on.set()
     stopping.join(30)
     assert not stopping.is_alive()

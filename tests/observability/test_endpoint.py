@@ -18,11 +18,11 @@ class Part:
     """A part of a service whose state the test sets."""
 
     def __init__(self, *problems: str, ready: bool = True) -> None:
-        self.problems = list(problems)
+        self.found = list(problems)
         self.ready = ready
 
-    def ailing(self) -> list[str]:
-        return self.problems
+    def problems(self) -> list[str]:
+        return self.found
 
 
 def get(endpoint: Endpoint, path: str, method: str = "GET") -> tuple[int, str]:
@@ -76,7 +76,7 @@ def test_liveness_is_local_and_readiness_is_not(
     """`/livez` fails if a thread is stuck or has ended, which a restart can repair. `/readyz` fails if the store or
     the broker is away.
     """
-    part.problems, part.ready = problems, ready
+    part.found, part.ready = problems, ready
     assert get(endpoint, "/livez") == live
     assert get(endpoint, "/readyz?verbose") == readiness
 

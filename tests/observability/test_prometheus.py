@@ -207,15 +207,15 @@ def test_a_dispatcher_says_how_it_is() -> None:
     """A dispatcher is live and ready only between `start` and `stop`."""
     with open_store("memory:") as store:
         dispatcher = Dispatcher(store, Publisher())
-        assert (dispatcher.ailing(), dispatcher.ready) == (["its thread has ended"], False)
+        assert (dispatcher.problems(), dispatcher.ready) == (["its thread has ended"], False)
         dispatcher.start()
         until_s = time.monotonic() + PATIENCE_S
         while not dispatcher.ready:
             assert time.monotonic() < until_s
             time.sleep(0.005)  # until the window has been read
-        assert dispatcher.ailing() == []
+        assert dispatcher.problems() == []
         dispatcher.stop()
-        assert (dispatcher.ailing(), dispatcher.ready) == (["its thread has ended"], False)
+        assert (dispatcher.problems(), dispatcher.ready) == (["its thread has ended"], False)
 
 
 def test_locked_keys_and_flow_control_have_metrics_by_topic() -> None:

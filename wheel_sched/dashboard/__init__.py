@@ -19,7 +19,6 @@ from wheel_sched.dashboard.parts import (
     Action,
     ActionField,
     ActionResult,
-    Ailment,
     ApiCall,
     DashboardPage,
     DashboardPart,
@@ -30,12 +29,12 @@ from wheel_sched.dashboard.parts import (
 )
 from wheel_sched.dashboard.passwords import PasswordFile, password_line
 from wheel_sched.dashboard.rights import Right, Visitor, everyone
+from wheel_sched.management.problem import Problem
 
 __all__ = [
     "Action",
     "ActionField",
     "ActionResult",
-    "Ailment",
     "ApiCall",
     "Dashboard",
     "DashboardApp",
@@ -47,6 +46,7 @@ __all__ = [
     "Parameter",
     "PasswordFile",
     "Preview",
+    "Problem",
     "Right",
     "Visitor",
     "dashboard",

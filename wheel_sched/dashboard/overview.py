@@ -9,13 +9,14 @@ from starlette.responses import Response
 
 from wheel_sched.dashboard.charts import lateness_rows
 from wheel_sched.dashboard.context import Dashboard
-from wheel_sched.dashboard.parts import Ailment, Panel
+from wheel_sched.dashboard.parts import Panel
 from wheel_sched.dashboard.sampling import EVENTS, Sample
 from wheel_sched.dashboard.schemas import INTEGER, INTEGER_OR_NONE, TEXT, array, mapping, nullable, record
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.management.doctor.namespace import CLOCK_FIX, FROZEN_FIX
 from wheel_sched.management.members import counted, lateness_of
 from wheel_sched.management.overdue import is_noticed, overdue, overdue_problem
+from wheel_sched.management.problem import Problem
 from wheel_sched.management.statistics import counts_as_dict
 from wheel_sched.management.wording import amount, span
 from wheel_sched.store import Members
@@ -39,29 +40,29 @@ SCHEMA = record(
     lateness=array(record(up_to_ms=INTEGER_OR_NONE, count=INTEGER)),
     topics=mapping(record(due=INTEGER, leased=INTEGER, held=INTEGER, dead=INTEGER, paused_since_ms=INTEGER_OR_NONE)),
     rates=mapping(nullable({"type": "number"})),
-    ailments=array(record(what=TEXT, fix=TEXT, level={"enum": ["warn", "problem"]})),
+    problems=array(record(what=TEXT, fix=TEXT, level={"enum": ["warn", "problem"]})),
 )
 
 
-def ailments_of(dashboard: Dashboard, sample: Sample) -> list[Ailment]:
+def problems_of(dashboard: Dashboard, sample: Sample) -> list[Problem]:
     """The problems of this namespace that need a person, by the store's own numbers. The parts add further ones."""
     counts, found = sample.counts, []
     now_ms = counts.now_us // 1000
     if counts.frozen:
-        found.append(Ailment(f"the namespace is frozen: {counts.frozen}", FROZEN_FIX, "problem"))
+        found.append(Problem(f"the namespace is frozen: {counts.frozen}", FROZEN_FIX, "problem"))
     if counts.due_head_ms is not None and is_noticed(now_ms - counts.due_head_ms):
         topics = sorted(topic for state, topic in counts.now if state == "due")
         late = overdue_problem(overdue(dashboard.store), topics, Members(dashboard.store).live(), now_ms)
-        found += [Ailment(*late, "problem")] if late else []
+        found += [Problem(*late, "problem")] if late else []
     found += [
-        Ailment(
+        Problem(
             f"topic {topic or '(none)'} has been paused for {span(max(0, now_ms - since_ms))}",
             "resume it when it may go on",
         )
         for topic, since_ms in sorted(counts.paused.items())
     ]
     if counts.jumps:
-        found.append(Ailment(f"the server's clock jumped {amount(counts.jumps, 'time')}", CLOCK_FIX))
+        found.append(Problem(f"the server's clock jumped {amount(counts.jumps, 'time')}", CLOCK_FIX))
     return found
 
 
@@ -73,7 +74,7 @@ def panels_of(dashboard: Dashboard) -> list[Panel]:
             try:
                 found = panel(dashboard)
             except (WheelSchedError, OSError) as error:
-                found = Panel(part.name, (), (Ailment(f"{part.name} cannot be read: {error}", "see the log"),))
+                found = Panel(part.name, (), (Problem(f"{part.name} cannot be read: {error}", "see the log"),))
             if found is not None:
                 panels.append(found)
     return panels
@@ -97,7 +98,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
         "now_ms": counts.now_us // 1000,
         "live": counted(live),
         "lateness": lateness_rows(lateness_of(live)),
-        "ailments": [*ailments_of(dashboard, sample), *(one for panel in panels for one in panel.ailments)],
+        "problems": [*problems_of(dashboard, sample), *(one for panel in panels for one in panel.problems)],
         "panels": [panel for panel in panels if panel.lines or panel.chart],
     }
     return dashboard.page(request, "overview.html", values)
@@ -106,12 +107,12 @@ def show(dashboard: Dashboard, request: Request) -> Response:
 def answer(dashboard: Dashboard, request: Request) -> Any:
     """The same as data."""
     sample = dashboard.sampler.now()
-    found = [*ailments_of(dashboard, sample), *(one for panel in panels_of(dashboard) for one in panel.ailments)]
+    found = [*problems_of(dashboard, sample), *(one for panel in panels_of(dashboard) for one in panel.problems)]
     return {
         **counts_as_dict(sample.counts, dashboard.store.shards, dashboard.store.namespace),
         "rates": {event: dashboard.sampler.rate(event) for event in EVENTS},
         "lateness": [
             {"up_to_ms": bound_ms, "count": count} for bound_ms, count in lateness_of(Members(dashboard.store).live())
         ],
-        "ailments": [one._asdict() for one in found],
+        "problems": [one._asdict() for one in found],
     }

@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from wheel_sched.dashboard.rights import Right
 from wheel_sched.errors import WheelSchedError
+from wheel_sched.management.problem import Problem
 
 Dashboard = Any
 """A `wheel_sched.dashboard.Dashboard`. The module of that class imports this one, so it has no name here."""
@@ -187,18 +188,10 @@ class DashboardPart:
     place: int = 50
 
 
-class Ailment(NamedTuple):
-    """Something that needs a person: what is wrong and how to fix it. `level` is "warn" or "problem"."""
-
-    what: str
-    fix: str
-    level: str = "warn"
-
-
 class Panel(NamedTuple):
     """A part of the overview that a package adds: lines of (label, text, link), problems, and a chart."""
 
     title: str
     lines: Sequence[tuple[str, str, str]] = ()
-    ailments: Sequence[Ailment] = ()
+    problems: Sequence[Problem] = ()
     chart: Markup | None = None

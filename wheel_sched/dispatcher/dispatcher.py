@@ -90,7 +90,7 @@ class Dispatcher:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def ailing(self) -> list[str]:
+    def problems(self) -> list[str]:
         """The problems that a restart would solve: a thread has ended, or a step of the owner lasts over a minute."""
         if not self._owner.is_alive():
             return ["its thread has ended"]

@@ -18,7 +18,7 @@ class Watched(Protocol):
     Threads: any thread may call the methods. They do no I/O.
     """
 
-    def ailing(self) -> list[str]:
+    def problems(self) -> list[str]:
         """The problems that a restart would solve, in words; empty when there are none."""
         ...
 
@@ -30,7 +30,7 @@ class Watched(Protocol):
 
 def dead_parts(parts: Mapping[str, Watched]) -> list[str]:
     """The problems of all parts that a restart would solve, one line for each problem; empty when there are none."""
-    return [f"{name}: {problem}" for name, part in parts.items() for problem in part.ailing()]
+    return [f"{name}: {problem}" for name, part in parts.items() for problem in part.problems()]
 
 
 def unready_parts(parts: Mapping[str, Watched]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from retry_topic.dashboard.dead_letters.addresses import group_path
 from retry_topic.dashboard.opening import connection_of
 from retry_topic.management.inbox.groups import Inbox, InboxGroup, is_rising
-from wheel_sched.dashboard import Ailment, Dashboard, Panel
+from wheel_sched.dashboard import Dashboard, Panel, Problem
 from wheel_sched.management.wording import amount
 
 _SHOWN = 5
@@ -28,17 +28,17 @@ def panel_of(groups: Sequence[InboxGroup]) -> Panel | None:
     more = max(0, len(new) - _SHOWN) + max(0, len(regressed) - _SHOWN)
     if more:
         lines.append(("more", f"{amount(more, 'group')} more", "/dead-letters"))
-    found = ailments_of(groups, regressed)
+    found = problems_of(groups, regressed)
     return Panel("Dead letters", lines, found) if lines or found else None
 
 
-def ailments_of(groups: Sequence[InboxGroup], regressed: Sequence[InboxGroup]) -> list[Ailment]:
+def problems_of(groups: Sequence[InboxGroup], regressed: Sequence[InboxGroup]) -> list[Problem]:
     """What needs a person: errors that came back after they were marked as fixed, and deaths that rise."""
     found = []
     if regressed:
         names = ", ".join(_name(one) for one in regressed[:3])
         found.append(
-            Ailment(
+            Problem(
                 f"{amount(len(regressed), 'error')} marked as fixed came back: {names}",
                 "see Dead letters, state regressed",
                 "problem",
@@ -48,7 +48,7 @@ def ailments_of(groups: Sequence[InboxGroup], regressed: Sequence[InboxGroup]) -
     if hours and is_rising(hours):
         mean = sum(hours[:-1]) / max(len(hours) - 1, 1)
         found.append(
-            Ailment(
+            Problem(
                 f"dead letters rise: {hours[-1]:,} in this hour, {mean:,.1f} an hour in the day before",
                 "see Dead letters, sorted by last seen",
             )

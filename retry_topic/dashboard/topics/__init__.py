@@ -53,7 +53,7 @@ CALLS: tuple[ApiCall, ...] = (
         "/topics",
         looking.answer,
         "The topics, what they hold, and retries that nobody takes in",
-        listing("topics", record(**_NUMBERS), ailments=array(record(what=TEXT, fix=TEXT)), now_ms=INTEGER),
+        listing("topics", record(**_NUMBERS), problems=array(record(what=TEXT, fix=TEXT)), now_ms=INTEGER),
     ),
     ApiCall(
         "/topics/{topic:path}",

@@ -41,7 +41,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
         "rows": rows,
         "more": len(found) - _MOST,
         "states": STATES,
-        "ailments": unread(dashboard),
+        "problems": unread(dashboard),
         "now_ms": now_ms,
         "nameless": str(Search().with_topic("")),
     }
@@ -53,7 +53,7 @@ def answer(dashboard: Dashboard, request: Request) -> Any:
     found, now_ms = listed_topics(connection_of(dashboard))
     return {
         "topics": [one.as_dict() for one in found],
-        "ailments": [one._asdict() for one in unread(dashboard)],
+        "problems": [one._asdict() for one in unread(dashboard)],
         "now_ms": now_ms,
     }
 

@@ -9,22 +9,22 @@ from collections.abc import Sequence
 
 from retry_topic.dashboard.opening import connection_of, settings_of
 from retry_topic.management.untaken import missing_services
-from wheel_sched.dashboard import Ailment, Dashboard, Panel
+from wheel_sched.dashboard import Dashboard, Panel, Problem
 from wheel_sched.store import Members
 
 _FRESH_S = 5.0
 
 
-def unread(dashboard: Dashboard) -> Sequence[Ailment]:
+def unread(dashboard: Dashboard) -> Sequence[Problem]:
     """The retry topics whose records no service takes in, and the groups that have consumers and no service."""
     return dashboard.recent.get("untaken retries", _FRESH_S, lambda: _look(dashboard))
 
 
-def _look(dashboard: Dashboard) -> list[Ailment]:
+def _look(dashboard: Dashboard) -> list[Problem]:
     connection = connection_of(dashboard)
     members, now_ms = Members(connection.store).live(), connection.store.now_ms()
     found = missing_services(connection.broker, settings_of(dashboard).retry_topic, members, now_ms)
-    return [Ailment(*one) for one in found.ailing(now_ms)]
+    return found.problems(now_ms)
 
 
 def panel(dashboard: Dashboard) -> Panel | None:

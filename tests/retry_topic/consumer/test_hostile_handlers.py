@@ -180,7 +180,7 @@ def test_a_consumer_is_not_ready_while_one_of_its_threads_is_down(
     memory.until(lambda: not consumer.ready)
     memory.until(lambda: consumer.ready)
     assert "billing-poll starts again" in caplog.text
-    assert consumer.ailing() == []
+    assert consumer.problems() == []
 
 
 def test_tasks_cancelled_before_their_first_step_fail_their_messages(memory: Bench, policy: Policy) -> None:

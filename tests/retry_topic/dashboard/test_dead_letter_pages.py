@@ -259,7 +259,7 @@ def test_the_overview_names_new_and_regressed_groups(site: InboxSite) -> None:
     panel = panel_of([group("a", "new"), group("b", "regressed"), group("c", "fixed"), group("d", "new", count=0)])
     assert panel is not None
     assert [line[:2] for line in panel.lines] == [("regressed", "orders b: 1 letter"), ("new", "orders a: 1 letter")]
-    assert [one.level for one in panel.ailments] == ["problem"]
+    assert [one.level for one in panel.problems] == ["problem"]
     assert panel_of([group("c", "fixed")]) is None
     many = panel_of([group(str(number), "new") for number in range(8)])
     assert many is not None
@@ -274,4 +274,4 @@ def test_rising_deaths_are_an_ailment(hours: tuple[int, ...], rises: bool) -> No
     before.
     """
     panel = panel_of([group("a", "fixed", hours)])
-    assert (panel is not None and "rise" in panel.ailments[0].what) is rises
+    assert (panel is not None and "rise" in panel.problems[0].what) is rises

@@ -149,7 +149,7 @@ def told_by_doctor(cli: Cli, check: str) -> tuple[str, str, str]:
 
 
 def told_by_overview(seen: Any, word: str) -> tuple[str, str, str]:
-    (found,) = (one for one in seen.api("/overview")["ailments"] if word in one["what"])
+    (found,) = (one for one in seen.api("/overview")["problems"] if word in one["what"])
     return found["level"], found["what"], found["fix"]
 
 
@@ -164,7 +164,7 @@ def test_overdue_items_are_told_in_the_same_words(cli: Cli, seen: Any, monkeypat
     assert all(piece in cli("stats").stdout for piece in (*pieces, fix))
     monkeypatch.setattr("wheel_sched.management.overdue.NOTICED_MS", 3_600_000)
     assert "no dispatcher" not in cli("stats").stdout
-    assert not seen.api("/overview")["ailments"]
+    assert not seen.api("/overview")["problems"]
     assert told_by_doctor(cli, "backlog")[0] == "ok"
 
 
@@ -192,7 +192,7 @@ def test_missing_services_are_told_in_the_same_words(cli: Cli, seen: Any, connec
     connection.publish("pay.retry", b"1")
     Members(connection.store).announce(Member("consumer", "billing", retries_to="billing.retry"), 60_000)
     level, what, fix = told_by_doctor(cli, "retries")
-    shown = [one for one in seen.api("/topics")["ailments"] if "retry" in one["what"]]
+    shown = [one for one in seen.api("/topics")["problems"] if "retry" in one["what"]]
     assert len(shown) == 2
     assert level == shown[0]["level"] == "problem"
     assert shown[1]["level"] == "warn"

@@ -139,9 +139,9 @@ def test_retries_that_nobody_takes_in_are_told_with_the_command(seen: Any) -> No
     """
     Members(seen.store).announce(Member("consumer", "billing", topics=("orders",), retries_to="billing.retry"), 60_000)
     assert "wheel-sched serve billing" in seen.page("/topics")
-    found = seen.api("/topics")["ailments"]
+    found = seen.api("/topics")["problems"]
     assert found[0]["what"].startswith("consumers of billing write failed messages to billing.retry")
-    assert any(one == found[0] for one in seen.api("/overview")["ailments"])
+    assert any(one == found[0] for one in seen.api("/overview")["problems"])
     assert "wheel-sched serve billing" in seen.page("/")
 
 

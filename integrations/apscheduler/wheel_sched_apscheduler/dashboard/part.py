@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from wheel_sched.dashboard import Ailment, Dashboard, DashboardPage, DashboardPart, Panel
+from wheel_sched.dashboard import Dashboard, DashboardPage, DashboardPart, Panel, Problem
 from wheel_sched.management.wording import amount, relative
 from wheel_sched_apscheduler.dashboard import pages
 from wheel_sched_apscheduler.dashboard.answers import next_ms
@@ -33,11 +33,11 @@ def panel(dashboard: Dashboard) -> Panel | None:
         at_ms = next_ms(job.entry)
         if at_ms is not None:
             lines.append(("next job", f"{job.entry.id[:80]} {relative(at_ms, opened.store.store.now_ms())}", "/jobs"))
-    ailments = []
+    problems = []
     if counts.quarantined:
         what = f"{amount(counts.quarantined, 'job')}{more} of APScheduler in quarantine: no process could run them"
-        ailments.append(Ailment(what, "see Jobs, quarantined: each says why and what to do", "problem"))
-    return Panel("APScheduler jobs", tuple(lines), tuple(ailments))
+        problems.append(Problem(what, "see Jobs, quarantined: each says why and what to do", "problem"))
+    return Panel("APScheduler jobs", tuple(lines), tuple(problems))
 
 
 PART = DashboardPart(

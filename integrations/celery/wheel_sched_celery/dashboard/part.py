@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from wheel_sched.dashboard import Ailment, Dashboard, DashboardPage, DashboardPart, Panel
+from wheel_sched.dashboard import Dashboard, DashboardPage, DashboardPart, Panel, Problem
 from wheel_sched.management.overdue import is_noticed, overdue
 from wheel_sched.management.wording import amount, relative
 from wheel_sched.store import Members
@@ -35,18 +35,18 @@ def panel(dashboard: Dashboard) -> Panel | None:
         if counts.total(state)
     ]
     lines.append(("workers", f"{len(workers):,} live", "/members"))
-    ailments = []
+    problems = []
     if head_ms is not None and is_noticed(now_ms - head_ms):
         late = overdue(tasks.store)
         if is_noticed(late.late_ms):
             lines.append(("overdue", late.words, "/tasks"))
             releasing = any(one.member.releases for one in workers)
             fix = "see the logs of the workers" if releasing else "start a Celery worker with dispatch=True"
-            ailments.append(Ailment(f"Celery: {late.words}", fix, "problem"))
+            problems.append(Problem(f"Celery: {late.words}", fix, "problem"))
     if counts.total("dead"):
         what = f"{amount(counts.total('dead'), 'Celery task')} could not be sent to the broker"
-        ailments.append(Ailment(what, "see Tasks, given up: each says why; `Run now` sends it again"))
-    return Panel("Celery tasks", tuple(lines), tuple(ailments))
+        problems.append(Problem(what, "see Tasks, given up: each says why; `Run now` sends it again"))
+    return Panel("Celery tasks", tuple(lines), tuple(problems))
 
 
 def beat_panel(dashboard: Dashboard) -> Panel | None:
@@ -69,12 +69,12 @@ def beat_panel(dashboard: Dashboard) -> Panel | None:
         for name in ("paused", "failed", "unreadable")
         if counts["states"].get(name)
     ]
-    ailments = [
-        Ailment(found.evidence, found.fix, "problem" if found.level == "problem" else "warn")
+    problems = [
+        Problem(found.evidence, found.fix, "problem" if found.level == "problem" else "warn")
         for found in beat_findings(state)
         if found.level != "ok"
     ]
-    return Panel("Celery schedule", tuple(lines), tuple(ailments))
+    return Panel("Celery schedule", tuple(lines), tuple(problems))
 
 
 PART = DashboardPart(
