@@ -22,6 +22,7 @@ end
 -- call looks at two places:
 --   the NEWEST overdue ids: here it finds at once a topic that still gets new items;
 --   TURN_LOOK ids from where the last call stopped (field `turn` of meta): here it finds every other topic in time.
+-- A call that wants few ids looks at fewer: at most twice as many as it wants.
 -- A call that reached the end lets the next call look at the ids that have become due since. When the call had to skip
 -- an id, the next call starts from the front.
 local TURN_LOOK, NEWEST, TURN_BYTES, TURN_PART, TURN_LEAST = 150, 50, 65536, 50, 8
@@ -50,16 +51,14 @@ local function overdue_of_others(s, bodies, n, until_ms)
   local due, ids, scores, recs = s.K[DUE], {}, {}, {}
   local overdue = redis.call('ZCOUNT', due, '-inf', until_ms)
   if overdue <= 2 * n then return ids, scores, recs end
-  local present = {}
+  local present, fields = {}, {}
   for _, rec in ipairs(bodies) do
     local topic = rec and glance(s, rec)
-    if topic then present[topic] = true end
+    if topic and not present[topic] then present[topic], fields[#fields + 1] = true, 'n:due:' .. topic end
   end
   local others = redis.call('ZCARD', due) + (s.ready and redis.call('ZCARD', s.ready) or 0)
-  for topic in pairs(present) do
-    local field = 'n:due:' .. topic
-    others = others - tonumber(redis.call('HGET', s.K[META], field) or '0') - (s.tally[field] or 0)
-  end
+  local counted = #fields > 0 and redis.call('HMGET', s.K[META], unpack(fields)) or {}
+  for i, field in ipairs(fields) do others = others - tonumber(counted[i] or '0') - (s.tally[field] or 0) end
   if others <= 0 then return ids, scores, recs end
   local left, score, last = string.match(redis.call('HGET', s.K[META], 'turn') or '', '^([01]):([^:]+):(.*)$')
   local rank = n
@@ -68,13 +67,12 @@ local function overdue_of_others(s, bodies, n, until_ms)
     if left ~= '1' then return ids, scores, recs end
     left, rank = '0', n
   end
-  local stop = math.min(rank + TURN_LOOK, overdue)
+  local stop = math.min(rank + math.min(TURN_LOOK, 2 * n), overdue)
   local found = redis.call('ZRANGE', due, rank, stop - 1, 'WITHSCORES')
   local within = #found / 2            -- the first `within` ids come from `turn` on, the others are the newest
   if stop < overdue then
-    for _, value in ipairs(redis.call('ZRANGE', due, math.max(stop, overdue - NEWEST), overdue - 1, 'WITHSCORES')) do
-      found[#found + 1] = value
-    end
+    local first = math.max(stop, overdue - math.min(NEWEST, n))
+    for _, value in ipairs(redis.call('ZRANGE', due, first, overdue - 1, 'WITHSCORES')) do found[#found + 1] = value end
   end
   local topics, bodies, order, wants = {}, {}, {}, {}
   local function look(from, to)

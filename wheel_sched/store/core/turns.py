@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from wheel_sched.store.core.sorted_set import Entry, SortedSet
 
 LOOK, NEWEST = 150, 50  # how many items a claim looks at: from where the last claim stopped, and among the newest
+TIMES = 2  # a claim that wants few items looks at this many times as many, and at as many of the newest
 LOOK_BYTES, PART = 65_536, 50  # it reads PART items at a time, until it has read LOOK_BYTES of bodies
 LEAST = 8  # a smaller claim takes items in order of due alone
 
@@ -77,9 +78,9 @@ class Turns:
             if not left:
                 return []
             left, rank = False, limit
-        stop = min(rank + LOOK, overdue)
+        stop = min(rank + min(LOOK, TIMES * limit), overdue)
         looked = self._within_bytes(due.by_rank(rank, stop - rank))
-        first = max(stop, overdue - NEWEST)
+        first = max(stop, overdue - min(NEWEST, limit))
         newest = self._within_bytes(due.by_rank(first, overdue - first)) if first < overdue else []
         others = [
             entry
