@@ -255,7 +255,9 @@ class Wheel:
         ids = {item.id for item in items}
         if not isinstance(error, InDoubt):
             return ids
-        logger.warning("celery.unconfirmed: removed from the store and sent the stock way: %s", error)
+        logger.warning(
+            "celery.unconfirmed: removed from the store and sent to the broker, as stock Celery does: %s", error
+        )
         waiting: dict[int, list[Found]] = {}
         try:
             found = [item for item in self.store.get(list(ids), anywhere=True) if item is not None]
@@ -295,7 +297,7 @@ class Wheel:
             item = task.item(encode_neutral(task) if body is None else body, lead_ms)
             item.check()
         except (Rejected, TypeError, ValueError) as error:
-            logger.warning("celery.not_held: task %s goes the stock way: %s", task.task_id, error)
+            logger.warning("celery.not_held: task %s goes to the broker, as with stock Celery: %s", task.task_id, error)
             return None
         return item
 

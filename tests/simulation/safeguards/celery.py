@@ -51,7 +51,7 @@ SAFEGUARDS = [
         "celery",
     ),
     Safeguard(
-        "a task that the store did not take is sent the stock way",
+        "a task that the store did not take is sent as stock Celery does",
         f"{CELERY}.wheel:Wheel.hold_or_fall_back",
         "return item is not None and item.id not in self.not_held([item], error)",
         "return True",

@@ -273,11 +273,11 @@ def producers(examined: Examined) -> Finding:
         if _away_ms(row, examined.now_ms) > horizon_ms:
             senders[f"unknown senders of {row['request'].get('name')}"] += 1
     if not senders:
-        return ok("producers", "no waiting ETA task came the stock way")
+        return ok("producers", "no waiting ETA task was sent by stock Celery")
     named = ", ".join(f"{name} ({count:,})" for name, count in senders.most_common(_SENDERS))
     return warn(
         "producers",
-        f"ETA tasks came the stock way from {named}",
+        f"ETA tasks were sent as stock Celery does by {named}",
         "install wheel_sched_celery there: its tasks are then durable at once, and use no memory of workers",
     )
 

@@ -115,7 +115,7 @@ def repeats_allowed(fault: Fault, call: str, *, outlasts_visibility: bool) -> in
         case "late-request" if call == "store schedule":
             return A_MESSAGE if by_producer else AT_ONCE  # the request may arrive after its item has left the store
         case "lose-reply" if call == "store schedule":
-            # the task is held, and the producer sends it the stock way, or the worker keeps it until it asks again
+            # the task is held, and the producer sends it like stock Celery, or the worker keeps it until it asks again
             return A_MESSAGE if by_producer else AT_ONCE
         case "lose-request" | "lose-reply" | "repeat-request" | "late-request":
             if not call.startswith("broker") or call == "broker broadcast":

@@ -146,7 +146,7 @@ def test_a_store_that_hangs_delays_no_immediate_task(stages: Stages) -> None:
 
 
 def test_a_store_of_another_schema_is_left_alone_and_said(stages: Stages) -> None:
-    """A store with another schema is neither read nor written, and a log line says so. Tasks go the stock way."""
+    """A store with another schema is neither read nor written, and a log line says so. Tasks go to the broker."""
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     stage.app.send_task("note", ("held",), countdown=600)

@@ -1,4 +1,4 @@
-"""Which tasks a producer holds, and which it sends to the broker as stock Celery does (the stock way). Also invalid
+"""Which tasks a producer holds, and which it sends to the broker as stock Celery does. Also invalid
 input.
 
 A task is held if it waits in the store until it is due.
@@ -32,7 +32,7 @@ FAR = datetime(2100, 6, 1, 12, tzinfo=UTC)
 
 
 def test_what_is_due_beyond_the_horizon_is_held_and_the_rest_is_sent(installed: InstalledApp) -> None:
-    """Tasks that are due at once, within two seconds or in the past go the stock way."""
+    """Tasks that are due at once, within two seconds or in the past are sent as stock Celery does."""
     installed.send()
     installed.send(eta=datetime(2001, 1, 1, tzinfo=UTC))
     for countdown in (1.5, 0.5, -5):
@@ -66,7 +66,7 @@ def test_an_eta_means_what_a_worker_makes_of_it(
 
 
 def test_an_eta_that_nobody_can_read_goes_the_stock_way(installed: InstalledApp) -> None:
-    """A task whose ETA cannot be read goes the stock way, and the worker that gets it reports the error."""
+    """A task whose ETA cannot be read is sent as stock Celery does, and the worker that gets it reports the error."""
     installed.send(eta="the day after tomorrow")
     assert (len(installed.held()), len(installed.published())) == (0, 1)
 
@@ -174,7 +174,7 @@ def test_signals_are_sent_as_ever_and_what_they_change_is_held(installed: Instal
 
 
 def test_a_message_over_the_limit_goes_the_stock_way(installed: InstalledApp, caplog: pytest.LogCaptureFixture) -> None:
-    """A task that is too large for the store goes the stock way, and a warning names it."""
+    """A task that is too large for the store is sent as stock Celery does, and a warning names it."""
     result = installed.send("large", "x" * (17 * 1024 * 1024), countdown=60)
     assert (installed.held(), len(installed.published())) == ([], 1)
     assert result.id in caplog.text

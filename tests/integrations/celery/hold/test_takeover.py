@@ -289,7 +289,7 @@ def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(i
 def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
     make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    """The store did not answer, so the producer sent the task the stock way. A worker that takes it over makes the same
+    """The store did not answer, so the producer sent the task to the broker. A worker that takes it over makes the same
     item. Other arguments make another item.
     """
     installed = make_installed(conf={"task_protocol": options.pop("task_protocol", 2), "task_queues": QUEUES})
