@@ -1,0 +1,82 @@
+"""`python -m benchmarks growth`: runs the cases, prints their tables, and writes the page and the pictures.
+
+Progress goes to stderr. A case has no gate: its check says how far the model is from what was measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from benchmarks import fitness
+from benchmarks.growth.case import Case
+from benchmarks.growth.plots import write_plots
+from benchmarks.growth.tables import markdown
+from benchmarks.narration import Narration
+from benchmarks.report import write_section
+from benchmarks.server import bench_server
+
+# the modules of the cases by name; imported by name, since a case needs only its own packages
+CASES = {"waiting": "waiting"}
+
+
+def case_of(name: str) -> Case:
+    """The case of this name."""
+    case: Case = import_module(f"benchmarks.growth.{CASES[name]}").CASE
+    return case
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the cases that were asked for. Returns 0."""
+    options = _parser().parse_args(argv)
+    results = {name: measured(case_of(name), quick=options.quick) for name in options.case or CASES}
+    if options.json:
+        print(json.dumps(results))
+    elif options.markdown is None:
+        print("\n\n".join(f"## {name}\n\n{markdown(result)}" for name, result in results.items()))
+    if options.markdown is not None:
+        for name, result in results.items():
+            write_section(options.markdown, name, markdown(result))
+    if options.plots is not None:
+        for path in write_plots(results, options.plots):
+            print(f"wrote {path}", file=sys.stderr)
+    return 0
+
+
+def measured(case: Case, *, quick: bool) -> dict[str, Any]:
+    """Measure a case between two looks at the machine's fitness."""
+    sizes = case.quick if quick else case.full
+    narration = Narration(len(sizes.measured))
+    before = fitness.measure()
+    result = case.run(sizes, narration)
+    narration.close()
+    return {**result, "surroundings": _surroundings(fitness.judged(before, fitness.measure()), quick)}
+
+
+def _surroundings(fit: Mapping[str, Any], quick: bool) -> dict[str, Any]:
+    with bench_server() as server:
+        label = server.label()
+    return {
+        "python": platform.python_version(),
+        "server": label,
+        "cpus": os.cpu_count() or 1,
+        "quick": quick,
+        "unfit": fit["unfit"],
+    }
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks growth", description="Measure how cost grows.")
+    parser.add_argument("--case", action="append", choices=tuple(CASES), help="only this case; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, all cases done in about a minute")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--markdown", type=Path, metavar="PAGE", help="write the tables into PAGE")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="write SVG files and growth.json into DIR")
+    return parser

@@ -1,0 +1,141 @@
+"""The case `waiting`: what one more waiting message costs when many wait already.
+
+Due times are spread over a day that begins in an hour. The server's time is its own count of the time in scripts
+(INFO commandstats), so it hardly depends on what else the machine does.
+"""
+
+from __future__ import annotations
+
+import random
+from statistics import median
+
+from benchmarks.child import run_module
+from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
+from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, passes
+from benchmarks.growth.script_time import ScriptTime
+from benchmarks.messages import BATCH, TOPIC, VALUE, ids, plain_items
+from benchmarks.narration import Narration
+from benchmarks.server import BenchServer, bench_server
+from wheel_sched.store import DelayStore, Done, Item
+
+_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
+CLAIM = 80  # items a claim, as the dispatcher's default
+LOOK = 1_000  # items of a look-ahead
+_ROUNDS = 5
+_MIB = 2**20
+_FOUR_GIB = 4 * 2**30
+_LOOKED_AT = 10**9  # the greatest size at which a knee is looked for
+
+QUANTITIES = (
+    Quantity("schedule_us", "µs", "server's time to store a message, 500 a call", (CONSTANT, LOGARITHM)),
+    Quantity("claim_us", "µs", "server's time to claim 80 due messages", (CONSTANT, LOGARITHM)),
+    Quantity("settle_us", "µs", "server's time to settle 80 messages as done", (CONSTANT, LOGARITHM)),
+    Quantity("look_ahead_us", "µs", "server's time to look at the next 1,000 messages", (CONSTANT, LOGARITHM)),
+    Quantity("memory_mib", "MiB", "memory of the server, body of 100 bytes", (CONSTANT, LINEAR), drawn=False),
+    Quantity("dispatcher_mib", "MiB", "resident memory of a dispatcher's process", (CONSTANT, LINEAR), drawn=False),
+)
+
+
+def measure(sizes: Sizes, narration: Narration) -> Points:
+    """Fill a store step by step, and measure all values at each size."""
+    points: dict[str, dict[int, float]] = {quantity.key: {} for quantity in QUANTITIES}
+    chance = random.Random(20)
+    with bench_server() as server:
+        store = server.empty_store()
+        waiting = 0
+        for size in sizes.measured:
+            narration.step(f"{size:,} waiting messages")
+            values = measured_at(server, store, waiting, size, sizes.work, chance)
+            waiting = size
+            for key, value in values.items():
+                points[key][size] = value
+    return points
+
+
+def measured_at(
+    server: BenchServer, store: DelayStore, waiting: int, size: int, work: int, chance: random.Random
+) -> dict[str, float]:
+    """Store messages until `size` wait, and measure. The last `work` of them give the time of `schedule`."""
+    last = max(waiting, size - work)
+    schedule_later(store, waiting, last, chance)
+    with ScriptTime(server) as storing:
+        schedule_later(store, last, size, chance)
+    claim_us, settle_us = claims(server, store, work // CLAIM)
+    with ScriptTime(server) as looking:
+        for _ in range(_ROUNDS):
+            (window,) = store.windows(2 * _DAY_MS, LOOK)
+            assert len(window.dues) == min(LOOK, size)
+    memory = server.used_memory()
+    child = run_module("benchmarks.growth.dispatching", "rest", server.url)
+    return {
+        "schedule_us": storing.us / (size - last),
+        "claim_us": claim_us,
+        "settle_us": settle_us,
+        "look_ahead_us": looking.us / _ROUNDS,
+        "memory_mib": memory / _MIB,
+        "dispatcher_mib": child["resident"] / _MIB,
+    }
+
+
+def schedule_later(store: DelayStore, first: int, end: int, chance: random.Random, topics: int = 1) -> None:
+    """Store the messages with the numbers from `first` up to `end`, due within a day, over so many topics."""
+    begins_ms = store.now_ms() + _HOUR_MS
+    for at in range(first, end, BATCH):
+        names = ids(min(BATCH, end - at), f"w{at}-")
+        items = [
+            Item(name, begins_ms + chance.randrange(_DAY_MS), VALUE, f"{TOPIC}{(at + number) % topics}")
+            for number, name in enumerate(names)
+        ]
+        assert store.schedule(items).accepted == len(items)
+
+
+def claims(server: BenchServer, store: DelayStore, count: int) -> tuple[float, float]:
+    """The server's time to claim and to settle 80 due messages: medians over five rounds of `count` / 5 claims."""
+    each = max(1, count // _ROUNDS)
+    claim_us, settle_us = [], []
+    for number in range(_ROUNDS):
+        due = plain_items(ids(each * CLAIM, f"due{number}-"), store.now_ms() - 1_000)
+        for at in range(0, len(due), BATCH):
+            store.schedule(due[at : at + BATCH])
+        with ScriptTime(server) as claiming:
+            held = [store.claim(CLAIM) for _ in range(each)]
+        with ScriptTime(server) as settling:
+            for claim in held:
+                assert len(claim.items) == CLAIM
+                store.settle(claim, [Done(item.id) for item in claim.items])
+        claim_us.append(claiming.us / each)
+        settle_us.append(settling.us / each)
+    return median(claim_us), median(settle_us)
+
+
+def knees(laws: Laws) -> list[Knee]:
+    """Where a claim is long, and where the memory is full."""
+    return [
+        Knee(
+            "a claim of 80 keeps the server busy for over 1 ms",
+            passes(laws["claim_us"], 1_000, _LOOKED_AT),
+            "smaller batches (`DispatcherConfig.batch`), or shards on several servers",
+        ),
+        Knee(
+            "the server needs over 4 GiB",
+            passes(laws["memory_mib"], _FOUR_GIB / _MIB, _LOOKED_AT),
+            "a larger server, or shards over a Cluster; read and change so many messages with Spark",
+        ),
+        Knee(
+            "a dispatcher needs over 1 GiB",
+            passes(laws["dispatcher_mib"], 1_024, _LOOKED_AT),
+            "more services: each holds one alarm for each shard and the batches in flight, never the waiting messages",
+        ),
+    ]
+
+
+CASE = Case(
+    name="waiting",
+    across="waiting messages",
+    axis="server's time, µs",
+    quantities=QUANTITIES,
+    full=Sizes((10_000, 30_000, 100_000, 300_000, 1_000_000, 2_000_000), (5_000_000,), 10_000),
+    quick=Sizes((2_000, 10_000, 30_000, 60_000), (5_000_000,), 2_000),
+    measure=measure,
+    knees=knees,
+)
