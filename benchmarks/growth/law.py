@@ -117,7 +117,10 @@ def _constants(points: Mapping[int, float], terms: Sequence[Term]) -> list[float
     return [matrix[line][count] / matrix[line][line] for line in range(count)]
 
 
-def passes(law: Law, bound: float, greatest: int) -> int | None:
+GREATEST = 10**9  # a knee beyond this size is of no use
+
+
+def passes(law: Law, bound: float, greatest: int = GREATEST) -> int | None:
     """The least whole size up to `greatest` from which a rising law is above the bound; None if there is none."""
     if law.at(greatest) <= bound:
         return None

@@ -7,24 +7,19 @@ Due times are spread over a day that begins in an hour. The server's time is its
 from __future__ import annotations
 
 import random
-from statistics import median
 
 from benchmarks.child import run_module
 from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
 from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, passes
 from benchmarks.growth.script_time import ScriptTime
-from benchmarks.messages import BATCH, TOPIC, VALUE, ids, plain_items
+from benchmarks.growth.store_costs import CLAIM, DAY_MS, ROUNDS, claims, schedule_later
 from benchmarks.narration import Narration
 from benchmarks.server import BenchServer, bench_server
-from wheel_sched.store import DelayStore, Done, Item
+from wheel_sched.store import DelayStore
 
-_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
-CLAIM = 80  # items a claim, as the dispatcher's default
 LOOK = 1_000  # items of a look-ahead
-_ROUNDS = 5
 _MIB = 2**20
 _FOUR_GIB = 4 * 2**30
-_LOOKED_AT = 10**9  # the greatest size at which a knee is looked for
 
 QUANTITIES = (
     Quantity("schedule_us", "µs", "server's time to store a message, 500 a call", (CONSTANT, LOGARITHM)),
@@ -62,8 +57,8 @@ def measured_at(
         schedule_later(store, last, size, chance)
     claim_us, settle_us = claims(server, store, work // CLAIM)
     with ScriptTime(server) as looking:
-        for _ in range(_ROUNDS):
-            (window,) = store.windows(2 * _DAY_MS, LOOK)
+        for _ in range(ROUNDS):
+            (window,) = store.windows(2 * DAY_MS, LOOK)
             assert len(window.dues) == min(LOOK, size)
     memory = server.used_memory()
     child = run_module("benchmarks.growth.dispatching", "rest", server.url)
@@ -71,41 +66,10 @@ def measured_at(
         "schedule_us": storing.us / (size - last),
         "claim_us": claim_us,
         "settle_us": settle_us,
-        "look_ahead_us": looking.us / _ROUNDS,
+        "look_ahead_us": looking.us / ROUNDS,
         "memory_mib": memory / _MIB,
         "dispatcher_mib": child["resident"] / _MIB,
     }
-
-
-def schedule_later(store: DelayStore, first: int, end: int, chance: random.Random, topics: int = 1) -> None:
-    """Store the messages with the numbers from `first` up to `end`, due within a day, over so many topics."""
-    begins_ms = store.now_ms() + _HOUR_MS
-    for at in range(first, end, BATCH):
-        names = ids(min(BATCH, end - at), f"w{at}-")
-        items = [
-            Item(name, begins_ms + chance.randrange(_DAY_MS), VALUE, f"{TOPIC}{(at + number) % topics}")
-            for number, name in enumerate(names)
-        ]
-        assert store.schedule(items).accepted == len(items)
-
-
-def claims(server: BenchServer, store: DelayStore, count: int) -> tuple[float, float]:
-    """The server's time to claim and to settle 80 due messages: medians over five rounds of `count` / 5 claims."""
-    each = max(1, count // _ROUNDS)
-    claim_us, settle_us = [], []
-    for number in range(_ROUNDS):
-        due = plain_items(ids(each * CLAIM, f"due{number}-"), store.now_ms() - 1_000)
-        for at in range(0, len(due), BATCH):
-            store.schedule(due[at : at + BATCH])
-        with ScriptTime(server) as claiming:
-            held = [store.claim(CLAIM) for _ in range(each)]
-        with ScriptTime(server) as settling:
-            for claim in held:
-                assert len(claim.items) == CLAIM
-                store.settle(claim, [Done(item.id) for item in claim.items])
-        claim_us.append(claiming.us / each)
-        settle_us.append(settling.us / each)
-    return median(claim_us), median(settle_us)
 
 
 def knees(laws: Laws) -> list[Knee]:
@@ -113,17 +77,17 @@ def knees(laws: Laws) -> list[Knee]:
     return [
         Knee(
             "a claim of 80 keeps the server busy for over 1 ms",
-            passes(laws["claim_us"], 1_000, _LOOKED_AT),
+            passes(laws["claim_us"], 1_000),
             "smaller batches (`DispatcherConfig.batch`), or shards on several servers",
         ),
         Knee(
             "the server needs over 4 GiB",
-            passes(laws["memory_mib"], _FOUR_GIB / _MIB, _LOOKED_AT),
+            passes(laws["memory_mib"], _FOUR_GIB / _MIB),
             "a larger server, or shards over a Cluster; read and change so many messages with Spark",
         ),
         Knee(
             "a dispatcher needs over 1 GiB",
-            passes(laws["dispatcher_mib"], 1_024, _LOOKED_AT),
+            passes(laws["dispatcher_mib"], 1_024),
             "more services: each holds one alarm for each shard and the batches in flight, never the waiting messages",
         ),
     ]

@@ -126,6 +126,8 @@ def test_the_command_writes_what_it_measured(
 # for each case: sizes of seconds
 SMALL = {
     "waiting": Sizes((500, 1_000, 2_000), (5_000_000,), 400),
+    "topics": Sizes((1, 10, 100), (1_000,), 400),
+    "ordering-keys": Sizes((400, 1_000, 2_000), (1_000_000,), 400),
 }
 
 
