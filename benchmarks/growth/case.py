@@ -23,7 +23,7 @@ class Quantity:
     """A value that depends on the size.
 
     Args:
-        key: its name; the part after the last "_" is the unit.
+        key: its name, which ends with its unit.
         unit: its unit.
         meaning: one line that says what it is.
         terms: the terms of its law. Defaults to none: the case makes the law itself.

@@ -24,7 +24,13 @@ from benchmarks.report import write_section
 from benchmarks.server import bench_server
 
 # the modules of the cases by name; imported by name, since a case needs only its own packages
-CASES = {"waiting": "waiting", "topics": "topics", "ordering-keys": "ordering_keys"}
+CASES = {
+    "waiting": "waiting",
+    "topics": "topics",
+    "ordering-keys": "ordering_keys",
+    "dispatchers": "dispatchers",
+    "jobs": "jobs",
+}
 
 
 def case_of(name: str) -> Case:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from benchmarks.charts import ChartPanel, Words, lines
 
 _KEPT = "growth.json"
+_UNIT = re.compile(r"_(us|ms|per_s)$")
 
 
 def kept(folder: Path) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def _drawn(result: Mapping[str, Any]) -> str:
     for key, one in result["quantities"].items():
         if not one["drawn"]:
             continue
-        name = key.rpartition("_")[0].replace("_", " ")
+        name = _UNIT.sub("", key).replace("_", " ")
         if one["measured"]:
             shown[len(legend)] = _places(one["measured"])
             legend.append(name)

@@ -127,6 +127,8 @@ def test_the_command_writes_what_it_measured(
 SMALL = {
     "waiting": Sizes((500, 1_000, 2_000), (5_000_000,), 400),
     "topics": Sizes((1, 10, 100), (1_000,), 400),
+    "dispatchers": Sizes((1, 2), (8,), 2_000),
+    "jobs": Sizes((1_000, 1_500, 2_000), (1_000_000,), 200),
     "ordering-keys": Sizes((400, 1_000, 2_000), (1_000_000,), 400),
 }
 

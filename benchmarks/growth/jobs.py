@@ -1,0 +1,132 @@
+"""The case `jobs`: what one more APScheduler job costs when many jobs wait in the shared jobstore, or in memory.
+
+The jobs run once, at times spread over a day that begins in an hour. At each number of jobs some due jobs are added
+too, and a scheduler runs them: their functions only count their calls.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from wheel_sched_apscheduler import RedisWheelJobStore, WheelBackgroundScheduler
+
+from benchmarks.apscheduler.drains import our_redis
+from benchmarks.apscheduler.making import ALLOWED, date_trigger, expect, make_jobs, paused, wait_counted
+from benchmarks.child import run_module
+from benchmarks.growth.capacity import MICROSECONDS
+from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
+from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, passes
+from benchmarks.growth.script_time import ScriptTime
+from benchmarks.narration import Narration
+from benchmarks.server import BenchServer, bench_server
+
+if TYPE_CHECKING:
+    from apscheduler.job import Job
+
+_MIB = 2**20
+_DAY_S = 86_400
+_PART = 5_000
+
+QUANTITIES = (
+    Quantity("add_us", "µs", "server's time to add a job, 500 a call", (CONSTANT, LOGARITHM)),
+    Quantity("run_us", "µs", "server's time to hand out a due job and to end it", (CONSTANT, LOGARITHM)),
+    Quantity("scheduler_us", "µs", "processor time of the scheduler's process for that", (CONSTANT, LOGARITHM)),
+    Quantity("update_us", "µs", "jobs in memory: time to change the time of a job", (CONSTANT, LOGARITHM)),
+    Quantity("memory_mib", "MiB", "memory of the server", (CONSTANT, LINEAR), drawn=False),
+    Quantity("in_memory_mib", "MiB", "jobs in memory: memory of the jobstore itself", (LINEAR,), drawn=False),
+)
+
+
+def measure(sizes: Sizes, narration: Narration) -> Points:
+    """Fill a jobstore step by step, and measure all values at each size."""
+    points: dict[str, dict[int, float]] = {quantity.key: {} for quantity in QUANTITIES}
+    chance = random.Random(20)
+    with bench_server() as server:
+        filling = our_redis(server)
+        waiting = 0
+        for size in sizes.measured:
+            narration.step(f"{size:,} jobs")
+            last = max(waiting, size - sizes.work)
+            _add(filling, waiting, last, chance)
+            with ScriptTime(server) as adding:
+                _add(filling, last, size, chance)
+            waiting = size
+            run_us, scheduler_us = _ran(server, size, sizes.work)
+            child = run_module("benchmarks.apscheduler.million", "ours", str(size))
+            points["add_us"][size] = adding.us / (size - last)
+            points["run_us"][size] = run_us
+            points["scheduler_us"][size] = scheduler_us
+            points["update_us"][size] = child["update_us"]
+            points["memory_mib"][size] = server.used_memory() / _MIB
+            points["in_memory_mib"][size] = child["bytes_per_job"] * size / _MIB
+        filling.shutdown()
+    return points
+
+
+def _add(store: RedisWheelJobStore, first: int, end: int, chance: random.Random) -> None:
+    """Add the jobs with the numbers from `first` up to `end`."""
+    begins = datetime.now(UTC) + timedelta(hours=1)
+    for at in range(first, end, _PART):
+        dues = (begins + timedelta(seconds=chance.randrange(_DAY_S)) for _ in range(at, min(at + _PART, end)))
+        assert not store.add_jobs(list(_named(f"w{at}-", make_jobs(dues, date_trigger))))
+
+
+def _ran(server: BenchServer, size: int, count: int) -> tuple[float, float]:
+    """Run `count` due jobs. Returns the time of the server and of this process for each, in µs."""
+    store = RedisWheelJobStore(server.url, allow=ALLOWED)
+    due = datetime.now(UTC) - timedelta(seconds=1)
+    with paused(WheelBackgroundScheduler, store) as scheduler:
+        assert not store.add_jobs(list(_named(f"due{size}-", make_jobs([due] * count, date_trigger))))
+        expect(count)
+        began_s = time.process_time()
+        with ScriptTime(server) as running:
+            scheduler.resume()
+            wait_counted()
+            while store.connection.store.counts().sizes["leased"]:
+                time.sleep(0.01)  # until the last runs are settled
+        spent_s = time.process_time() - began_s
+    return running.us / count, spent_s * MICROSECONDS / count
+
+
+def _named(prefix: str, jobs: Iterator[Job]) -> Iterator[Any]:
+    """The same jobs with ids that begin with `prefix`."""
+    for job in jobs:
+        job.id = prefix + job.id
+        yield job
+
+
+def knees(laws: Laws) -> list[Knee]:
+    """Where memory is full."""
+    return [
+        Knee(
+            "the server needs over 4 GiB",
+            passes(laws["memory_mib"], 4_096),
+            "a larger server, or shards over a Cluster",
+        ),
+        Knee(
+            "running a job keeps the server busy for over 1 ms",
+            passes(laws["run_us"], 1_000),
+            "shards on several servers",
+        ),
+        Knee(
+            "the jobstore in memory needs over 1 GiB of the process",
+            passes(laws["in_memory_mib"], 1_024),
+            "the shared jobstore: its process holds no waiting job",
+        ),
+    ]
+
+
+CASE = Case(
+    name="jobs",
+    across="jobs",
+    axis="time, µs",
+    quantities=QUANTITIES,
+    full=Sizes((1_000, 10_000, 100_000, 300_000, 1_000_000), (5_000_000,), 5_000),
+    quick=Sizes((2_000, 5_000, 20_000), (1_000_000,), 1_000),
+    measure=measure,
+    knees=knees,
+)
