@@ -60,11 +60,13 @@ class Sizes:
         measured: the sizes that are measured, rising, at least two.
         computed: the sizes that are only computed.
         work: how many messages, keys or jobs each measurement handles.
+        rounds: how often each size is measured where processes work together; the median counts. Defaults to 1.
     """
 
     measured: Sequence[int]
     computed: Sequence[int]
     work: int
+    rounds: int = 1
 
 
 @dataclass(frozen=True, slots=True)

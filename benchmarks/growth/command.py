@@ -30,6 +30,7 @@ CASES = {
     "ordering-keys": "ordering_keys",
     "dispatchers": "dispatchers",
     "jobs": "jobs",
+    "shards": "shards",
 }
 
 

@@ -52,7 +52,7 @@ def measure(sizes: Sizes, narration: Narration) -> Points:
             narration.step(f"{size:,} jobs")
             last = max(waiting, size - sizes.work)
             _add(filling, waiting, last, chance)
-            with ScriptTime(server) as adding:
+            with ScriptTime(server.client) as adding:
                 _add(filling, last, size, chance)
             waiting = size
             run_us, scheduler_us = _ran(server, size, sizes.work)
@@ -83,7 +83,7 @@ def _ran(server: BenchServer, size: int, count: int) -> tuple[float, float]:
         assert not store.add_jobs(list(_named(f"due{size}-", make_jobs([due] * count, date_trigger))))
         expect(count)
         began_s = time.process_time()
-        with ScriptTime(server) as running:
+        with ScriptTime(server.client) as running:
             scheduler.resume()
             wait_counted()
             while store.connection.store.counts().sizes["leased"]:

@@ -59,7 +59,7 @@ def _measured_at(server: BenchServer, store: DelayStore, owner: Owner, names: li
     memory = server.used_memory()
     count = len(names)
     locks = [lock_of(_SCOPE, name.encode()) for name in names]
-    with ScriptTime(server) as closing:
+    with ScriptTime(server.client) as closing:
         _close(keys, owner, names)
     due_ms = store.now_ms()
     items = [
@@ -67,12 +67,12 @@ def _measured_at(server: BenchServer, store: DelayStore, owner: Owner, names: li
         for name, lock in zip(names, locks, strict=True)
     ]
     rows = [(lock, f"{name}:2", True, item) for name, lock, item in zip(names, locks, items, strict=True)]
-    with ScriptTime(server) as parking:
+    with ScriptTime(server.client) as parking:
         assert set(keys.park(owner, _CAP, rows)) == {Outcome.HELD}
-    with ScriptTime(server) as counting:
+    with ScriptTime(server.client) as counting:
         for _ in range(ROUNDS):
             keys.counts([TOPIC])
-    with ScriptTime(server) as passing:
+    with ScriptTime(server.client) as passing:
         assert set(keys.succeeded([(lock, f"{name}:1") for name, lock in zip(names, locks, strict=True)])) == {
             Outcome.DONE
         }

@@ -1,30 +1,39 @@
-"""The time that a server spends in scripts, by its own count."""
+"""The time that servers spend in scripts, by their own count."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.server import BenchServer
-
 
 class ScriptTime:
-    """Counts the time in scripts while its `with` block runs. `us` has the microseconds when the block has ended."""
+    """Counts the time in scripts while its `with` block runs.
 
-    def __init__(self, server: BenchServer) -> None:
-        self._server = server
-        self._before = 0
-        self.us = 0
+    When the block has ended, `each_us` has the microseconds of each server, and `us` their sum.
+
+    Args:
+        clients: a redis-py client of each server.
+    """
+
+    def __init__(self, *clients: Any) -> None:
+        self._clients = clients
+        self._before: list[int] = []
+        self.each_us: list[int] = []
+
+    @property
+    def us(self) -> int:
+        return sum(self.each_us)
 
     def __enter__(self) -> Self:
-        self._before = self._spent_us()
+        self._before = [_spent_us(client) for client in self._clients]
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.us = self._spent_us() - self._before
+        self.each_us = [_spent_us(client) - before for client, before in zip(self._clients, self._before, strict=True)]
 
-    def _spent_us(self) -> int:
-        stats: Any = self._server.client.info("commandstats")
-        return sum(int(stats[name]["usec"]) for name in ("cmdstat_fcall", "cmdstat_fcall_ro") if name in stats)
+
+def _spent_us(client: Any) -> int:
+    stats: Any = client.info("commandstats")
+    return sum(int(stats[name]["usec"]) for name in ("cmdstat_fcall", "cmdstat_fcall_ro") if name in stats)

@@ -39,9 +39,9 @@ def claims(server: BenchServer, store: DelayStore, count: int, topics: int = 1) 
         due = [Item(name, due_ms, VALUE, f"{TOPIC}{place % topics}") for place, name in enumerate(names)]
         for at in range(0, len(due), BATCH):
             store.schedule(due[at : at + BATCH])
-        with ScriptTime(server) as claiming:
+        with ScriptTime(server.client) as claiming:
             held = [store.claim(CLAIM) for _ in range(each)]
-        with ScriptTime(server) as settling:
+        with ScriptTime(server.client) as settling:
             for claim in held:
                 assert len(claim.items) == CLAIM
                 store.settle(claim, [Done(item.id) for item in claim.items])

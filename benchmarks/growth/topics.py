@@ -41,9 +41,9 @@ def measure(sizes: Sizes, narration: Narration) -> Points:
 
 def _measured_at(server: BenchServer, topics: int, messages: int) -> dict[str, float]:
     store = server.empty_store()
-    with ScriptTime(server) as storing:
+    with ScriptTime(server.client) as storing:
         schedule_later(store, 0, messages, random.Random(20), topics)
-    with ScriptTime(server) as counting:
+    with ScriptTime(server.client) as counting:
         for _ in range(ROUNDS):
             assert len(store.counts().topics) == topics
     memory = server.used_memory()

@@ -53,10 +53,10 @@ def measured_at(
     """Store messages until `size` wait, and measure. The last `work` of them give the time of `schedule`."""
     last = max(waiting, size - work)
     schedule_later(store, waiting, last, chance)
-    with ScriptTime(server) as storing:
+    with ScriptTime(server.client) as storing:
         schedule_later(store, last, size, chance)
     claim_us, settle_us = claims(server, store, work // CLAIM)
-    with ScriptTime(server) as looking:
+    with ScriptTime(server.client) as looking:
         for _ in range(ROUNDS):
             (window,) = store.windows(2 * DAY_MS, LOOK)
             assert len(window.dues) == min(LOOK, size)
