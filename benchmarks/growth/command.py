@@ -31,6 +31,8 @@ CASES = {
     "dispatchers": "dispatchers",
     "jobs": "jobs",
     "shards": "shards",
+    "celery-workers": "celery_workers",
+    "partitions": "partitions",
 }
 
 

@@ -123,21 +123,26 @@ def test_the_command_writes_what_it_measured(
     assert (tmp_path / "growth-waiting.svg").exists()
 
 
-# for each case: sizes of seconds
+# for each case that needs no Kafka: sizes of seconds; tests/kafka has the other
 SMALL = {
     "waiting": Sizes((500, 1_000, 2_000), (5_000_000,), 400),
     "topics": Sizes((1, 10, 100), (1_000,), 400),
     "dispatchers": Sizes((1, 2), (8,), 2_000),
     "jobs": Sizes((1_000, 1_500, 2_000), (1_000_000,), 200),
+    "celery-workers": Sizes((1, 2), (8,), 200),
     "shards": Sizes((1, 2, 3), (16,), 1_000),
     "ordering-keys": Sizes((400, 1_000, 2_000), (1_000_000,), 400),
 }
 
 
+def test_each_case_has_a_small_run() -> None:
+    assert set(SMALL) == set(CASES) - {"partitions"}
+
+
 @pytest.mark.proof
 @pytest.mark.real
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", SMALL)
 def test_a_case_measures_every_value(name: str, tmp_path: Path) -> None:
     """A small run on real servers gives each value at each measured size, a law, a check, tables and a picture."""
     case = case_of(name)
