@@ -39,12 +39,12 @@ class Capacity:
     def here(self) -> Formula:
         """The rate of n processes that share this machine's processors with their server."""
         limit = min(self.here_per_s(), self.server_per_s)
-        text = f"min({self.alone_per_s:,.0f} n, {self.here_per_s():,.0f} here, {self.server_per_s:,.0f} server)"
+        text = f"min({self.alone_per_s:.0f} n, {self.here_per_s():.0f} machine, {self.server_per_s:.0f} server)"
         return Formula(text, lambda size: min(size * self.alone_per_s, limit))
 
     def apart(self) -> Formula:
         """The rate of n processes with a processor for each of them and for the server."""
-        text = f"min({self.alone_per_s:,.0f} n, {self.server_per_s:,.0f} server)"
+        text = f"min({self.alone_per_s:.0f} n, {self.server_per_s:.0f} server)"
         return Formula(text, lambda size: min(size * self.alone_per_s, self.server_per_s))
 
 

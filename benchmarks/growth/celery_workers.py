@@ -97,7 +97,7 @@ CASE = Case(
     axis="tasks a second",
     quantities=QUANTITIES,
     full=Sizes((1, 2, 4, 8), (16,), 8_000, rounds=3),
-    quick=Sizes((1, 2), (4, 8), 3_000),
+    quick=Sizes((1, 2), (4, 8), 2_000),
     measure=measure,
     laws=laws,
     knees=knees,

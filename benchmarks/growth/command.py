@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def case_of(name: str) -> Case:
 def main(argv: list[str] | None = None) -> int:
     """Run the cases that were asked for. Returns 0."""
     options = _parser().parse_args(argv)
-    results = {name: measured(case_of(name), quick=options.quick) for name in options.case or CASES}
+    results = measured([case_of(name) for name in options.case or CASES], quick=options.quick)
     if options.json:
         print(json.dumps(results))
     elif options.markdown is None:
@@ -59,26 +59,24 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def measured(case: Case, *, quick: bool) -> dict[str, Any]:
-    """Measure a case between two looks at the machine's fitness."""
-    sizes = case.quick if quick else case.full
-    narration = Narration(len(sizes.measured))
-    before = fitness.measure()
-    result = case.run(sizes, narration)
+def measured(cases: Sequence[Case], *, quick: bool) -> dict[str, Any]:
+    """Measure the cases, and the machine's fitness before and after each. Returns the results by the cases' names."""
+    sizes = {case.name: case.quick if quick else case.full for case in cases}
+    narration = Narration(sum(len(each.measured) for each in sizes.values()))
+    around = _surroundings(quick)
+    results, before = {}, fitness.measure()
+    for case in cases:
+        result, after = case.run(sizes[case.name], narration), fitness.measure()
+        results[case.name] = {**result, "surroundings": {**around, "unfit": fitness.judged(before, after)["unfit"]}}
+        before = after
     narration.close()
-    return {**result, "surroundings": _surroundings(fitness.judged(before, fitness.measure()), quick)}
+    return results
 
 
-def _surroundings(fit: Mapping[str, Any], quick: bool) -> dict[str, Any]:
+def _surroundings(quick: bool) -> dict[str, Any]:
     with bench_server() as server:
         label = server.label()
-    return {
-        "python": platform.python_version(),
-        "server": label,
-        "cpus": os.cpu_count() or 1,
-        "quick": quick,
-        "unfit": fit["unfit"],
-    }
+    return {"python": platform.python_version(), "server": label, "cpus": os.cpu_count() or 1, "quick": quick}
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -55,7 +55,7 @@ class Sum:
     @property
     def text(self) -> str:
         parts = [
-            f"{constant:.3g} {term.text}".rstrip()
+            f"{_constant_text(constant)} {term.text}".rstrip()
             for term, constant in zip(self.terms, self.constants, strict=True)
             if constant
         ]
@@ -63,6 +63,10 @@ class Sum:
 
     def at(self, size: float) -> float:
         return sum(constant * term.of(size) for term, constant in zip(self.terms, self.constants, strict=True))
+
+
+def _constant_text(value: float) -> str:
+    return f"{value:.0f}" if value >= 1_000 else f"{value:.3g}"
 
 
 @dataclass(frozen=True, slots=True)

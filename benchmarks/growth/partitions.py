@@ -70,7 +70,7 @@ CASE = Case(
     axis="time for a message, µs",
     quantities=QUANTITIES,
     full=Sizes((1, 4, 16, 64, 256), (1_024,), 20_000, rounds=3),
-    quick=Sizes((1, 4, 16), (256,), 4_000),
+    quick=Sizes((1, 4, 16), (256,), 3_000),
     measure=measure,
     knees=knees,
 )

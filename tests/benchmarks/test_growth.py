@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks.__main__ import main
+from benchmarks.growth.capacity import capacity_of, full_from
 from benchmarks.growth.case import Case, Knee, Quantity, Sizes, is_off
 from benchmarks.growth.command import CASES, case_of
 from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, at_most, fit, passes
 from benchmarks.growth.plots import draw, write_plots
+from benchmarks.growth.shards import MASTERS, busiest_share
 from benchmarks.growth.tables import markdown
 from benchmarks.narration import Narration
+from tests.servers.topologies import SLOTS, slot_ranges
 
 SIZES = (10, 100, 1_000)
 TERMS = (CONSTANT, LINEAR)
@@ -112,7 +116,7 @@ def test_the_command_writes_what_it_measured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """`python -m benchmarks growth --case` prints JSON, and writes the page and the pictures."""
-    monkeypatch.setattr("benchmarks.growth.command.case_of", lambda name: straight(1))
+    monkeypatch.setattr("benchmarks.growth.command.case_of", lambda name: replace(straight(1), name=name))
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- figures: waiting -->\n<!-- end of figures: waiting -->\nafter\n", "utf-8")
     asked = ["growth", "--case", "waiting", "--quick", "--json", "--markdown", str(page), "--plots", str(tmp_path)]
@@ -121,6 +125,26 @@ def test_the_command_writes_what_it_measured(
     assert "| 10,000 | *20,005* computed |" in page.read_text("utf-8")
     assert page.read_text("utf-8").endswith("after\n")
     assert (tmp_path / "growth-waiting.svg").exists()
+
+
+def test_a_rate_ends_where_a_processor_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes on one machine share its processors with the server; with processors of their own only the server ends
+    the growth."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    points = {"rate_per_s": {1: 1_000.0, 2: 1_500.0}, "process_us": {1: 900.0, 2: 900.0}, "server_us": {1: 100.0}}
+    capacity = capacity_of(points)
+    assert [capacity.here().at(count) for count in (1, 2, 8)] == [1_000, 2_000, 2_000]
+    assert [capacity.apart().at(count) for count in (1, 2, 8, 16)] == [1_000, 2_000, 8_000, 10_000]
+    assert full_from(capacity.here()) == 2
+    assert full_from(capacity.apart()) == 10
+
+
+@pytest.mark.parametrize("shards", [1, 3, 16, 64])
+def test_the_busiest_master_has_at_least_a_third_of_the_shards(shards: int) -> None:
+    """The masters have all slots, each slot once, so the busiest has a third of the shards or more."""
+    ranges = slot_ranges(MASTERS)
+    assert [slot for first, last in ranges for slot in range(first, last + 1)] == list(range(SLOTS))
+    assert 1 / MASTERS <= busiest_share(shards) <= 1
 
 
 # for each case that needs no Kafka: sizes of seconds; tests/kafka has the other
