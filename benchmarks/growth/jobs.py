@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from wheel_sched_apscheduler import RedisWheelJobStore, WheelBackgroundScheduler
@@ -20,7 +21,8 @@ from benchmarks.child import run_module
 from benchmarks.growth.capacity import MICROSECONDS
 from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
 from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, passes
-from benchmarks.growth.script_time import ScriptTime
+from benchmarks.growth.script_time import Pace, ScriptTime
+from benchmarks.messages import BATCH
 from benchmarks.narration import Narration
 from benchmarks.server import BenchServer, bench_server
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 _MIB = 2**20
 _DAY_S = 86_400
 _PART = 5_000
+_ROUNDS = 3
 
 QUANTITIES = (
     Quantity("add_us", "µs", "server's time to add a job, 500 a call", (CONSTANT, LOGARITHM)),
@@ -47,23 +50,25 @@ def measure(sizes: Sizes, narration: Narration) -> Points:
     chance = random.Random(20)
     with bench_server() as server:
         filling = our_redis(server)
-        waiting = 0
+        waiting, pace = 0, Pace(server.client)
         for size in sizes.measured:
             narration.step(f"{size:,} jobs")
             last = max(waiting, size - sizes.work)
             _add(filling, waiting, last, chance)
+            pace.look(size)
             with ScriptTime(server.client) as adding:
                 _add(filling, last, size, chance)
             waiting = size
-            run_us, scheduler_us = _ran(server, size, sizes.work)
+            runs = [_ran(server, f"due{size}-{number}-", sizes.work) for number in range(_ROUNDS)]
+            pace.look(size)
             child = run_module("benchmarks.apscheduler.million", "ours", str(size))
-            points["add_us"][size] = adding.us / (size - last)
-            points["run_us"][size] = run_us
-            points["scheduler_us"][size] = scheduler_us
+            points["add_us"][size] = adding.typical_us / min(BATCH, size - last)
+            points["run_us"][size], points["scheduler_us"][size] = map(median, zip(*runs, strict=True))
             points["update_us"][size] = child["update_us"]
             points["memory_mib"][size] = server.used_memory() / _MIB
             points["in_memory_mib"][size] = child["bytes_per_job"] * size / _MIB
         filling.shutdown()
+    pace.even(points, ["add_us", "run_us", "scheduler_us"])
     return points
 
 
@@ -75,12 +80,12 @@ def _add(store: RedisWheelJobStore, first: int, end: int, chance: random.Random)
         assert not store.add_jobs(list(_named(f"w{at}-", make_jobs(dues, date_trigger))))
 
 
-def _ran(server: BenchServer, size: int, count: int) -> tuple[float, float]:
-    """Run `count` due jobs. Returns the time of the server and of this process for each, in µs."""
+def _ran(server: BenchServer, prefix: str, count: int) -> tuple[float, float]:
+    """Run `count` due jobs whose ids begin with `prefix`. Returns the µs of the server and of this process for each."""
     store = RedisWheelJobStore(server.url, allow=ALLOWED)
     due = datetime.now(UTC) - timedelta(seconds=1)
     with paused(WheelBackgroundScheduler, store) as scheduler:
-        assert not store.add_jobs(list(_named(f"due{size}-", make_jobs([due] * count, date_trigger))))
+        assert not store.add_jobs(list(_named(prefix, make_jobs([due] * count, date_trigger))))
         expect(count)
         began_s = time.process_time()
         with ScriptTime(server.client) as running:
@@ -125,8 +130,8 @@ CASE = Case(
     across="jobs",
     axis="time, µs",
     quantities=QUANTITIES,
-    full=Sizes((1_000, 10_000, 100_000, 300_000, 1_000_000), (5_000_000,), 5_000),
-    quick=Sizes((2_000, 5_000, 20_000), (1_000_000,), 1_000),
+    full=Sizes((1_250, 10_000, 40_000, 160_000, 640_000, 1_280_000), (5_120_000,), 5_000),
+    quick=Sizes((1_250, 5_000, 20_000), (1_280_000,), 1_000),
     measure=measure,
     knees=knees,
 )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
 from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, passes
-from benchmarks.growth.script_time import ScriptTime
-from benchmarks.growth.store_costs import CLAIM, ROUNDS
-from benchmarks.messages import TOPIC, VALUE
+from benchmarks.growth.script_time import Pace, ScriptTime
+from benchmarks.growth.store_costs import CLAIM
+from benchmarks.messages import BATCH, TOPIC, VALUE
 from benchmarks.narration import Narration
 from benchmarks.server import BenchServer, bench_server
 from wheel_sched.store import DelayStore, Done, Item
@@ -21,7 +21,7 @@ from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, rout
 _MIB, _GIB = 2**20, 2**30
 _SCOPE = scope_of("billing", TOPIC)
 _LEASE_MS = 3_600_000
-_ROWS = 500  # keys a call
+_COUNTS = 9
 _CAP = 1_000_000
 
 QUANTITIES = (
@@ -40,16 +40,19 @@ def measure(sizes: Sizes, narration: Narration) -> Points:
         store = server.empty_store()
         keys = OrderedKeys(store)
         owner = Owner(_SCOPE, "reader", keys.acquire(_SCOPE, "reader", _LEASE_MS).epoch)
-        closed = 0
+        closed, pace = 0, Pace(server.client)
         for size in sizes.measured:
             narration.step(f"{size:,} closed keys")
             for at in range(closed, size, 50_000):  # not all names in this process at once
                 _close(keys, owner, [f"order-{number}" for number in range(at, min(at + 50_000, size))])
             closed = size
+            pace.look(size)
             for key, value in _measured_at(
                 server, store, owner, [f"probe{size}-{n}" for n in range(sizes.work)]
             ).items():
                 points[key][size] = value
+            pace.look(size)
+    pace.even(points, [key for key in points if key.endswith("_us")])
     return points
 
 
@@ -57,7 +60,7 @@ def _measured_at(server: BenchServer, store: DelayStore, owner: Owner, names: li
     """Close these keys too, park a message behind each, let the messages go, and open the keys again."""
     keys = OrderedKeys(store)
     memory = server.used_memory()
-    count = len(names)
+    rows_a_call = min(BATCH, len(names))
     locks = [lock_of(_SCOPE, name.encode()) for name in names]
     with ScriptTime(server.client) as closing:
         _close(keys, owner, names)
@@ -70,7 +73,7 @@ def _measured_at(server: BenchServer, store: DelayStore, owner: Owner, names: li
     with ScriptTime(server.client) as parking:
         assert set(keys.park(owner, _CAP, rows)) == {Outcome.HELD}
     with ScriptTime(server.client) as counting:
-        for _ in range(ROUNDS):
+        for _ in range(_COUNTS):
             keys.counts([TOPIC])
     with ScriptTime(server.client) as passing:
         assert set(keys.succeeded([(lock, f"{name}:1") for name, lock in zip(names, locks, strict=True)])) == {
@@ -80,10 +83,10 @@ def _measured_at(server: BenchServer, store: DelayStore, owner: Owner, names: li
         store.settle(claim, [Done(item.id) for item in claim.items])
     keys.succeeded([(lock, f"{name}:2") for name, lock in zip(names, locks, strict=True)])
     return {
-        "close_us": closing.us / count,
-        "park_us": parking.us / count,
-        "pass_us": passing.us / count,
-        "counts_us": counting.us / ROUNDS,
+        "close_us": closing.typical_us / rows_a_call,
+        "park_us": parking.typical_us / rows_a_call,
+        "pass_us": passing.typical_us / rows_a_call,
+        "counts_us": counting.typical_us,
         "memory_mib": memory / _MIB,
     }
 
@@ -119,8 +122,8 @@ CASE = Case(
     across="closed ordering keys",
     axis="server's time, µs",
     quantities=QUANTITIES,
-    full=Sizes((1_000, 10_000, 100_000, 300_000, 1_000_000), (5_000_000,), 5_000),
-    quick=Sizes((1_000, 3_000, 10_000, 30_000), (1_000_000,), 1_000),
+    full=Sizes((2_500, 10_000, 40_000, 160_000, 640_000, 1_280_000), (5_120_000,), 5_000),
+    quick=Sizes((1_250, 5_000, 10_000, 20_000), (1_280_000,), 1_000),
     measure=measure,
     knees=knees,
 )

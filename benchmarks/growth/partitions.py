@@ -11,7 +11,7 @@ from statistics import median
 from benchmarks.growth.capacity import MICROSECONDS
 from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
 from benchmarks.growth.law import CONSTANT, LINEAR, passes
-from benchmarks.growth.script_time import ScriptTime
+from benchmarks.growth.script_time import Pace, ScriptTime
 from benchmarks.kafka.site import Site, site, take_in
 from benchmarks.narration import Narration
 
@@ -30,11 +30,15 @@ def measure(sizes: Sizes, narration: Narration) -> Points:
     points: dict[str, dict[int, float]] = {quantity.key: {} for quantity in QUANTITIES}
     with site() as where:
         take_in(where, _WARMING)
+        pace = Pace(where.server.client)
         for size in sizes.measured:
             narration.step(f"{size} partitions")
+            pace.look(size)
             rounds = [_taken_in(where, size, sizes.work) for _ in range(sizes.rounds)]
             for key in points:
                 points[key][size] = median(found[key] for found in rounds)
+            pace.look(size)
+    pace.even(points, points)
     return points
 
 

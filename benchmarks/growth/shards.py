@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
 from redis.cluster import ClusterNode, RedisCluster
@@ -19,7 +20,7 @@ from redis.crc import key_slot
 from benchmarks.growth.capacity import MICROSECONDS
 from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
 from benchmarks.growth.law import CONSTANT, LINEAR, Formula, fit
-from benchmarks.growth.script_time import ScriptTime
+from benchmarks.growth.script_time import Pace, ScriptTime
 from benchmarks.growth.store_costs import CLAIM
 from benchmarks.messages import BATCH, ids, plain_items
 from benchmarks.narration import Narration
@@ -43,11 +44,16 @@ def measure(sizes: Sizes, narration: Narration) -> Points:
     points: dict[str, dict[int, float]] = {"servers_us": {}, "busiest_us": {}, "client_us": {}}
     with _cluster() as client:
         masters = [node.redis_connection for node in client.get_primaries()]
+        pace = Pace(masters[0])
         for size in sizes.measured:
             narration.step(f"{size} shards")
             _live(client, masters, size, min(sizes.work, 1_000))  # loads the scripts, opens the connections
-            for key, value in _live(client, masters, size, sizes.work).items():
-                points[key][size] = value
+            pace.look(size)
+            rounds = [_live(client, masters, size, sizes.work) for _ in range(sizes.rounds)]
+            pace.look(size)
+            for key in points:
+                points[key][size] = median(found[key] for found in rounds)
+    pace.even(points, points)
     return points
 
 
@@ -137,8 +143,8 @@ CASE = Case(
     across="shards",
     axis="time for a message, µs",
     quantities=QUANTITIES,
-    full=Sizes((1, 2, 4, 8, 16), (32, 64), 30_000),
-    quick=Sizes((1, 2, 4, 8), (16,), 5_000),
+    full=Sizes((1, 2, 4, 8, 16), (32, 64), 20_000, rounds=5),
+    quick=Sizes((1, 2, 4, 8), (16,), 4_000, rounds=3),
     measure=measure,
     laws=laws,
     knees=knees,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from statistics import median
+import time
 
 from benchmarks.growth.script_time import ScriptTime
 from benchmarks.messages import BATCH, TOPIC, VALUE, ids
@@ -12,7 +12,6 @@ from wheel_sched.store import DelayStore, Done, Item
 
 _HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 CLAIM = 80  # items a claim, as the dispatcher's default
-ROUNDS = 5
 
 
 def schedule_later(store: DelayStore, first: int, end: int, chance: random.Random, topics: int = 1) -> None:
@@ -28,23 +27,18 @@ def schedule_later(store: DelayStore, first: int, end: int, chance: random.Rando
 
 
 def claims(server: BenchServer, store: DelayStore, count: int, topics: int = 1) -> tuple[float, float]:
-    """The server's time to claim and to settle 80 due messages: medians over five rounds of `count` / 5 claims.
+    """The server's time to claim and to settle 80 due messages: medians over `count` claims.
 
     The messages are of so many topics, by turns.
     """
-    each = max(1, count // ROUNDS)
-    claim_us, settle_us = [], []
-    for number in range(ROUNDS):
-        due_ms, names = store.now_ms() - 1_000, ids(each * CLAIM, f"due{number}-")
-        due = [Item(name, due_ms, VALUE, f"{TOPIC}{place % topics}") for place, name in enumerate(names)]
-        for at in range(0, len(due), BATCH):
-            store.schedule(due[at : at + BATCH])
-        with ScriptTime(server.client) as claiming:
-            held = [store.claim(CLAIM) for _ in range(each)]
-        with ScriptTime(server.client) as settling:
-            for claim in held:
-                assert len(claim.items) == CLAIM
-                store.settle(claim, [Done(item.id) for item in claim.items])
-        claim_us.append(claiming.us / each)
-        settle_us.append(settling.us / each)
-    return median(claim_us), median(settle_us)
+    due_ms, names = store.now_ms() - 1_000, ids(count * CLAIM, f"due{time.monotonic_ns()}-")
+    due = [Item(name, due_ms, VALUE, f"{TOPIC}{place % topics}") for place, name in enumerate(names)]
+    for at in range(0, len(due), BATCH):
+        store.schedule(due[at : at + BATCH])
+    with ScriptTime(server.client) as claiming:
+        held = [store.claim(CLAIM) for _ in range(count)]
+    with ScriptTime(server.client) as settling:
+        for claim in held:
+            assert len(claim.items) == CLAIM
+            store.settle(claim, [Done(item.id) for item in claim.items])
+    return claiming.typical_us, settling.typical_us

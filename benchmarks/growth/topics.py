@@ -9,13 +9,14 @@ import random
 
 from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
 from benchmarks.growth.law import CONSTANT, LINEAR, at_most, passes
-from benchmarks.growth.script_time import ScriptTime
-from benchmarks.growth.store_costs import CLAIM, ROUNDS, claims, schedule_later
+from benchmarks.growth.script_time import Pace, ScriptTime
+from benchmarks.growth.store_costs import CLAIM, claims, schedule_later
 from benchmarks.messages import BATCH
 from benchmarks.narration import Narration
 from benchmarks.server import BenchServer, bench_server
 
 _MIB = 2**20
+_COUNTS = 9
 
 QUANTITIES = (
     Quantity("schedule_us", "µs", "server's time to store a message, 500 a call", (CONSTANT, at_most(BATCH))),
@@ -32,10 +33,14 @@ def measure(sizes: Sizes, narration: Narration) -> Points:
     """Measure all values with each number of topics."""
     points: dict[str, dict[int, float]] = {quantity.key: {} for quantity in QUANTITIES}
     with bench_server() as server:
+        pace = Pace(server.client)
         for size in sizes.measured:
             narration.step(f"{size:,} topics")
+            pace.look(size)
             for key, value in _measured_at(server, size, max(sizes.work, sizes.measured[-1])).items():
                 points[key][size] = value
+            pace.look(size)
+    pace.even(points, [key for key in points if key.endswith("_us")])
     return points
 
 
@@ -44,15 +49,15 @@ def _measured_at(server: BenchServer, topics: int, messages: int) -> dict[str, f
     with ScriptTime(server.client) as storing:
         schedule_later(store, 0, messages, random.Random(20), topics)
     with ScriptTime(server.client) as counting:
-        for _ in range(ROUNDS):
+        for _ in range(_COUNTS):
             assert len(store.counts().topics) == topics
     memory = server.used_memory()
     claim_us, settle_us = claims(server, store, messages // CLAIM, topics)
     return {
-        "schedule_us": storing.us / messages,
+        "schedule_us": storing.typical_us / BATCH,
         "claim_us": claim_us,
         "settle_us": settle_us,
-        "counts_us": counting.us / ROUNDS,
+        "counts_us": counting.typical_us,
         "memory_mib": memory / _MIB,
     }
 
