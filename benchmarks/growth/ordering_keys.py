@@ -21,14 +21,12 @@ from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, rout
 _MIB, _GIB = 2**20, 2**30
 _SCOPE = scope_of("billing", TOPIC)
 _LEASE_MS = 3_600_000
-_COUNTS = 9
 _CAP = 1_000_000
 
 QUANTITIES = (
     Quantity("close_us", "µs", "server's time to close a key, 500 a call", (CONSTANT, LOGARITHM)),
     Quantity("park_us", "µs", "server's time to park a message behind a key", (CONSTANT, LOGARITHM)),
     Quantity("pass_us", "µs", "server's time to let the next message of a key go", (CONSTANT, LOGARITHM)),
-    Quantity("counts_us", "µs", "server's time to count closed keys and parked messages", (CONSTANT, LINEAR)),
     Quantity("memory_mib", "MiB", "memory of the server, without parked messages", (CONSTANT, LINEAR), drawn=False),
 )
 
@@ -72,9 +70,6 @@ def _measured_at(server: BenchServer, store: DelayStore, owner: Owner, names: li
     rows = [(lock, f"{name}:2", True, item) for name, lock, item in zip(names, locks, items, strict=True)]
     with ScriptTime(server.client) as parking:
         assert set(keys.park(owner, _CAP, rows)) == {Outcome.HELD}
-    with ScriptTime(server.client) as counting:
-        for _ in range(_COUNTS):
-            keys.counts([TOPIC])
     with ScriptTime(server.client) as passing:
         assert set(keys.succeeded([(lock, f"{name}:1") for name, lock in zip(names, locks, strict=True)])) == {
             Outcome.DONE
@@ -86,7 +81,6 @@ def _measured_at(server: BenchServer, store: DelayStore, owner: Owner, names: li
         "close_us": closing.typical_us / rows_a_call,
         "park_us": parking.typical_us / rows_a_call,
         "pass_us": passing.typical_us / rows_a_call,
-        "counts_us": counting.typical_us,
         "memory_mib": memory / _MIB,
     }
 
@@ -97,17 +91,12 @@ def _close(keys: OrderedKeys, owner: Owner, names: list[str]) -> None:
 
 
 def knees(laws: Laws) -> list[Knee]:
-    """Where the memory is full, and where counting is long."""
+    """Where the memory is full, and where the calls are long."""
     return [
         Knee(
             "the closed keys need over 4 GiB of the server",
             passes(laws["memory_mib"], 4 * _GIB / _MIB),
             "shards: a partition of the topic decides the shard of its keys",
-        ),
-        Knee(
-            "counting keeps the server busy for over 1 ms",
-            passes(laws["counts_us"], 1_000),
-            "fewer scrapes and looks at the dashboard",
         ),
         Knee(
             "letting 500 messages go keeps the server busy for over 50 ms",

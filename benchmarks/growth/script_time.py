@@ -1,7 +1,7 @@
 """The time that servers spend in scripts, by their own count, and how fast a server computes at the moment.
 
-The time comes from the server's slow log, which records each call while it is watched. A call in which another process
-took the processor away counts its waiting too; the median of many calls hardly does.
+A call in which another process took the processor away counts its waiting too; the median of many calls hardly does.
+The slow log would not do: it records each command within a script, which makes scripts longer.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
-_LOGGED = 100_000  # more calls than a measurement has
+_SCRIPTS = ("fcall", "fcall_ro", "eval")
 _LOOP = "local sum = 0 for n = 1, 20000 do sum = sum + n % 7 end return sum"
 _LOOPS = 40
 
 
 class ScriptTime:
-    """Watches the scripts of servers while its `with` block runs.
+    """Counts the scripts of servers while its `with` block runs. It begins by resetting the servers' statistics.
 
     Args:
         clients: a redis-py client of each server.
@@ -25,39 +25,36 @@ class ScriptTime:
 
     def __init__(self, *clients: Any) -> None:
         self._clients = clients
-        self._calls_us: list[list[int]] = []
-
-    @property
-    def each_us(self) -> list[int]:
-        """How long each server was in scripts, in microseconds."""
-        return [sum(calls) for calls in self._calls_us]
+        self.each_us: list[int] = []
+        self.typical_us = 0.0
 
     @property
     def us(self) -> int:
-        """How long all servers were in scripts, in microseconds."""
+        """How long all servers were in scripts, in microseconds; `each_us` has that of each server."""
         return sum(self.each_us)
-
-    @property
-    def typical_us(self) -> float:
-        """The median time of a call."""
-        return median(call for calls in self._calls_us for call in calls)
 
     def __enter__(self) -> Self:
         for client in self._clients:
-            client.config_set("slowlog-max-len", _LOGGED)
-            client.config_set("slowlog-log-slower-than", 0)
-            client.slowlog_reset()
+            client.config_resetstat()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._calls_us = []
-        for client in self._clients:
-            client.config_set("slowlog-log-slower-than", -1)
-            entries: Any = client.slowlog_get(_LOGGED)
-            names = ((entry["command"].upper(), entry["duration"]) for entry in entries)
-            self._calls_us.append([duration for name, duration in names if name.startswith((b"FCALL", b"EVAL"))])
+        found = [_scripts_of(client) for client in self._clients]
+        self.each_us = [sum(spent_us for _, spent_us, _ in scripts) for scripts in found]
+        calls = [script for scripts in found for script in scripts]
+        _, _, self.typical_us = max(calls, default=(0, 0, 0.0))
+
+
+def _scripts_of(client: Any) -> list[tuple[int, int, float]]:
+    """For each kind of script call: how many calls, their time and the median time of a call, in microseconds."""
+    info: Any = client.info("commandstats", "latencystats")
+    return [
+        (int(stats["calls"]), int(stats["usec"]), float(info[f"latency_percentiles_usec_{name}"]["p50"]))
+        for name in _SCRIPTS
+        if (stats := info.get(f"cmdstat_{name}"))
+    ]
 
 
 class Pace:
