@@ -4,6 +4,8 @@ A benchmark is a module of this package with `FIGURES`, `QUICK`, `FULL`, `run(si
 each figure of such a run is measured). It may also have `sections(result)` (more tables for docs/internals/figures.md,
 by name), `write_plots(result, folder)`, and, when it also measures on the JVM, `JVM_FIGURES` and
 `run(sizes, jvm=True)`. `--help` lists the exit codes.
+
+`growth` is different: it has cases with models, and a command line of its own (`benchmarks.growth.command`).
 """
 
 from __future__ import annotations
