@@ -20,8 +20,9 @@ from benchmarks.apscheduler.making import ALLOWED, date_trigger, expect, make_jo
 from benchmarks.child import run_module
 from benchmarks.growth.capacity import MICROSECONDS
 from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
-from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, passes
+from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, logarithm_from, passes
 from benchmarks.growth.script_time import Pace, ScriptTime
+from benchmarks.growth.store_costs import FAR
 from benchmarks.messages import BATCH
 from benchmarks.narration import Narration
 from benchmarks.server import BenchServer, bench_server
@@ -35,7 +36,7 @@ _PART = 5_000
 _ROUNDS = 3
 
 QUANTITIES = (
-    Quantity("add_us", "µs", "server's time to add a job, 500 a call", (CONSTANT, LOGARITHM)),
+    Quantity("add_us", "µs", "server's time to add a job, 500 a call", (LOGARITHM, logarithm_from(FAR))),
     Quantity("run_us", "µs", "server's time to hand out a due job and to end it", (CONSTANT, LOGARITHM)),
     Quantity("scheduler_us", "µs", "processor time of the scheduler's process for that", (CONSTANT, LOGARITHM)),
     Quantity("update_us", "µs", "jobs in memory: time to change the time of a job", (CONSTANT, LOGARITHM)),
@@ -50,6 +51,7 @@ def measure(sizes: Sizes, narration: Narration) -> Points:
     chance = random.Random(20)
     with bench_server() as server:
         filling = our_redis(server)
+        assert filling.lookup_job("absent") is None  # opens the connection, loads the scripts
         waiting, pace = 0, Pace(server.client)
         for size in sizes.measured:
             narration.step(f"{size:,} jobs")
@@ -130,8 +132,8 @@ CASE = Case(
     across="jobs",
     axis="time, µs",
     quantities=QUANTITIES,
-    full=Sizes((1_250, 10_000, 40_000, 160_000, 640_000, 1_280_000), (5_120_000,), 5_000),
-    quick=Sizes((1_250, 5_000, 20_000), (1_280_000,), 1_000),
+    full=Sizes((2_500, 10_000, 40_000, 160_000, 640_000, 1_280_000), (5_120_000,), 5_000),
+    quick=Sizes((2_500, 5_000, 20_000), (1_280_000,), 1_000),
     measure=measure,
     knees=knees,
 )

@@ -45,6 +45,11 @@ def at_most(limit: int) -> Term:
     return Term(f"min(n, {limit})", lambda size: min(size, limit))
 
 
+def logarithm_from(start: int) -> Term:
+    """A term that is 0 up to the size `start`, and grows with the logarithm beyond."""
+    return Term(f"max(0, log2(n / {start}))", lambda size: max(0.0, math.log2(size / start)))
+
+
 @dataclass(frozen=True, slots=True)
 class Sum:
     """A law that is a sum of terms, each times its constant."""

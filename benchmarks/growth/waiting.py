@@ -12,9 +12,9 @@ import random
 
 from benchmarks.child import run_module
 from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
-from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, passes
+from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, logarithm_from, passes
 from benchmarks.growth.script_time import Pace, ScriptTime
-from benchmarks.growth.store_costs import CLAIM, DAY_MS, claims, schedule_later
+from benchmarks.growth.store_costs import CLAIM, DAY_MS, FAR, claims, schedule_later
 from benchmarks.messages import BATCH
 from benchmarks.narration import Narration
 from benchmarks.server import BenchServer, bench_server
@@ -27,7 +27,7 @@ _MIB = 2**20
 _FOUR_GIB = 4 * 2**30
 
 QUANTITIES = (
-    Quantity("schedule_us", "µs", "server's time to store a message, 500 a call", (CONSTANT, LOGARITHM)),
+    Quantity("schedule_us", "µs", "server's time to store a message, 500 a call", (LOGARITHM, logarithm_from(FAR))),
     Quantity("claim_us", "µs", "server's time to claim 80 due messages", (CONSTANT, LOGARITHM)),
     Quantity("settle_us", "µs", "server's time to settle 80 messages as done", (CONSTANT, LOGARITHM)),
     Quantity("look_ahead_us", "µs", "server's time to look at the next 1,000 messages", (CONSTANT, LOGARITHM)),

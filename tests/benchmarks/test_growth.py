@@ -15,12 +15,14 @@ from benchmarks.growth.capacity import capacity_of, full_from
 from benchmarks.growth.case import Case, Knee, Quantity, Sizes, is_off
 from benchmarks.growth.command import CASES, case_of
 from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, at_most, fit, passes
-from benchmarks.growth.plots import draw, write_plots
-from benchmarks.growth.shards import MASTERS, busiest_share
+from benchmarks.growth.plots import draw, kept, write_plots
+from benchmarks.growth.shards import MASTERS, busiest_share, usual_share
 from benchmarks.growth.tables import markdown
 from benchmarks.narration import Narration
+from benchmarks.report import write_section
 from tests.servers.topologies import SLOTS, slot_ranges
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 SIZES = (10, 100, 1_000)
 TERMS = (CONSTANT, LINEAR)
 AROUND = {"python": "3.13.1", "server": "valkey 9.1.2", "cpus": 2, "quick": True, "unfit": []}
@@ -141,10 +143,24 @@ def test_a_rate_ends_where_a_processor_is_full(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("shards", [1, 3, 16, 64])
 def test_the_busiest_master_has_at_least_a_third_of_the_shards(shards: int) -> None:
-    """The masters have all slots, each slot once, so the busiest has a third of the shards or more."""
+    """The masters have all slots, each slot once, so the busiest has a third of the shards or more; usually not all."""
     ranges = slot_ranges(MASTERS)
     assert [slot for first, last in ranges for slot in range(first, last + 1)] == list(range(SLOTS))
     assert 1 / MASTERS <= busiest_share(shards) <= 1
+    assert 1 / MASTERS < usual_share(shards) < (1 if shards > 1 else 1.01)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_page_has_the_kept_results(name: str, tmp_path: Path) -> None:
+    """The tables of the page are those of the results that are kept beside the pictures, from a full run."""
+    result = kept(DOCS / "images")[name]
+    page = tmp_path / "page.md"
+    page.write_text((DOCS / "internals" / "growth.md").read_text("utf-8"), "utf-8")
+    before = page.read_text("utf-8")
+    write_section(page, name, markdown(result))
+    assert page.read_text("utf-8") == before
+    assert f"(../images/growth-{name}.svg)" in before
+    assert result["surroundings"]["quick"] is False
 
 
 # for each case that needs no Kafka: sizes of seconds; tests/kafka has the other
