@@ -127,20 +127,14 @@ def knees(laws: Laws) -> list[Knee]:
     """Where all masters work, and where more shards cost more than they spread."""
     full = laws["full_per_s"]
     best = max(range(1, _MOST + 1), key=full.at)
-    spread = next((count for count in range(1, _MOST + 1) if usual_share(count) <= 0.45), None)
     dear = next(
         (count for count in range(1, _MOST + 1) if laws["client_us"].at(count) > 2 * laws["client_us"].at(1)), None
     )
     return [
         Knee(
-            "the busiest of three masters usually has at most 45 % of the shards",
-            spread,
-            "at least so many shards for three masters; their number is fixed when the namespace is created",
-        ),
-        Knee(
             "the rate at which the busiest master is full is greatest",
             best,
-            "more shards make calls smaller; then more namespaces, or more masters",
+            "no more shards for three masters, since calls get smaller; then more masters, or a namespace for a part of the topics",
         ),
         Knee(
             "a message costs the client twice the processor time of one shard",
