@@ -79,7 +79,7 @@ def knees(laws: Laws) -> list[Knee]:
     """Where processors are full."""
     return [
         Knee(
-            "this machine's processors are full",
+            "this machine gives no more",
             full_from(laws["rate_per_s"]),
             "more machines for workers: the tasks themselves usually need them first",
         ),

@@ -83,7 +83,7 @@ def knees(laws: Laws) -> list[Knee]:
     """Where processors are full."""
     return [
         Knee(
-            "this machine's processors are full",
+            "this machine gives no more",
             full_from(laws["rate_per_s"]),
             "nothing on this machine: more dispatchers here only add safety against a crash",
         ),

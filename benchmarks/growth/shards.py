@@ -134,7 +134,7 @@ def knees(laws: Laws) -> list[Knee]:
         Knee(
             "the rate at which the busiest master is full is greatest",
             best,
-            "no more shards for three masters, since calls get smaller; then more masters, or a namespace for a part of the topics",
+            "more masters, or a namespace for a part of the topics: with more shards calls get smaller, which costs more",
         ),
         Knee(
             "a message costs the client twice the processor time of one shard",
