@@ -134,7 +134,7 @@ def knees(laws: Laws) -> list[Knee]:
         Knee(
             "the rate at which the busiest master is full is greatest",
             best,
-            "more masters, or a namespace for a part of the topics: with more shards calls get smaller, which costs more",
+            "more masters, or a namespace for a part of the topics: with more shards, smaller calls cost more",
         ),
         Knee(
             "a message costs the client twice the processor time of one shard",
