@@ -53,17 +53,12 @@ def _taken_in(where: Site, partitions: int, count: int) -> dict[str, float]:
 
 
 def knees(laws: Laws) -> list[Knee]:
-    """Where the intake is half as fast as from one partition, and where the store is."""
+    """Where the intake is half as fast as from one partition."""
     return [
         Knee(
             "a message takes twice the time of one partition",
             passes(laws["message_us"], 2 * laws["message_us"].at(1)),
             "fewer partitions for the retry topic: it needs no more than the group has members",
-        ),
-        Knee(
-            "a message takes twice the store's time of one partition",
-            passes(laws["store_us"], 2 * laws["store_us"].at(1)),
-            "fewer partitions for the retry topic, or more shards on several servers",
         ),
     ]
 
