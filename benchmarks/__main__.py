@@ -4,6 +4,8 @@ A benchmark is a module of this package with `FIGURES`, `QUICK`, `FULL`, `run(si
 each figure of such a run is measured). It may also have `sections(result)` (more tables for docs/internals/figures.md,
 by name), `write_plots(result, folder)`, and, when it also measures on the JVM, `JVM_FIGURES` and
 `run(sizes, jvm=True)`. `--help` lists the exit codes.
+
+`growth` is different: it has cases with models, and a command line of its own (`benchmarks.growth.command`).
 """
 
 from __future__ import annotations
@@ -48,8 +50,12 @@ _EXIT_CODES = """exit codes:
 
 def main(argv: list[str] | None = None) -> int:
     """Run one benchmark. Returns the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["growth"]:  # has cases and models instead of figures and gates
+        code: int = import_module("benchmarks.growth.command").main(arguments[1:])
+        return code
     parser = _parser()
-    options = parser.parse_args(argv)
+    options = parser.parse_args(arguments)
     benchmark = import_module(f"benchmarks.{options.benchmark}")
     sizes = benchmark.QUICK if options.quick else benchmark.FULL
     figures: tuple[Figure, ...] = benchmark.FIGURES
@@ -137,7 +143,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("benchmark", choices=BENCHMARKS)
+    parser.add_argument(
+        "benchmark", choices=BENCHMARKS, help="what is measured; `growth --help` has one more, without gates"
+    )
     parser.add_argument("--quick", action="store_true", help="smaller sizes, done in about a minute")
     parser.add_argument(
         "--jvm", action="store_true", help="wheel: also Kafka's and Netty's timers (needs Java 17 and Maven)"

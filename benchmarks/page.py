@@ -16,6 +16,7 @@ from benchmarks.__main__ import BENCHMARKS
 from benchmarks.apscheduler import plots as apscheduler_plots
 from benchmarks.charts import ChartMark, Row, RowGroup, Words, bars, dots, time_text
 from benchmarks.figures import Figure, missed
+from benchmarks.growth import plots as growth_plots
 from benchmarks.purgatory import plots as purgatory_plots
 from benchmarks.report import write_section
 from benchmarks.summary import CAPABILITIES, Compared
@@ -137,7 +138,7 @@ def _missed(figures: Figures, section: str, figure: Figure) -> str:
 def draw(figures: Figures, folder: Path) -> list[Path]:
     """Draw all benchmark pictures into `folder`. Returns their paths.
 
-    The pictures of the purgatory and of APScheduler are drawn from `.json` files in the same folder.
+    The pictures of the purgatory, of APScheduler and of growth are drawn from `.json` files in the same folder.
     """
     texts = {"store": _store(figures), "celery": _celery(figures), "kafka": _kafka(figures), "spark": _spark(figures)}
     for name, text in texts.items():
@@ -147,6 +148,7 @@ def draw(figures: Figures, folder: Path) -> list[Path]:
         *wheel_plots.write_plots({"table": figures.costs()}, folder),
         *purgatory_plots.draw(folder),
         *apscheduler_plots.draw(folder),
+        *growth_plots.draw(folder),
     ]
 
 

@@ -43,10 +43,13 @@ class Site:
     server: BenchServer
     version = VERSION
 
-    def connection(self) -> Connection:
-        """Open a connection: a store in a new namespace of the server, and a client of the broker."""
+    def connection(self, partitions: int = 2) -> Connection:
+        """Open a connection: a store in a new namespace of the server, and a client of the broker.
+
+        `partitions`: how many the topics get that this connection creates.
+        """
         store: DelayStore = open_store(self.server.url, namespace=f"n{uuid4().hex[:8]}")
-        return Connection(store, KafkaBroker(self.servers, partitions=2))
+        return Connection(store, KafkaBroker(self.servers, partitions=partitions))
 
 
 @contextlib.contextmanager
@@ -63,8 +66,15 @@ class Timed(NamedTuple):
     early: int
 
 
-def failed(connection: Connection, group: str, count: int) -> None:
-    """Put failed messages into the group's retry topic, as a consumer does."""
+class TakenIn(NamedTuple):
+    """What an intake needed, in seconds: by the clock, and of this process's processor time."""
+
+    took_s: float
+    processor_s: float
+
+
+def failed(connection: Connection, group: str, count: int, keys: int = 100) -> None:
+    """Put failed messages with so many different keys into the group's retry topic, as a consumer does."""
     topic = retry_topic_of(group)
     connection.broker.create_topic(topic)
     for start in range(0, count, 2_000):
@@ -80,30 +90,35 @@ def failed(connection: Connection, group: str, count: int) -> None:
                 error_message="no",
                 consumer_group=group,
             )
-            messages.append(Message(topic, _BODY, b"%d" % (number % 100), write((), state)))
+            messages.append(Message(topic, _BODY, b"%d" % (number % keys), write((), state)))
         if any(connection.broker.publish(messages)):
             raise RuntimeError("the broker refused the messages of the benchmark")
 
 
 def intake(where: Site, count: int) -> float:
     """How many messages per second the intake of the retry service takes in."""
+    return count / take_in(where, count).took_s
+
+
+def take_in(where: Site, count: int, partitions: int = 2, keys: int = 100) -> TakenIn:
+    """Let the intake of the retry service take in `count` messages from so many partitions, from the first one on."""
     group = f"g{uuid4().hex[:8]}"
-    with where.connection() as connection:
-        failed(connection, group, count)
+    with where.connection(partitions) as connection:
+        failed(connection, group, count, keys)
         taking = IntakeFromLog(connection, group, PolicySet(RetryPolicy()), rng=random.Random(1))
         broker: Any = connection.broker
         reader = broker.log_reader(retry_topic_of(group), f"{group}.intake", LogIntake(connection.store).positions)
         try:
             taken = 0
-            began_s = 0.0
+            began_s = processor_s = 0.0
             while taken < count:
                 part = reader.poll(_BATCH, 0 if taking.busy else 1_000)
                 if part is None:
                     taken += len(taking.finish(_once))
                     continue
-                began_s = began_s or time.perf_counter()
+                began_s, processor_s = began_s or time.perf_counter(), processor_s or time.process_time()
                 taken += len(taking.offer(reader, part, _once))
-            return count / (time.perf_counter() - began_s)
+            return TakenIn(time.perf_counter() - began_s, time.process_time() - processor_s)
         finally:
             reader.close()
 

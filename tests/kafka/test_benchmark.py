@@ -1,4 +1,4 @@
-"""A small run of the Kafka benchmark works, with its own broker and server."""
+"""Small runs of the benchmarks that need Kafka work, with their own broker and server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import json
 import pytest
 
 from benchmarks import kafka
+from benchmarks.growth import partitions
+from benchmarks.growth.case import Sizes
+from benchmarks.narration import Narration
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(300)]
 
@@ -18,3 +21,13 @@ def test_the_kafka_benchmark_measures_every_figure() -> None:
     assert [figure.key for figure in kafka.FIGURES if figure.value(result) is None] == []
     assert result["early"] == 0
     assert {"python", "server", "cpus", "rounds", "kafka"} <= set(json.loads(json.dumps(result)))
+
+
+def test_the_growth_over_partitions_is_measured() -> None:
+    """A small run gives each value from each number of partitions, and a check of each law."""
+    result = partitions.CASE.run(Sizes((1, 2, 4), (256,), 400), Narration(3))
+    assert list(result["quantities"]) == ["message_us", "service_us", "store_us"]
+    for one in result["quantities"].values():
+        assert list(one["measured"]) == ["1", "2", "4"]
+        assert min(one["measured"].values()) > 0
+        assert one["check"]["size"] == 4
