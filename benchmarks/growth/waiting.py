@@ -85,7 +85,7 @@ def knees(laws: Laws) -> list[Knee]:
         Knee(
             "a claim of 80 keeps the server busy for over 1 ms",
             passes(laws["claim_us"], 1_000),
-            "smaller batches (`DispatcherConfig.batch`), or shards on several servers",
+            "nothing at first: a batch has fewer messages then; later shards on several servers",
         ),
         Knee(
             "the server needs over 4 GiB",
