@@ -129,7 +129,7 @@ class Endless:
 def test_a_turn_that_does_not_end_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
     """If a history runs in an endless loop, its result is a violation that names the loop's code. Later histories
     run."""
-    monkeypatch.setattr("wheel_sched.simulation.runner.STUCK_S", 0.05)
+    monkeypatch.setattr("wheel_sched.simulation.runner.STUCK_S", 0.3)
     results = run_scenarios(Endless(), [Endless().draw(seed) for seed in range(2)])
     assert [result.violations[0].partition(":")[0] for result in results] == ["stuck"] * 2
     assert "while True" in results[0].violations[0]

@@ -319,7 +319,10 @@ local function write(s)
     end
   end
   if #unread > 0 then count_in(s, unread) end
-  if #s.sets > 0 then redis.call('HSET', s.K[META], unpack(s.sets)) end
+  if #s.sets > 0 then
+    redis.call('HSET', s.K[META], unpack(s.sets))
+    s.sets = {}                        -- a call may write more than once
+  end
   return head
 end
 

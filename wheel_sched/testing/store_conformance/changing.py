@@ -148,6 +148,20 @@ class ChangingCases:
         assert bench.states("a", "b") == [None, "held"]
         assert bench.one("b").reason == "parked"
 
+    def test_counters_are_right_after_many_changes_of_one_call(self, bench: Bench) -> None:
+        """A call that changes several items counts each of them, in every state and event that it goes through."""
+        ids = ["a", "b", "c", "d"]
+        bench.bury(*ids)
+        assert bench.store.requeue([(one, bench.now_ms + MINUTE_MS, None) for one in ids]) == [DONE] * 4
+        counts = bench.store.counts()
+        assert (counts.total("due"), counts.total("dead"), counts.happened("requeued")) == (4, 0, 4)
+        bench.store.hold(ids[:2], "why not")
+        bench.store.release(ids[:1])
+        bench.store.cancel(ids[2:])
+        counts = bench.store.counts()
+        assert (counts.total("due"), counts.total("held"), counts.happened("cancelled")) == (1, 1, 2)
+        assert (counts.sizes["due"], counts.sizes["held"], counts.sizes["dead"]) == (1, 1, 0)
+
     def test_find_gives_the_items_that_carry_a_ref(self, wide: Bench) -> None:
         """`find` returns ids from every shard and state, each once, up to the limit."""
         ids = [f"i{n}" for n in range(450)]
