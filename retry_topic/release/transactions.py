@@ -30,7 +30,7 @@ from wheel_sched.errors import BrokerError, StaleEpoch, StoreError, StoreUnavail
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import MAX_BATCH, Claim, Claimed, Dead, DelayStore, Done, Next, Outcome, Settlement
 from wheel_sched.store.core.call import Call
-from wheel_sched.store.core.claim import ClaimDue
+from wheel_sched.store.core.claim import ClaimOwned
 from wheel_sched.store.core.counts import Look, Window
 from wheel_sched.store.core.settle import Settle
 
@@ -83,7 +83,7 @@ class OwnedShards:
         if owned is None:
             return Call(shard, Look(0, 0))
         above = self._ownership.last_number(shard, owned)
-        operation = ClaimDue(limit, None, None, owned.epoch, above=above)
+        operation = ClaimOwned(limit, None, None, owned.epoch, above=above)
         self._claiming[operation.token] = owned
         return Call(shard, operation)
 

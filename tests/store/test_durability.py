@@ -17,6 +17,8 @@ import pytest
 from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import InDoubt, StoreUnavailable
 from wheel_sched.store import open_store
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.claim import ClaimDue, ClaimOwned
 from wheel_sched.store.core.items import STATES, Item
 from wheel_sched.store.core.settle import Done
 from wheel_sched.store.redis import durability
@@ -117,3 +119,12 @@ def test_an_embedded_store_syncs_as_its_level_asks(tmp_path: Path) -> None:
         for n in range(30):
             assert store.schedule([Item(f"i{n}", 0, b"")]).accepted == 1
     assert time.monotonic() - began_s < 20
+
+
+@pytest.mark.parametrize("level", ["fsync", "replicated"])
+def test_a_claim_that_a_transaction_names_is_confirmed(level: str) -> None:
+    """A lost claim of a lease only costs a repeat. A claim of an owned shard is published in a transaction that names
+    it, so it must not be lost."""
+    dialect = Dialect("orders", level)
+    assert dialect.confirmation([Call(0, ClaimDue(10, 1_000))]) == ()
+    assert dialect.confirmation([Call(0, ClaimOwned(10, None))]) != ()

@@ -130,8 +130,8 @@ SAFEGUARDS = [
     Safeguard(
         "a claim that is sent in a transaction has no lease end",
         "retry_topic.release.transactions:OwnedShards.claim",
-        "ClaimDue(limit, None,",
-        "ClaimDue(limit, 2_000,",
+        "ClaimOwned(limit, None,",
+        "ClaimOwned(limit, 2_000,",
         "retry-log",
     ),
     Safeguard(

@@ -161,6 +161,17 @@ class ClaimDue(Operation[Claim]):
         return Claim(shard.number, number, shard.now_us, shard.epoch, *shard.heads(), items)
 
 
+class ClaimOwned(ClaimDue):
+    """Claim due items of a shard that this process owns, to publish them in a transaction that names the claim.
+
+    Unlike another claim, it waits until the durability level holds. If a server lost the claim and the target kept the
+    transaction, the items would be due again, and be published twice.
+    """
+
+    __slots__ = ()
+    writes = True
+
+
 def _claimed_before(shard: MemoryShard, number: int, keys: list[bytes]) -> Claim:
     """Repeat an earlier claim: the same number, with the items that are still under this claim."""
     items = (shard.items.get(key) for key in keys)
