@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.growth.case import Points
-from benchmarks.growth.law import Formula, Law
+from benchmarks.growth.model import Formula, Model
 
 MICROSECONDS = 1_000_000
 
@@ -59,7 +59,7 @@ def _typical(values: Mapping[int, float]) -> float:
     return median(values.values())
 
 
-def full_from(rate: Law) -> int | None:
+def full_from(rate: Model) -> int | None:
     """The least number of processes that have the greatest rate; None: more than a thousand."""
     greatest = rate.at(10**6)
     return next((count for count in range(1, 1_001) if rate.at(count) >= greatest), None)

@@ -1,6 +1,6 @@
-"""A case: one size that grows, the values that are measured at some sizes, their laws, the check and the knees.
+"""A case: one size that grows, the values that are measured at some sizes, their models, the check and the knees.
 
-The laws are found from all measured sizes but the greatest. At the greatest size each law is checked: its value is
+The models are found from all measured sizes but the greatest. At the greatest size each model is checked: its value is
 compared with the measured one. Larger sizes are only computed.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from benchmarks.growth.law import Law, Term, fit
+from benchmarks.growth.model import Model, Term, fit
 from benchmarks.narration import Narration
 
 OFF_PERCENT = 25.0  # a check that is further off is said to be off
 Points = Mapping[str, Mapping[int, float]]  # values by quantity and size
-Laws = Mapping[str, Law]
+Models = Mapping[str, Model]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Quantity:
         key: its name, which ends with its unit.
         unit: its unit.
         meaning: one line that says what it is.
-        terms: the terms of its law. Defaults to none: the case makes the law itself.
+        terms: the terms of its model. Defaults to none: the case makes the model itself.
         drawn: whether the picture shows it. All drawn quantities of a case have one unit. Defaults to True.
     """
 
@@ -80,8 +80,8 @@ class Case:
         quantities: the values.
         full, quick: the sizes of a full and of a quick run.
         measure: measures all quantities at all sizes of a run.
-        knees: the knees by the laws.
-        laws: makes the laws of quantities without terms, from all points but those at the greatest size.
+        knees: the knees by the models.
+        models: makes the models of quantities without terms, from all points but those at the greatest size.
     """
 
     name: str
@@ -91,55 +91,60 @@ class Case:
     full: Sizes
     quick: Sizes
     measure: Callable[[Sizes, Narration], Points]
-    knees: Callable[[Laws], Sequence[Knee]]
-    laws: Callable[[Points], Laws] = lambda points: {}
+    knees: Callable[[Models], Sequence[Knee]]
+    models: Callable[[Points], Models] = lambda points: {}
 
     def run(self, sizes: Sizes, narration: Narration) -> dict[str, Any]:
-        """Measure the case, and check its laws. Returns what is printed and stored."""
+        """Measure the case, and check its models. Returns what is printed and stored."""
         points = self.measure(sizes, narration)
         return self.judged(points, sizes)
 
     def judged(self, points: Points, sizes: Sizes) -> dict[str, Any]:
-        """The result of measured points: laws, checks, computed values and knees."""
+        """The result of measured points: models, checks, computed values and knees."""
         checked_at = sizes.measured[-1]
         smaller = {
             key: {size: value for size, value in values.items() if size < checked_at} for key, values in points.items()
         }
-        laws = {**self.laws(smaller)}
+        models = {**self.models(smaller)}
         for quantity in self.quantities:
-            if quantity.key not in laws:
-                laws[quantity.key] = fit(smaller[quantity.key], quantity.terms)
+            if quantity.key not in models:
+                models[quantity.key] = fit(smaller[quantity.key], quantity.terms)
         return {
             "across": self.across,
             "axis": self.axis,
             "quantities": {
-                quantity.key: _judged(quantity, points.get(quantity.key, {}), laws[quantity.key], sizes)
+                quantity.key: _judged(quantity, points.get(quantity.key, {}), models[quantity.key], sizes)
                 for quantity in self.quantities
             },
-            "knees": [asdict(knee) for knee in self.knees(laws)],
+            "knees": [asdict(knee) for knee in self.knees(models)],
         }
 
 
-def _judged(quantity: Quantity, values: Mapping[int, float], law: Law, sizes: Sizes) -> dict[str, Any]:
+def _judged(quantity: Quantity, values: Mapping[int, float], model: Model, sizes: Sizes) -> dict[str, Any]:
     """One quantity of a result. A quantity that cannot be measured here has no check, and is computed at each size."""
     checked_at = sizes.measured[-1]
     check = None
     if checked_at in values:
-        by_law = law.at(checked_at)
-        error = 100 * (by_law / values[checked_at] - 1)
-        check = {"size": checked_at, "measured": values[checked_at], "by_law": by_law, "error_percent": round(error, 1)}
+        by_model = model.at(checked_at)
+        error = 100 * (by_model / values[checked_at] - 1)
+        check = {
+            "size": checked_at,
+            "measured": values[checked_at],
+            "by_model": by_model,
+            "error_percent": round(error, 1),
+        }
     beyond = sizes.computed if values else [*sizes.measured, *sizes.computed]
     return {
         "unit": quantity.unit,
         "meaning": quantity.meaning,
         "drawn": quantity.drawn,
-        "law": law.text,
+        "model": model.text,
         "measured": {str(size): value for size, value in values.items()},
-        "computed": {str(size): law.at(size) for size in beyond},
+        "computed": {str(size): model.at(size) for size in beyond},
         "check": check,
     }
 
 
 def is_off(check: Mapping[str, Any]) -> bool:
-    """Whether the law was too far from the measured value."""
+    """Whether the model was too far from the measured value."""
     return bool(abs(check["error_percent"]) > OFF_PERCENT)

@@ -11,8 +11,8 @@ from statistics import median
 
 from benchmarks.celery.site import site
 from benchmarks.growth.capacity import capacity_of, full_from
-from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
-from benchmarks.growth.law import CONSTANT
+from benchmarks.growth.case import Case, Knee, Models, Points, Quantity, Sizes
+from benchmarks.growth.model import CONSTANT
 from benchmarks.narration import Narration
 from benchmarks.processor import Processor
 
@@ -69,23 +69,23 @@ def _ran_by(workers: int, tasks: int, rounds: int) -> list[dict[str, float]]:
     return found
 
 
-def laws(points: Points) -> Laws:
+def models(points: Points) -> Models:
     """The rates, by the model of processes that share one server."""
     capacity = capacity_of(points)
     return {"rate_per_s": capacity.here(), "rate_apart_per_s": capacity.apart()}
 
 
-def knees(laws: Laws) -> list[Knee]:
+def knees(models: Models) -> list[Knee]:
     """Where processors are full."""
     return [
         Knee(
             "this machine gives no more",
-            full_from(laws["rate_per_s"]),
+            full_from(models["rate_per_s"]),
             "more machines for workers: the tasks themselves usually need them first",
         ),
         Knee(
             "the server's one processor is full",
-            full_from(laws["rate_apart_per_s"]),
+            full_from(models["rate_apart_per_s"]),
             "a server of its own for the store, then shards on several servers",
         ),
     ]
@@ -99,6 +99,6 @@ CASE = Case(
     full=Sizes((1, 2, 4, 8), (16,), 8_000, rounds=3),
     quick=Sizes((1, 2), (4, 8), 2_000),
     measure=measure,
-    laws=laws,
+    models=models,
     knees=knees,
 )

@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks.bursts import store_ahead, wait_for
 from benchmarks.growth.capacity import MICROSECONDS, capacity_of, full_from
-from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
-from benchmarks.growth.law import CONSTANT
+from benchmarks.growth.case import Case, Knee, Models, Points, Quantity, Sizes
+from benchmarks.growth.model import CONSTANT
 from benchmarks.narration import Narration
 from benchmarks.processor import Processor
 from benchmarks.server import BenchServer, bench_server
@@ -73,23 +73,23 @@ def _dispatcher(url: str) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
-def laws(points: Points) -> Laws:
+def models(points: Points) -> Models:
     """The rates, by the model of processes that share one server."""
     capacity = capacity_of(points)
     return {"rate_per_s": capacity.here(), "rate_apart_per_s": capacity.apart()}
 
 
-def knees(laws: Laws) -> list[Knee]:
+def knees(models: Models) -> list[Knee]:
     """Where processors are full."""
     return [
         Knee(
             "this machine gives no more",
-            full_from(laws["rate_per_s"]),
+            full_from(models["rate_per_s"]),
             "nothing on this machine: more dispatchers here only add safety against a crash",
         ),
         Knee(
             "the server's one processor is full",
-            full_from(laws["rate_apart_per_s"]),
+            full_from(models["rate_apart_per_s"]),
             "shards on several servers, or a service and a namespace of its own for a part of the topics",
         ),
     ]
@@ -103,6 +103,6 @@ CASE = Case(
     full=Sizes((1, 2, 4, 8), (16,), 40_000, rounds=3),
     quick=Sizes((1, 2, 4), (8,), 10_000),
     measure=measure,
-    laws=laws,
+    models=models,
     knees=knees,
 )

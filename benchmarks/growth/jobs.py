@@ -19,8 +19,8 @@ from benchmarks.apscheduler.drains import our_redis
 from benchmarks.apscheduler.making import ALLOWED, date_trigger, expect, make_jobs, paused, wait_counted
 from benchmarks.child import run_module
 from benchmarks.growth.capacity import MICROSECONDS
-from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
-from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, logarithm_from, passes
+from benchmarks.growth.case import Case, Knee, Models, Points, Quantity, Sizes
+from benchmarks.growth.model import CONSTANT, LINEAR, LOGARITHM, logarithm_from, passes
 from benchmarks.growth.script_time import Pace, ScriptTime
 from benchmarks.growth.store_costs import FAR
 from benchmarks.messages import BATCH
@@ -106,22 +106,22 @@ def _named(prefix: str, jobs: Iterator[Job]) -> Iterator[Any]:
         yield job
 
 
-def knees(laws: Laws) -> list[Knee]:
+def knees(models: Models) -> list[Knee]:
     """Where memory is full."""
     return [
         Knee(
             "the server needs over 4 GiB",
-            passes(laws["memory_mib"], 4_096),
+            passes(models["memory_mib"], 4_096),
             "a larger server, or shards over a Cluster",
         ),
         Knee(
             "running a job keeps the server busy for over 1 ms",
-            passes(laws["run_us"], 1_000),
+            passes(models["run_us"], 1_000),
             "shards on several servers",
         ),
         Knee(
             "the jobstore in memory needs over 1 GiB of the process",
-            passes(laws["in_memory_mib"], 1_024),
+            passes(models["in_memory_mib"], 1_024),
             "the shared jobstore: its process holds no waiting job",
         ),
     ]

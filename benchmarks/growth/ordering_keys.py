@@ -7,8 +7,8 @@ due. Then these messages are claimed and settled, and the keys open.
 
 from __future__ import annotations
 
-from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
-from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, passes
+from benchmarks.growth.case import Case, Knee, Models, Points, Quantity, Sizes
+from benchmarks.growth.model import CONSTANT, LINEAR, LOGARITHM, passes
 from benchmarks.growth.script_time import Pace, ScriptTime
 from benchmarks.growth.store_costs import CLAIM
 from benchmarks.messages import BATCH, TOPIC, VALUE
@@ -90,17 +90,17 @@ def _close(keys: OrderedKeys, owner: Owner, names: list[str]) -> None:
     assert set(keys.close(owner, rows)) == {Outcome.DONE}
 
 
-def knees(laws: Laws) -> list[Knee]:
+def knees(models: Models) -> list[Knee]:
     """Where the memory is full, and where the calls are long."""
     return [
         Knee(
             "the closed keys need over 4 GiB of the server",
-            passes(laws["memory_mib"], 4 * _GIB / _MIB),
+            passes(models["memory_mib"], 4 * _GIB / _MIB),
             "shards: a partition of the topic decides the shard of its keys",
         ),
         Knee(
             "letting 500 messages go keeps the server busy for over 50 ms",
-            passes(laws["pass_us"], 100),
+            passes(models["pass_us"], 100),
             "more partitions, so that a reader has fewer keys; shards on several servers",
         ),
     ]

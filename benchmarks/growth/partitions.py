@@ -9,8 +9,8 @@ from __future__ import annotations
 from statistics import median
 
 from benchmarks.growth.capacity import MICROSECONDS
-from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
-from benchmarks.growth.law import CONSTANT, LINEAR, passes
+from benchmarks.growth.case import Case, Knee, Models, Points, Quantity, Sizes
+from benchmarks.growth.model import CONSTANT, LINEAR, passes
 from benchmarks.growth.script_time import Pace, ScriptTime
 from benchmarks.kafka.site import Site, site, take_in
 from benchmarks.narration import Narration
@@ -52,12 +52,12 @@ def _taken_in(where: Site, partitions: int, count: int) -> dict[str, float]:
     }
 
 
-def knees(laws: Laws) -> list[Knee]:
+def knees(models: Models) -> list[Knee]:
     """Where the intake is half as fast as from one partition."""
     return [
         Knee(
             "a message takes twice the time of one partition",
-            passes(laws["message_us"], 2 * laws["message_us"].at(1)),
+            passes(models["message_us"], 2 * models["message_us"].at(1)),
             "fewer partitions for the retry topic: it needs no more than the group has members",
         ),
     ]

@@ -50,7 +50,7 @@ def _drawn(result: Mapping[str, Any]) -> str:
         if one["measured"]:
             shown[len(legend)] = _places(one["measured"])
             legend.append(name)
-        check = {str(one["check"]["size"]): one["check"]["by_law"]} if one["check"] else {}
+        check = {str(one["check"]["size"]): one["check"]["by_model"]} if one["check"] else {}
         shown[len(legend)] = _places(check | one["computed"])
         modelled.append(len(legend))
         legend.append(f"{name}, by the model")

@@ -20,8 +20,8 @@ from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
 
 from benchmarks.growth.capacity import MICROSECONDS
-from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
-from benchmarks.growth.law import CONSTANT, LINEAR, Formula, fit
+from benchmarks.growth.case import Case, Knee, Models, Points, Quantity, Sizes
+from benchmarks.growth.model import CONSTANT, LINEAR, Formula, fit
 from benchmarks.growth.script_time import Pace, ScriptTime
 from benchmarks.growth.store_costs import CLAIM
 from benchmarks.messages import BATCH, ids, plain_items
@@ -111,7 +111,7 @@ def usual_share(shards: int) -> float:
     return mean(busiest_share(shards, f"namespace{number}") for number in range(_NAMESPACES))
 
 
-def laws(points: Points) -> Laws:
+def models(points: Points) -> Models:
     """The share of the busiest master, times the time of all masters."""
     servers = fit(points["servers_us"], (CONSTANT, LINEAR))
     return {
@@ -123,12 +123,12 @@ def laws(points: Points) -> Laws:
     }
 
 
-def knees(laws: Laws) -> list[Knee]:
+def knees(models: Models) -> list[Knee]:
     """Where all masters work, and where more shards cost more than they spread."""
-    full = laws["full_per_s"]
+    full = models["full_per_s"]
     best = max(range(1, _MOST + 1), key=full.at)
     dear = next(
-        (count for count in range(1, _MOST + 1) if laws["client_us"].at(count) > 2 * laws["client_us"].at(1)), None
+        (count for count in range(1, _MOST + 1) if models["client_us"].at(count) > 2 * models["client_us"].at(1)), None
     )
     return [
         Knee(
@@ -152,6 +152,6 @@ CASE = Case(
     full=Sizes((1, 2, 4, 8, 16), (32, 64), 20_000, rounds=5),
     quick=Sizes((1, 2, 4, 8), (16,), 4_000, rounds=3),
     measure=measure,
-    laws=laws,
+    models=models,
     knees=knees,
 )

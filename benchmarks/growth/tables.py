@@ -9,8 +9,8 @@ from benchmarks.growth.case import is_off
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """The tables of a case: values by size, laws with their checks, knees. The last line says where it was measured."""
-    return "\n\n".join([_values(result), _laws(result), _knees(result), _surroundings(result)])
+    """The tables of a case: values by size, models with checks, knees. The last line says where it was measured."""
+    return "\n\n".join([_values(result), _models(result), _knees(result), _surroundings(result)])
 
 
 def _values(result: Mapping[str, Any]) -> str:
@@ -30,9 +30,9 @@ def _cell(quantity: Mapping[str, Any], size: str) -> str:
     return f"*{value_text(quantity['computed'][size])}* computed" if size in quantity["computed"] else ""
 
 
-def _laws(result: Mapping[str, Any]) -> str:
+def _models(result: Mapping[str, Any]) -> str:
     rows = [
-        [f"`{key}`", one["meaning"], f"`{one['law']}`", _check(one["check"])]
+        [f"`{key}`", one["meaning"], f"`{one['model']}`", _check(one["check"])]
         for key, one in result["quantities"].items()
     ]
     return _table(["value", "meaning", "model, n = size", "check at the greatest measured size"], rows)
@@ -42,7 +42,7 @@ def _check(check: Mapping[str, Any] | None) -> str:
     if check is None:
         return "only computed: this machine cannot measure it"
     text = (
-        f"{check['size']:,}: {value_text(check['by_law'])} by the model, {value_text(check['measured'])} measured, "
+        f"{check['size']:,}: {value_text(check['by_model'])} by the model, {value_text(check['measured'])} measured, "
         f"{check['error_percent']:+.1f} %"
     )
     return f"{text}: **the model is off here**" if is_off(check) else text

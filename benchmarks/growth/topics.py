@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
-from benchmarks.growth.law import CONSTANT, LINEAR, at_most, passes
+from benchmarks.growth.case import Case, Knee, Models, Points, Quantity, Sizes
+from benchmarks.growth.model import CONSTANT, LINEAR, at_most, passes
 from benchmarks.growth.script_time import Pace, ScriptTime
 from benchmarks.growth.store_costs import CLAIM, claims, schedule_later
 from benchmarks.messages import BATCH
@@ -62,22 +62,22 @@ def _measured_at(server: BenchServer, topics: int, messages: int) -> dict[str, f
     }
 
 
-def knees(laws: Laws) -> list[Knee]:
+def knees(models: Models) -> list[Knee]:
     """Where a claim is long, and where counting is long."""
     return [
         Knee(
             "counting the messages of each topic keeps the server busy for over 1 ms",
-            passes(laws["counts_us"], 1_000),
+            passes(models["counts_us"], 1_000),
             "fewer scrapes and looks at the dashboard, or a namespace for each part of the topics",
         ),
         Knee(
             "the same for over 10 ms",
-            passes(laws["counts_us"], 10_000),
+            passes(models["counts_us"], 10_000),
             "a namespace for each part of the topics, so that one look asks for one part",
         ),
         Knee(
             "a claim of 80 keeps the server busy for over 1 ms",
-            passes(laws["claim_us"], 1_000),
+            passes(models["claim_us"], 1_000),
             "nothing: a batch has fewer messages then, and more topics than a batch has messages cost nothing more",
         ),
     ]

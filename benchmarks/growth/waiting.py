@@ -11,8 +11,8 @@ from __future__ import annotations
 import random
 
 from benchmarks.child import run_module
-from benchmarks.growth.case import Case, Knee, Laws, Points, Quantity, Sizes
-from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, logarithm_from, passes
+from benchmarks.growth.case import Case, Knee, Models, Points, Quantity, Sizes
+from benchmarks.growth.model import CONSTANT, LINEAR, LOGARITHM, logarithm_from, passes
 from benchmarks.growth.script_time import Pace, ScriptTime
 from benchmarks.growth.store_costs import CLAIM, DAY_MS, FAR, claims, schedule_later
 from benchmarks.messages import BATCH
@@ -79,22 +79,22 @@ def measured_at(
     }
 
 
-def knees(laws: Laws) -> list[Knee]:
+def knees(models: Models) -> list[Knee]:
     """Where a claim is long, and where the memory is full."""
     return [
         Knee(
             "a claim of 80 keeps the server busy for over 1 ms",
-            passes(laws["claim_us"], 1_000),
+            passes(models["claim_us"], 1_000),
             "nothing at first: a batch has fewer messages then; later shards on several servers",
         ),
         Knee(
             "the server needs over 4 GiB",
-            passes(laws["memory_mib"], _FOUR_GIB / _MIB),
+            passes(models["memory_mib"], _FOUR_GIB / _MIB),
             "a larger server, or shards over a Cluster; read and change so many messages with Spark",
         ),
         Knee(
             "a dispatcher needs over 1 GiB",
-            passes(laws["dispatcher_mib"], 1_024),
+            passes(models["dispatcher_mib"], 1_024),
             "more services: each holds one alarm for each shard and the batches in flight, never the waiting messages",
         ),
     ]

@@ -1,4 +1,4 @@
-"""The benchmark of growth: laws are found and checked, computed values are marked, each case measures its values."""
+"""The benchmark of growth: models are found and checked, computed values are marked, each case measures its values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.__main__ import main
 from benchmarks.growth.capacity import capacity_of, full_from
 from benchmarks.growth.case import Case, Knee, Quantity, Sizes, is_off
 from benchmarks.growth.command import CASES, case_of
-from benchmarks.growth.law import CONSTANT, LINEAR, LOGARITHM, at_most, fit, passes
+from benchmarks.growth.model import CONSTANT, LINEAR, LOGARITHM, at_most, fit, passes
 from benchmarks.growth.plots import draw, kept, write_plots
 from benchmarks.growth.shards import MASTERS, busiest_share, usual_share
 from benchmarks.growth.tables import markdown
@@ -42,13 +42,13 @@ def straight(error: float) -> Case:
         full=Sizes(SIZES, (10_000,), 1),
         quick=Sizes(SIZES, (10_000,), 1),
         measure=lambda sizes, narration: {"cost_us": cost},
-        laws=lambda points: {"twice_us": fit({size: 2 * value for size, value in points["cost_us"].items()}, TERMS)},
-        knees=lambda laws: [Knee("over 1 ms", passes(laws["cost_us"], 1_000, 10**6), "fewer things")],
+        models=lambda points: {"twice_us": fit({size: 2 * value for size, value in points["cost_us"].items()}, TERMS)},
+        knees=lambda models: [Knee("over 1 ms", passes(models["cost_us"], 1_000, 10**6), "fewer things")],
     )
 
 
 def test_a_fit_finds_the_constants() -> None:
-    """Points that follow a law exactly give its constants; a term that adds nothing gets the constant 0."""
+    """Points that follow a model exactly give its constants; a term that adds nothing gets the constant 0."""
     found = fit({size: 30 + 4 * math.log2(size) for size in (1, 10, 1_000, 50_000)}, [CONSTANT, LOGARITHM, LINEAR])
     assert found.constants == pytest.approx([30, 4, 0], abs=1e-6)
     limited = fit({size: 7 + 3 * min(size, 80) for size in (1, 40, 500, 10_000)}, [CONSTANT, at_most(80)])
@@ -57,7 +57,7 @@ def test_a_fit_finds_the_constants() -> None:
 
 
 def test_no_constant_is_negative() -> None:
-    """Values that fall with the size get a constant law, because no cost falls with the size."""
+    """Values that fall with the size get a constant model, because no cost falls with the size."""
     assert fit({1: 12.0, 10: 11.0, 100: 10.0}, [CONSTANT, LINEAR]).constants[1] == 0
 
 
@@ -69,18 +69,18 @@ def test_what_cannot_be_fitted_is_refused() -> None:
 
 
 def test_a_knee_is_the_first_size_above_the_bound() -> None:
-    law = fit({1: 3.0, 1_000: 3_000.0, 5_000: 15_000.0}, [LINEAR])
-    assert passes(law, 301, 10**9) == 101
-    assert passes(law, 1e12, 10**9) is None
+    model = fit({1: 3.0, 1_000: 3_000.0, 5_000: 15_000.0}, [LINEAR])
+    assert passes(model, 301, 10**9) == 101
+    assert passes(model, 1e12, 10**9) is None
 
 
 @pytest.mark.parametrize(("error", "off"), [(1.1, False), (1.5, True)])
 def test_the_check_is_at_a_size_that_the_law_has_not_seen(error: float, off: bool) -> None:
-    """A cost that jumps at the greatest size does not change the law, and the tables say when the model is off."""
+    """A cost that jumps at the greatest size does not change the model, and the tables say when the model is off."""
     case = straight(error)
     result = {**case.run(case.full, Narration(1)), "surroundings": AROUND}
     cost = result["quantities"]["cost_us"]
-    assert cost["check"]["by_law"] == pytest.approx(2_005)
+    assert cost["check"]["by_model"] == pytest.approx(2_005)
     assert cost["check"]["error_percent"] == pytest.approx(100 / error - 100, abs=0.1)
     assert is_off(cost["check"]) == off
     assert ("the model is off here" in markdown(result)) == off
@@ -184,7 +184,7 @@ def test_each_case_has_a_small_run() -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", SMALL)
 def test_a_case_measures_every_value(name: str, tmp_path: Path) -> None:
-    """A small run on real servers gives each value at each measured size, a law, a check, tables and a picture."""
+    """A small run on real servers gives each value at each measured size, a model, a check, tables and a picture."""
     case = case_of(name)
     sizes = SMALL[name]
     result = {**case.run(sizes, Narration(len(sizes.measured))), "surroundings": AROUND}

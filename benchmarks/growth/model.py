@@ -1,6 +1,6 @@
-"""Laws: a value as a function of a size, with few constants. `fit` finds the constants from measured points.
+"""Models: a value as a function of a size, with few constants. `fit` finds the constants from measured points.
 
-A fitted law is a sum of terms with constants that are not negative, e.g. `12 + 0.8 log2(n)`. The fit makes the sum of
+A fitted model is a sum of terms with constants that are not negative, e.g. `12 + 0.8 log2(n)`. The fit makes the sum of
 the squared relative errors small, so a small value counts as much as a large one. A constant that would be negative is
 0: no cost falls with the size.
 """
@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import Protocol
 
 
-class Law(Protocol):
+class Model(Protocol):
     """A model of one value."""
 
     @property
@@ -29,7 +29,7 @@ class Law(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One summand of a law: `of(n)`, written as `text`. The constant summand has the text ""."""
+    """One summand of a model: `of(n)`, written as `text`. The constant summand has the text ""."""
 
     text: str
     of: Callable[[float], float]
@@ -52,7 +52,7 @@ def logarithm_from(start: int) -> Term:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """A law that is a sum of terms, each times its constant."""
+    """A model that is a sum of terms, each times its constant."""
 
     terms: Sequence[Term]
     constants: Sequence[float]
@@ -76,7 +76,7 @@ def _constant_text(value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A law whose constants were measured one by one, e.g. a rate that is the least of several bounds."""
+    """A model whose constants were measured one by one, e.g. a rate that is the least of several bounds."""
 
     text: str
     of: Callable[[float], float]
@@ -129,12 +129,12 @@ def _constants(points: Mapping[int, float], terms: Sequence[Term]) -> list[float
 GREATEST = 10**9  # a knee beyond this size is of no use
 
 
-def passes(law: Law, bound: float, greatest: int = GREATEST) -> int | None:
-    """The least whole size up to `greatest` from which a rising law is above the bound; None if there is none."""
-    if law.at(greatest) <= bound:
+def passes(model: Model, bound: float, greatest: int = GREATEST) -> int | None:
+    """The least whole size up to `greatest` from which a rising value is above the bound; None if there is none."""
+    if model.at(greatest) <= bound:
         return None
     low, high = 0, greatest
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if law.at(middle) > bound else (middle, high)
+        low, high = (low, middle) if model.at(middle) > bound else (middle, high)
     return high
