@@ -5,8 +5,8 @@ over an open store: `OrderedKeys`, `RateLimits`, `LogIntake`, `AttemptCounts`, `
 `ShardOwnership`, `History`, `Members`, `Documents`, `DeathGroups`, `Recurring`, `FairShares` and `ServerPush`. `rooms`
 lists the folders of this package, one for the core and one for each capability.
 
-The design is a durable form of Kafka's purgatory of delayed operations. It has leases instead of pops, because a popped
-message is lost when its process dies.
+The design is a durable form of Kafka's purgatory of delayed operations. A claim leases an item instead of popping
+it, because a popped item is lost when its process dies.
 """
 
 from wheel_sched.store.attempt_counts import ENDED, AsyncAttemptCounts, AttemptCounts, BatchCount

@@ -1,7 +1,7 @@
 """MemoryBackend: the delay store of one process. It answers as the Lua scripts of a server do, without durability.
 
-For tests, demonstrations and machines without a server. Any thread may call anything: the backend has one lock and
-holds it for one batch (about a millisecond for 500 items). Cost per item: about 3 us each to schedule, claim and
+It is for tests, demonstrations and machines without a server. Any thread may call anything: the backend has one lock
+and holds it for one batch (about a millisecond for 500 items). Cost per item: about 3 us each to schedule, claim and
 settle.
 """
 

@@ -73,7 +73,7 @@ def together(*plans: Plan[Any]) -> Plan[list[Any]]:
     for place, calls in zip(places, first, strict=True):
         try:
             plans[place].send(answers[at : at + len(calls)])
-            raise AssertionError("a plan of one round trip wants another one")
+            raise AssertionError("a plan of one round trip asked for a second one")
         except StopIteration as end:
             values[place] = end.value
         at += len(calls)

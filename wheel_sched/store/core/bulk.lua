@@ -4,8 +4,8 @@
 -- ARGV[3..9] -> as in scan.lua
 -- Answers {now (us), "1" = there may be more, ids, lengths of ids, scores, records, lengths of records, reasons}.
 -- Ids are joined without a separator, and so are records. Lengths and scores are text, separated by blanks. Length -1
--- means: no record. The last three are empty without records. With records, a page ends soon after BYTES of records.
--- Reasons are a list, and only ids in flight and held ids have one.
+-- means: no record. The last three are empty when the call asks for no records. When it asks for records, a page ends
+-- soon after BYTES bytes of them. Reasons are a list. Only ids in flight and held ids have a reason.
 local BYTES, PART = 1048576, 125
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end

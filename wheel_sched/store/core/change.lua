@@ -33,7 +33,7 @@ local function place(id, due, topic)  -- no due = parked
     moves(s, topic, nil, 'held')
   end
 end
--- An id may come twice in a call. Then the second change must find the place that the first one gave it.
+-- An id may come twice in a call. Then the second change must find the state that the first one gave it.
 local function flush_places()
   if #s.due > 0 or #s.held > 0 then
     write(s)

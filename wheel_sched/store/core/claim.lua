@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Claims due items under a lease; expired leases are recovered first.
--- ARGV[3] -> n   ARGV[4] -> lease (ms, "" = without an end)
+-- ARGV[3] -> how many items at most   ARGV[4] -> lease (ms, "" = without an end)
 -- ARGV[5] -> until (ms, "" = now)   ARGV[6] -> epoch ("" = any)
--- ARGV[7] -> lapses until an item is poison (0 = never)
+-- ARGV[7] -> an item dies when its lease has run out this often (0 = never)
 -- ARGV[8] -> the new claim number is above this one (0 = any), even when this server has lost its last claim numbers
 -- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of leased, processor time (us), id, due,
 -- record, ...}. When the lease of an id ran out n times, its due is written <due>+<n>.

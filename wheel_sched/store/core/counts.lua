@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- The shard's counters beside the true sizes. Writes nothing.
+-- The shard's counters, and the true sizes of its sets and hashes to compare them with. Writes nothing.
 -- Answers {now (us), due, leased, held, dead, bodies, dead bodies, claims, reasons, head of due, head of leased, number
 -- of overdue items, field, value, ...}.
 local s = begin(KEYS, ARGV, READING)

@@ -16,9 +16,9 @@ class Counts:
     """Counters of a shard or a namespace.
 
     `now`: number of items in each (state, topic). `ever`: number of events for each (event, topic); the events are
-    accepted, completed, cancelled, lapsed, died, requeued, deleted and trimmed. `sizes`: the true sizes of
-    the sets and hashes that hold the items; a caller can compare them with `now`. `overdue`: the number of items that
-    are due now and not released.
+    accepted, completed, cancelled, lapsed (a lease ran out), died, requeued, deleted and trimmed (removed above a cap).
+    `sizes`: the true sizes of the sets and hashes that hold the items; a caller can compare them with `now`. `overdue`:
+    the number of items that are due now and not released.
     """
 
     now_us: int

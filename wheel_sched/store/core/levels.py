@@ -33,10 +33,10 @@ def check_level(level: str, replicas: int, *, server: bool = True) -> None:
 
 @contextlib.contextmanager
 def opening() -> Iterator[None]:
-    """A context manager for the opening of a namespace. It clears `in_doubt` of a `StoreUnavailable` from inside.
+    """A context manager around the opening of a namespace. It clears `in_doubt` of a `StoreUnavailable`.
 
     Raises:
-        StoreUnavailable: the store was not opened. No message was sent yet, so `in_doubt` is not set.
+        StoreUnavailable: the store was not opened. `in_doubt` is not set, because no message was stored or sent.
     """
     try:
         yield

@@ -112,7 +112,7 @@ def page_of(shard: MemoryShard, call: IdsWanted, limit: int) -> list[tuple[str, 
 
 
 _PAGES = 40  # how many pages of 500 a filtered listing reads before it hands back a cursor
-_EMPTY_PAGE = 0.25  # so much of a page is one on which no item has the topic
+_EMPTY_PAGE = 0.25  # a page on which no item has the topic counts as this part of a page
 
 Behind = dict[str, tuple[str, int]]
 
@@ -188,7 +188,7 @@ def _page(shards: range, wanted: ListIds, behind: Behind | None) -> Plan[tuple[l
 
 
 def _by_shard(heads: Iterable[tuple[int, bytes, str, int]]) -> dict[int, list[str]]:
-    """The ids of (score, bytes of the id, id, shard), by shard."""
+    """Group the ids of these entries (score, bytes of the id, id, shard) by shard."""
     places: dict[int, list[str]] = {}
     for _, _, item_id, shard in heads:
         places.setdefault(shard, []).append(item_id)

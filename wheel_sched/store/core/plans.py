@@ -200,7 +200,7 @@ class Plans:
         return (yield self.everywhere(lambda: Sweep(dead_cap, dead_age_ms, lapse_cap)))
 
     def report_jump(self, shard: int, epoch: int, step_ms: int) -> Plan[int]:
-        """Record a step of the server's clock; only the first report in an `epoch` counts. Returns the epoch now."""
+        """Record a step of the server's clock. Only the first report of an epoch counts. Returns the current epoch."""
         return self.one(shard, ReportJump(epoch, step_ms))
 
     # From schedule to settle.
@@ -324,7 +324,7 @@ class Plans:
     def delete_dead(
         self, ids: Sequence[str], *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
-        """Delete dead letters. They cannot be requeued any more."""
+        """Delete dead letters. A deleted letter cannot be requeued."""
         return self.change([Alteration(i, "x") for i in ids], route=route, token=token)
 
     def pause(self, topic: str) -> Plan[int]:

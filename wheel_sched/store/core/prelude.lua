@@ -23,6 +23,9 @@
 --            that the caller works with, 0 = any
 -- ARGV[2] -> token of the call, "" = not repeatable
 --
+-- In the answers of scripts, "head of due" is when the next waiting id may be claimed, and "head of leased" is the
+-- earliest lease deadline. Both are in ms; -1 = none.
+--
 -- record = 1:<version>:<length of topic>:<of route>:<of refs>:<topic><route><refs, one per line><body>
 
 local META, DUE, LEASED, BODY, CLAIM, HELD, WHY = 1, 2, 3, 4, 5, 6, 7
@@ -51,8 +54,8 @@ local on_free = {}           -- (s, id, topic): an item was cancelled or deleted
 local on_restored = {}       -- (s, id, score, reason): a restore or a reshard put back a held item
 local on_sweep = {}          -- (s): sweep.lua runs
 local on_died = {}           -- (s, id, refs, topic, reason, died (ms)): answers the letter's mark, see bury; nil = none
-local on_dead_gone = {}      -- (s, id, refs, topic, reason, mark, lifted): a dead letter is dead no more. `lifted`: its
-                             -- time of death (ms) when it lies in another shard now, otherwise nil
+local on_dead_gone = {}      -- (s, id, refs, topic, reason, mark, lifted): a dead letter leaves the dead letters.
+                             -- `lifted`: its time of death (ms) when it lies in another shard now, otherwise nil
 local on_storing = {}        -- (s, ARGV, first, i, n, have, dead, seen): from number i on, triples of store_new have refs
                              -- that start with INSTRUCTION; answers {[number] = {code, other = id, due}}: code x does
                              -- not store the triple, r stores it in place of the other id
@@ -201,17 +204,17 @@ end
 
 -- The functions of the room fair_shares. The core calls them only while `s.ready` is set.
 --   waits(s, topic, due)      whether a new id of this topic waits in `ready`
---   add_waiting(s, id, due, topic, refs)  gathers such an id; the least due of them is s.least_ready
+--   add_waiting(s, id, due, topic, refs)  gathers such an id; s.least_ready is the earliest due of all of them
 --   write_waiting(s)          writes the ids that `add_waiting` has gathered
 --   take(s, n, until_ms)      see `take`
 --   head(s, head)             head of `due` (-1 = none) -> when the next id may be claimed
 --   dropped(s, id, due)       an id that waited in `ready` leaves, and its record may go after this
---   ended(s, ids, published)  ids are claimed no more; `published`: the set of those that are done
+--   ended(s, ids, published)  the claim of these ids has ended; `published`: the set of those that are done
 --   renamed(s, id, other)     an id in flight has another name now
 local shares = {}
 
--- Lets an id wait, or holds it when its topic is paused. Answers the name of the new state. `refs`: those of a new item,
--- '' = none; nil when the caller does not know them, then an id of a fair topic waits in `due` until it is overdue.
+-- Lets an id wait, or holds it when its topic is paused. Answers the name of the new state. `refs`: the refs of a new
+-- item, '' = none, nil = unknown. If the refs are unknown, an id of a fair topic waits in `due` until it is overdue.
 local function put_waiting(s, id, due, topic, refs)
   if is_paused(s, topic) then
     put_held(s, id, due, topic, 'paused')
@@ -266,8 +269,8 @@ local function set(s, field, value)
   s.sets[k + 1], s.sets[k + 2] = field, value
 end
 
--- Changes counters by their tally. A counter that is 0 has no field. A batch of many topics has many counters, and one
--- command for all of them is cheaper than one for each.
+-- Adds to each counter what the call has counted for it (`s.tally`). A counter that is 0 has no field. A batch of many
+-- topics has many counters, and one command for all of them is cheaper than one for each.
 local FEW_COUNTERS = 2
 local function count_in(s, fields)
   if #fields <= FEW_COUNTERS then

@@ -1,8 +1,9 @@
 -- Dead letters: how items die, are trimmed and leave. The twins are methods of `MemoryShard`, and `burying.py`.
 
--- Stores a dead letter and calls the hooks. What they answer is the mark of the letter: zeros before the length of its
--- reason. With the mark, a hook of on_dead_gone knows a letter that it has seen die. A letter that an older release has
--- buried has no mark. Both lists of hooks get the topic of the record, '' when it cannot be read. Answers the refs.
+-- Stores a dead letter and calls the hooks. The hooks answer a mark: zeros, which are stored before the length of the
+-- reason. When the letter leaves, the mark tells the hooks of on_dead_gone that the hooks of on_died have counted it. A
+-- letter that an older release has buried has no mark. Both lists of hooks get the topic of the record, '' when it
+-- cannot be read. Answers the refs.
 local function bury(s, id, rec, topic, reason, died)
   local mark, own, refs = '', parse(rec)
   for i = 1, #on_died do mark = on_died[i](s, id, refs, own or '', reason, died) or mark end
@@ -12,7 +13,7 @@ local function bury(s, id, rec, topic, reason, died)
   return refs
 end
 
--- Takes apart a value of `deadbody`. Answers record, reason and mark; an unreadable value is a letter without both.
+-- Takes apart a value of `deadbody`. Answers record, reason and mark; for an unreadable value all three are empty.
 local function dead_parts(value)
   local mark, length, at = string.match(value, '^(0*)(%d+):()')
   if not mark then return '', '', '' end
@@ -60,8 +61,8 @@ local function drop_record(s, id)
   redis.call('HDEL', s.K[LAPSED], id)
 end
 
--- Ends the claim of an id that nobody has settled. The id waits again, or dies as poison after `cap` lapses (0 =
--- never).
+-- Ends the claim of an id that nobody has settled. The id waits again, or dies when its lease has run out `cap`
+-- times (0 = never).
 local function lapse(s, id, due, topic, cap, what)
   local lapses = redis.call('HINCRBY', s.K[LAPSED], id, 1)
   event(s, 'lapsed', topic)

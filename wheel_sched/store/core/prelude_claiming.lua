@@ -1,7 +1,7 @@
 -- Taking due ids out of `due`, for the scripts that claim. The twin of taking turns is turns.py.
 
--- The server's processor time (s), and the time since an earlier one (us). A server may lack the clock: then it is 0. The
--- size of a batch follows this time, see batch_size.py.
+-- The server's processor time (s), and the time since an earlier one (us). On a server without this clock both
+-- are 0. The size of a batch follows this time, see batch_size.py.
 local function processor_time()
   local known, clock = pcall(function() return os.clock end)
   return known and clock() or 0
@@ -113,8 +113,9 @@ local function overdue_of_others(s, bodies, n, until_ms)
   return ids, scores, recs
 end
 
--- Takes up to `n` ids that are due at `until_ms` or before out of `due`. Answers lists of ids, dues (text), records,
--- topics, refs and body starts. The call also holds ids of paused topics, and ids without a readable record die.
+-- Takes up to `n` ids that are due at `until_ms` or before out of `due`. Answers lists of ids, due times (text),
+-- records, topics, refs and body starts. The call also holds ids of paused topics, and ids without a readable record
+-- die.
 local function take(s, n, until_ms)
   if s.ready then return shares.take(s, n, until_ms) end
   local ids, dues, recs, topics, refs, starts = {}, {}, {}, {}, {}, {}

@@ -9,8 +9,8 @@ local function settle_items(s, ARGV, number, ids, plain, first, back)
   local claims = redis.call('HMGET', s.K[CLAIM], unpack(ids))
   local landed, gone, settled, done, published = {}, {}, {}, {}, {}
   local seq
-  -- claims of a batch differ only in the due, which has 13 digits today: most claims are only compared with the last
-  -- claim that was parsed
+  -- The values in `claim` of one batch mostly differ only in the due, which has 13 digits today. So the script compares
+  -- each value with the last parsed one around the due, and parses it only when they differ.
   local mine = #number + 1
   local alike, alike_topic
   for i, id in ipairs(ids) do

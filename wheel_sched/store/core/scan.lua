@@ -3,9 +3,9 @@
 -- ARGV[3] -> state: due, leased, held or dead   ARGV[4] -> least score   ARGV[5] -> greatest score
 -- ARGV[6] -> last id of the page before ("" = from the start)   ARGV[7] -> score of that id   ARGV[8] -> limit
 -- ARGV[9] -> "1" = with records and reasons, "0" = only ids and scores
--- Answers {now (us), ids, scores (text), records, reasons}; the last two are empty without records. A record of a dead
--- id starts with <length of reason>:<reason>. The reason of an id in flight is its claim, that of a held id is as in
--- `why`.
+-- Answers {now (us), ids, scores (text), records, reasons}; the last two are empty when the call asks for no records.
+-- A record of a dead id starts with <length of reason>:<reason>. The reason of an id in flight is its value in `claim`,
+-- the reason of a held id is its value in `why`.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local found = page_of(s, ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8]))

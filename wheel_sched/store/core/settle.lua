@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- Ends items of a claim. An id that is no longer in flight under this claim is stale and is not changed.
 -- An id that was cancelled while in flight leaves; it does not wait again (n) and is not held (h).
--- ARGV[3] -> claim number   ARGV[4] -> cap of the dead (0 = none)   ARGV[5] -> number of plain "done" ids
+-- ARGV[3] -> claim number   ARGV[4] -> greatest number of dead letters (0 = any)
+-- ARGV[5] -> number of plain "done" ids
 -- ARGV[6..] -> these ids, then quadruples: id, verb, argument, tail ("" = keep the record):
---   n <due ms, "" = parked>   the same id with its next due (a successor, or a release)
+--   n <due ms, "" = parked>   the id waits again until this due
 --   h <reason>                held
 --   d <reason>                dead
 --   o                         done

@@ -56,7 +56,7 @@ class MemoryShard:
         self.on_storing: list[StoringHook] = []
         self.on_put_back: list[Callable[[MemoryItem], None]] = []  # a waiting item was put back
         self.on_died: list[Callable[[MemoryItem, int], int]] = []  # with the time of death (ms); answers the mark
-        self.on_dead_gone: list[Callable[[MemoryItem], None]] = []  # a dead letter is dead no more
+        self.on_dead_gone: list[Callable[[MemoryItem], None]] = []  # a dead letter leaves the dead letters
         self._rooms: dict[type, Any] = {}
         self.items: dict[bytes, MemoryItem] = {}
         self.due, self.leased, self.held, self.dead = SortedSet(), SortedSet(), SortedSet(), SortedSet()
@@ -327,7 +327,7 @@ class MemoryShard:
         return len(expired)
 
     def lapse(self, item: MemoryItem, cap: int, what: bytes) -> None:
-        """End the claim of an item that nobody has settled: it waits again, or dies after `cap` lapses (0 = never)."""
+        """End the claim of an item that nobody has settled: it waits again, or dies the `cap`-th time (0 = never)."""
         item.lapses += 1
         self.event("lapsed", item.topic)
         self.ended([item.key])
@@ -338,7 +338,7 @@ class MemoryShard:
         self.moves(item.topic, "leased", state)
 
     def ended(self, keys: Sequence[bytes], published: Container[bytes] = ()) -> None:
-        """Tell the room `fair_shares` that items are claimed no more. `published`: those of them that are done."""
+        """Tell the room `fair_shares` that the claim of these items has ended. `published`: those that are done."""
         if self.shares is not None:
             self.shares.ended(keys, published)
 

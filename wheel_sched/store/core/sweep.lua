@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Cleans up in bounded steps: recovers expired leases, removes dead letters above the caps, and calls the rooms' hooks.
--- ARGV[3] -> cap of the dead (0 = none)   ARGV[4] -> greatest age of the dead (ms, 0 = none)
--- ARGV[5] -> lapses until an item is poison (0 = never)
+-- ARGV[3] -> greatest number of dead letters (0 = any)   ARGV[4] -> their greatest age (ms, 0 = any)
+-- ARGV[5] -> an item dies when its lease has run out this often (0 = never)
 -- Answers {now (us), epoch, head of due, head of leased, recovered}.
 local s = begin(KEYS, ARGV)
 if s.err then return s end

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from wheel_sched.store.core.sorted_set import Entry, SortedSet
 
 LOOK, NEWEST = 150, 50  # how many items a claim looks at: from where the last claim stopped, and among the newest
-TIMES = 2  # a claim that wants few items looks at this many times as many, and at as many of the newest
+TIMES = 2  # a claim that wants n items looks at TIMES * n items of each of the two kinds at most
 LOOK_BYTES, PART = 65_536, 50  # it reads PART items at a time, until it has read LOOK_BYTES of bodies
 LEAST = 8  # a smaller claim takes items in order of due alone
 

@@ -7,14 +7,15 @@ The group of a letter is the topic of its item, and the fingerprint X of its fir
 the part of its reason before the first colon, 64 characters at most.
 
 A group without letters stays listed until 30 days after its last death: a page can then tell an error that has ended
-from one that never was. A shard keeps 5,000 groups. For a further one, the empty group whose last death is the oldest
-leaves. If none is empty, the death is counted under the topic "" and the group "(other)".
+from one that never was. A shard keeps 5,000 groups. When it needs one more, it forgets the empty group whose last death
+is the oldest. If no group is empty, the death is counted under the topic "" and the group "(other)".
 
 A letter that a release without death groups has buried is in no group: `DeathGroups.groups` says how many there are,
-and `recount` counts them. While such a release deletes or requeues letters, the counts become too high.
+and `recount` counts them. While an older release deletes or requeues letters, the counts become too high.
 
-A reshard takes the counts of letters along. A shard that it removes takes with it what its groups have counted about
-letters that had left before. A backup has no counts: a restored letter counts as one death at its time of death.
+A reshard moves the counts together with the letters. When it removes a shard, what the groups of the shard had counted
+for letters that had left before is lost. A backup has no counts: a restored letter counts as one death at its time of
+death.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class DeathGroup:
         topic: the topic of the items.
         group: the fingerprint of the error, or the code of the reason, see the module's docstring.
         count: the number of letters now.
-        ever: the number of deaths, of letters that have left too.
+        ever: the number of deaths, including those of letters that have left.
         first_ms: when the first letter died.
         last_ms: when the last letter died.
         last_id: the id of that letter. It may have left.
@@ -92,7 +93,7 @@ class CountedDeaths:
     """The death groups of a namespace.
 
     Args:
-        groups: the groups, the one with the most letters first, groups without letters at the end.
+        groups: the groups, in order of their number of letters, greatest first.
         dead: the number of dead letters.
         uncounted: how many of them are in no group. While letters come and go, this is about right.
         now_ms: the time of the store.
@@ -140,7 +141,7 @@ def list_death_groups(plans: Plans) -> Plan[CountedDeaths]:
 
 
 def one_death_group(plans: Plans, topic: str, group: str) -> Plan[tuple[DeathGroup | None, int]]:
-    """One death group, added up over the shards, None when there is none of these names; and the time of the store."""
+    """One death group, added up over the shards (None when there is no such group), and the time of the store."""
     key = encode_text(topic), encode_text(group)
     found: list[tuple[GroupRow | None, int]] = yield plans.everywhere(lambda: OneGroup(key))
     now_ms = max(at_ms for _, at_ms in found)

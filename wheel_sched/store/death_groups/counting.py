@@ -49,7 +49,7 @@ class GroupRow:
         return cls(count, ever, first_ms, last_ms, hour, hours, found[7])
 
     def copy(self) -> GroupRow:
-        """A row that later deaths do not change."""
+        """A copy of the row. Later deaths do not change the copy."""
         return replace(self, hours=list(self.hours))
 
     def hours_until(self, hour: int) -> list[int]:
@@ -60,7 +60,7 @@ class GroupRow:
         return [self.hours[at] if 0 <= at < HOURS else 0 for at in range(first, first + HOURS)]
 
     def count_hour(self, died_ms: int) -> None:
-        """Count a death. Earlier hours leave the row when the death is later than all of it."""
+        """Count a death. A death in a later hour moves the 24 hours of the row, and the oldest hours are dropped."""
         hour = died_ms // HOUR_MS
         if hour > self.hour:
             self.hours, self.hour = self.hours_until(hour), hour
@@ -113,7 +113,7 @@ class DeathGroupsInMemory:
             row.count -= 1
 
     def _has_room(self) -> bool:
-        """Make room for a new group: the empty group whose last death is the oldest leaves."""
+        """Make room for a new group: forget the empty group whose last death is the oldest."""
         if len(self.rows) < MAX_GROUPS:
             return True
         empty = [(row.last_ms, join_key(key)) for key, row in self.rows.items() if not row.count]

@@ -65,7 +65,8 @@ local function group_row(s, key)
   return row
 end
 
--- Adds `by` deaths at the time `died`, if this is in the 24 hours of the row. Earlier hours leave the row.
+-- Adds `by` deaths at the time `died`. A death in a later hour moves the 24 hours of the row, and the oldest hours are
+-- dropped. A death before these hours is not added.
 local function count_hour(row, died, by)
   local hour = math.floor(died / HOUR_MS)
   local later = hour - row.hour
@@ -100,7 +101,7 @@ local function write_groups(s)
 end
 on_write[#on_write + 1] = write_groups
 
--- Makes room for a new group: the empty group whose last death is the oldest leaves. Answers whether there is room.
+-- Makes room for a new group: forgets the empty group whose last death is the oldest. Answers whether there is room.
 local function has_room(s)
   if redis.call('HLEN', s.prefix .. 'deathgroups') < MAX_GROUPS then return true end
   local oldest = redis.call('ZPOPMIN', s.prefix .. 'deathgroups_empty')[1]

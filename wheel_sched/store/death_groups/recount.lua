@@ -2,7 +2,7 @@
 -- letter twice.
 -- ARGV[3] -> id of the last letter of the step before ("" = from the start)   ARGV[4] -> its time of death (ms)
 -- Answers {id of the last letter of this step ("" = finished), its time of death (text), how many were counted}.
-local BYTES, LETTERS = 1048576, 250    -- a step ends when it has read so many bytes or letters
+local BYTES, LETTERS = 1048576, 250    -- a step ends when it has read this many bytes or letters
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local found = page_behind(KEYS[DEAD], '-inf', ms(LAST_MS), ARGV[3], ARGV[4], LETTERS)

@@ -4,7 +4,7 @@ Each put gives the document a version that is greater than all earlier ones of i
 ask for a version, so that two writers do not overwrite each other's work.
 
 All documents lie in shard 0. Memory bounds them, so give `ttl_ms` or `keep` wherever the number of documents grows. A
-document that has ended is not returned any more. The next put into its collection, or a sweep, removes it from memory.
+document that has expired is no longer returned. The next put into its collection, or a sweep, removes it from memory.
 
 A reshard leaves documents where they are: shard 0 always exists. A backup holds them; restored documents have new
 versions. Writes are as durable as other writes of the store, and a frozen namespace refuses them.
@@ -48,7 +48,7 @@ class DocumentPage:
     """A page of a collection.
 
     Args:
-        documents: the documents, the one that was put last first.
+        documents: the documents, in order of their last put, newest first.
         cursor: pass it as `behind` for the next page. None: there are no more documents.
     """
 
@@ -67,16 +67,16 @@ def put_document(
     keep: int | None = None,
     token: str | None = None,
 ) -> Plan[int | None]:
-    """Store a document, or replace it. Returns its new version; None when `expect` does not hold, and nothing changed.
+    """Store a document, or replace it. Returns its new version; None when it does not have the version `expect`.
 
     Args:
         collection: the name of the collection, 1 to 40 of a-z and "-".
         document_id: the id in this collection.
         value: at most 64 KiB.
         expect: the version that the document must have; 0: it must not exist. Defaults to None: any.
-        ttl_ms: how long the document is kept, from now. Defaults to None: without an end.
-        keep: at most so many documents remain in the collection; the ones whose last put is the oldest are removed,
-            500 at most in one call. Defaults to None: all remain.
+        ttl_ms: how long the document is kept, from now. Defaults to None: for ever.
+        keep: how many documents of the collection remain at most. The call removes those with the oldest last put, 500
+            at most. Defaults to None: all remain.
         token: a repeat with the same token within a minute changes nothing and returns the first answer. Defaults to a
             new token.
 
@@ -164,7 +164,7 @@ def list_collections(plans: Plans) -> Plan[list[str]]:
 def restore_documents(plans: Plans, collection: str, documents: Sequence[Document]) -> Plan[int]:
     """Put documents back as they were, oldest first, each under a new version. Returns how many were put back.
 
-    An id that exists is not changed, and a document that has ended stays away.
+    An id that exists is not changed, and a document that has expired is left out.
     """
     _check(collection, [document.id for document in documents])
     calls = [

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- How many documents a collection has, without those that have ended. Writes nothing.
+-- How many documents a collection has, without those that have expired. Writes nothing.
 -- ARGV[3] -> collection
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end

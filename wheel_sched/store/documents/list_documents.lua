@@ -1,8 +1,8 @@
 #!lua flags=no-writes
--- One page of a collection, the document that was put last first. Writes nothing.
+-- One page of a collection, in order of the last put, newest first. Writes nothing.
 -- ARGV[3] -> collection   ARGV[4] -> version behind which the page starts ("" = from the newest)   ARGV[5] -> limit
 -- Answers {version behind which the next page starts (0 = there is none), {id, version, time of the put (ms), value,
--- end (ms, 0 = none)}, ...}. A page ends early when its values have a megabyte together.
+-- expiry (ms, 0 = none)}, ...}. A page ends early when its values have a megabyte together.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local limit, bytes = math.min(tonumber(ARGV[5]), MAX_BATCH), 0

@@ -11,7 +11,7 @@ from wheel_sched.store.core.items import MAX_BATCH, decode_text, encode_text
 from wheel_sched.store.core.memory_item import check_batch
 from wheel_sched.store.core.shard import MemoryShard
 
-_PAGE_BYTES = 1_048_576  # a page of a listing ends when its values have so many bytes
+_PAGE_BYTES = 1_048_576  # a page of a listing ends when its values have this many bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Document:
         version: the number that its last put gave it.
         put_ms: when its last put was, in epoch ms of the store's clock.
         value: its value.
-        until_ms: when it ends. Defaults to 0: without an end.
+        until_ms: when it expires. Defaults to 0: never.
     """
 
     id: str
@@ -36,7 +36,7 @@ class Document:
 class _Kept(NamedTuple):
     version: int
     put_ms: int
-    until_ms: int  # 0 = without an end
+    until_ms: int  # 0 = never expires
     value: bytes
 
 
@@ -50,7 +50,7 @@ class DocumentsInMemory:
         shard.on_sweep.append(self._forget_old)
 
     def live(self, collection: str) -> dict[bytes, _Kept]:
-        """The documents of a collection that have not ended."""
+        """The documents of a collection that have not expired."""
         now_ms = self._shard.now_ms
         kept = self.collections.get(collection, {})
         return {key: one for key, one in kept.items() if not 0 < one.until_ms <= now_ms}
@@ -64,7 +64,7 @@ class DocumentsInMemory:
         return version
 
     def forget_old(self, collection: str, limit: int) -> int:
-        """Remove documents of a collection that have ended, `limit` at most. Returns how many."""
+        """Remove documents of a collection that have expired, `limit` at most. Returns how many."""
         kept, now_ms = self.collections.get(collection, {}), self._shard.now_ms
         old = sorted((one.until_ms, key) for key, one in kept.items() if 0 < one.until_ms <= now_ms)[:limit]
         for _, key in old:
@@ -257,9 +257,9 @@ class ListCollections(Operation[list[str]]):
 
 @dataclass(slots=True)
 class RestoreDocuments(Operation[int]):
-    """Put documents back, with the times of their puts and their ends. An id that exists is not changed.
+    """Put documents back, with the times of their puts and their expiries. An id that exists is not changed.
 
-    A document that has ended stays away. Each document gets a new version. The answer is how many were put back.
+    A document that has expired is left out. Each document gets a new version. The answer is how many were put back.
     """
 
     script = "restore_documents"

@@ -1,11 +1,11 @@
 -- Documents: small values in named collections, each with a version. All lie in shard 0.
 --   docversions            HASH  collection -> the last version that was given
---   docs:<collection>      HASH  id -> <version>:<time of the put (ms)>:<end (ms), 0 = none>:<value>
+--   docs:<collection>      HASH  id -> <version>:<time of the put (ms)>:<expiry (ms), 0 = none>:<value>
 --   docorder:<collection>  ZSET  id -> version, which is also the order of the puts
---   docends:<collection>   ZSET  id -> end (ms), of documents that have one
+--   docends:<collection>   ZSET  id -> expiry (ms), of documents that expire
 room_keys[#room_keys + 1] = 'docversions'
 
--- Answers version, time of the put, end and value of what `docs` has for an id; nil when the document has ended.
+-- Answers version, time of the put, expiry and value of what `docs` has for an id; nil when the document has expired.
 local function document_of(s, value)
   local version, put, ends, at = string.match(value or '', '^(%d+):(%d+):(%d+):()')
   if not version or (ends ~= '0' and tonumber(ends) <= s.now) then return nil end
@@ -33,14 +33,14 @@ local function remove_documents(s, collection, ids)
   redis.call('HDEL', s.prefix .. 'docs:' .. collection, unpack(ids))
 end
 
--- Removes documents of a collection that have ended, `limit` at most. Answers how many.
+-- Removes documents of a collection that have expired, `limit` at most. Answers how many.
 local function forget_documents(s, collection, limit)
   local old = redis.call('ZRANGEBYSCORE', s.prefix .. 'docends:' .. collection, '-inf', s.now, 'LIMIT', 0, limit)
   remove_documents(s, collection, old)
   return #old
 end
 
--- Removes documents that have ended, MAX_BATCH at most in all collections together. When a key has another type,
+-- Removes documents that have expired, MAX_BATCH at most in all collections together. When a key has another type,
 -- nothing is removed: documents must not stop a sweep.
 on_sweep[#on_sweep + 1] = function(s)
   local left = MAX_BATCH

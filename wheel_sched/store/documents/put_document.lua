@@ -1,6 +1,6 @@
 -- Stores a document, or replaces it.
 -- ARGV[3] -> collection   ARGV[4] -> id   ARGV[5] -> the version that it must have ("" = any, 0 = it must not exist)
--- ARGV[6] -> how long it is kept (ms, 0 = without an end)   ARGV[7] -> how many documents remain (0 = all)
+-- ARGV[6] -> how long it is kept (ms, 0 = for ever)   ARGV[7] -> how many documents remain (0 = all)
 -- ARGV[8] -> value
 -- Answers the new version; 0 when the document has another version, and then nothing was changed.
 local s = begin(KEYS, ARGV)

@@ -1,6 +1,6 @@
--- Puts documents of a collection back, each with the time of its put and its end. An id that exists is not changed, and
--- a document that has ended stays away. Each gets a new version, in the order given.
--- ARGV[3] -> collection   ARGV[4..] -> quadruples: id, time of the put (ms), end (ms, 0 = none), value
+-- Puts documents of a collection back, each with the time of its put and its expiry. An id that exists is not changed,
+-- and a document that has expired is left out. Each gets a new version, in the order given.
+-- ARGV[3] -> collection   ARGV[4..] -> quadruples: id, time of the put (ms), expiry (ms, 0 = none), value
 -- Answers how many were put.
 local s = begin(KEYS, ARGV)
 if s.err then return s end

@@ -144,7 +144,7 @@ class EmbeddedServer:
         return ping(self.socket_path) != "away"
 
     def take_over(self, timeout_s: float = 30.0) -> bool:
-        """Use the server that runs in the folder now. Start one if the last server, of any process, has ended.
+        """Use the server that runs over the folder now. Start one if none runs.
 
         A new server gets the stronger settings of the last server and of this handle; `extra` comes from this handle.
 
@@ -256,7 +256,7 @@ _owned: set[_OwnedProcess] = set()
 
 
 def _find(data: DataFolder, deadline_s: float) -> ServerRecord | None:
-    """Wait until the server of the folder is up, and return its record. None: no server lives in the folder."""
+    """Wait until the server of the folder is up, and return its record. None: no server runs over the folder."""
     while data.occupied():
         record = data.record()
         if record is not None and ping(record.socket_path) == "up" and data.record() == record:
@@ -270,7 +270,7 @@ def _find(data: DataFolder, deadline_s: float) -> ServerRecord | None:
     return None
 
 
-_ending = threading.Event()  # set while this process ends: it takes over no server any more
+_ending = threading.Event()  # set while this process ends: from then on it starts no server
 
 
 def _stop_all() -> None:

@@ -4,6 +4,9 @@
 
 Every dispatcher that claims from the store keeps to the shares, because the store decides at the claim. A key without
 overdue items takes no memory. Within a key, items go out by due time. Shares and limits hold in each shard.
+
+If a topic has a `max_in_flight`, each key has this number of *places*. An item in flight takes one place of its key. A
+key without a free place waits.
 """
 
 from __future__ import annotations
@@ -138,7 +141,7 @@ class FairSettings:
         )
 
     def costs(self) -> list[tuple[bytes, int]]:
-        """The cost of an item of each key that has a weight of its own."""
+        """For each key that has a weight of its own: how much virtual time (see prelude.lua) one of its items costs."""
         return [(encode_text(fair_key_of((fair_ref(key),))), _cost(weight)) for key, weight in self.weights.items()]
 
 
@@ -151,9 +154,9 @@ def _burst(interval_us: int, burst: int) -> int:
 
 
 def configure_topic(plans: Plans, topic: str, settings: FairSettings | None) -> Plan[None]:
-    """Make a topic fair, or change its settings, in all shards. None: the topic is not fair any more.
+    """Make a topic fair, or change its settings, in all shards. None: the topic is no longer fair.
 
-    The last call holds. Items that wait already are shared too, those without a fair key under the key "".
+    The last call counts. It also applies to items that wait already. An item without a fair key has the key "".
     """
     check_name(topic, "topic")
     stored = None if settings is None else settings.stored()
@@ -176,8 +179,9 @@ def finish_attempts(plans: Plans, ids: Sequence[str]) -> Plan[int]:
 def carry_places(plans: Plans, shard: int, pairs: Sequence[tuple[str, str]]) -> Plan[int]:
     """Give the places of items in flight to other ids of their shard. Returns how many items had a place.
 
-    For work that goes on after its item was settled: `finish` with the other id frees the place. A pair of the same id
-    keeps the place for its whole time again. The call may be repeated.
+    Use it when the work goes on under another id after its item was settled: later, `finish` with the other id frees
+    the place. If both ids of a pair are the same, the item keeps its place, and `in_flight_ms` starts again. The call
+    may be repeated.
     """
     carried = 0
     for at in range(0, len(pairs), MAX_BATCH):
@@ -186,7 +190,7 @@ def carry_places(plans: Plans, shard: int, pairs: Sequence[tuple[str, str]]) -> 
 
 
 def look_at_topic(plans: Plans, topic: str, limit: int = 20) -> Plan[FairTopic | None]:
-    """The settings of a fair topic, and up to `limit` of its keys that have overdue items, those next in turn first.
+    """The settings of a fair topic, and up to `limit` of its keys that have overdue items, in the order of their turns.
 
     None: the topic is not fair. Numbers are sums over the shards.
     """

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- Fair topics of a shard. prelude.lua in this folder describes the Redis keys.
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
---   configure <topic> <settings, "" = not fair any more> (<key> <cost>)...   answers {now (us), number of fair topics}
+--   configure <topic> <settings, "" = no longer fair> (<key> <cost>)...   answers {now (us), number of fair topics}
 --   finish <id>...      these attempts have ended: frees their places        answers {now (us), how many had one}
---   carry (<id> <other>)...  the place of each id is now that of the other id, for its whole time again; when both are
---                       the same, the id only keeps its place     answers {now (us), how many had one}
+--   carry (<id> <other>)...  gives the place of each id to the other id; the time for which it is taken starts again,
+--                       also when both ids are the same           answers {now (us), how many had one}
 --   prepare             looks for overdue ids of fair topics                 answers {now (us), head of due, of leased, 1 = a topic is
 --                       fair, 1 = it has found some and has not reached the end}
 local verb = ARGV[3]

@@ -39,7 +39,7 @@ class FairSharesInMemory(Rings):
         return self._taking.take(limit, until_ms)
 
     def prepare(self) -> bool:
-        """Find overdue items as a claim does first. Returns whether the next call is likely to find more."""
+        """Find overdue items, as each claim does first. Returns whether the next call is likely to find more."""
         self.wake(0)
         return self._taking.prepare(self.shard.now_ms)
 
@@ -52,7 +52,7 @@ class FairSharesInMemory(Rings):
         return min((first for first in (head_ms, *(one.first_score() for one in waits)) if first >= 0), default=-1)
 
     def ended(self, keys: Sequence[bytes], published: Container[bytes]) -> None:
-        """Free the places of items that are claimed no more. A published item may keep its place until `finish`."""
+        """Free the places of items whose claim has ended. A published item may keep its place until `finish`."""
         self.free([key for key in keys if key in self.places and not self._stays(key, published)])
 
     def _stays(self, key: bytes, published: Container[bytes]) -> bool:
@@ -67,7 +67,7 @@ class FairSharesInMemory(Rings):
     # Verbs of fair.lua.
 
     def configure(self, topic: str, settings: StoredShares | None, costs: dict[bytes, int]) -> int:
-        """Make a topic fair, or end that. Returns the number of fair topics."""
+        """Make a topic fair, or end its fair shares. Returns the number of fair topics."""
         self.costs.pop(topic, None)
         if settings is None:
             self.settings.pop(topic, None)
@@ -94,7 +94,7 @@ class FairSharesInMemory(Rings):
         return found
 
     def carry(self, key: bytes, other: bytes) -> bool:
-        """Give a place to another id, or let the same id keep it for longer. Returns whether the id had one."""
+        """Give the place of an id to another id, or to the same id for longer. Returns whether the id had one."""
         if key not in self.places or (key != other and other in self.places):
             return False
         if key != other:

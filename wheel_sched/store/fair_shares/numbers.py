@@ -1,8 +1,8 @@
-"""Which keys of the fair topics wait, for people: the numbers of each topic, and its keys with the most overdue items.
+"""Numbers for people about fair topics: how many items wait, and which keys have the most overdue items.
 
-Only a bounded number of topics and keys is read, so this costs the same over a million keys. From each shard it reads
-the keys that are next in turn, and those that wait for a place. With more active keys than that, `exact` is False, and
-a key with more items may be missing.
+The functions read a bounded number of topics and keys, so they cost the same over a million keys. From each shard they
+read the keys whose turn comes next, and keys that wait because their items in flight are at their limit. If a topic has
+more active keys, `exact` is False, and a key with more overdue items may be missing.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class FairTopicNumbers:
         active: how many keys have overdue items and may go on.
         waiting: how many overdue items the keys that were read have.
         served: how many items of the topic were completed so far.
-        at_limit: those of the keys that were read that wait until one of their items in flight has ended.
-        keys: the keys with the most overdue items, the most first.
-        rest: how many of them the other keys have.
+        at_limit: of the keys that were read, those that wait until one of their items in flight has ended.
+        keys: the keys with the most overdue items, in order of this number, greatest first.
+        rest: how many overdue items the other keys have.
         exact: whether all active keys were read. If not, `waiting` and `rest` are too low.
     """
 

@@ -15,7 +15,7 @@ from wheel_sched.store.fair_shares.rings_in_memory import StoredShares
 
 
 class FairKey(NamedTuple):
-    """A fair key that has overdue items: its virtual time, how many are overdue and how many are in flight."""
+    """A fair key that has overdue items: its virtual time (see prelude.lua), and how many are overdue and in flight."""
 
     key: str
     time: int
@@ -30,7 +30,7 @@ class FairKey(NamedTuple):
         return self.time < 0
 
     def plus(self, other: FairKey) -> FairKey:
-        """This key in two shards."""
+        """The sum of the numbers of this key in two shards."""
         waiting, in_flight = self.waiting + other.waiting, self.in_flight + other.in_flight
         dues = [due_ms for due_ms in (self.oldest_due_ms, other.oldest_due_ms) if due_ms is not None]
         time = min(self.time, other.time) if not self.capped and not other.capped else max(self.time, other.time)
@@ -51,7 +51,7 @@ class FairTopic:
         settings: its settings, as the store keeps them.
         waiting: how many items wait in the queues of its keys, overdue or not.
         active: how many keys have overdue items and may go on.
-        keys: some of these keys, those next in turn first.
+        keys: some of these keys, in the order of their turns.
     """
 
     topic: str
@@ -63,7 +63,7 @@ class FairTopic:
 
 @dataclass(slots=True)
 class ConfigureTopic(Operation[int]):
-    """Make a topic fair, with these settings and costs of keys; None: not fair. The answer is the number of topics."""
+    """Make a topic fair, with these settings and costs of keys; None: not fair. Returns how many topics are fair."""
 
     script = "fair"
     writes = True
@@ -110,9 +110,9 @@ class FinishAttempts(Operation[int]):
 
 @dataclass(slots=True)
 class CarryPlaces(Operation[int]):
-    """Give the place of each first id to the second id, for its whole time again. The answer is how many had a place.
+    """Give the place of the first id of each pair to the second id. The answer is how many first ids had a place.
 
-    When both ids are the same, the item only keeps its place for longer.
+    The time for which the place is taken starts again, also when both ids are the same.
     """
 
     script = "fair"

@@ -10,7 +10,7 @@
 --   fairtopics           HASH  topic -> settings, see `settings_of`
 --   fairweights:<topic>  HASH  key -> cost of an id, for keys that have a weight of their own
 --   fairwait             ZSET  <topic>\0<key> or <topic> -> when it may go on (ms): held back by a rate
---   fairtat              ZSET  <topic>\0<key> or <topic> -> when the last id of a rate is paid for (us)
+--   fairtat              ZSET  <topic>\0<key> or <topic> -> state of its rate: theoretical arrival time of GCRA (us)
 --   fairplaces           HASH  id -> <s|r><topic>\0<key>: an id that takes a place of its key's `max_in_flight`
 --   fairuntil            ZSET  id -> until when it takes the place (ms)
 --   fairbusy             HASH  <topic>\0<key> -> number of places taken
@@ -18,9 +18,10 @@
 -- share), fair_rest (turn in which topics without fair shares were last served).
 -- The key of an id is in its record, as the ref fair:<key>; without this ref it is ''.
 --
--- A new id of a fair topic that is due within a minute waits in `ready` and in the queue of its key from the start. Every
--- other one waits in `due`: one that is due later, that was stored before its topic was fair, or that comes back (its
--- lease ran out, it was resumed or rescheduled). Claims find it there when it is overdue, and move it.
+-- A new id of a fair topic that is due within a minute waits in `ready` and in the queue of its key from the start.
+-- Every other id waits in `due`: an id that is due later, an id that was stored before its topic was fair, and an id
+-- that comes back (its lease ran out, or it was resumed or rescheduled). When it is overdue, a claim finds it there and
+-- moves it.
 --
 -- Virtual time (start-time fair queueing): the key with the least virtual time is next, and then its time grows by the
 -- cost of an id, which is in inverse proportion to its weight. A key that joins starts at the least time in the ring. A
@@ -39,7 +40,7 @@ on_drop[#on_drop + 1] = function(s)
   end
 end
 
-local FEW = 100                -- how many keys and ids a call wakes whose time has come
+local FEW = 100                -- how many of the keys and ids whose time has come a call wakes
 
 -- The topic and the key of a name <topic>\0<key>; no key when the name is a topic.
 local function parts_of(name)
@@ -127,7 +128,7 @@ function shares_work.free(s, ids, values)
   return joined
 end
 
--- Takes a place of its key for an id. An id that has a place already only keeps it longer.
+-- Gives an id one of the places of its key. An id that has a place already only keeps it longer.
 function shares_work.occupy(s, id, topic, key)
   local settings = shares_work.settings_or_none(s, topic)
   if settings.cap == 0 then return end
@@ -138,7 +139,7 @@ function shares_work.occupy(s, id, topic, key)
   redis.call('ZADD', s.prefix .. 'fairuntil', s.now + settings.ttl, id)
 end
 
--- Lets up to `most` keys join their rings whose next id is due.
+-- Lets up to `most` keys whose next id is due join their rings.
 local function wake_due(s, most)
   local due = s.prefix .. 'fairnext'
   local names = redis.call('ZRANGEBYSCORE', due, '-inf', s.now, 'LIMIT', 0, most)
@@ -154,7 +155,7 @@ local function wake_due(s, most)
   for _, topic in ipairs(order) do shares_work.join(s, topic, keys[topic]) end
 end
 
--- Lets keys and topics go on whose time has come, and frees places that were taken for too long. `n`: how many ids the
+-- Lets keys and topics whose time has come go on, and frees places that were taken for too long. `n`: how many ids the
 -- call wants. It lets at least as many keys join, because each may have one id only.
 function shares_work.wake(s, n)
   wake_due(s, math.max(FEW, n))

@@ -1,12 +1,12 @@
--- Fair shares: lets new ids of fair topics wait in `ready` and in the queues of their keys (`shares.write_waiting`), and
--- moves overdue ids there that it finds in `due` (`shares_work.prepare`).
+-- Fair shares: lets new ids of fair topics wait in `ready` and in the queues of their keys (`shares.write_waiting`),
+-- and moves overdue ids from `due` to there (`shares_work.prepare`).
 do
--- A claim looks at STEP ids from where the last one stopped, and at the NEWEST overdue ones, so that it keeps the server
--- busy for about a millisecond longer. It stops after BYTES of records or OTHERS ids of other topics.
+-- A claim looks at STEP ids from where the last one stopped, and at the NEWEST overdue ones. This keeps the server busy
+-- for about a millisecond more. It stops after BYTES of records or OTHERS ids of other topics.
 local STEP, NEWEST, BYTES, PART, OTHERS = 120, 60, 131072, 60, 100
 
--- Ids of fair topics that go into the queues: ids, arguments for `ready`, and for each topic the entries of its queue and
--- the keys that have new ones, with the least due of each.
+-- Ids of fair topics that go into the queues: the ids, and the arguments that add them to `ready`. For each topic also
+-- the new entries of its queue, and the keys of these entries, each with its earliest due.
 function shares_work.new_rows() return {ids = {}, ready = {}, queues = {}, keys = {}, order = {}} end
 function shares_work.add_row(rows, id, score, topic, key)
   if score ~= rows.score then
@@ -73,8 +73,8 @@ function shares.write_waiting(s)
   s.waiting_rows, s.least_ready = nil, nil
 end
 
--- Removes the entry of the queue of an id that waits no more. If the key of the id was changed meanwhile, the entry stays
--- until a claim reads it.
+-- Removes an id that no longer waits from the queue of its key. If the key of the id was changed meanwhile, the old
+-- entry stays in its queue until a claim reads it.
 function shares.dropped(s, id, due)
   local rec = redis.call('HGET', s.K[BODY], id)
   local topic, refs = parse(rec or '')
@@ -83,7 +83,8 @@ function shares.dropped(s, id, due)
   redis.call('ZREM', s.prefix .. 'fairqueue:' .. topic, entry)
 end
 
--- Moves these ids from `due` to `ready` and to the queues of their keys. `first`: they are the first ones of `due`.
+-- Moves these ids from `due` to `ready` and to the queues of their keys. `first`: whether they are the first ids of
+-- `due`.
 function shares_work.make_ready(s, rows, first)
   if #rows.ids == 0 then return end
   if first then
@@ -95,9 +96,9 @@ function shares_work.make_ready(s, rows, first)
   for _, topic in ipairs(rows.order) do shares_work.join(s, topic, rows.keys[topic]) end
 end
 
--- Answers the parts of a record: {topic, fair key, refs with an index or false, at = where its body starts}; nil when it
--- cannot be read. Many records of a call start with the same bytes, and a start says itself how long it is. So what was
--- read of a start is kept for the call, and only a record with a new one is parsed.
+-- Answers the parts of a record: {topic, fair key, refs with an index or false, at = where its body starts}; nil when
+-- it cannot be read. Many records of a call start with the same bytes: everything before the body. The call keeps the
+-- parts of each such start, and parses a record only when its start is new.
 local MOST_STARTS, MOST_SIZES = 200, 3
 function shares_work.parts_of(s, rec)
   local starts = s.starts
@@ -147,9 +148,9 @@ local function look(s, found, rows)
   return looked, others
 end
 
--- Finds overdue ids of fair topics. Each call looks at some ids from where the last call stopped, and when it does not
--- reach the end, at the newest overdue ones: a key that still gets new ids is found at once. Answers whether the next
--- call is likely to find more.
+-- Finds overdue ids of fair topics. Each call looks at some ids from where the last call stopped. When it does not
+-- reach the end, it also looks at the newest overdue ids, so it finds a key that still gets new ids at once. Answers
+-- whether the next call is likely to find more.
 function shares_work.prepare(s, until_ms)
   local score, last = string.match(redis.call('HGET', s.K[META], 'fair_at') or '', '^([^:]+):(.*)$')
   local found = page_behind(s.K[DUE], '-inf', until_ms, last or '', score or '0', STEP)

@@ -1,4 +1,4 @@
--- Fair shares: picks ids from the rings (`pick`) and shares the places of a claim between topics (`shares.take`).
+-- Fair shares: picks ids from the rings (`pick`), and decides how many ids of a claim each topic gives (`shares.take`).
 do
 local ROUNDS = 4               -- how often a call looks for keys with due ids, when it finds keys without any
 -- A claim serves about this many keys, because each costs four commands, however many ids it gives. So in one turn, a key
@@ -74,7 +74,8 @@ local function entries_of(s, topic, page, settings, need)
   return entries
 end
 
--- Writes what a round has taken from a key, and decides whether the key stays in the ring. Adds its new time to `times`.
+-- Writes what was taken from a key on a page of the ring, and decides whether the key stays in the ring. Adds its new
+-- time to `times`.
 local function write_back(s, topic, entry, settings, times)
   local ring = s.prefix .. 'fairring:' .. topic
   if #entry.stale > 0 then redis.call('ZREM', entry.queue, unpack(entry.stale)) end
@@ -110,8 +111,8 @@ local function take_turn(entry, quantum, most, out)
   return most
 end
 
--- Picks up to `need` ids from the keys on a page of the ring, none from a key whose time is beyond `last`: a key that is
--- not on the page may be before it. Answers how many, and whether a key may have more.
+-- Picks up to `need` ids from the keys on a page of the ring. Picks none from a key whose virtual time is greater than
+-- `last`, because a key that is not on the page may come before it. Answers how many, and whether a key may have more.
 local function pick_from(s, entries, quantum, need, last, until_ms, out)
   local order, first, count, chunk = {}, 1, 0, math.max(4, quantum, math.ceil(need / #entries))
   for i, entry in ipairs(entries) do order[i] = entry end
@@ -138,7 +139,8 @@ local function pick_from(s, entries, quantum, need, last, until_ms, out)
   return count, first <= #order
 end
 
--- Takes up to `n` ids of a fair topic by the shares of its keys. Adds them and their dues (text) to `out`; answers how many.
+-- Takes up to `n` ids of a fair topic by the shares of its keys. Adds them and their due times (text) to `out`. Answers
+-- how many.
 local function pick(s, topic, n, until_ms, out)
   local settings = shares_work.settings_or_none(s, topic)
   local ring, need, limited, tat = s.prefix .. 'fairring:' .. topic, n, false, nil
@@ -177,7 +179,7 @@ local function pick(s, topic, n, until_ms, out)
   if redis.call('EXISTS', ring) == 0 then
     redis.call('ZREM', s.prefix .. 'fairturns', topic)
   elseif limited and total >= need then
-    -- sleeps until the rate allows what passes in 10 ms, so that a fast rate does not wake a claimer for each id
+    -- the topic waits until its rate allows the ids of 10 ms, so that a fast rate does not wake a claimer for each id
     local count = math.max(1, math.min(settings.topic_burst, math.floor(10000 / settings.topic_interval)))
     redis.call('ZREM', s.prefix .. 'fairturns', topic)
     redis.call('ZADD', s.prefix .. 'fairwait',
@@ -186,7 +188,8 @@ local function pick(s, topic, n, until_ms, out)
   return total
 end
 
--- The ids at the front of `due` that are of no fair topic: {id, score, record} each, and the topics with their numbers.
+-- The ids at the front of `due` that are of no fair topic, each as {id, score, record}; their topics, in order; and how
+-- many of the ids each topic has.
 local function front(s, n, until_ms)
   local found = redis.call('ZRANGEBYSCORE', s.K[DUE], '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, n)
   if #found == 0 then return {}, {}, {} end
@@ -216,7 +219,8 @@ local function front(s, n, until_ms)
   return plain, order, wants
 end
 
--- Shares `n` places between the topics: the fair ones, and those at the front of `due`. Who was served last comes last.
+-- Decides which `n` ids go out: ids of the fair topics, and ids at the front of `due`. Topics take turns, and the topic
+-- that was served last comes last.
 local function share_out(s, n, until_ms)
   local plain, order, wants = front(s, n, until_ms)
   local turns = redis.call('HMGET', s.K[META], 'fair_turn', 'fair_rest')

@@ -73,7 +73,7 @@ class Rings:
         return fair_key
 
     def wakes_at(self, name: bytes, due_ms: int) -> None:
-        """Let the key of this name (see `name_of`) join its ring at `due_ms`, or earlier if that was said before."""
+        """Let the key of this name (see `name_of`) join its ring at `due_ms`. An earlier time given before stays."""
         before = self.next.score(name)
         self.next.add(name, due_ms if before is None else min(before, due_ms))
 
@@ -114,7 +114,7 @@ class Rings:
         return joined
 
     def occupy(self, item: MemoryItem) -> None:
-        """Take a place of its fair key for an item. An item that has a place already only keeps it longer."""
+        """Give an item one of the places of its fair key. An item that has a place already only keeps it longer."""
         settings = self.settings.get(item.topic, NONE)
         if not settings.cap:
             return
@@ -126,7 +126,7 @@ class Rings:
         self.until.add(item.key, self.shard.now_ms + settings.ttl_ms)
 
     def wake(self, wanted: int) -> None:
-        """Let keys and topics go on whose time has come, and free places that were taken for too long.
+        """Let keys and topics whose time has come go on, and free places that were taken for too long.
 
         `wanted`: how many items the call wants. At least as many keys may join, because each may have one item only.
         """

@@ -1,4 +1,4 @@
-"""Taking: how a claim in memory shares its places between fair keys.
+"""Taking: how a claim in memory decides which items of fair topics it takes.
 
 The twin of `prelude_finding.lua` and `prelude_taking.lua`; their comments explain the rules.
 """
@@ -94,7 +94,7 @@ class Taking:
                 taken += self._taken(due_ms, item, fair=True)
         self._make_ready([(due_ms, item.key) for item, due_ms, name in rows if own_name(item) != name])
         for item, _, name in rows:
-            if own_name(item) == name:  # after it: an item whose record was changed may have been in both queues
+            if own_name(item) == name:  # only now: an item with a new key may be in the queues of both keys
                 shard.ready.discard(item.key)
         return taken
 
@@ -152,7 +152,7 @@ class Taking:
         for topic, fair_keys in keys.items():
             room.join(topic, fair_keys)
 
-    # Places of a claim.
+    # What a claim takes.
 
     def _front(self, limit: int, until_ms: int) -> list[Entry]:
         """The items at the front of `due` that are of no fair topic."""
@@ -167,7 +167,7 @@ class Taking:
         return plain
 
     def _share_out(self, limit: int, until_ms: int) -> tuple[list[Entry], list[Picked]]:
-        """Share the places between the topics. Returns items of other topics, and picked items of fair topics."""
+        """Decide how many items each topic gives. Returns items of other topics, and picked items of fair topics."""
         room = self.room
         plain = self._front(limit, until_ms)
         rings = room.turns.by_rank(0, limit)
@@ -279,7 +279,7 @@ class Taking:
     ) -> bool:
         """Pick up to `need` items from the keys on a page of the ring. Returns whether a key may have more.
 
-        `last`: a key whose time is beyond it gives none, because a key that is not on the page may be before it.
+        A key whose virtual time is greater than `last` gives none: a key that is not on the page may come before it.
         """
         order, chunk, count = list(entries), max(4, quantum, -(-need // len(entries))), 0
         while count < need and order and (last is None or order[0].time <= last):
@@ -315,7 +315,7 @@ class Taking:
         return len(entry.members) > entry.taken
 
     def _write_back(self, topic: str, entry: RingEntry, settings: StoredShares) -> int:
-        """Write what a round has taken from a key. Returns 1 if the key stays at its place of the ring."""
+        """Write what was taken from a key on a page of the ring. Returns 1 if its virtual time stays the same."""
         room, ring, interval = self.room, self.room.rings[topic], settings.interval_us
         for member in (*entry.stale, *(member for _, _, member in entry.members[: entry.taken])):
             room.queues[topic].discard(member)

@@ -70,8 +70,9 @@ def accept_batch(
 
     Raises:
         StalePosition: the stored position of the source is not `expected`; nothing was stored.
-        StaleCount: one of `counts` is not above the stored count, or not the required one; nothing was stored.
-        TakenId: one of the ids exists already, or comes twice; nothing was stored.
+        StaleCount: a stored count is as high as its new count in `counts`, or higher. Or it differs from a count that
+            has no expiry. Nothing was stored.
+        TakenId: one of the ids exists already, or occurs twice; nothing was stored.
         Rejected: an item is malformed, or the batch is too long; nothing was stored.
     """
     shard = _check(plans, position, items, dead_letters, counts)
@@ -181,8 +182,9 @@ class LogIntakeInMemory:
 class AcceptLogBatch(StoringOperation):
     """Store a log batch: items, dead letters with a reason each, attempt counts, and the position of the source.
 
-    Nothing is stored when the position is not the expected one (`StalePosition`), when a count is as high already or
-    differs from the required number (`StaleCount`), or when an id exists already or comes twice (`TakenId`).
+    Nothing is stored in three cases. `StalePosition`: the stored position is not the expected one. `StaleCount`: a
+    stored count is as high as its new count, or higher, or it differs from a count that has no expiry. `TakenId`: an id
+    exists already, or occurs twice in the batch.
     """
 
     script = "accept"

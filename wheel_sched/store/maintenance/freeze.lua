@@ -10,7 +10,7 @@
 --                              for the same <from> adds nothing
 --   thaw <shards>              ends the freeze: the shard count is now <shards>, and the new epoch makes every claimer
 --                              read the shard again
---   drop                       deletes a frozen shard that holds no items any more
+--   drop                       deletes a frozen shard, if it holds no items
 -- Answers {open claims, reason of the freeze ("" = not frozen), shards}.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end

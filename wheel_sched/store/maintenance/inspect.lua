@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- One step of a search for damage that counters and listings do not show. Writes nothing.
 -- ARGV[3] -> which hash: body or deadbody   ARGV[4] -> cursor, "0" at the start   ARGV[5] -> how many to look at, about
--- Answers {next cursor ("0" = finished), ids that have a record but no place}.
+-- Answers {next cursor ("0" = finished), ids that have a record but are in no state}.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local hash, places = KEYS[BODY], {KEYS[DUE], KEYS[LEASED], KEYS[HELD], s.ready}

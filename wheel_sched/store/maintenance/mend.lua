@@ -1,13 +1,14 @@
 #!lua flags=allow-oom
--- Repairs damaged ids. The script checks each id again first. It does not change a sound id, and it removes no record
--- without a copy.
+-- Repairs damaged ids. The script checks each id again first. It does not change a sound id. It removes a record only
+-- when the id has an equal one.
 -- ARGV[3..] -> ids
--- Answers a code per id: o repaired, w sound or unknown, v its living and its dead record differ (a person must
--- decide).
---   a record without a place         the id is held, reason "quarantine"; a dead record is dead again, from now
+-- Answers a code per id: o repaired, w sound or unknown, v its records in `body` and `deadbody` differ (a person
+-- must decide). The place of an id is the set that has it: leased, due, held or dead.
+--   a record without a place         the id is held, reason "quarantine"; with a record in `deadbody`, it is
+--                                    dead again, from now
 --   a place without a record         the id is removed from the place
 --   more than one place              the first of in flight, waiting, held is kept; the id is removed from the others
---   a dead copy of a living record   the copy is removed
+--   equal records in both hashes     the record in `deadbody` is removed
 -- The script corrects counters only when it knows the topic. A counter that was wrong before may stay wrong.
 local s = begin(KEYS, ARGV)
 if s.err then return s end

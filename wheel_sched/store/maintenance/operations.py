@@ -71,8 +71,8 @@ class Lift(Operation[int]):
 class Mend(Operation[list[Outcome]]):
     """Repair damaged ids; mend.lua says what counts as damage.
 
-    DONE: repaired. WRONG_STATE: not damaged. OTHER_VERSION: the id has a living and a dead record that differ, so a
-    person must decide.
+    DONE: repaired. WRONG_STATE: not damaged. OTHER_VERSION: the id has two different records, one of a dead
+    letter, so a person must decide.
     """
 
     script = "mend"

@@ -3,7 +3,7 @@
 A member is one consumer, retry service, Celery worker or scheduler. `wheel-sched ps` lists them. No promise of the
 store depends on them: a member that is not announced works as well.
 
-All members of a namespace lie in one shard. When the lease of a member has ended, `live` does not return it any more.
+All members of a namespace lie in one shard. When the lease of a member has ended, `live` no longer returns it.
 The next announcement of any member, or the next sweep, removes it from memory. If nobody announces and nobody sweeps,
 the server itself removes all members, a second after the last lease has ended.
 """
@@ -48,8 +48,8 @@ class Member:
         retries_to: the retry topic to which it writes failed messages. Defaults to "": none.
         releases: whether it releases due items of the namespace. Defaults to False.
         holds: what it holds now, as counts by name, such as {"in_flight": 3}. Defaults to {}.
-        lateness: of the items that it has released since it started, how many were late by up to each bound of
-            `LATENESS_BUCKETS_MS` and more than the bound before, and by more than the last one. Defaults to ().
+        lateness: how many of the items that it has released since it started fall into each bucket of lateness. A
+            bucket ends at its bound in `LATENESS_BUCKETS_MS`; the last bucket has no bound. Defaults to ().
         host: its machine. Defaults to "".
         pid: the number of its process on that machine. Defaults to 0.
         version: its version of wheel-sched. Defaults to "".

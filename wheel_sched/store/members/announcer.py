@@ -76,7 +76,7 @@ class MemberAnnouncer:
             self._thread.start()
 
     def stop(self) -> None:
-        """Take the member off the list. Waits up to two seconds for the store."""
+        """Stop the thread and remove the member from the list. Waits up to two seconds for the store."""
         self._stopping.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(_LEAVE_S)
@@ -95,7 +95,7 @@ class MemberAnnouncer:
             member, age_ms = self._member(), int((time.monotonic() - self._began_s) * 1000)
             member = member if member.id else replace(member, id=id_if_none)
             Members(self._store()).announce(member, lease_for(self._every_ms), age_ms=age_ms)
-        except Exception as error:  # whatever it is, the member works without being listed
+        except Exception as error:  # any error: the member works without being listed
             self._failures += 1
             if self._failures == 1:
                 expected = isinstance(error, WheelSchedError)

@@ -3,13 +3,13 @@
     collapse    the first one: later ones are not stored while one waits
     debounce    the last one: each new one takes the place of the one that waits, and brings its own due time
 
-`collapse_ref` and `debounce_ref` make a ref. An item that is stored with this ref, by any method that stores items, is
-handled so. All items of a key must lie in one shard: give them the route `route_of(topic, key)`.
+`collapse_ref` and `debounce_ref` make a ref. Every method that stores items treats an item with this ref as said above.
+All items of a key must lie in one shard: give them the route `route_of(topic, key)`.
 
 An item waits for its key while it is due later, due now, or held because its topic is paused. An item in flight has
-left: the next one is stored beside it. A waiting item that gives way leaves the store, and nobody runs it.
-`Stored.others` names the two items for each other. The store counts per topic what it has `dropped` (not stored) and
-`replaced` (stored, and left without being released).
+left: the next one is stored beside it. A waiting item whose place is taken leaves the store, and nobody runs it.
+`Stored.others` says for such an item, or for one that was not stored, which other item goes out. For each topic the
+store counts the items that it has `dropped` (not stored) and `replaced` (removed before their release).
 """
 
 from __future__ import annotations

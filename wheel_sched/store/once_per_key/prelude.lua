@@ -51,7 +51,7 @@ local function once_replace(s, there, topic)
   moves(s, topic, there.state, nil)
 end
 
--- Forgets keys whose items have left, up to `limit` of those that are to be looked at by now.
+-- Looks at up to `limit` keys whose time in `once_check` has come, and forgets those whose items have left.
 local function once_clean(s, limit)
   local names = redis.call('ZRANGEBYSCORE', s.prefix .. 'once_check', '-inf', s.now, 'LIMIT', 0, limit)
   for _, name in ipairs(names) do
@@ -64,8 +64,9 @@ local function once_clean(s, limit)
   end
 end
 
--- Decides about the items of a call from number `from` on. Answers a verdict for each item that has a mark and must not
--- be stored just as it is: its code (x not stored, r stored in place of another), the id of that other item, its due.
+-- Decides about the items of a call from number `from` on. Answers a verdict for each item that has such a ref and must
+-- not be stored just as it is: its code (x not stored, r stored in place of another), the id of that other item, its
+-- due.
 on_storing[#on_storing + 1] = function(s, ARGV, first, from, n, have, dead, taken)
   local verdicts, found, seen, marked = {}, {}, {}, 0
   for i = from, n do

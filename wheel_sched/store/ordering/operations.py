@@ -81,7 +81,7 @@ class OrderingInMemory:
         shard.on_restored.append(self.rebuild)
 
     def stale(self, owner: Owner) -> bool:
-        """Whether `owner` does not own its scope any more."""
+        """Whether `owner` no longer owns its scope."""
         epoch, _, holder = self.owners.get(owner.scope, (0, 0, ""))
         return (epoch, holder) != (owner.epoch, owner.holder)
 

@@ -40,7 +40,8 @@ local function remember_end(s, ended, base)
   redis.call('ZADD', s.prefix .. ended, s.now + 86400000, base)
 end
 
--- An item that has refs died or was cancelled: when it is the head of its ordering key, the next parked one follows.
+-- Called when an item that has refs died or was cancelled. If it was the head of its ordering key, the next parked item
+-- becomes the head.
 local function give_way(s, id, refs)
   local lock = refs and string.match('\n' .. refs, '\nlock:([^\n]+)')
   if not lock then return end

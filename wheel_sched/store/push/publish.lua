@@ -5,11 +5,12 @@
 --   A last field whose name begins with store-note: is not pushed, unless it is the only field.
 -- An item that cannot be pushed (no push form, unknown stream, target of a wrong type) is refused: it stays claimed,
 -- and the answer reports it.
--- ARGV[3] -> n   ARGV[4] -> lease of the refused (ms)   ARGV[5] -> epoch ("" = any)
--- ARGV[6] -> lapses until an item is poison (0 = never)   ARGV[7] -> prefix of the targets
+-- ARGV[3] -> how many items at most   ARGV[4] -> lease of the refused items (ms)   ARGV[5] -> epoch ("" = any)
+-- ARGV[6] -> an item dies when its lease has run out this often (0 = never)
+-- ARGV[7] -> prefix of the targets
 -- ARGV[8] -> "1" = streams that do not exist are created   ARGV[9] -> approximate MAXLEN of the streams (0 = none)
 -- Answers {claim number (0 = none refused), now (us), epoch, head of due, head of leased, processor time (us), number of
---          refused, (id, due, record, reason) of each refused, dues of the pushed as one text}.
+--          refused, (id, due, record, reason) of each refused item, due times of the pushed items as one text}.
 local begun = processor_time()
 local s = begin(KEYS, ARGV, LATER)
 if s.err then return s end

@@ -1,5 +1,8 @@
 """Rate limits of topics and circuits of destinations. All dispatchers share them.
 
+The circuit of a destination that fails opens: then the store lets no release through. After a while the circuit is half
+open: it lets one release through as a probe. If the probe succeeds, the circuit closes.
+
 The state of a topic lies in one shard, so a rate limit holds for the whole namespace. Each call is one round trip and
 may be repeated: when the reply of an `admit` is lost, at most the releases that it granted are wasted.
 """
@@ -27,8 +30,8 @@ class Limits:
     Args:
         interval_us: at most one release in this many microseconds.
         burst: how many releases may come at once after a pause; 0 = as many as one second allows.
-        share_ppm: releases per million first attempts.
-        least_mhz: releases per 1,000 seconds that are allowed without any first attempt.
+        share_ppm: the budget: at most this many releases per million first attempts.
+        least_mhz: the budget is at least this many releases per 1,000 seconds, even without first attempts.
         trip_ppm: failures per million attempts of a destination that open its circuit.
         of: number of results that the circuit needs before it can open.
         within_ms: the window in which results are counted.
@@ -68,7 +71,7 @@ class Flow(NamedTuple):
 
 
 def admit_items(plans: Plans, topic: str, limits: Limits, wanted: Sequence[tuple[str, int]]) -> Plan[list[Admitted]]:
-    """Ask how many items of each (destination, count) may be released now, and when the remaining items may be."""
+    """Ask how many items of each (destination, count) may be released now, and when the other items may be released."""
     return plans.one(shard_of(topic, plans.shards), Admit(topic, limits, wanted))
 
 
@@ -345,7 +348,7 @@ class CountSpread(Operation[int]):
 
 @dataclass(slots=True)
 class LookAtFlows(Operation[list[Flow]]):
-    """Read the counters of the topics and circuits used in the last hour, the last used first, at most 500."""
+    """Read the counters of the topics and circuits used in the last hour, at most 500, most recently used first."""
 
     script = "flow"
     writes = False

@@ -9,10 +9,10 @@
 --   admit <topic> <interval (us), 0 = no cap> <burst, 0 = as many as one second allows>
 --         <budget: share (ppm), 0 = none> <budget: least per 1000 s>
 --         <circuit: failures (ppm), 0 = none> <of> <within (ms)> <open (ms)> (<dest> <wanted>)...
---     answers per destination: how many may go now, due of the first refused item (us), distance of the following dues
---     (us), why: r rate, b budget, o circuit open, h circuit half open, - none is refused
+--     answers per destination: how many may go now, due of the first refused item (us), time between the due times
+--     of the next ones (us), why: r rate, b budget, o circuit open, h circuit half open, - none is refused
 --   report <topic> (<dest> <first attempts> <succeeded> <failed>)... answers the number of rows
---   spread <topic> <how many dues were spread>                       answers the total so far
+--   spread <topic> <how many due times were moved apart>             answers the total so far
 --   look                                                             answers {now (us), name, {field, value, ...}, ...}
 local verb = ARGV[3]
 local s = begin(KEYS, ARGV, verb == 'look' and READING or nil)

@@ -1,7 +1,7 @@
 """Recurring items: a claimed item waits for its next due time, and its occurrences are stored, in one step.
 
-An occurrence is a new item. So it is stored once, whatever process dies: either the item has waited again and the
-occurrence is stored, or neither is. The occurrences have the same shard as their item: give them its route.
+An occurrence is a new item. The item waits again and its occurrences are stored, or neither happens. So each occurrence
+is stored once, even if a process dies. The occurrences have the same shard as their item: give them its route.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 -- Ends items of a claim as settle.lua does. In the same step it stores new items for some of them: occurrences of items
 -- that wait again. It stores them only if their item was settled (code o). It also works on a full server: otherwise one
 -- recurring item would keep all items of its claim from being settled.
--- ARGV[3] -> claim number   ARGV[4] -> cap of the dead (0 = none)   ARGV[5] -> number of plain "done" ids
+-- ARGV[3] -> claim number   ARGV[4] -> greatest number of dead letters (0 = any)
+-- ARGV[5] -> number of plain "done" ids
 -- ARGV[6] -> number of quadruples   ARGV[7..] -> these ids, then the quadruples of settle.lua, then groups:
 --   place of the quadruple (from 1), number of new items, then a triple for each: id, due (ms, "" = parked), tail of the
 --   record. A new item whose id exists is not stored.

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Gives one dispatcher the shard for a while. For brokers that record which claims they have published.
--- A new owner raises the epoch, so the owner before it can claim nothing any more. The step depends on the owner's name:
--- a server that has lost its last writes must not give two owners the same epoch.
+-- Gives one dispatcher the shard for a while. For brokers that record which claims they have published. A new owner
+-- raises the epoch, so the owner before it can claim nothing more. The step depends on the owner's name: a server that
+-- has lost its last writes must not give two owners the same epoch.
 -- ARGV[3] -> owner   ARGV[4] -> for how long from now (ms), 0 = give up the shard   ARGV[5] -> step of the epoch
 -- Answers {1 = the caller owns the shard, epoch, owner, until (ms), now (us), 1 = a new owner, last claim number}.
 local s = begin(KEYS, ARGV, LATER, 'owner', 'owned', 'claims')

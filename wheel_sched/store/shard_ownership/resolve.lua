@@ -3,7 +3,8 @@
 -- number, and none above it.
 -- ARGV[3] -> epoch: refused when the shard has another
 -- ARGV[4] -> the number, "" = unknown: all items are held, in doubt
--- ARGV[5] -> number of a claim that stays open ("" = none)   ARGV[6] -> lapses until an item is poison (0 = never)
+-- ARGV[5] -> number of a claim that stays open ("" = none)
+-- ARGV[6] -> an item dies when its lease has run out this often (0 = never)
 -- Answers {completed, released, held, 1 = there are more, now (us), head of due, head of leased}.
 local s = begin(KEYS, ARGV, LATER, 'claims')
 if s.err then return s end

@@ -22,7 +22,7 @@ class Fence:
 
     Args:
         writer: a permanent and unique name, at most 249 characters: for example the id of a streaming query or a job.
-        epoch: 0 and up. A closed epoch stores nothing any more, and neither does an earlier one.
+        epoch: 0 and up. A closed epoch stores nothing more, and neither does an earlier one.
 
     Raises:
         Rejected: `check` raises it, when the writer or the epoch is malformed.
