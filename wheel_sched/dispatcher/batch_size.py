@@ -19,7 +19,7 @@ class BatchSize:
     full claim. A smaller claim says little about a full one and is ignored.
 
     Args:
-        fixed: the size, if it does not follow the server; 0 = it does.
+        fixed: a size that never changes; 0 = the size follows the server.
         script_us: how long a claim may keep the server busy, in microseconds.
 
     Attributes:

@@ -17,8 +17,8 @@ class DispatcherConfig:
     Args:
         batch: items per claim. 0 = as many as keep the server busy for `script_us`, at most 125; see `BatchSize`.
             Defaults to 0.
-        script_us: how long the script of a claim may keep the server busy, in microseconds, when `batch` is 0. Other
-            clients of the server wait as long. Defaults to 1,000.
+        script_us: how long the script of a claim may keep the server busy, in microseconds, when `batch` is 0. The
+            server's other clients wait during this time. Defaults to 1,000.
         lease_ms: how long a claimed batch belongs to this dispatcher. The dispatcher extends the lease while it
             publishes the batch. When the dispatcher dies, the batch is late by at most this time. Defaults to 10 s.
         workers: threads that publish, each one batch at a time. When this process is killed, at most this many batches
@@ -36,7 +36,7 @@ class DispatcherConfig:
         dead_age_ms: how long dead letters are kept, 0 = for ever. Defaults to 90 days.
 
     Raises:
-        ConfigError: with every field that is wrong.
+        ConfigError: a field is wrong. The error names all fields that are wrong.
     """
 
     batch: int = 0

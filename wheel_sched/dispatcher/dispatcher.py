@@ -25,10 +25,10 @@ class Dispatcher:
         push: when given, the server pushes due items itself (exactly once), and the publisher only decides about items
             that the server refused. You cannot give `claims` as well. Defaults to None.
         claims: the claim source of this dispatcher. Defaults to `SharedLeases`.
-        config: see `DispatcherConfig`. Defaults to its defaults.
+        config: the settings. Defaults to `DispatcherConfig()`.
         clock: local monotonic time and waiting. Defaults to the machine's.
-        on_settled: called in the owner thread with (claimed, settlement, now_ms) after each settled item. Defaults to
-            nothing; keep it quick.
+        on_settled: called in the owner thread with (claimed, settlement, now_ms) after each settled item. It must
+            return quickly. Defaults to None.
 
     Raises:
         ConfigError: `push` and `claims` are given together.

@@ -26,7 +26,7 @@ from wheel_sched.timers.queue import DeadlineQueue
 from wheel_sched.wheel import TimerTaskEntry
 
 _PREPARE_EVERY_MS = 20
-_SEARCH_EVERY_MS = 10  # while a preparation finds items: it takes the server 1 to 2 ms
+_SEARCH_EVERY_MS = 10  # while preparations find items; one preparation keeps the server busy for 1 to 2 ms
 
 
 class Heads(Protocol):
@@ -53,7 +53,7 @@ class DueShards:
 
     Attributes:
         unread: the shards that must be read.
-        epochs: the epoch of each shard, as the store has answered last.
+        epochs: the epoch of each shard in the store's last answer.
     """
 
     def __init__(self, shards: int, claim_source: ClaimSource, config: DispatcherConfig) -> None:
@@ -65,7 +65,7 @@ class DueShards:
         self._due: dict[int, None] = {}  # the shard that has waited longest comes first, so that no shard starves
         self._to_sweep: set[int] = set()
         self._swept_ms: dict[int, int] = {}
-        self._unprepared_ms: dict[int, int] = {}  # shard -> from when on it may have unprepared items of fair topics
+        self._unprepared_ms: dict[int, int] = {}  # shard -> the earliest time of its next preparation
         self._searched: set[int] = set()  # shards in which the next preparation is likely to find items
         self.unread: set[int] = set(self._shards)
         self.epochs: dict[int, int] = {}
@@ -147,23 +147,24 @@ class DueShards:
         return calls
 
     def prepare_calls(self, now_ms: int) -> list[Call[Any]]:
-        """The calls that prepare the items of fair topics in due shards from which nothing is claimed now.
+        """The preparations of due shards: calls that look for overdue items of fair topics before a claim.
 
-        So keys whose items are behind a long backlog are found also while the publisher is busy. The dispatcher sends
-        these calls alone: a claim or settlement beside them would wait for them, and a worker would wait with it.
+        A preparation finds the fair keys whose items are behind a long backlog, even while the publisher is busy. The
+        dispatcher sends these calls in a round trip without other calls, because a claim or settlement in the same
+        round trip would have to wait for them.
         """
         shards = [shard for shard in self._due if shard not in self.unread]
         return [Call(shard, PrepareDue()) for shard in shards if self._unprepared_ms.get(shard, 0) <= now_ms]
 
     def next_preparation_ms(self) -> int | None:
-        """When the next preparation is worth its while, in ms of the store's clock; None: none is."""
+        """When the next preparation is likely to find items, in ms of the store's clock; None: no time is known."""
         shards = [shard for shard in self._searched if shard in self._due and shard not in self.unread]
         return min((self._unprepared_ms[shard] for shard in shards), default=None)
 
     # -- replies and markers
 
     def prepared(self, shard: int, prepared: PreparedDue, now_ms: int) -> None:
-        """Handle the answer to a call of `prepare_calls`: when the next one is worth its while."""
+        """Handle the answer to a preparation. The answer decides when the shard's next preparation may run."""
         every_ms = _SEARCH_EVERY_MS if prepared.more else _PREPARE_EVERY_MS
         self._unprepared_ms[shard] = now_ms + (every_ms if prepared.fair else self._config.sweep_ms)
         if prepared.more:
@@ -177,7 +178,7 @@ class DueShards:
         self.epochs[shard] = epoch
 
     def read_anew(self, shards: Iterable[int] | None = None) -> None:
-        """Have these shards read again, because their known state may be wrong. Defaults to all shards."""
+        """Read these shards again in the next round trip, as their known state may be wrong. Defaults to all."""
         self.unread.update(self._shards if shards is None else shards)
 
     def swept(self, shard: int, now_ms: int) -> None:
@@ -206,7 +207,7 @@ class DueShards:
         `keep`: an earlier alarm stays.
         """
         if not keep:
-            self._due.pop(shard, None)  # an earlier answer of the same step may have made it due
+            self._due.pop(shard, None)  # an earlier answer in this step may have made the shard due
         if at_ms is None:
             if not keep:
                 self._cancel(shard)

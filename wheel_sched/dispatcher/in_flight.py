@@ -169,7 +169,10 @@ class InFlightBatches:
         on_answered: Callable[[Batch], None],
         sent_us: int,
     ) -> None:
-        """Keep items that the server could not push, each with the publisher's answer; None: a worker publishes it."""
+        """Keep items that the server could not push, each with the answer of `Publisher.refuse`.
+
+        A worker publishes the items whose answer is None.
+        """
         for for_worker in (False, True):
             chosen = [(item, answer) for item, answer in answers if (answer is None) is for_worker]
             if chosen:
@@ -228,7 +231,7 @@ class InFlightBatches:
         while self.answered:
             batch = self.answered.popleft()
             if batch.settling is None:
-                answers = list(batch.answers)  # a publisher past its timeout may still be writing
+                answers = list(batch.answers)  # the publisher may still write, after its timeout
                 batch.settlements = self._backoff.settlements(batch.items, answers, now_ms)
                 to_settle = self._claim_source.to_settle(batch, batch.settlements)
                 if to_settle is None:

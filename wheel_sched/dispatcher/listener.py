@@ -28,7 +28,7 @@ OnMark = Callable[[int, Marker], None]
 OnReconnect = Callable[[Sequence[int]], None]
 
 
-FIRST_MARK = b"0-0"  # before every marker
+FIRST_MARK = b"0-0"  # an id before that of every marker
 
 
 class Listener:
@@ -94,7 +94,7 @@ class Listener:
         self._stopping.set()
         for _ in range(STOP_TRIES):
             waiter = self._waiter
-            if waiter is not None:  # repeatedly, because the thread may be about to connect and to read
+            if waiter is not None:  # in each round, because the thread may begin another read
                 self._backend.interrupt(waiter)
             if not self.thread.is_alive() or self.thread is threading.current_thread():
                 return

@@ -102,7 +102,7 @@ class OwnerLoop:
         self._claim_source: ClaimSource = claims or SharedLeases(store, config, push)
         transactional = self._transactional = publisher.traits.transactional
         self._batch_size = BatchSize(config.batch, config.script_us)
-        # a push or a transaction gives no batch to our workers
+        # with a push or with transactions, a claim need not wait for a free worker
         self._claims_all_shards = push is not None or transactional
         self._time = ServerTime()
         self.shards = DueShards(store.shards, self._claim_source, config)
@@ -209,7 +209,8 @@ class OwnerLoop:
         claiming = [] if self._drain_by_ns is not None else self._shard_calls(max(0, free), failures)
         if not settling and not claiming and ahead is None and self._drain_by_ns is None and self._time.known:
             claiming = [(call, None) for call in self.shards.prepare_calls(self._now_ms())]
-        pending = [] if ahead is None else [ahead]  # two messages: between them the server can serve other clients
+        pending = [] if ahead is None else [ahead]
+        # settlements and claims are two messages: the server can serve other clients between them
         with self.watchdog.round_trip():
             pending += [send(self._store, each, self._local_us()) for each in (settling, claiming) if each]
             self._handle_replies(pending, failures)
@@ -228,7 +229,7 @@ class OwnerLoop:
         return len(ready) < count
 
     def _next_step_us(self) -> int | None:
-        if self._posts or (self._drain_by_ns is not None and not self._draining):  # stopped in this step
+        if self._posts or (self._drain_by_ns is not None and not self._draining):  # `drain` was called in this step
             return AT_ONCE
         local_us = self._local_us()
         until_us = [self._pause.until_us] if self._pause.until_us > local_us else []
@@ -261,7 +262,7 @@ class OwnerLoop:
     def _shard_calls(self, free: int, failures: list[Exception]) -> list[Request]:
         """The calls that look at unread shards, sweep the shards that need a sweep, and claim from due shards."""
         calls = self.shards.look_calls() + self.shards.sweep_calls()
-        # one batch per worker: more is no faster, and more could be published twice when this process dies
+        # One batch per worker. More batches are no faster, and a death of this process may publish each batch twice.
         calls += self._claim_calls(self._store.shards if self._claims_all_shards else free, failures)
         return [(call, None) for call in calls]
 
@@ -361,14 +362,14 @@ class OwnerLoop:
             return
         failures.append(reply.answer)
         if reply.batch is not None:
-            self.in_flight.answered.append(reply.batch)  # again, under the same token
+            self.in_flight.answered.append(reply.batch)  # settle it again, with the same token
 
     def _handle_jump(self, step_us: int) -> None:
         self.stats.clock_jumps += 1
         logger.warning("dispatcher.clock_jumped: the store's clock moved by %.1f s", step_us / 1e6)
         step_ms = step_us // 1000
-        # If this report fails, the next dispatcher that sees the step reports it. The scripts notice backward steps
-        # themselves.
+        # If this report fails, the next dispatcher that sees the jump reports it. The scripts notice jumps to an
+        # earlier time without a report.
         self._store.execute([Call(shard, ReportJump(epoch, step_ms)) for shard, epoch in self.shards.epochs.items()])
         self.shards.clock_jumped(self._now_ms())
 

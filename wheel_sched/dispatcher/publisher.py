@@ -43,8 +43,8 @@ class Batch:
     claim: Claim | Pushed
     items: list[Claimed]
     answers: list[Answer | None] = field(default_factory=list)
-    settlements: list[Settlement] | None = None  # what the answers mean; decided once
-    settling: Settle | None = None  # the operation that ends the batch; repeated under one token
+    settlements: list[Settlement] | None = None  # follow from the answers; decided only once
+    settling: Settle | None = None  # ends the batch; a repeat has the same token
     ended_early: dict[str, Outcome] | None = None  # items that left the claim before it was published, by id
     on_answered: Callable[[Batch], object] | None = None  # called when the last answer has come
     lease_until_ns: int = 0  # by the local monotonic clock; never later than the store's own end of the lease
@@ -57,7 +57,7 @@ class Batch:
     def acknowledge(self, place: int, answer: Answer) -> None:
         """Give the answer for the item at index `place`. Any thread may call it, also after `publish` has returned.
 
-        See `PublisherTraits.acknowledges_later`. Cost: all calls for a batch together check each answer about once.
+        See `PublisherTraits.acknowledges_later`. The average cost of a call is the same for all batch sizes.
         """
         answers, on_answered = self.answers, self.on_answered
         answers[place] = answer
@@ -66,7 +66,7 @@ class Batch:
         reached, end = self.reached, len(answers)
         while reached < end and answers[reached] is not None:
             reached += 1
-        self.reached = reached  # a slower thread may set it back to a smaller value, which is also right
+        self.reached = reached  # a slower thread may then write a smaller value: the next call checks more answers
         if reached == end:
             on_answered(self)
 

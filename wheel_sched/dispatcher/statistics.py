@@ -76,7 +76,7 @@ class DispatcherStats:
 
     def late(self, now_ms: int, dues_ms: Iterable[int]) -> None:
         """Count the lateness of items that the store has settled at `now_ms`, by the store's clock."""
-        for due_ms, count in Counter(dues_ms).items():  # items with the same due are counted together
+        for due_ms, count in Counter(dues_ms).items():  # items with the same due time are counted together
             lateness_ms = now_ms - due_ms
             self.lateness_counts[bisect_left(LATENESS_BUCKETS_MS, lateness_ms)] += count
             self.lateness_sum_ms += lateness_ms * count

@@ -92,7 +92,7 @@ class FailurePause:
         self.until_us = 0
 
     def failed(self, error: BaseException, local_us: int) -> None:
-        """Begin a pause. Logs the first failure of the store in a row, and every other error."""
+        """Begin a pause. Of several failures of the store in a row, only the first is logged; other errors always."""
         self.failures += 1
         if not isinstance(error, StoreError):
             logger.error("dispatcher.step_failed: the dispatcher continues", exc_info=error)
@@ -101,7 +101,7 @@ class FailurePause:
         self.until_us = local_us + 1_000 * min(50 * 2 ** min(self.failures, 10), self._most_ms, 5_000)
 
     def answered(self) -> None:
-        """Note that the store has answered: the next failure is the first one again."""
+        """Note that the store has answered. The count of failures in a row begins again."""
         self.failures = 0
 
 
@@ -129,7 +129,7 @@ class ServerTime:
         return self._offset_us is not None
 
     def observe(self, server_us: int, asked_us: int, answered_us: int) -> int:
-        """Use a reply for the estimate. Returns 0; if the server's clock jumped by over 5 s, the signed step in us."""
+        """Correct the estimate by a reply. Returns by how many us the server's clock jumped; 0 if by 5 s or less."""
         low, high = server_us - answered_us, server_us - asked_us + 1
         if self._offset_us is None:
             self._offset_us, self._at_us = low, answered_us

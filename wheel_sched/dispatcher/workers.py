@@ -112,7 +112,7 @@ class Workers:
         self._clock = clock
         self._returned = returned
         self._watchdog = watchdog
-        # a transaction waits for its broker as long as the broker is away, and reports this itself
+        # no limit for a transaction: it waits while its broker is away, and the publisher reports this
         self._patience_ms = None if traits.transactional else config.publish_timeout_ms + STUCK_AFTER_MS
         # the transactions of a shard are published one after another: each shard has one thread
         queues = config.workers if traits.transactional else 1
