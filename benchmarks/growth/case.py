@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.growth.model import Model, Term, fit
 from benchmarks.narration import Narration
 
-OFF_PERCENT = 25.0  # a check that is further off is said to be off
+OFF_PERCENT = 25.0  # if a check is further off, the tables say that the model is off
 Points = Mapping[str, Mapping[int, float]]  # values by quantity and size
 Models = Mapping[str, Model]
 

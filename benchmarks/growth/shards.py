@@ -107,7 +107,7 @@ def busiest_share(shards: int, namespace: str = NAMESPACE) -> float:
 
 @cache
 def usual_share(shards: int) -> float:
-    """The mean of that share over many namespaces: the name decides which master has which shard."""
+    """The mean of `busiest_share` over many namespaces, because the name decides which master has which shard."""
     return mean(busiest_share(shards, f"namespace{number}") for number in range(_NAMESPACES))
 
 

@@ -11,9 +11,9 @@ from benchmarks.server import BenchServer
 from wheel_sched.store import DelayStore, Done, Item
 
 _HOUR_MS, DAY_MS = 3_600_000, 86_400_000
-# From this size on a sorted set is larger than what the processor keeps near, so each of its log2(n) steps is dearer.
+# A larger sorted set does not fit into the processor's cache, so each of its log2(n) steps takes longer.
 FAR = 80_000
-CLAIM = 80  # items a claim, as the dispatcher's default
+CLAIM = 80  # items a claim, a usual size of a batch
 
 
 def schedule_later(store: DelayStore, first: int, end: int, chance: random.Random, topics: int = 1) -> None:

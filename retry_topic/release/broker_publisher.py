@@ -74,7 +74,7 @@ class BrokerPublisher:
         """
         if reason.startswith("quarantine"):
             return Held(item.id, reason)
-        if " refused: " in reason or "NOPERM" in reason:  # the text of publish.lua
+        if " refused: " in reason or "NOPERM" in reason:  # the words of publish.lua
             return Failed(reason)
         return Dead(item.id, reason)
 

@@ -30,7 +30,7 @@ _MOST_TOPICS = 1000  # whose rules a producer remembers
 
 
 def share_topics(store: DelayStore, policies: PolicySet, *, by_key: bool) -> None:
-    """Make the topics fair whose policy says so. End it for topics of the policies that were fair before.
+    """Make topics fair if their policies say so. The other topics of the policies are no longer fair.
 
     Topics without a policy of their own do not change. Costs one round trip when no topic is fair. A producer knows the
     new rule of a topic within 10 s.

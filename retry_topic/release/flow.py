@@ -46,7 +46,7 @@ def limits_of(policy: RetryPolicy) -> Limits:
     """A policy's limits in the form that the store takes."""
     rate, budget, breaker = policy.rate, policy.budget, policy.breaker
     if policy.fair is not None:
-        rate = None  # the store keeps to it when it picks the messages
+        rate = None  # the store applies the rate when it picks the messages
     return Limits(
         interval_us=rate.interval_us if rate else 0,
         burst=policy.burst if rate else 0,

@@ -201,7 +201,7 @@ class TransactionalPublisher:
                 for place, refusal in zip(places, refusals, strict=True):
                     if refusal is None:  # any other failure repeats the whole transaction
                         continue
-                    smaller = lighter(messages[place])  # it must not die because of a header that no decision needs
+                    smaller = lighter(messages[place])  # no message dies because of a header that no decision needs
                     if smaller is not None:
                         messages[place] = smaller
                         continue
@@ -261,7 +261,7 @@ class TransactionalPublisher:
             raise settled
         ended = batch.ended_early = batch.ended_early or {}
         for settlement, outcome in zip(settlements, settled.outcomes, strict=True):
-            ended[settlement.id] = Outcome.DONE if outcome is Outcome.STALE else outcome  # stale: it left before
+            ended[settlement.id] = Outcome.DONE if outcome is Outcome.STALE else outcome  # stale: already settled
         early.update(leaving)
 
     def _went_out(self, batch: Batch, claim: Claim, places: list[int], answers: dict[int, Answer]) -> bool:
@@ -271,7 +271,7 @@ class TransactionalPublisher:
         return True
 
     def _ask(self, claim: Claim) -> bool | None:
-        """Ask the broker whether a claim in doubt was sent. Returns None if this process cannot learn it."""
+        """Ask the broker whether a claim in doubt was sent. Returns None if this process cannot find out."""
         failures = 0
         while True:
             try:

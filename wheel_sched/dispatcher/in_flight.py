@@ -304,9 +304,9 @@ class InFlightBatches:
 class Backoff:
     """Turns a publisher's answers into settlements.
 
-    The failures of an item are counted here and not in the store, because they tell about the broker's health as this
-    dispatcher sees it, and not about the message. The number of remembered items is bounded: the item that failed
-    longest ago is forgotten, and starts with the first delay again.
+    The failures of an item are counted here and not in the store. Usually the broker is their cause and not the item,
+    and other dispatchers may reach the broker. The number of remembered items is bounded: the item whose last failure
+    is the oldest is forgotten, and starts with the first delay again.
     """
 
     def __init__(self, config: DispatcherConfig, stats: DispatcherStats) -> None:

@@ -129,7 +129,7 @@ class ServerTime:
         return self._offset_us is not None
 
     def observe(self, server_us: int, asked_us: int, answered_us: int) -> int:
-        """Correct the estimate by a reply. Returns by how many us the server's clock jumped; 0 if by 5 s or less."""
+        """Correct the estimate by a reply. Returns the signed jump of the server's clock in us; 0 up to 5 s."""
         low, high = server_us - answered_us, server_us - asked_us + 1
         if self._offset_us is None:
             self._offset_us, self._at_us = low, answered_us

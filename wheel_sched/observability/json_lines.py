@@ -4,9 +4,9 @@
      "event": "dispatcher.store_away", "message": "dispatcher.store_away: no answer"}
 
 `event` is the dotted name with which the messages of this project begin; records of other libraries have none.
-`fields` holds what the record has beyond that (`extra=` of the logging call), and `exception` the traceback. All text
-is foreign. Control characters are escaped before the text becomes JSON, so they are harmless also after a reader has
-decoded it. Passwords are hidden. The JSON is in ASCII. Any thread may format.
+`fields` holds the `extra=` of the logging call, and `exception` the traceback. All text may come from others. Control
+characters are escaped before the text becomes JSON, so they are harmless also after a reader has decoded it. Passwords
+are hidden. The JSON is in ASCII. Any thread may format.
 """
 
 from __future__ import annotations
