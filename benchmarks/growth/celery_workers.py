@@ -10,9 +10,9 @@ import time
 from statistics import median
 
 from benchmarks.celery.site import site
-from benchmarks.growth.capacity import capacity_of, full_from
 from benchmarks.growth.case import Case, Knee, Models, Points, Quantity, Sizes
 from benchmarks.growth.model import CONSTANT
+from benchmarks.growth.shared_server import full_from, rates_of
 from benchmarks.narration import Narration
 from benchmarks.processor import Processor
 
@@ -69,12 +69,6 @@ def _ran_by(workers: int, tasks: int, rounds: int) -> list[dict[str, float]]:
     return found
 
 
-def models(points: Points) -> Models:
-    """The rates, by the model of processes that share one server."""
-    capacity = capacity_of(points)
-    return {"rate_per_s": capacity.here(), "rate_apart_per_s": capacity.apart()}
-
-
 def knees(models: Models) -> list[Knee]:
     """Where processors are full."""
     return [
@@ -99,6 +93,6 @@ CASE = Case(
     full=Sizes((1, 2, 4, 8), (16,), 8_000, rounds=3),
     quick=Sizes((1, 2), (4, 8), 2_000),
     measure=measure,
-    models=models,
+    models=rates_of,
     knees=knees,
 )

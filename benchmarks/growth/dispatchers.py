@@ -14,9 +14,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.bursts import store_ahead, wait_for
-from benchmarks.growth.capacity import MICROSECONDS, capacity_of, full_from
 from benchmarks.growth.case import Case, Knee, Models, Points, Quantity, Sizes
 from benchmarks.growth.model import CONSTANT
+from benchmarks.growth.shared_server import MICROSECONDS, full_from, rates_of
 from benchmarks.narration import Narration
 from benchmarks.processor import Processor
 from benchmarks.server import BenchServer, bench_server
@@ -73,12 +73,6 @@ def _dispatcher(url: str) -> Iterator[subprocess.Popen[str]]:
             child.kill()
 
 
-def models(points: Points) -> Models:
-    """The rates, by the model of processes that share one server."""
-    capacity = capacity_of(points)
-    return {"rate_per_s": capacity.here(), "rate_apart_per_s": capacity.apart()}
-
-
 def knees(models: Models) -> list[Knee]:
     """Where processors are full."""
     return [
@@ -103,6 +97,6 @@ CASE = Case(
     full=Sizes((1, 2, 4, 8), (16,), 40_000, rounds=3),
     quick=Sizes((1, 2, 4), (8,), 10_000),
     measure=measure,
-    models=models,
+    models=rates_of,
     knees=knees,
 )

@@ -18,10 +18,10 @@ from wheel_sched_apscheduler import RedisWheelJobStore, WheelBackgroundScheduler
 from benchmarks.apscheduler.drains import our_redis
 from benchmarks.apscheduler.making import ALLOWED, date_trigger, expect, make_jobs, paused, wait_counted
 from benchmarks.child import run_module
-from benchmarks.growth.capacity import MICROSECONDS
 from benchmarks.growth.case import Case, Knee, Models, Points, Quantity, Sizes
 from benchmarks.growth.model import CONSTANT, LINEAR, LOGARITHM, logarithm_from, passes
 from benchmarks.growth.script_time import Pace, ScriptTime
+from benchmarks.growth.shared_server import MICROSECONDS
 from benchmarks.growth.store_costs import FAR
 from benchmarks.messages import BATCH
 from benchmarks.narration import Narration

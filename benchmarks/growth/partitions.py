@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from statistics import median
 
-from benchmarks.growth.capacity import MICROSECONDS
 from benchmarks.growth.case import Case, Knee, Models, Points, Quantity, Sizes
 from benchmarks.growth.model import CONSTANT, LINEAR, passes
 from benchmarks.growth.script_time import Pace, ScriptTime
+from benchmarks.growth.shared_server import MICROSECONDS
 from benchmarks.kafka.site import Site, site, take_in
 from benchmarks.narration import Narration
 

@@ -19,10 +19,10 @@ from typing import Any
 from redis.cluster import ClusterNode, RedisCluster
 from redis.crc import key_slot
 
-from benchmarks.growth.capacity import MICROSECONDS
 from benchmarks.growth.case import Case, Knee, Models, Points, Quantity, Sizes
 from benchmarks.growth.model import CONSTANT, LINEAR, Formula, fit
 from benchmarks.growth.script_time import Pace, ScriptTime
+from benchmarks.growth.shared_server import MICROSECONDS
 from benchmarks.growth.store_costs import CLAIM
 from benchmarks.messages import BATCH, ids, plain_items
 from benchmarks.narration import Narration

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks.growth.case import Points
+from benchmarks.growth.case import Models, Points
 from benchmarks.growth.model import Formula, Model
 
 MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class SharedServer:
     """What one process does alone, and what a message costs.
 
     Args:
@@ -48,11 +48,17 @@ class Capacity:
         return Formula(text, lambda size: min(size * self.alone_per_s, self.server_per_s))
 
 
-def capacity_of(points: Points) -> Capacity:
-    """The capacity that points of `rate_per_s`, `process_us` and `server_us` show."""
+def shared_server_of(points: Points) -> SharedServer:
+    """The rates and costs that points of `rate_per_s`, `process_us` and `server_us` show."""
     rates = points["rate_per_s"]
     fewest = min(rates)
-    return Capacity(rates[fewest] / fewest, _typical(points["process_us"]), _typical(points["server_us"]))
+    return SharedServer(rates[fewest] / fewest, _typical(points["process_us"]), _typical(points["server_us"]))
+
+
+def rates_of(points: Points) -> Models:
+    """The models of the rates: of processes that share this machine, and of processes with a processor for each."""
+    shared = shared_server_of(points)
+    return {"rate_per_s": shared.here(), "rate_apart_per_s": shared.apart()}
 
 
 def _typical(values: Mapping[int, float]) -> float:
