@@ -16,7 +16,7 @@ BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 # The folders that need Java or a browser are left out, because each worker takes a second to load them.
 pytest = $(PY) -m pytest --ignore=tests/browser --ignore=tests/kafka --ignore=tests/spark $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real proofs spec simulate browser-test screenshots rabbit-test kafka-test test-celery test-oldest spark-test spark-kafka-test test-pythons dist docs check lint types mypy pyright imports built-wheel bench bench-compare clean distclean deploy-check venv-demo venv-test venv-browser venv-spark venv-docs venv-dev
+.PHONY: help demo test test-unit test-real proofs spec simulate browser-test screenshots rabbit-test kafka-test test-celery test-oldest spark-test spark-kafka-test test-pythons dist docs check lint types mypy pyright imports built-wheel bench bench-history bench-compare clean distclean deploy-check venv-demo venv-test venv-browser venv-spark venv-docs venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -125,6 +125,9 @@ docs: venv-docs ## the documentation site, in build/docs: start with build/docs/
 
 bench: venv-dev ## all benchmarks, one after another
 	@for name in $(BENCHMARKS); do printf '==> benchmark: %s\n' $$name >&2; $(PY) -m benchmarks $$name $(ARGS) || exit; done
+
+bench-history: venv-dev ## adds the ratios of a quick run to benchmarks/history.jsonl, with which CI compares its own
+	@$(PY) -m benchmarks wheel --quick --history benchmarks/history.jsonl
 
 bench-compare: venv-dev ## what this tree changed since BASE=<commit>: BENCHMARK=store, ARGS="--rounds 5 --json --check"
 	@[ -n "$(BASE)" ] || { printf 'error: expected a commit: make bench-compare BASE=HEAD~1; nothing was run\n' >&2; exit 2; }

@@ -5,11 +5,12 @@ the commit, the machine, the machine's fitness (whether it was quiet enough to m
 Ratios are gated figures that are ratios themselves or whose gate is a multiple of a baseline. Absolute figures are left
 out, because they depend more on the machine's load at that hour than on the commit.
 
-A ratio is worse when its values in the judged run and in the previous fit run are both more than 10 % worse than its
-usual value. The usual value is the median over the last `RECENT` fit runs before these two. So one bad run is never
-called a loss, and a loss does not become the usual value before it is found. A loss of less than 1 % of the gate does
-not count. Only runs with the same benchmark, sizes and machine are compared. Unfit runs are recorded, but not judged,
-and no run is compared with them.
+A ratio is worse when its values in the judged run and in the previous fit run are both worse than its usual value by
+more than is allowed. The usual value is the median over the last `RECENT` fit runs before these two. So one bad run is
+never called a loss, and a loss does not become the usual value before it is found. Allowed are 10 %, or four
+times the median deviation of the recent runs from the usual value if this is more. A loss of less than 1 % of the gate
+does not count either. Only runs with the same benchmark, sizes and machine are compared. Unfit runs are recorded, but
+not judged, and no run is compared with them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from wheel_sched.wheel import CORE
 
 RECENT = 10  # runs that make the usual value
 LEAST = 3  # runs without which there is no usual value
+_UNEVEN = 4  # of the median deviation; for evenly spread noise two runs in a row are practically never worse than this
 _NOISE = 0.01  # of the gate; a smaller loss of a ratio near 0 is no loss
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -74,17 +76,19 @@ class Loss:
         usual: the median over the recent fit runs before these two.
         previous: the value in the earlier of the two runs.
         here: the value in the later one, which is judged.
+        allowed_percent: how much worse than usual a run may be.
     """
 
     key: str
     usual: float
     previous: float
     here: float
+    allowed_percent: float = WORSE_PERCENT
 
     def __str__(self) -> str:
         return (
-            f"{self.key}: {self.here:g} after {self.previous:g}, both more than {WORSE_PERCENT:g} % worse than the "
-            f"usual {self.usual:g}"
+            f"{self.key}: {self.here:g} after {self.previous:g}, both more than {self.allowed_percent:.3g} % worse "
+            f"than the usual {self.usual:g}"
         )
 
 
@@ -147,14 +151,32 @@ def losses(figures: Sequence[Figure], earlier: Sequence[RecordedRun], run: Recor
     found = []
     compared = comparable(earlier, run)
     for figure in figures:
-        values = [one.ratios[figure.key] for one in compared if figure.key in one.ratios]
-        *before, previous = values or [0.0]
-        if len(before) < LEAST or figure.key not in run.ratios:
-            continue
-        usual, here = median(before[-RECENT:]), run.ratios[figure.key]
-        if _is_worse(figure, previous, usual) and _is_worse(figure, here, usual):
-            found.append(Loss(figure.key, usual, previous, here))
+        *before, previous = [one.ratios[figure.key] for one in compared if figure.key in one.ratios] or [0.0]
+        loss = _loss(figure, before, previous, run)
+        if loss is not None:
+            found.append(loss)
     return found
+
+
+def suspects(figures: Sequence[Figure], earlier: Sequence[RecordedRun], run: RecordedRun) -> list[str]:
+    """The keys of the ratios that are worse than usual in `run`, whatever the fit run before it says.
+
+    If the next run finds the same, these ratios are losses.
+    """
+    if not run.fit:
+        return []
+    compared = comparable(earlier, run)
+    return [
+        figure.key
+        for figure in figures
+        if figure.key in run.ratios
+        and _loss(
+            figure,
+            [one.ratios[figure.key] for one in compared if figure.key in one.ratios],
+            run.ratios[figure.key],
+            run,
+        )
+    ]
 
 
 def comparable(earlier: Sequence[RecordedRun], run: RecordedRun) -> list[RecordedRun]:
@@ -169,10 +191,12 @@ def machine() -> str:
 
 
 def _processor() -> str:
+    """The kind of the first processor. Virtual machines often hide its name, so its numbers are part of its kind."""
     info = Path("/proc/cpuinfo")
-    lines = info.read_text("utf-8", "replace").splitlines() if info.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return " ".join([platform.machine(), *models[:1]])
+    first = info.read_text("utf-8", "replace").partition("\n\n")[0] if info.exists() else ""
+    known = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
+    parts = [known[name] for name in ("model name", "model", "stepping", "cache size") if name in known]
+    return " ".join([platform.machine(), *parts])
 
 
 def _commit() -> str:
@@ -185,10 +209,26 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def _is_worse(figure: Figure, value: float, usual: float) -> bool:
+def _loss(figure: Figure, before: Sequence[float], previous: float, run: RecordedRun) -> Loss | None:
+    """The loss of a ratio, if it is worse than usual both in `run` and in the run before it, which had `previous`.
+
+    `before` has the values of the fit runs before these two.
+    """
+    if len(before) < LEAST or figure.key not in run.ratios:
+        return None
+    recent, here = before[-RECENT:], run.ratios[figure.key]
+    usual = median(recent)
+    deviation = median(abs(value - usual) for value in recent)
+    allowed = max(usual * WORSE_PERCENT / 100, _UNEVEN * deviation)
+    if not all(_is_worse(figure, value, usual, allowed) for value in (previous, here)):
+        return None
+    return Loss(figure.key, usual, previous, here, 100 * allowed / usual if usual else math.inf)
+
+
+def _is_worse(figure: Figure, value: float, usual: float, allowed: float) -> bool:
     gate = figure.at_least if figure.at_least is not None else figure.at_most
     loss = {"greater": usual - value, "less": value - usual}.get(figure.better, 0.0)
-    return loss > usual * WORSE_PERCENT / 100 and loss > _NOISE * (gate or 0.0)
+    return loss > allowed and loss > _NOISE * (gate or 0.0)
 
 
 def _parsed(file: Path, number: int, line: bytes) -> RecordedRun:

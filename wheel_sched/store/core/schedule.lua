@@ -12,11 +12,12 @@ if n == 1 and ARGV[2] == '' and s.paused == 0 and string.find(ARGV[4], '^%d+$')
    and not (s.ready and shares.waits(s, string.sub(ARGV[5], head_at, head_at + topic_length - 1), tonumber(ARGV[4]))) then
   -- one waiting item, no token: does the same as the code below, without the lists
   local id, due, tail = ARGV[3], ARGV[4], ARGV[5]
-  if redis.call('HEXISTS', KEYS[BODY], id) == 1 or redis.call('ZSCORE', KEYS[DEAD], id) then return {'d', s.us} end
+  local seq = ms(tonumber(s.meta[8] or '0') + 1)
+  if redis.call('ZSCORE', KEYS[DEAD], id) or redis.call('HSETNX', KEYS[BODY], id, '1:' .. seq .. ':' .. tail) == 0 then
+    return {'d', s.us}
+  end
   local head = first_score(KEYS[DUE])
   if refs then refs_of(s, refs, id, 'SADD') end
-  local seq = ms(tonumber(s.meta[8] or '0') + 1)
-  redis.call('HSET', KEYS[BODY], id, '1:' .. seq .. ':' .. tail)
   redis.call('ZADD', KEYS[DUE], due, id)
   if head < 0 or tonumber(due) < head then redis.call('XADD', KEYS[MARK], 'MAXLEN', 1, '*', 'd', due) end
   redis.call('HSET', KEYS[META], 'last', ms(s.now), 'seq', seq, waiting, ms(tonumber(s.meta[9] or '0') + 1),
