@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from tests.servers.kafka import TemporaryKafka
     from tests.servers.valkey import TemporaryServer
 
-# No deadline: the machine is shared, and a slow example is no wrong example.
-settings.register_profile("dev", max_examples=25, deadline=None)
-settings.register_profile("ci", max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No deadline and no limit on the time that examples take: the machine is shared, and a slow example is no wrong example.
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("dev", patient, max_examples=25)
+settings.register_profile("ci", patient, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 # A shell lets programs in the background ignore Ctrl-C, and their children inherit this. Tests send Ctrl-C.
