@@ -22,7 +22,7 @@ from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.store.rooms import ROOMS
 
 SAFE = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
-# scripts that write, calls whose loss loses nothing that was acknowledged, and why
+# Scripts that write, but do not wait for the level: if such a write is lost, no acknowledged item is lost. And why.
 NOT_WAITED_FOR = {
     "ClaimDue": "a lost lease is a redelivery",
     "Extend": "a lost lease is a redelivery",
