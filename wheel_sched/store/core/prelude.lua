@@ -57,8 +57,8 @@ local on_died = {}           -- (s, id, refs, topic, reason, died (ms)): answers
 local on_dead_gone = {}      -- (s, id, refs, topic, reason, mark, lifted): a dead letter leaves the dead letters.
                              -- `lifted`: its time of death (ms) when it lies in another shard now, otherwise nil
 local on_storing = {}        -- (s, ARGV, first, i, n, have, dead, seen): a ref of triple i starts with INSTRUCTION.
-                             -- Answers {[number of a triple from i on] = {code, other = id, due}}: code x does not store
-                             -- the triple, r stores it instead of the other id
+                             -- Answers {[number of triple i or a later one] = {code, other = id, due}}: code x does not
+                             -- store the triple, r stores it instead of the other id
 local on_put_back = {}       -- (s, id, topic, refs): a restore or a reshard put back a waiting item that has refs
 local on_write = {}          -- (s): the call writes what it has gathered
 local on_drop = {}           -- (s): the shard is deleted

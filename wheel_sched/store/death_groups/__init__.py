@@ -13,9 +13,8 @@ is the oldest. If no group is empty, the death is counted under the topic "" and
 A letter that a release without death groups has buried is in no group: `DeathGroups.groups` says how many there are,
 and `recount` counts them. While an older release deletes or requeues letters, the counts become too high.
 
-A reshard moves the counts together with the letters. When it removes a shard, what the groups of the shard had counted
-for letters that had left before is lost. A backup has no counts: a restored letter counts as one death at its time of
-death.
+A reshard moves the counts together with the letters. When it removes a shard, the counts of letters that had left the
+shard before are lost. A backup has no counts: a restored letter counts as one death at its time of death.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ __all__ = [
     "Recounted",
 ]
 
-_STEPS = 200  # of one listing and shard; a server that always answers another cursor must not hold the caller
+_STEPS = 200  # at most, of a listing in one shard: a server whose cursor never ends must not hold the caller
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class Durability:
         """Make an error if the replies to `confirmation` do not confirm the writes; None if they do.
 
         Args:
-            replies: the replies of the server, or errors in their place.
+            replies: the replies of the server, or errors instead.
             then: the next step for the user, in words. By default: repeat under the same token or id.
         """
         problem = self._problem(replies)

@@ -58,7 +58,7 @@ _BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
     ),
     ("WSEPOCH", StaleEpoch, "nothing was claimed; read the window again"),
     ("WSCOUNT", StaleCount, "nothing was stored; read the attempt counts and decide again"),
-    ("WSTAKEN", TakenId, "nothing was stored; look it up, and leave it out or give it another"),
+    ("WSTAKEN", TakenId, "this id exists already: nothing was stored; look up its item"),
     (
         "NOREPLICAS",
         StoreUnavailable,
