@@ -133,7 +133,7 @@ class MemoryShard:
         self.last_jump_ms = step_ms
 
     def forget_earlier(self) -> None:
-        """Let `end` write no marker for items that this call has put back: the answer has the earliest due time."""
+        """Let `end` write no marker for items that this call has put back: its answer has the earliest due time."""
         self._earlier_ms = None
 
     def end(self) -> bool:
@@ -145,7 +145,7 @@ class MemoryShard:
         return True
 
     def wake_claimers(self, due_ms: int) -> None:
-        """Write the marker: an item may go at `due_ms`, or now if that is later. Negative: nothing waits."""
+        """Let `end` write the marker with `due_ms`, or with now if `due_ms` is later. Negative: write none."""
         if due_ms >= 0:
             self._earlier_ms = min(due_ms, self.now_ms)
 

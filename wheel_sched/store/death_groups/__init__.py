@@ -6,8 +6,8 @@ reads per shard, whatever the number of letters.
 The group of a letter is the topic of its item, and the fingerprint X of its first ref `fp:X`. Without such a ref, it is
 the part of its reason before the first colon, 64 characters at most.
 
-A group without letters stays listed until 30 days after its last death: a page can then tell an error that has ended
-from one that never was. A shard keeps 5,000 groups. When it needs one more, it forgets the empty group whose last death
+A group without letters stays listed until 30 days after its last death. So people can tell an error that has ended from
+one that never occurred. A shard keeps 5,000 groups. When it needs one more, it forgets the empty group whose last death
 is the oldest. If no group is empty, the death is counted under the topic "" and the group "(other)".
 
 A letter that a release without death groups has buried is in no group: `DeathGroups.groups` says how many there are,
@@ -94,7 +94,7 @@ class CountedDeaths:
     Args:
         groups: the groups, in order of their number of letters, greatest first.
         dead: the number of dead letters.
-        uncounted: how many of them are in no group. While letters come and go, this is about right.
+        uncounted: how many dead letters are in no group. While letters come and go, this is only about right.
         now_ms: the time of the store.
     """
 

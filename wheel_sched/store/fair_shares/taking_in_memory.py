@@ -129,7 +129,7 @@ class Taking:
         return more
 
     def _look(self, found: list[Entry]) -> tuple[int, int, list[Entry]]:
-        """Read some of the items. Returns how many it read, how many of them have no fair topic, and the others."""
+        """Look at items of `found`. Returns how many it looked at, how many have no fair topic, and the others."""
         looked = size = others = 0
         rows = []
         while looked < len(found) and size < BYTES and others < OTHERS:
