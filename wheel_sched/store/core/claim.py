@@ -141,7 +141,7 @@ class ClaimDue(Operation[Claim]):
         if self.epoch is not None and self.epoch != shard.epoch:
             raise StaleEpoch(
                 f"the epoch is {shard.epoch}, the call came with {self.epoch}: nothing was claimed; "
-                "read the window again"
+                "read the epoch again with `windows`"
             )
         shard.recover(MAX_BATCH, self.lapse_cap)
         shard.forget_earlier()

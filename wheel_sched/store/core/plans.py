@@ -170,7 +170,7 @@ class Plans:
         schema, shards, found_clock, _, _ = reply
         problems = []
         if schema != SCHEMA:
-            problems.append(f"schema {schema} (this release speaks {SCHEMA}: install the matching one)")
+            problems.append(f"schema {schema} (this release has schema {SCHEMA}: install the matching one)")
         if shards != self.shards:
             problems.append(f"{shards} shards, not {self.shards} (use that number, or `wheel-sched reshard`)")
         if found_clock != clock:

@@ -59,7 +59,7 @@ __all__ = [
     "Recounted",
 ]
 
-_STEPS = 200  # at most, of a listing in one shard: a server whose cursor never ends must not hold the caller
+_STEPS = 200  # how many steps a listing takes in one shard: a server whose cursor never ends must not hold the caller
 
 
 @dataclass(frozen=True, slots=True)

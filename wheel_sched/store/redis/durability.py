@@ -143,7 +143,7 @@ class Durability:
             if isinstance(settings, Exception):
                 return StoreError(
                     f"durability 'fsync' needs to read the server's settings, which the server refused ({settings}): "
-                    "allow it with `ACL SETUSER <user> +config|get`; where nobody may, ask for 'replicated' or "
+                    "allow it with `ACL SETUSER <user> +config|get`, or ask for 'replicated' or "
                     "'everysec'; nothing was changed"
                 )
             wrong = _unsynced(_pairs(settings))

@@ -56,7 +56,7 @@ _BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
         NamespaceMismatch,
         "nothing was changed; wait for the maintenance to end, or end it with `wheel-sched reshard --resume`",
     ),
-    ("WSEPOCH", StaleEpoch, "nothing was claimed; read the window again"),
+    ("WSEPOCH", StaleEpoch, "nothing was claimed; read the epoch again with `windows`"),
     ("WSCOUNT", StaleCount, "nothing was stored; read the attempt counts and decide again"),
     ("WSTAKEN", TakenId, "this id exists already: nothing was stored; look up its item"),
     (
