@@ -208,7 +208,7 @@ end
 --   write_waiting(s)          writes the ids that `add_waiting` gathered
 --   take(s, n, until_ms)      see `take`
 --   head(s, head)             head of `due` (-1 = none) -> when the next id may be claimed
---   dropped(s, id, due)       an id that waited in `ready` leaves, and its record may go after this
+--   dropped(s, id, due)       an id that waited in `ready` leaves, while it still has its record
 --   ended(s, ids, published)  the claim of these ids has ended; `published`: the set of those that are done
 --   renamed(s, id, other)     an id in flight has another name now
 local shares = {}

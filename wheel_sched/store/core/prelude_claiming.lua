@@ -23,8 +23,8 @@ end
 --   the NEWEST overdue ids: here it finds at once a topic that still gets new items;
 --   TURN_LOOK ids from where the last call stopped (field `turn` of meta): here it finds every other topic in time.
 -- A call that wants few ids looks at fewer: at most twice as many as it wants.
--- A call that reached the end lets the next call look at the ids that have become due since. When the call had to skip
--- an id, the next call starts from the front.
+-- When a call has reached the end, the next call looks at the ids that have become due since. If a call had to skip an
+-- id, the next call starts from the front instead.
 local TURN_LOOK, NEWEST, TURN_BYTES, TURN_PART, TURN_LEAST = 150, 50, 65536, 50, 8
 
 -- Divides `places` ids of a claim between topics: each topic in turn gets one more, up to the number it wants.

@@ -79,7 +79,7 @@ end
 local function write_back(s, topic, entry, settings, times)
   local ring = s.prefix .. 'fairring:' .. topic
   if #entry.stale > 0 then redis.call('ZREM', entry.queue, unpack(entry.stale)) end
-  if entry.taken > 0 then       -- they are the first of their key
+  if entry.taken > 0 then       -- the taken ids are the first in the queue
     redis.call('ZREMRANGEBYLEX', entry.queue, '[' .. entry.members[1], '[' .. entry.members[entry.taken])
   end
   if settings.interval > 0 and entry.taken > 0 then
