@@ -1,7 +1,7 @@
 """What a killed server may lose, for each durability level, as docs/guarantees.md says. Real processes.
 
-After a SIGKILL of the server, the data that it has written to the kernel is still there. So these tests limit the
-losses of a crash of the server. `tests/retry_topic/durability` tests a crash of the machine.
+After a SIGKILL of the server, the data that it has written to the kernel is still there. So these tests show
+what a crash of the server loses. `tests/retry_topic/durability` tests a crash of the machine.
 """
 
 from __future__ import annotations
