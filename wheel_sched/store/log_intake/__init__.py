@@ -240,7 +240,10 @@ class AcceptLogBatch(StoringOperation):
         for item in (*self.items, *(item for item, _ in self.dead_letters)):
             key = encode_text(item.id)
             if key in shard.items or key in own:
-                raise TakenId(f"the id {item.id!r} exists already: nothing was stored; look up its item")
+                raise TakenId(
+                    f"the id {item.id!r} exists already, or twice in the batch: nothing was stored; leave the item out "
+                    "or give it another id"
+                )
             own.add(key)
 
 

@@ -58,7 +58,11 @@ _BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
     ),
     ("WSEPOCH", StaleEpoch, "nothing was claimed; read the epoch again with `windows`"),
     ("WSCOUNT", StaleCount, "nothing was stored; read the attempt counts and decide again"),
-    ("WSTAKEN", TakenId, "this id exists already: nothing was stored; look up its item"),
+    (
+        "WSTAKEN",
+        TakenId,
+        "the id exists already, or twice in the batch: nothing was stored; leave the item out or give it another id",
+    ),
     (
         "NOREPLICAS",
         StoreUnavailable,
