@@ -52,7 +52,7 @@ TWINS: dict[Any, Any] = {
 }
 
 
-# asyncio needs no begin: a caller awaits a task instead. Dispatchers, which begin calls, run in threads
+# asyncio needs no `begin_*`: a caller awaits a task instead. Dispatchers, which use `begin_*`, run in threads
 ONLY_BLOCKING = {"begin", "begin_accept"}
 
 

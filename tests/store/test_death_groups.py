@@ -29,7 +29,7 @@ def bench(client: Any, namespace: str) -> Bench:
 
 
 def as_an_older_release(client: Any, namespace: str) -> None:
-    """Leave the dead letters of a shard as a release without death groups has left them."""
+    """Change the dead letters of a shard into the form of a release that had no death groups."""
     graves = shard_keys(namespace, 0)[8]
     for key, value in client.hgetall(graves).items():
         client.hset(graves, key, value.removeprefix(b"0"))
@@ -41,7 +41,7 @@ def counts_of(bench: Bench) -> dict[tuple[str, str], int]:
 
 
 def test_letters_of_an_older_release_are_in_no_group(bench: Bench, client: Any, namespace: str) -> None:
-    """They are reported as uncounted. When one of them leaves, no count becomes smaller."""
+    """Letters of an older release are reported as uncounted. When one of them leaves, no count becomes smaller."""
     bench.bury("old", "older", "oldest", topic="t", reason="x: y")
     as_an_older_release(client, namespace)
     assert bench.death_groups.groups().uncounted == 3
@@ -54,7 +54,7 @@ def test_letters_of_an_older_release_are_in_no_group(bench: Bench, client: Any, 
 
 
 def test_a_recount_counts_them_once(bench: Bench, client: Any, namespace: str) -> None:
-    """A recount counts each of them in its group, at its time of death, in bounded steps. A second one finds none."""
+    """A recount counts each old letter in its group, at its time of death, in bounded steps. Another finds none."""
     first_ms = bench.now_ms
     bench.store.bury([(Item(f"{n}", first_ms - n % 3, b"%d" % n, "t", ("fp:e",)), "x") for n in range(600)])
     as_an_older_release(client, namespace)
@@ -89,11 +89,11 @@ def test_a_damaged_row_starts_anew(bench: Bench, client: Any, namespace: str, ro
     assert counts_of(bench) == {("t", "x"): 0}
     client.delete(f"{{{namespace}:0}}:deathgroups")
     bench.bury("d", topic="t", reason="x")
-    assert not client.exists(f"{{{namespace}:0}}:deathgroups_empty")  # a group with letters must not leave as empty
+    assert not client.exists(f"{{{namespace}:0}}:deathgroups_empty")  # a group with letters is not removed
 
 
 def test_letters_with_damage_are_counted(bench: Bench, client: Any, namespace: str) -> None:
-    """A quarantined item is in a group, leaves it when it is deleted, and so does a dead copy of a living item."""
+    """A quarantined item is counted until it is deleted. The dead copy of a living item is counted until `Mend`."""
     keys = shard_keys(namespace, 0)
     bench.put("bad", topic="t")
     client.hset(keys[3], "bad", b"garbage")

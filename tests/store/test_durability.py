@@ -1,7 +1,7 @@
 """What a killed server may lose, for each durability level, as docs/guarantees.md says. Real processes.
 
-After a SIGKILL of the server, the data that it has written to the kernel is still there. So these tests limit the
-losses of a crash of the server. `tests/retry_topic/durability` tests a crash of the machine.
+After a SIGKILL of the server, the data that it has written to the kernel is still there. So these tests show
+what a crash of the server loses. `tests/retry_topic/durability` tests a crash of the machine.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def test_everysec_loses_at_most_two_seconds() -> None:
 
 
 def test_a_write_that_is_not_confirmed_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the replica is down, a write is executed and reported as in doubt. A repeat under the same token stores no
-    second item."""
+    """If the replica is down, a write is executed and reported as in doubt. Its repeat under the same token stores
+    nothing more."""
     monkeypatch.setattr(durability, "CONFIRM_MS", 100)
     with temporary_server(tcp=True) as primary, client_for(primary.url) as client:
         with temporary_server(replica_of=primary) as replica:
@@ -123,8 +123,8 @@ def test_an_embedded_store_syncs_as_its_level_asks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("level", ["fsync", "replicated"])
 def test_a_claim_that_a_transaction_names_is_confirmed(level: str) -> None:
-    """A lost claim of a lease only costs a repeat. A claim of an owned shard is published in a transaction that names
-    it, so it must not be lost."""
+    """A lost claim with a lease only costs a repeat. A claim of an owned shard is named in the transaction that
+    publishes its items, so the claim must not be lost."""
     dialect = Dialect("orders", level)
     assert dialect.confirmation([Call(0, ClaimDue(10, 1_000))]) == ()
     assert dialect.confirmation([Call(0, ClaimOwned(10, None))]) != ()

@@ -101,7 +101,7 @@ def test_an_error_goes_before_a_doubt() -> None:
 
 @pytest.mark.parametrize("room", [room.folder for room in ROOMS])
 def test_the_class_of_each_room_is_a_name_of_the_store(room: str) -> None:
-    """`from wheel_sched.store import FairShares` works, and so it does for the class of every other capability."""
+    """The class of every capability can be imported from `wheel_sched.store`, such as `FairShares`."""
     module = f"{store_package.__name__}.{room}"
     found = [value for value in vars(importlib.import_module(module)).values() if isinstance(value, type)]
     faces = [one for one in found if issubclass(one, Capability | AsyncCapability)]

@@ -64,7 +64,7 @@ steps = st.lists(
 
 
 class History:
-    """Carries out drawn steps on one store, and notes everything that the store answers."""
+    """Carries out random steps on one store, and keeps all answers of the store."""
 
     def __init__(self, backend: Backend, chosen: FairSettings) -> None:
         self.bench = Bench(backend, 1)
@@ -117,7 +117,7 @@ class History:
         self.seen.append((window.due_head_ms, window.dues))
 
     def drain(self) -> None:
-        """Let everything go. No item may stay behind."""
+        """Claim and settle all items. Asserts that none stays behind."""
         store = self.bench.store
         for topic in ("t", "u"):
             store.resume(topic)
@@ -167,9 +167,9 @@ def test_the_memory_store_shares_as_the_scripts_do(
 def test_no_key_waits_longer_than_its_share_allows(
     weights: dict[str, float], batch: int, seed: int, backlog: int
 ) -> None:
-    """Keys with items that wait are served by weight: the normalised service of two such keys stays close.
+    """While keys have waiting items, the items that each got, divided by its weight, stay close for all keys.
 
-    Any two keys that have items through an interval of claims differ by at most one turn of each, over all intervals.
+    Between two keys the difference is at most one turn of each: the items that a key gets before the next key.
     """
     bench = Bench(MemoryBackend(1, clock="test"), 1)
     shares = FairShares(bench.store)
@@ -178,7 +178,7 @@ def test_no_key_waits_longer_than_its_share_allows(
     for number, key in enumerate(("b", "c", "é")):
         bench.put(*[f"{key}.{n}" for n in range(200 + (seed >> number) % 100)], topic="t", refs=(fair_ref(key),))
     while (topic := shares.look("t")) is None or topic.waiting < bench.store.counts().total("due"):
-        bench.claim(0)  # all are found before we count
+        bench.claim(0)  # until all items are in the queues of their keys
     quantum = -(-batch // KEYS_OF_A_CLAIM)
     served = Counter[str]()
     left = Counter(found.id.partition(".")[0] for found in bench.everything("due"))
@@ -207,9 +207,9 @@ arrivals = st.lists(
 def test_whatever_arrives_no_key_waits_longer_than_its_share_allows(
     weights: dict[str, float], batch: int, arriving: list[tuple[str, int, int]]
 ) -> None:
-    """While items of other keys arrive, also ones that are long overdue, keys that have items all the time stay close.
+    """Keys that always have items get equal shares by weight, although items of other keys arrive, some long overdue.
 
-    The one item of a key that had none before goes out in the next claim.
+    A key that gets its first item is served in the next claim.
     """
     bench = Bench(MemoryBackend(1, clock="test"), 1)
     shares = FairShares(bench.store)

@@ -52,8 +52,10 @@ def bench(proxy: FaultyProxy, namespace: str) -> Iterator[Bench]:
 
 
 class TestLostReplies:
-    """The server executes a call, but its reply is lost. The client repeats it and gets the same answer; nothing is
-    doubled."""
+    """The server executes a call, but its reply is lost. The client repeats the call and gets the same answer.
+
+    Nothing is done twice.
+    """
 
     def lose(self, proxy: FaultyProxy, script: str, call: Callable[[], Any]) -> Any:
         """Make a call whose first reply the proxy drops. Return the answer of the client's repeat."""

@@ -22,7 +22,7 @@ from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.store.rooms import ROOMS
 
 SAFE = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
-# scripts that write, calls whose loss loses nothing that was acknowledged, and why
+# Scripts that write but do not wait for the level, and why: no acknowledged item is lost when such a write is lost.
 NOT_WAITED_FOR = {
     "ClaimDue": "a lost lease is a redelivery",
     "Extend": "a lost lease is a redelivery",

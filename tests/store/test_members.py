@@ -97,7 +97,7 @@ def test_an_outage_is_logged_once_and_survived(
 
 
 def test_counts_that_cannot_be_made_do_not_end_it(store: DelayStore, caplog: pytest.LogCaptureFixture) -> None:
-    """The function that makes the member raises an unexpected error: it is logged, and the announcer tries again."""
+    """When the function that makes the member raises, the announcer logs the error and tries again."""
     answers = iter([ValueError("no count")])
 
     def said() -> Member:
@@ -124,11 +124,11 @@ def test_a_stop_does_not_wait_for_a_store_that_hangs(store: DelayStore, monkeypa
     assert time.monotonic() - began_s < 30
     hung.set()
     monkeypatch.setattr("wheel_sched.store.members.announcer._LEAVE_S", 30)
-    announcer.stop()  # its thread logs an error, and ends before the next test
+    announcer.stop()  # the announcer's thread logs an error, and ends before the next test
 
 
 def test_the_server_forgets_members_that_nobody_looks_for(redis_url: str, redis_client: redis.Redis) -> None:
-    """If all processes die, the keys of the members expire: no sweep, announcement or listing is necessary."""
+    """If all processes die, the keys of the members expire by themselves, without another call."""
     with open_store(redis_url, namespace="quiet") as store:
         Members(store).announce(Member("consumer", "long"), 5_000)
         Members(store).announce(Member("consumer", "short"), 100)

@@ -76,7 +76,7 @@ def test_answers_are_kept_for_a_minute(wall: Wall) -> None:
 
 
 def test_one_failing_call_leaves_the_others_alone(wall: Wall) -> None:
-    """If one of several calls fails, its place in the answers has the exception, and the other calls are answered."""
+    """If one of several calls fails, the exception is at its position in the answers. The others are answered."""
     store = server_time_store(wall)
     one, two, three = store.execute([Call(0, Get(["a"])), Call(7, Get(["a"])), Call(0, Count())])
     assert one == [None]

@@ -1,4 +1,4 @@
-"""Random histories of calls, compared with a model of plain dicts; and the memory store, compared with a server.
+"""Random histories of calls: stores compared with a model of plain dicts, and the memory store with a server.
 
 In the model, an item is a dict entry with a state. After every step the store must have the model's state and score of
 each id, and its counters must equal the model's numbers of items.

@@ -31,7 +31,7 @@ steps = st.one_of(
 
 
 def run(bench: Bench, kind: str, what: Any) -> Any:
-    """Take one step on one store. Returns its answer, and what the store then has."""
+    """Take one step on one store. Returns the store's answer, and what the store then contains."""
     store, answer = bench.store, None
     if kind == "store":
         batch = [Item(f"i{n}", bench.now_ms + due, b"", topic, refs_) for n, due, topic, refs_ in what]
@@ -66,7 +66,7 @@ def run(bench: Bench, kind: str, what: Any) -> Any:
 def test_the_store_in_memory_is_the_twin_of_the_scripts(
     history: list[tuple[str, Any]], shared_fake: redis.Redis, namespace: str
 ) -> None:
-    """After any steps, in any order, both stores have the same items and counts."""
+    """After any steps, in any order, the store in memory and the scripts have the same items and counts."""
     twins = [Bench(MemoryBackend(1, clock="test"), 1), Bench(RedisBackend(shared_fake, Dialect(namespace)), 1)]
     try:
         for kind, what in history:

@@ -56,7 +56,7 @@ class Key:
         self.kind = "c"
         self.parking: list[str] = []
         self.ended: set[str] = set()
-        self.known: set[str] = set()  # in the store, wherever
+        self.known: set[str] = set()  # messages that are in the store, in any state
         self.seen = 0
 
     def follow(self) -> None:
@@ -90,7 +90,7 @@ class History:
         elif action == "again" and key.seen:
             base = f"{place}m{number % key.seen}"
             if key.head is None and base not in key.ended | key.known:
-                return  # it would be handled as a new one
+                return  # a message whose end the store has not kept would be handled as a new one
             self.arrive(key, place, base)
         elif action in ("succeed", "give up") and key.head is not None:
             passed = self.ordered.succeeded if action == "succeed" else self.ordered.given_up
@@ -118,7 +118,7 @@ class History:
             assert answer is Outcome.DUPLICATE
         elif key.head is None:
             assert answer is Outcome.ABSENT
-            # it is handled, and fails: the key is closed, its retry waits in the store
+            # the message is handled and fails: its key is closed, and its retry waits in the store
             assert self.ordered.close(self.owner, [(self.names[place], base, True, "k")]) == [Outcome.DONE]
             self.store.schedule([self.item(place, base, 0)])
             key.head, key.kind = base, "c"

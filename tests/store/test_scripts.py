@@ -40,8 +40,8 @@ def bench(client: Any, namespace: str) -> Bench:
 
 @pytest.mark.parametrize("damage", [None, b"", b"garbage", b"2:1:0:0:0:x", b"1:1:0:0:"])
 def test_an_unreadable_record_is_quarantined(bench: Bench, client: Any, namespace: str, damage: bytes | None) -> None:
-    """An item with an unreadable record becomes dead with the reason when it is due. It is never claimed and blocks
-    no other item."""
+    """An item whose record cannot be read is never claimed. When it is due it becomes dead, with the reason, and
+    blocks no other item."""
     bench.put("bad", "good", topic="t")
     body = shard_keys(namespace, 0)[3]
     if damage is None:
@@ -206,8 +206,8 @@ def test_a_call_that_must_not_wait_longer_takes_one_timeout() -> None:
 
 @pytest.mark.parametrize(("shards", "clock"), [(2, "test"), (1, "server")])
 def test_a_namespace_with_other_settings_is_refused(client: Any, namespace: str, shards: int, clock: str) -> None:
-    """If a namespace was created with another shard count or clock, opening it fails and changes nothing. The error
-    names the namespace's own setting."""
+    """Opening a namespace with another shard count or clock than its own fails and changes nothing. The error names
+    the namespace's own setting."""
     bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
     bench.put("a")
     now = None if clock == "server" else bench.clock

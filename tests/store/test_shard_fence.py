@@ -1,4 +1,4 @@
-"""A process that was running while the number of shards changed cannot write by the old number."""
+"""A process that runs while the number of shards changes cannot write with the old number."""
 
 from __future__ import annotations
 

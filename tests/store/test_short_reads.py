@@ -14,7 +14,7 @@ from wheel_sched.store.core.get import FOUND_IDS, STEP_IDS, Find, Get
 
 @pytest.mark.parametrize("shards", [1, 4])
 def test_a_round_trip_reads_few_items(shards: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the caller asks for at once: by id, by listing, or by ref."""
+    """A call by id, by listing or by ref reads few items a round trip, however many the caller asks for."""
     ids = [f"i{number}" for number in range(300)]
     with open_store("memory:", shards=shards) as store:
         store.schedule([Item(one, 1, b"x", "orders", ("r",)) for one in ids])

@@ -1,7 +1,4 @@
-"""The two kinds of users for which the store is made, in their smallest form: a scheduler of jobs and a task queue.
-
-Neither has keys or scripts of its own.
-"""
+"""Two small programs on the store, a job scheduler and a task queue, need no keys or scripts of their own."""
 
 from __future__ import annotations
 
@@ -164,8 +161,8 @@ class TestTasks:
         bench.check()
 
     def test_a_task_is_revoked_by_its_id(self, bench: Bench) -> None:
-        """A task is found and cancelled by its id, which is a ref of the item. The item's own id also has a retry
-        count."""
+        """A task is found and cancelled by its task id, which is a ref of the item. The item's own id also contains
+        the number of the retry."""
         bench.store.schedule([self.message(bench, "a", "q", 5), self.message(bench, "b", "q", 5)])
         assert bench.store.cancel(bench.store.find("a"), route="a") == [Outcome.DONE]
         bench.clock.advance(5)

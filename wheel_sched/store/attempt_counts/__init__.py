@@ -19,14 +19,14 @@ from wheel_sched.store.core.storing import store_new
 from wheel_sched.store.history import append_history
 
 ENDED = 999
-"""This in place of a number of attempts means: the message has succeeded. A number of attempts is at most 998."""
+"""This instead of a number of attempts means that the message has succeeded. A number of attempts is at most 998."""
 
 
 BatchCount = tuple[str, int, int | None]
 """An attempt count of a log batch: its key, the attempts to raise it to, and its expiry (ms).
 
-The batch is refused when the stored count is as high already, or when the message of the count has ended. If the expiry
-is None, the count is only compared: the batch is refused when the stored count differs from the attempts.
+The store refuses the batch if the stored count is not below the attempts, or if the message of the count has ended.
+If the expiry is None, the count is only compared: the store refuses the batch if the stored count is another number.
 """
 
 
@@ -46,7 +46,7 @@ def raise_and_record(
 ) -> Plan[list[int]]:
     """Raise counts (key, attempts, expiry in ms). Returns the greatest known count of each key.
 
-    A row with 0 attempts only reads its count. `ENDED` in place of the attempts means that the message has succeeded. A
+    A row with 0 attempts only reads its count. `ENDED` instead of the attempts means that the message has succeeded. A
     repeat of the call changes nothing more. The call can append `history` in the same round trip; for `keep` see
     `History.append`.
     """

@@ -69,7 +69,7 @@ local function change_claimed(id, claim, verb, other, topic, refs, tail)
   redis.call('HSET', KEYS[CLAIM], other, cut .. number .. (indexed(refs) and 'r' or '-') .. ':' .. topic)
   return 'o'
 end
--- Gives an id the record of `tail` and its refs, in place of the old `refs`. Answers the topic of the record.
+-- Gives an id the record of `tail` and its refs, instead of the old `refs`. Answers the topic of the record.
 local function rewrite(id, refs, tail)
   if refs then refs_of(s, refs, id, 'SREM') end
   local rec = record(tail)

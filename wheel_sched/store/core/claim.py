@@ -141,7 +141,7 @@ class ClaimDue(Operation[Claim]):
         if self.epoch is not None and self.epoch != shard.epoch:
             raise StaleEpoch(
                 f"the epoch is {shard.epoch}, the call came with {self.epoch}: nothing was claimed; "
-                "read the window again"
+                "read the epoch again with `windows`"
             )
         shard.recover(MAX_BATCH, self.lapse_cap)
         shard.forget_earlier()
@@ -164,8 +164,8 @@ class ClaimDue(Operation[Claim]):
 class ClaimOwned(ClaimDue):
     """Claim due items of a shard that this process owns, to publish them in a transaction that names the claim.
 
-    Unlike another claim, it waits until the durability level holds. If a server lost the claim and the target kept the
-    transaction, the items would be due again, and be published twice.
+    Unlike `ClaimDue`, it waits for the durability level. If a server lost the claim and the target kept the
+    transaction, the items would become due again and be published twice.
     """
 
     __slots__ = ()

@@ -45,8 +45,8 @@ class Outcome(StrEnum):
     IN_FLIGHT = "f"
     OTHER_VERSION = "v"
     WRONG_STATE = "w"
-    SUPERSEDED = "x"  # not stored: another item of its key goes out in its place
-    REPLACED = "r"  # stored in place of the item that waited under its key
+    SUPERSEDED = "x"  # not stored: another item of its key goes out instead
+    REPLACED = "r"  # stored instead of the item that waited under its key
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ def check_level(level: str, replicas: int, *, server: bool = True) -> None:
         problems.append(f"expected durability to be one of {', '.join(LEVELS)}, got: {level!r}")
     elif not server and level in ("fsync", "replicated"):
         problems.append(
-            f"durability {level!r} needs a server, and a store in memory is gone with its process: give redis://..., "
+            f"durability {level!r} needs a server, and a store in memory ends with its process: give redis://..., "
             "rediss://..., unix://... or embedded:FOLDER, or leave durability out; nothing was opened"
         )
     if type(replicas) is not int or replicas < 1:

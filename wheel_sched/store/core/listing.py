@@ -160,7 +160,7 @@ def _page(shards: range, wanted: ListIds, behind: Behind | None) -> Plan[tuple[l
         (score, encode_text(item_id), item_id, shard) for shard in shards for item_id, score in replies[shard].found
     ]
     heads.sort()
-    # A shard with more ids has shown only those up to its last one. The page ends at the earliest such id.
+    # A shard with more ids has returned only those up to its last one. So the page ends at the earliest such last id.
     ends = [(r.last[1], encode_text(r.last[0])) for r in replies if r.more and r.last is not None]
     end = min(ends, default=None)
     chosen = [head for head in heads if end is None or head[:2] <= end][: wanted.limit]

@@ -29,7 +29,7 @@ def check_batch(count: int) -> None:
 
 
 def indexed(refs: Sequence[str]) -> list[str]:
-    """The refs without the fair key, which has no index."""
+    """The refs by which an item can be found: all but the ref of its fair key."""
     return [ref for ref in refs if not ref.startswith("fair:")]
 
 
@@ -56,7 +56,7 @@ class MemoryItem:
     claimed_due_ms: int = 0
     cancelled: bool = False
     reason: bytes = b""
-    mark: int = 0  # of a dead item: what a hook of `on_died` has answered
+    mark: int = 0  # of a dead item: what a hook of `MemoryShard.on_died` answered, such as that the death is counted
 
 
 class StoringVerdict(NamedTuple):
@@ -64,7 +64,7 @@ class StoringVerdict(NamedTuple):
 
     Args:
         stores: whether the item is stored.
-        other: the item that is stored in its place, or whose place it takes. Defaults to None: no other item.
+        other: the item that is stored instead of it, or that it replaces. Defaults to None: no other item.
         due_ms: its due time, if it is stored. Defaults to None: none.
     """
 
@@ -74,7 +74,7 @@ class StoringVerdict(NamedTuple):
 
 
 StoringHook = Callable[[Sequence[Item], int, Callable[[bytes, Item], bool]], dict[int, StoringVerdict]]
-"""Decides about new items from a number on; the last argument says whether an item exists already."""
+"""Decides about the items of a call from a number on. The last argument says whether an item exists already."""
 
 
 def verdicts_of(

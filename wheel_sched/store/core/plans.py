@@ -157,7 +157,7 @@ class Plans:
 
     def open(self, clock: str) -> Plan[list[int]]:
         """Create absent shards, refuse shards with other settings (`NamespaceMismatch`). Returns each shard's epoch."""
-        # shard 0 first: to open all at once with a wrong number of shards would create shards
+        # shard 0 first: with a wrong number of shards, opening all at once would create shards
         first = yield [Call(0, Open(self.shards, clock))]
         self._check_opened(0, first[0], clock)
         others = [Call(shard, Open(self.shards, clock)) for shard in range(1, self.shards)]
@@ -170,7 +170,7 @@ class Plans:
         schema, shards, found_clock, _, _ = reply
         problems = []
         if schema != SCHEMA:
-            problems.append(f"schema {schema} (this release speaks {SCHEMA}: install the matching one)")
+            problems.append(f"schema {schema} (this release has schema {SCHEMA}: install the matching one)")
         if shards != self.shards:
             problems.append(f"{shards} shards, not {self.shards} (use that number, or `wheel-sched reshard`)")
         if found_clock != clock:
@@ -229,7 +229,7 @@ class Plans:
     ) -> Plan[Claim]:
         """Claim up to `limit` items that are due at min(store's now, `until_ms`), under a lease.
 
-        First the store recovers items whose lease ran out: they wait again, or die the `lapse_cap`-th time (0 = never).
+        First the store ends expired leases. Their items wait again, or die after `lapse_cap` such ends (0 = never).
         A repeat with the same `token` gives the same batch.
         """
         return self.one(shard, ClaimDue(limit, lease_ms, until_ms, epoch, lapse_cap, token or new_token()))

@@ -15,7 +15,7 @@
 --   KEYS[9]  deadbody HASH  id -> <length of reason>:<reason><record>; zeros before the length are a mark, see bury
 --   KEYS[10] mark   STREAM  the marker: one entry {d: due}, written when a new item is due before all others
 --   KEYS[11] lapsed HASH    id -> how often its lease ran out
--- and, with the same hash tag: ready (ZSET id -> due: waiting ids of fair topics, which are in no other place; see the
+-- and, with the same hash tag: ready (ZSET id -> due: waiting ids of fair topics, which are in no other set; see the
 -- room fair_shares), op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids) and
 -- held:<reason code>:<topic> (ZSET id -> due). The rooms beside the core have further keys with the same hash tag. The
 -- `prelude.lua` or the scripts of each room describe them.
@@ -56,9 +56,9 @@ local on_sweep = {}          -- (s): sweep.lua runs
 local on_died = {}           -- (s, id, refs, topic, reason, died (ms)): answers the letter's mark, see bury; nil = none
 local on_dead_gone = {}      -- (s, id, refs, topic, reason, mark, lifted): a dead letter leaves the dead letters.
                              -- `lifted`: its time of death (ms) when it lies in another shard now, otherwise nil
-local on_storing = {}        -- (s, ARGV, first, i, n, have, dead, seen): from number i on, triples of store_new have refs
-                             -- that start with INSTRUCTION; answers {[number] = {code, other = id, due}}: code x does
-                             -- not store the triple, r stores it in place of the other id
+local on_storing = {}        -- (s, ARGV, first, i, n, have, dead, seen): a ref of triple i starts with INSTRUCTION.
+                             -- Answers {[number of triple i or a later one] = {code, other = id, due}}: code x does not
+                             -- store the triple, r stores it instead of the other id
 local on_put_back = {}       -- (s, id, topic, refs): a restore or a reshard put back a waiting item that has refs
 local on_write = {}          -- (s): the call writes what it has gathered
 local on_drop = {}           -- (s): the shard is deleted
@@ -205,10 +205,10 @@ end
 -- The functions of the room fair_shares. The core calls them only while `s.ready` is set.
 --   waits(s, topic, due)      whether a new id of this topic waits in `ready`
 --   add_waiting(s, id, due, topic, refs)  gathers such an id; s.least_ready is the earliest due of all of them
---   write_waiting(s)          writes the ids that `add_waiting` has gathered
+--   write_waiting(s)          writes the ids that `add_waiting` gathered
 --   take(s, n, until_ms)      see `take`
 --   head(s, head)             head of `due` (-1 = none) -> when the next id may be claimed
---   dropped(s, id, due)       an id that waited in `ready` leaves, and its record may go after this
+--   dropped(s, id, due)       an id that waited in `ready` leaves, while it still has its record
 --   ended(s, ids, published)  the claim of these ids has ended; `published`: the set of those that are done
 --   renamed(s, id, other)     an id in flight has another name now
 local shares = {}
@@ -368,7 +368,7 @@ local function other_epoch(s, given)
   return {err = 'WSEPOCH the epoch is ' .. ms(s.epoch) .. ', the call came with ' .. given}
 end
 
--- Counts how often each name occurs; the order is not fixed. With it a counter changes once per topic, not once per id.
+-- Counts how often each name occurs, in no fixed order. So a counter changes once per topic, not once per id.
 local function tally_of(list)
   local counts = {}
   for _, name in ipairs(list) do counts[name] = (counts[name] or 0) + 1 end

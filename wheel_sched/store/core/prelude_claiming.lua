@@ -19,15 +19,15 @@ end
 
 -- Topics take turns while more ids are overdue than two calls can claim. Up to half of a full batch is for topics that
 -- the batch does not have yet, even when a million ids of another topic are due before them. To find these topics, each
--- call looks at two places:
+-- call looks at two parts of the overdue ids:
 --   the NEWEST overdue ids: here it finds at once a topic that still gets new items;
 --   TURN_LOOK ids from where the last call stopped (field `turn` of meta): here it finds every other topic in time.
 -- A call that wants few ids looks at fewer: at most twice as many as it wants.
--- A call that reached the end lets the next call look at the ids that have become due since. When the call had to skip
--- an id, the next call starts from the front.
+-- When a call has reached the end, the next call looks at the ids that have become due since. If a call had to skip an
+-- id, the next call starts from the front instead.
 local TURN_LOOK, NEWEST, TURN_BYTES, TURN_PART, TURN_LEAST = 150, 50, 65536, 50, 8
 
--- Gives `places` to topics, one place at a time in turn, until each topic has as many as it wants or no place is left.
+-- Divides `places` ids of a claim between topics: each topic in turn gets one more, up to the number it wants.
 -- `wants`: topic -> number.
 local function shares_of(order, wants, places)
   local shares, left = {}, places

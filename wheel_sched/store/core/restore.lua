@@ -37,7 +37,7 @@ for at = 3, #ARGV, 5 do
     put = put + 1
   end
 end
--- so that no two records ever get the same version
+-- later records get greater versions, so no two records ever have the same version
 greatest = fresh or greatest
 if greatest > seq then redis.call('HSET', KEYS[META], 'seq', ms(greatest)) end
 write(s)

@@ -17,8 +17,8 @@ from wheel_sched.store.core.storing import store_new
 class Stored:
     """Outcomes of a `schedule` in the order of its items: STORED, HELD or DUPLICATE.
 
-    An item of a key (see `wheel_sched.store.once_per_key`) can also be SUPERSEDED (not stored) or REPLACED (stored in
-    place of another). `others` has the id of that other item, by the number of the item in the call.
+    An item of a key (see `wheel_sched.store.once_per_key`) can also be SUPERSEDED (not stored) or REPLACED (stored
+    instead of another). `others` has the id of that other item, by the number of the item in the call.
     """
 
     outcomes: list[Outcome]

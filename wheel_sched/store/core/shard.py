@@ -50,12 +50,12 @@ class MemoryShard:
         # hooks: a room adds a function to a list, and the core calls every function of the list
         self.on_given_up: list[Callable[[MemoryItem], None]] = []  # an item died or was cancelled
         self.on_free: list[Callable[[MemoryItem], None]] = []  # an item was cancelled or deleted: its id is free
-        self.on_restored: list[Callable[[MemoryItem, int], None]] = []  # a held item was put back, with its score
+        self.on_restored: list[Callable[[MemoryItem, int], None]] = []  # a held item with this score was put back
         self.on_sweep: list[Callable[[], None]] = []
-        # items have refs that start with INSTRUCTION, from this number on: which are not stored just as they are
+        # a call stores items, and one has a ref that starts with INSTRUCTION: answers what becomes of such items
         self.on_storing: list[StoringHook] = []
         self.on_put_back: list[Callable[[MemoryItem], None]] = []  # a waiting item was put back
-        self.on_died: list[Callable[[MemoryItem, int], int]] = []  # with the time of death (ms); answers the mark
+        self.on_died: list[Callable[[MemoryItem, int], int]] = []  # an item died at a time (ms): answers its mark
         self.on_dead_gone: list[Callable[[MemoryItem], None]] = []  # a dead letter leaves the dead letters
         self._rooms: dict[type, Any] = {}
         self.items: dict[bytes, MemoryItem] = {}
@@ -133,7 +133,7 @@ class MemoryShard:
         self.last_jump_ms = step_ms
 
     def forget_earlier(self) -> None:
-        """Let `end` write no marker for items that this call has put back: the answer has the earliest due time."""
+        """Let `end` write no marker for items that this call has put back: its answer has the earliest due time."""
         self._earlier_ms = None
 
     def end(self) -> bool:
@@ -145,7 +145,7 @@ class MemoryShard:
         return True
 
     def wake_claimers(self, due_ms: int) -> None:
-        """Write the marker: an item may go at `due_ms`, or now if that is later. Negative: nothing waits."""
+        """Let `end` write the marker with `due_ms`, or with now if `due_ms` is later. Negative: write none."""
         if due_ms >= 0:
             self._earlier_ms = min(due_ms, self.now_ms)
 
@@ -202,7 +202,7 @@ class MemoryShard:
         item.refs = tuple(map(plain, refs))
         self.add_refs(item)
 
-    # Places.
+    # States.
 
     def score_of(self, item: MemoryItem) -> int | None:
         """The score of an item in the set of its state."""
@@ -231,7 +231,7 @@ class MemoryShard:
         return "held"
 
     def drop_held(self, item: MemoryItem) -> bytes:
-        """Take an item out of `held`. Returns the reason why it was held."""
+        """Remove an item from the held ones. Returns the reason why it was held."""
         place = (reason_code(item.reason), item.topic)
         index = self.held_index[place]
         index.discard(item.key)
@@ -327,7 +327,7 @@ class MemoryShard:
         return len(expired)
 
     def lapse(self, item: MemoryItem, cap: int, what: bytes) -> None:
-        """End the claim of an item that nobody has settled: it waits again, or dies the `cap`-th time (0 = never)."""
+        """End the claim of an item that nobody has settled. It waits again, or dies after `cap` lapses (0 = never)."""
         item.lapses += 1
         self.event("lapsed", item.topic)
         self.ended([item.key])
@@ -338,7 +338,7 @@ class MemoryShard:
         self.moves(item.topic, "leased", state)
 
     def ended(self, keys: Sequence[bytes], published: Container[bytes] = ()) -> None:
-        """Tell the room `fair_shares` that the claim of these items has ended. `published`: those that are done."""
+        """Tell the room `fair_shares` that the claim of these items has ended. `published`: the items that are done."""
         if self.shares is not None:
             self.shares.ended(keys, published)
 

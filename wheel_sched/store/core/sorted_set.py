@@ -101,7 +101,7 @@ class SortedSet:
         return self._page(self._at_or_after((least, b"")), greatest, limit)
 
     def behind(self, score: int, member: bytes, greatest: int, limit: int) -> list[Entry]:
-        """The first entries that sort behind (score, member), with at most the score `greatest`; `limit` at most.
+        """The first entries that sort behind (score, member), up to the score `greatest`; `limit` at most.
 
         The set need not have the entry (score, member).
         """
@@ -119,7 +119,7 @@ class SortedSet:
         return page
 
     def rank_behind(self, score: int, member: bytes) -> int:
-        """How many entries sort before (score, member) or equal it."""
+        """How many entries sort before (score, member), this entry included."""
         entry = (score, member + b"\0")
         at = bisect_left(self._lasts, entry)
         before = sum(map(len, self._blocks[:at]))

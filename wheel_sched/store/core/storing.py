@@ -17,7 +17,7 @@ def store_new(
     shard.others = {}
     outcomes: list[Outcome] = []
     verdicts: dict[int, StoringVerdict] | None = None
-    gone: set[bytes] = set()  # ids that this call has refused, or whose items gave way to others
+    gone: set[bytes] = set()  # ids that this call has not stored, or has replaced
 
     def exists(key: bytes, given: Item) -> bool:
         return key in shard.items or key in gone or (is_known is not None and is_known(key, given))

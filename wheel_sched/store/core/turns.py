@@ -14,7 +14,7 @@ from wheel_sched.store.core.sorted_set import Entry, SortedSet
 LOOK, NEWEST = 150, 50  # how many items a claim looks at: from where the last claim stopped, and among the newest
 TIMES = 2  # a claim that wants n items looks at TIMES * n items of each of the two kinds at most
 LOOK_BYTES, PART = 65_536, 50  # it reads PART items at a time, until it has read LOOK_BYTES of bodies
-LEAST = 8  # a smaller claim takes items in order of due alone
+LEAST = 8  # a smaller claim takes items by due time alone
 
 
 class TopicAndBody(Protocol):
@@ -27,7 +27,7 @@ class TopicAndBody(Protocol):
 class Turn(NamedTuple):
     """Where the last search for items of other topics ended.
 
-    `left`: the search found an item that got no place in the claim.
+    `left`: the search found an item that the claim did not take.
     """
 
     left: bool
@@ -36,7 +36,7 @@ class Turn(NamedTuple):
 
 
 class Turns:
-    """Decides which topics of a shard get places in a claim while many items are overdue.
+    """Decides which items of other topics a claim takes while many items of its topics are overdue.
 
     Args:
         due: the waiting items.
@@ -110,7 +110,7 @@ class Turns:
 
 
 def shares_of(wants: Mapping[str, int], places: int) -> dict[str, int]:
-    """Give places to topics in turn, one at a time, until each has what it wants or no place is left."""
+    """Divide `places` items of a claim between topics: each in turn gets one more, up to the number it wants."""
     shares = dict.fromkeys(wants, 0)
     while places:
         hungry = [topic for topic in wants if shares[topic] < wants[topic]][:places]

@@ -6,16 +6,15 @@ reads per shard, whatever the number of letters.
 The group of a letter is the topic of its item, and the fingerprint X of its first ref `fp:X`. Without such a ref, it is
 the part of its reason before the first colon, 64 characters at most.
 
-A group without letters stays listed until 30 days after its last death: a page can then tell an error that has ended
-from one that never was. A shard keeps 5,000 groups. When it needs one more, it forgets the empty group whose last death
+A group without letters stays listed until 30 days after its last death. So people can tell an error that has ended from
+one that never occurred. A shard keeps 5,000 groups. When it needs one more, it forgets the empty group whose last death
 is the oldest. If no group is empty, the death is counted under the topic "" and the group "(other)".
 
 A letter that a release without death groups has buried is in no group: `DeathGroups.groups` says how many there are,
 and `recount` counts them. While an older release deletes or requeues letters, the counts become too high.
 
-A reshard moves the counts together with the letters. When it removes a shard, what the groups of the shard had counted
-for letters that had left before is lost. A backup has no counts: a restored letter counts as one death at its time of
-death.
+A reshard moves the counts together with the letters. When it removes a shard, the counts of letters that had left the
+shard before are lost. A backup has no counts: a restored letter counts as one death at its time of death.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ __all__ = [
     "Recounted",
 ]
 
-_STEPS = 200  # of one listing and shard; a server that always answers another cursor must not hold the caller
+_STEPS = 200  # how many steps a listing takes in one shard: a server whose cursor never ends must not hold the caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class CountedDeaths:
     Args:
         groups: the groups, in order of their number of letters, greatest first.
         dead: the number of dead letters.
-        uncounted: how many of them are in no group. While letters come and go, this is about right.
+        uncounted: how many dead letters are in no group. While letters come and go, this is only about right.
         now_ms: the time of the store.
     """
 

@@ -113,7 +113,7 @@ class DeathGroupsInMemory:
             row.count -= 1
 
     def _has_room(self) -> bool:
-        """Make room for a new group: forget the empty group whose last death is the oldest."""
+        """Make room for a new group: forget the empty group with the oldest last death. Returns whether one fits."""
         if len(self.rows) < MAX_GROUPS:
             return True
         empty = [(row.last_ms, join_key(key)) for key, row in self.rows.items() if not row.count]

@@ -1,9 +1,9 @@
 """Documents: small values (bytes) in named collections, each with a version. For notes, operations and an audit log.
 
 Each put gives the document a version that is greater than all earlier ones of its collection. A put or a removal can
-ask for a version, so that two writers do not overwrite each other's work.
+require that the document has a given version, so that two writers do not overwrite each other's work.
 
-All documents lie in shard 0. Memory bounds them, so give `ttl_ms` or `keep` wherever the number of documents grows. A
+All documents lie in the memory of shard 0, so give `ttl_ms` or `keep` wherever the number of documents grows. A
 document that has expired is no longer returned. The next put into its collection, or a sweep, removes it from memory.
 
 A reshard leaves documents where they are: shard 0 always exists. A backup holds them; restored documents have new
@@ -39,7 +39,7 @@ MAX_PAGE = MAX_BATCH
 """How many documents `newest` returns at most in one page."""
 
 _COLLECTION = re.compile(r"[a-z-]{1,40}")
-_IDS = 50  # of one call: at most 3 MiB of values
+_IDS = 50  # how many ids one call reads, so that an answer has at most 3 MiB of values
 _VERSION = re.compile(r"[1-9][0-9]{0,15}")
 
 

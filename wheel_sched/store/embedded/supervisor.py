@@ -67,7 +67,7 @@ def supervise(pid_file: str, record: str, socket_path: str, command: list[str]) 
         Path(socket_path).unlink(missing_ok=True)
         try:
             Path(socket_path).parent.rmdir()
-        except OSError:  # the folder holds a foreign file, which we must not remove
+        except OSError:  # the folder has a file of another program, which must stay
             sys.stderr.write(f"left {socket_path}'s folder in place: not empty\n")
 
 

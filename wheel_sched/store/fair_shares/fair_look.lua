@@ -24,7 +24,7 @@ local function add_row(key, time)
   reply[at + 5] = first and tonumber(string.sub(first, #key + 2, #key + 17)) or -1
   reply[at + 6] = tonumber(redis.call('HGET', names('weights:' .. topic), key) or settings.cost)
 end
-local page = limit > 0 and redis.call('ZRANGE', ring, 0, limit - 1, 'WITHSCORES') or {}   -- 0 to -1 is all
+local page = limit > 0 and redis.call('ZRANGE', ring, 0, limit - 1, 'WITHSCORES') or {}   -- 0, -1 would read all
 for i = 1, #page, 2 do add_row(page[i], tonumber(page[i + 1])) end
 if settings.cap > 0 and limit > 0 then       -- at most one page of the keys that have ids in flight
   local busy = redis.call('HSCAN', names('busy'), 0, 'COUNT', MAX_BATCH)[2]

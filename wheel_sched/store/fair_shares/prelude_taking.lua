@@ -79,7 +79,7 @@ end
 local function write_back(s, topic, entry, settings, times)
   local ring = s.prefix .. 'fairring:' .. topic
   if #entry.stale > 0 then redis.call('ZREM', entry.queue, unpack(entry.stale)) end
-  if entry.taken > 0 then       -- they are the first of their key
+  if entry.taken > 0 then       -- the taken ids are the first in the queue
     redis.call('ZREMRANGEBYLEX', entry.queue, '[' .. entry.members[1], '[' .. entry.members[entry.taken])
   end
   if settings.interval > 0 and entry.taken > 0 then
@@ -128,7 +128,7 @@ local function pick_from(s, entries, quantum, need, last, until_ms, out)
         local middle = math.floor((low + high) / 2)
         if order[middle].time > entry.time then high = middle else low = middle + 1 end
       end
-      if low == first then       -- the same key again, as in a burst of one key: reuse the free place
+      if low == first then       -- the same key again, as in a burst of one key: its old position is free
         first = first - 1
         order[first] = entry
       else
@@ -316,7 +316,7 @@ function shares.take(s, n, until_ms)
     local at = rec and usual_body(entry, rec)
     local parts = not at and (rec and parts_of(s, rec) or nothing)
     if parts and parts.topic and (parts.topic ~= entry.topic or parts.key ~= entry.key) then
-      add_row(others, id, due, parts.topic, parts.key)    -- its record was changed: it belongs into another queue
+      add_row(others, id, due, parts.topic, parts.key)    -- the record was changed: the id belongs in another queue
     else
       left[#left + 1] = id
       local taken
@@ -329,7 +329,7 @@ function shares.take(s, n, until_ms)
     end
   end
   if #others.ids > 0 then make_ready(s, others) end
-  if #left > 0 then redis.call('ZREM', s.ready, unpack(left)) end   -- after it: an id may have been in both queues
+  if #left > 0 then redis.call('ZREM', s.ready, unpack(left)) end   -- last: an id may have been in two queues
   return ids, dues, recs, topics, refs, starts
 end
 end

@@ -1,7 +1,7 @@
 """Rings: the keys of the fair topics of one shard in memory, with their queues and limits. The twin of `prelude.lua`.
 
-The comments of `prelude.lua` explain the sets and the rules. Sets of names have the same bytes as on a server, because
-the order of equal scores decides.
+The comments of `prelude.lua` explain the sets and the rules. Names have the same bytes as on a server, because names of
+equal score are in the order of their bytes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Rings:
         return fair_key
 
     def wakes_at(self, name: bytes, due_ms: int) -> None:
-        """Let the key of this name (see `name_of`) join its ring at `due_ms`. An earlier time given before stays."""
+        """Let the key of this name (see `name_of`) join its ring at `due_ms`, or earlier if an earlier time is set."""
         before = self.next.score(name)
         self.next.add(name, due_ms if before is None else min(before, due_ms))
 

@@ -53,7 +53,7 @@ def own_name(item: MemoryItem) -> bytes:
 
 
 def allowed(tat: int | None, now_us: int, interval: int, burst: int, most: int) -> tuple[int, int]:
-    """How many items a rate allows now, and its state."""
+    """How many items a rate allows now, and the state `tat` of the rate."""
     tat = max(tat or 0, now_us)
     return min(most, max(0, (now_us + burst * interval - tat) // interval)), tat
 
@@ -94,7 +94,7 @@ class Taking:
                 taken += self._taken(due_ms, item, fair=True)
         self._make_ready([(due_ms, item.key) for item, due_ms, name in rows if own_name(item) != name])
         for item, _, name in rows:
-            if own_name(item) == name:  # only now: an item with a new key may be in the queues of both keys
+            if own_name(item) == name:  # last: an item with a new key may be in the queues of both keys
                 shard.ready.discard(item.key)
         return taken
 
@@ -129,7 +129,7 @@ class Taking:
         return more
 
     def _look(self, found: list[Entry]) -> tuple[int, int, list[Entry]]:
-        """How many items were looked at, how many of them are of no fair topic, and the fair ones."""
+        """Look at items of `found`. Returns how many it looked at, how many have no fair topic, and the others."""
         looked = size = others = 0
         rows = []
         while looked < len(found) and size < BYTES and others < OTHERS:

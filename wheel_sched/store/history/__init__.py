@@ -37,12 +37,12 @@ def append_history(plans: Plans, entries: Sequence[tuple[str, bytes]], *, keep: 
 
 
 def read_history(plans: Plans, shard: int, last: str = "", limit: int = 1_000) -> Plan[Logged]:
-    """Read a page of a shard's history behind the place `last` ("" = from the start), oldest entry first."""
+    """Read a page of a shard's history behind the position `last` ("" = from the start), oldest entry first."""
     return plans.one(shard, ReadLog(last, limit))
 
 
 def read_newest_history(plans: Plans, shard: int, last: str = "", limit: int = 1_000) -> Plan[Logged]:
-    """Read a page of a shard's history before the place `last` ("" = from the end), newest entry first."""
+    """Read a page of a shard's history before the position `last` ("" = from the end), newest entry first."""
     return plans.one(shard, ReadNewestLog(last, limit))
 
 
@@ -63,7 +63,7 @@ class AsyncHistory(AsyncCapability):
 
 
 class Logged(NamedTuple):
-    """A page of a history: the place of its last entry ("" = the page is empty), and its entries in order."""
+    """A page of a history: the position of its last entry ("" = the page is empty), and its entries in order."""
 
     last: str
     entries: list[bytes]
@@ -103,7 +103,7 @@ class Log(Operation[int]):
 
 @dataclass(slots=True)
 class ReadLog(Operation[Logged]):
-    """Read a page of a shard's history, behind the place `last` ("" = from the start)."""
+    """Read a page of a shard's history, behind the position `last` ("" = from the start)."""
 
     script = "logged"
     reads = True
@@ -130,7 +130,7 @@ class ReadLog(Operation[Logged]):
 
 @dataclass(slots=True)
 class ReadNewestLog(ReadLog):
-    """Read a page of a shard's history, before the place `last` ("" = from the end), newest entry first."""
+    """Read a page of a shard's history, before the position `last` ("" = from the end), newest entry first."""
 
     script = "newest_logged"
 

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- One page of the history of the shard, oldest first. Writes nothing.
--- ARGV[3] -> last place of the page before ("" = from the start)   ARGV[4] -> limit
--- Answers {now (us), places, entries}.
+-- ARGV[3] -> last position (id of a stream entry) of the page before ("" = from the start)   ARGV[4] -> limit
+-- Answers {now (us), positions, entries}.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local start = ARGV[3] == '' and '-' or '(' .. ARGV[3]

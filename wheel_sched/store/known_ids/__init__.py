@@ -39,7 +39,7 @@ def is_known(plans: Plans, item_id: str, topic: str) -> Plan[bool]:
 
 
 class KnownIds(Capability):
-    """Stores items whose ids stay known after they have left, and says whether an id is known."""
+    """Stores items whose ids stay known after the items have left, and says whether an id is known."""
 
     schedule = blocking(schedule_known)
     known = blocking(is_known)

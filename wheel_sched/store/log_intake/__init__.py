@@ -70,8 +70,8 @@ def accept_batch(
 
     Raises:
         StalePosition: the stored position of the source is not `expected`; nothing was stored.
-        StaleCount: a stored count is as high as its new count in `counts`, or higher. Or it differs from a count that
-            has no expiry. Nothing was stored.
+        StaleCount: a stored count is not below its new count in `counts`, or differs from a count that has no expiry;
+            nothing was stored.
         TakenId: one of the ids exists already, or occurs twice; nothing was stored.
         Rejected: an item is malformed, or the batch is too long; nothing was stored.
     """
@@ -183,8 +183,8 @@ class AcceptLogBatch(StoringOperation):
     """Store a log batch: items, dead letters with a reason each, attempt counts, and the position of the source.
 
     Nothing is stored in three cases. `StalePosition`: the stored position is not the expected one. `StaleCount`: a
-    stored count is as high as its new count, or higher, or it differs from a count that has no expiry. `TakenId`: an id
-    exists already, or occurs twice in the batch.
+    stored count is not below its new count, or differs from a count that has no expiry. `TakenId`: an id exists
+    already, or occurs twice in the batch.
     """
 
     script = "accept"
@@ -240,7 +240,10 @@ class AcceptLogBatch(StoringOperation):
         for item in (*self.items, *(item for item, _ in self.dead_letters)):
             key = encode_text(item.id)
             if key in shard.items or key in own:
-                raise TakenId(f"{item.id!r} is there already: nothing was stored; look it up")
+                raise TakenId(
+                    f"the id {item.id!r} exists already, or twice in the batch: nothing was stored; leave the item out "
+                    "or give it another id"
+                )
             own.add(key)
 
 

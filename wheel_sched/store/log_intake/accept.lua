@@ -7,8 +7,8 @@
 --              and, up to the end, pairs: key, attempts that the count must have
 -- Nothing is stored when:
 --   the stored position is not the expected one                         WSPOSITION <position>
---   the stored count is as high as a count to raise, or its message has ended,
---   or a count to compare has another number                            WSCOUNT <key> has <attempts>
+--   a stored count is not below the count to raise, or its message has ended,
+--   or a stored count is not the count to compare                       WSCOUNT <key> has <attempts>
 --   an id exists in the shard, or comes twice in the batch              WSTAKEN <id>
 -- Answers {codes, now (us)}; a code per item, then one per dead letter: s stored, h stored and held.
 local source, expected, n, buried = ARGV[3], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])

@@ -3,11 +3,11 @@
 -- when the id has an equal one.
 -- ARGV[3..] -> ids
 -- Answers a code per id: o repaired, w sound or unknown, v its records in `body` and `deadbody` differ (a person
--- must decide). The place of an id is the set that has it: leased, due, held or dead.
---   a record without a place         the id is held, reason "quarantine"; with a record in `deadbody`, it is
+-- must decide). The state of an id is the set that has it: leased, due, held or dead.
+--   a record without a state         the id is held, reason "quarantine"; with a record in `deadbody`, it is
 --                                    dead again, from now
---   a place without a record         the id is removed from the place
---   more than one place              the first of in flight, waiting, held is kept; the id is removed from the others
+--   a state without a record         the id is removed from the set
+--   more than one state              the first of in flight, waiting, held is kept; the id is removed from the others
 --   equal records in both hashes     the record in `deadbody` is removed
 -- The script corrects counters only when it knows the topic. A counter that was wrong before may stay wrong.
 local s = begin(KEYS, ARGV)
@@ -43,7 +43,7 @@ local function mend_living(id, rec)
     end
   end
   if rec and not first then
-    put_held(s, id, 0, topic, 'quarantine: it had a record and no place')
+    put_held(s, id, 0, topic, 'quarantine: it had a record and no state')
     moves(s, topic, nil, 'held')
     code = 'o'
   end

@@ -1,15 +1,15 @@
 """Once per key: of several items of one topic that are scheduled under one key, only one goes out.
 
     collapse    the first one: later ones are not stored while one waits
-    debounce    the last one: each new one takes the place of the one that waits, and brings its own due time
+    debounce    the last one: each new one replaces the one that waits, and has its own due time
 
 `collapse_ref` and `debounce_ref` make a ref. Every method that stores items treats an item with this ref as said above.
 All items of a key must lie in one shard: give them the route `route_of(topic, key)`.
 
 An item waits for its key while it is due later, due now, or held because its topic is paused. An item in flight has
-left: the next one is stored beside it. A waiting item whose place is taken leaves the store, and nobody runs it.
-`Stored.others` says for such an item, or for one that was not stored, which other item goes out. For each topic the
-store counts the items that it has `dropped` (not stored) and `replaced` (removed before their release).
+left: the next one is stored beside it. A waiting item that is replaced leaves the store and never goes out.
+`Stored.others` names, for each new item that was not stored or that replaced another, that other item. For each topic
+the store counts the items that it has `dropped` (not stored) and `replaced` (removed before their release).
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def collapse_ref(key: str | bytes) -> str:
 
 
 def debounce_ref(key: str | bytes, max_wait_ms: int = LONGEST_WAIT_MS) -> str:
-    """The ref of an item that takes the place of the item of its topic that waits under `key`.
+    """The ref of an item that replaces the item of its topic that waits under `key`.
 
     Args:
         key: any text or bytes.
-        max_wait_ms: the item is due at most this long after the first one was stored, however often others take its
-            place. 0: no bound. Defaults to one hour.
+        max_wait_ms: the item is due at most this long after the first item of the key was stored, however many items
+            replace each other. 0: no bound. Defaults to one hour.
 
     Raises:
         Rejected: `max_wait_ms` is no whole number of milliseconds from 0 up.

@@ -1,6 +1,6 @@
 -- Once per key: of several items of one topic that are scheduled under one key, only one goes out. The ref of an item
 -- says which: `wheel:collapse:<key>` the first (later ones are not stored while one waits), or
--- `wheel:debounce:<max_wait (ms), 0 = no bound>:<key>` the last (each new one takes the place of the one that waits).
+-- `wheel:debounce:<max_wait (ms), 0 = no bound>:<key>` the last (each new one replaces the one that waits).
 -- An item waits for its key while it is in `due`, or held because its topic is paused. One in flight has left.
 --   once        HASH  <topic>\n<key> -> <when the first one was stored (ms)>:<id>
 --   once_check  ZSET  <topic>\n<key> -> when to see whether the item has left (ms)
@@ -65,8 +65,7 @@ local function once_clean(s, limit)
 end
 
 -- Decides about the items of a call from number `from` on. Answers a verdict for each item that has such a ref and must
--- not be stored just as it is: its code (x not stored, r stored in place of another), the id of that other item, its
--- due.
+-- not be stored just as it is: its code (x not stored, r stored instead of another), the id of the other item, its due.
 on_storing[#on_storing + 1] = function(s, ARGV, first, from, n, have, dead, taken)
   local verdicts, found, seen, marked = {}, {}, {}, 0
   for i = from, n do

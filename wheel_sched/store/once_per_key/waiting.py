@@ -39,7 +39,7 @@ def mark_of(refs: Sequence[str]) -> Mark | None:
 @dataclass(slots=True)
 class _Newest:
     """The newest item of a key in a call: its number and id, when the key's first item was stored, and the stored item
-    whose place it takes."""
+    that it replaces."""
 
     at: int
     id: str
@@ -52,7 +52,7 @@ class OncePerKeyInMemory:
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard
-        self._waiting: dict[Name, tuple[bytes, int]] = {}  # -> (id, when the first one was stored)
+        self._waiting: dict[Name, tuple[bytes, int]] = {}  # -> (id, when the key's first item was stored)
         shard.on_storing.append(self._decide)
         shard.on_put_back.append(self._put_back)
         shard.on_died.append(self._died)
@@ -100,7 +100,7 @@ class OncePerKeyInMemory:
         return verdicts
 
     def _find(self, name: Name) -> tuple[MemoryItem | None, int]:
-        """The item that waits under a name, and when the first one was stored: now if none waits."""
+        """The item that waits under a topic and key, and when the key's first item was stored: now if none waits."""
         key, first_ms = self._waiting.get(name, (b"", 0))
         item = self._shard.items.get(key)
         mark = None if item is None or item.topic != name[0] else mark_of(item.refs)

@@ -89,8 +89,8 @@ def _name(raw: bytes) -> str:
 def _layout(head: bytes) -> tuple[Literal["S", "L"], slice, list[slice], int]:
     """Parse the head of a push-form body, such as `S1[4,2,3]`.
 
-    Returns the kind ("S": stream, "L": list), the place of the target in the body, the places of the pieces that are
-    pushed to it, and the length of the whole body.
+    Returns the kind ("S": stream, "L": list), the position of the target in the body, the positions of the pieces that
+    are pushed to it, and the length of the whole body.
     """
     kind = _KINDS.get(head[:3])
     if kind is None:

@@ -274,7 +274,7 @@ class Admit(Operation[list[Admitted]]):
             return wanted, 0, "-"
         circuit = shard.room(RateLimitsInMemory).circuit(self.topic, destination)
         results = circuit.numbers
-        # when the width changes, counting uses the new width
+        # when the width of the window changes, counting uses the new width
         results["within"], results["w"] = limits.within_ms, shard.now_ms // limits.within_ms
         _turn(circuit, limits, shard.now_ms)
         granted, first_ms = wanted, 0

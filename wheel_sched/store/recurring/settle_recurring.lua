@@ -5,8 +5,8 @@
 -- ARGV[3] -> claim number   ARGV[4] -> greatest number of dead letters (0 = any)
 -- ARGV[5] -> number of plain "done" ids
 -- ARGV[6] -> number of quadruples   ARGV[7..] -> these ids, then the quadruples of settle.lua, then groups:
---   place of the quadruple (from 1), number of new items, then a triple for each: id, due (ms, "" = parked), tail of the
---   record. A new item whose id exists is not stored.
+--   number of the quadruple (from 1), number of new items, then a triple for each: id, due (ms, "" = parked), tail of
+--   the record. A new item whose id exists is not stored.
 -- When the record of an item has another version than its verb names, the item waits again and is due now.
 -- Answers {codes, now (us), head of due, head of leased}; the codes are those of settle.lua.
 local plain, quads = tonumber(ARGV[5]), tonumber(ARGV[6])

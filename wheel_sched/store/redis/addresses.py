@@ -70,7 +70,7 @@ def _check(url: str) -> None:
     secret = ""
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in _KNOWN or not value:
-            # a name behind a secret may be part of the secret, which may contain a & (it ends a value)
+            # & ends a value: if a secret contains one, the rest of the secret looks like a name and must not be shown
             which = f"one behind {secret!r}" if secret else repr(name) if value else "one without a value"
             close = get_close_matches(name, _KNOWN, 1) if value and not secret else []
             hint = f"did you mean {close[0]!r}" if close else f"there are: {', '.join(_KNOWN)}"

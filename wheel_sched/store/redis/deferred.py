@@ -1,7 +1,7 @@
 """A connection that sends commands now and reads their replies later.
 
 A usual client waits for the reply to each command. Here only `replies` waits. It does not raise errors: it
-returns an error in place of a reply. Only one thread at a time may use the connection.
+returns an error instead of a reply. Only one thread at a time may use the connection.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DeferredConnection:
             self._error = error
 
     def replies(self) -> list[Any]:
-        """Wait for the replies to the commands of the last `send`. An exception takes the place of a missing reply."""
+        """Wait for the replies to the commands of the last `send`. Returns an exception instead of a missing reply."""
         found: list[Any] = []
         error = self._error
         while error is None and len(found) < self._expected:

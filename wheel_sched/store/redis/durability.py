@@ -99,7 +99,7 @@ class Durability:
         """Make an error if the replies to `confirmation` do not confirm the writes; None if they do.
 
         Args:
-            replies: the replies of the server, or errors in their place.
+            replies: the replies of the server, or errors instead.
             then: the next step for the user, in words. By default: repeat under the same token or id.
         """
         problem = self._problem(replies)
@@ -143,7 +143,7 @@ class Durability:
             if isinstance(settings, Exception):
                 return StoreError(
                     f"durability 'fsync' needs to read the server's settings, which the server refused ({settings}): "
-                    "allow it with `ACL SETUSER <user> +config|get`; where nobody may, ask for 'replicated' or "
+                    "allow it with `ACL SETUSER <user> +config|get`, or ask for 'replicated' or "
                     "'everysec'; nothing was changed"
                 )
             wrong = _unsynced(_pairs(settings))

@@ -56,9 +56,13 @@ _BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
         NamespaceMismatch,
         "nothing was changed; wait for the maintenance to end, or end it with `wheel-sched reshard --resume`",
     ),
-    ("WSEPOCH", StaleEpoch, "nothing was claimed; read the window again"),
+    ("WSEPOCH", StaleEpoch, "nothing was claimed; read the epoch again with `windows`"),
     ("WSCOUNT", StaleCount, "nothing was stored; read the attempt counts and decide again"),
-    ("WSTAKEN", TakenId, "nothing was stored; look it up, and leave it out or give it another"),
+    (
+        "WSTAKEN",
+        TakenId,
+        "the id exists already, or twice in the batch: nothing was stored; leave the item out or give it another id",
+    ),
     (
         "NOREPLICAS",
         StoreUnavailable,

@@ -18,8 +18,8 @@ from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.durability import Durability, confirmation_key
 from wheel_sched.store.redis.library import library, shard_keys
 
-LOADS = 3  # loads of the library for one call: functions, scripts when functions are refused, and again after a flush
-REPEATS = 2  # after a lost reply; the caller's own retry comes on top
+LOADS = 3  # how often a call loads the library: as functions, as scripts if these are refused, again after a flush
+REPEATS = 2  # how often a call is repeated after a lost reply; the caller may then repeat it as well
 REPEAT_AFTER_S = 0.05
 
 Command = tuple[Argument, ...]

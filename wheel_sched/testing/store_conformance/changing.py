@@ -35,7 +35,7 @@ class ChangingCases:
         assert [found.score_ms for found in bench.everything("due")] == [then, then]
 
     def test_cancel_removes_waiting_and_held_items(self, bench: Bench) -> None:
-        """A cancel removes waiting and held items. It marks an item in flight (CANCELLED), also the second time."""
+        """A cancel removes waiting and held items. For an item in flight it answers CANCELLED each time."""
         ids = self._one_of_each(bench)
         assert bench.store.cancel(ids) == [DONE, Outcome.CANCELLED, DONE, WRONG_STATE, ABSENT]
         assert bench.states(*ids) == [None, "leased", None, "dead", None]
@@ -149,7 +149,7 @@ class ChangingCases:
         assert bench.one("b").reason == "parked"
 
     def test_counters_are_right_after_many_changes_of_one_call(self, bench: Bench) -> None:
-        """A call that changes several items counts each of them, in every state and event that it goes through."""
+        """After each call that changes several items, the counts of states and events include all of them."""
         ids = ["a", "b", "c", "d"]
         bench.bury(*ids)
         assert bench.store.requeue([(one, bench.now_ms + MINUTE_MS, None) for one in ids]) == [DONE] * 4

@@ -62,7 +62,7 @@ class ClaimingCases:
         assert 0 < len(many) < 150
 
     def test_a_later_turn_takes_what_an_earlier_one_left_behind(self, bench: Bench) -> None:
-        """A claim looks for items of other topics behind the place where the last claim stopped looking.
+        """A claim looks for items of other topics behind the position where the last claim stopped looking.
 
         When a claim has reached the end, the next claim looks from the start.
         """

@@ -15,7 +15,7 @@ from wheel_sched.testing.store_conformance.bench import DAY_MS, Bench
 
 
 def counts_of(bench: Bench) -> dict[tuple[str, str], tuple[int, int]]:
-    """Letters now and deaths ever by topic and group. Each group is the same when it is read alone."""
+    """The letters now and all deaths so far, by topic and group. Asserts that each group read alone is the same."""
     deaths = bench.death_groups.groups()
     for one in deaths.groups:
         assert bench.death_groups.group(one.topic, one.group) == (one, deaths.now_ms)
@@ -88,7 +88,7 @@ class DeathGroupCases:
         }
 
     def test_every_way_to_leave_is_counted(self, bench: Bench) -> None:
-        """A letter that is requeued, with a new record too, deleted or trimmed leaves its group, which stays listed."""
+        """A letter leaves its group when it is requeued, deleted or trimmed. The group stays listed."""
         bench.bury("requeued", "repaired", "deleted", "trimmed", "old", "stays", topic="t")
         due_ms = bench.now_ms + 5
         bench.store.requeue([("requeued", due_ms, None), ("repaired", due_ms, letter("repaired", 0, "u", ("fp:z",)))])
@@ -112,7 +112,7 @@ class DeathGroupCases:
         assert counts_of(bench) == {("t", "one"): (1, 3), ("t", "two"): (1, 1)}
 
     def test_a_repeated_settlement_counts_once(self, bench: Bench) -> None:
-        """A repeat with the same token counts no death twice, nor does a settlement that came too late."""
+        """A repeat with the same token counts no death again. A settlement that comes too late counts none."""
         bench.put("a", topic="t")
         claim = bench.claim()
         for token in ("one", "one", "two"):
@@ -156,8 +156,10 @@ class DeathGroupCases:
         assert counts_of(bench) == {("t", "one"): (1, 2)}
 
     def test_the_groups_are_bounded(self, bench: Bench) -> None:
-        """A full shard counts a new group as "(other)", unless an empty group can leave. Its letters leave "(other)"
-        even when there is room for their group by then."""
+        """A shard with its most groups counts a new one as "(other)", unless it can remove an empty group.
+
+        When such a letter is deleted, "(other)" loses it, even if a group of its own exists by then.
+        """
         letters = [(letter(f"{n}", n), f"r{n}") for n in range(MAX_GROUPS)]
         bench.store.bury(letters)
         bench.store.bury([(letter("x", 5), "new"), (letter("y", 5), "newer: y")])
@@ -196,6 +198,6 @@ class DeathGroupCases:
 
     @pytest.mark.parametrize("cursor", ["", "x", "[]", '["",0]', '["a",-1]', '["a","b"]', "[" * 9000, '{"a":1}'])
     def test_a_malformed_cursor_is_refused(self, bench: Bench, cursor: str) -> None:
-        """`recount` refuses a text that is no cursor of a step before."""
+        """`recount` refuses a text that is no cursor."""
         with pytest.raises(Rejected, match="cursor"):
             bench.death_groups.recount(0, cursor)

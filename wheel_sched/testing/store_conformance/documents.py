@@ -23,7 +23,7 @@ class DocumentCases:
     """Tests of the documents: putting, reading, listing, removing, counting, and what is refused."""
 
     def test_a_document_is_read_as_it_was_put(self, bench: Bench) -> None:
-        """`get` returns the last value of each id with its version and its time, and None for an id without one."""
+        """`get` returns the last value of each id with its version and time, and None for an id without a document."""
         first = bench.documents.put("notes", "ä:1", b'{"a":1}')
         bench.clock.advance(5)
         assert first is not None
@@ -41,7 +41,7 @@ class DocumentCases:
         assert bench.documents.get("notes", []) == []
 
     def test_a_put_can_expect_a_version(self, bench: Bench) -> None:
-        """With `expect`, a document of another version is not changed, and the answer is None. 0: it must not exist."""
+        """With `expect`, a put answers None if the document has another version. With 0 it must not exist."""
         documents = bench.documents
         assert documents.put("notes", "a", b"x", expect=7) is None
         first = documents.put("notes", "a", b"one", expect=0)
@@ -81,7 +81,7 @@ class DocumentCases:
         assert bench.documents.get("notes", ["a"]) == [None]
 
     def test_a_document_ends(self, bench: Bench) -> None:
-        """After `ttl_ms` a document counts as absent everywhere. A later put without an end lets it stay."""
+        """After `ttl_ms` a document counts as absent everywhere. A put without `ttl_ms` lets it stay."""
         documents = bench.documents
         for name in ("a", "b"):
             documents.put("notes", name, b"", ttl_ms=100)
@@ -97,8 +97,10 @@ class DocumentCases:
 
     @pytest.mark.parametrize("how", ["put", "sweep"])
     def test_a_document_that_has_ended_leaves_memory(self, bench: Bench, how: str) -> None:
-        """The next put into the collection, or the next sweep, removes it. So a step back of the clock does not bring
-        it back."""
+        """The next put into its collection, or the next sweep, removes a document that has ended.
+
+        So the document does not come back when the clock steps back.
+        """
         bench.documents.put("notes", "a", b"", ttl_ms=10)
         bench.documents.put("log", "a", b"", ttl_ms=10)
         bench.clock.advance(10)
@@ -111,7 +113,7 @@ class DocumentCases:
         assert bench.documents.count("log") == (1 if how == "put" else 0)
 
     def test_a_collection_keeps_its_newest_documents(self, bench: Bench) -> None:
-        """With `keep`, the documents whose last put is the oldest leave: 500 at most in one call."""
+        """With `keep`, a put removes the documents whose last put is the oldest: 500 at most in one call."""
         for name in "abcd":
             bench.documents.put("notes", name, b"")
         bench.documents.put("notes", "a", b"")
@@ -125,7 +127,7 @@ class DocumentCases:
         assert ids_of(bench) == ["last", "599"]
 
     def test_pages_are_stable(self, bench: Bench) -> None:
-        """A walk through the pages sees each document that stays once, while others are put and removed."""
+        """The pages contain each document that stays exactly once, although others are put and removed meanwhile."""
         for n in range(9):
             bench.documents.put("notes", f"{n}", b"")
         page = bench.documents.newest("notes", 3)
@@ -152,9 +154,9 @@ class DocumentCases:
         assert len([one for one in bench.documents.get("notes", names * 3) if one is not None]) == 60
 
     def test_documents_are_restored_as_they_were(self, bench: Bench) -> None:
-        """A restore puts back values, times, ends and order. Ids that exist are not changed, and ended ones stay away.
+        """A restore puts back values, times, ends and order. The restored documents have new versions.
 
-        The restored documents have new versions.
+        Documents that exist are not changed, and documents that have ended are not stored.
         """
         documents = bench.documents
         documents.put("notes", "a", b"old")

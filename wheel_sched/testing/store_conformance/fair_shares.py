@@ -53,7 +53,7 @@ class FairShareCases:
         return FairBench(bench)
 
     def test_others_overtake_the_backlog_of_one_key(self, fair: FairBench) -> None:
-        """20 keys whose items are due last are served at once, although 1,500 items of another are due before."""
+        """20 keys whose items are due last are served at once, although 1,500 items of another key are due before."""
         fair.put("big", *range(1500), in_ms=-10_000)
         for number in range(20):
             fair.put(f"k{number}", 0)
@@ -80,7 +80,7 @@ class FairShareCases:
         assert fair.shares_of(20) == {"a": 10, "b": 10}
 
     def test_a_key_that_comes_back_at_once_gets_no_more_than_its_share(self, fair: FairBench) -> None:
-        """A key with one item at a time, which has the next item as soon as one was served, does not starve others."""
+        """A key that gets a new item as soon as its last one is claimed does not starve other keys."""
         fair.put("a", *range(100))
         served = Counter[str]()
         for number in range(20):
@@ -89,7 +89,7 @@ class FairShareCases:
         assert 8 <= served["a"] <= 12
 
     def test_topics_take_turns(self, fair: FairBench) -> None:
-        """A fair topic counts as one topic, however many keys it has, and also for claims of one item."""
+        """A fair topic takes turns with other topics as one topic, however many keys it has."""
         for key in range(5):
             fair.put(f"k{key}", *range(100))
         fair.bench.put(*[f"u.{n}" for n in range(200)], topic="plain", in_ms=-5000)
@@ -106,7 +106,7 @@ class FairShareCases:
         assert fair.shares_of(50) == {"a": 3, "u": 47}
 
     def test_waiting_items_are_found_as_always(self, fair: FairBench) -> None:
-        """Items that wait in a queue of a key are listed in order of due, counted, read, changed and cancelled."""
+        """Items in the queue of a key can be listed by due time, counted, read, changed and cancelled."""
         for number in range(6):
             fair.put("a", number, in_ms=number * 10 - 100)
         fair.put("a", 9, in_ms=MINUTE_MS)
@@ -139,7 +139,7 @@ class FairShareCases:
         assert len(fair.claim()) == 12
 
     def test_a_topic_paused_by_a_claim(self, fair: FairBench) -> None:
-        """An item that the pause has missed is held when it is picked."""
+        """After a pause and a resume, the next claim gets the item."""
         fair.put("a", 0)
         fair.store.pause("t")
         fair.store.resume("t")
@@ -183,7 +183,7 @@ class FairShareCases:
         assert fair.claim() == ["a.2"]
 
     def test_a_place_goes_on_under_another_id(self, fair: FairBench) -> None:
-        """The end of the item then frees nothing, and an end reported for the other id does."""
+        """A place that was carried over to another id is freed by the end of that id, not by the end of the item."""
         fair.configure(FairSettings(max_in_flight=1))
         fair.put("a", 0, 1)
         claim = fair.bench.claim()
@@ -258,7 +258,7 @@ class FairShareCases:
         assert fair.claim() == ["a.0"]
 
     def test_a_clock_that_is_set_back(self, fair: FairBench) -> None:
-        """Items that were overdue before the step wait until the clock shows their time again."""
+        """Items that were due before the clock steps back wait until their due time comes again."""
         fair.put("a", 0, 1)
         fair.put("b", 0)
         fair.claim(0)
@@ -315,7 +315,7 @@ class FairShareCases:
         assert fair.claim() == ["a.3", "a.4"]
 
     def test_an_item_with_a_new_key_waits_under_it(self, fair: FairBench) -> None:
-        """Its old key keeps an entry of its queue, because a pause does not know the queues."""
+        """An item that gets another fair key during a pause waits under that key when its topic is resumed."""
         fair.put("a", *range(4), in_ms=1_000)
         fair.store.pause("t")
         item = Item("a.0", None, b"", "t", (fair_ref("b"),))
@@ -362,7 +362,7 @@ class FairShareCases:
         assert fair.shares.look("t") is not None
 
     def test_hostile_keys(self, fair: FairBench) -> None:
-        """Any text is a key: long ones, line breaks, and bytes that are no text."""
+        """Any text can be a key: a long one, one with line breaks, and one with bytes that are no UTF-8."""
         keys: list[str | bytes] = ["", "x" * 5000, "x" * 4999, "a\nb", "a\0b", b"\xff\xfe", "~", "lock:a", "é" * 300]
         assert len({fair_ref(key) for key in keys}) == len(keys)
         for number, key in enumerate(keys):

@@ -31,14 +31,14 @@ class KnownIdCases:
         assert bench.known_ids.schedule([item], 1_000).outcomes == [Outcome.STORED]
 
     def test_an_id_is_known_wherever_its_item_lies(self, wide: Bench) -> None:
-        """The question names no route, so all shards are asked."""
+        """A lookup names no route, so it asks all shards."""
         items = [Item(f"i{n}", wide.now_ms, b"", "mail", route="family") for n in range(9)]
         wide.known_ids.schedule(items, 1_000)
         assert all(wide.known_ids.known(item.id, "mail") for item in items)
         assert not wide.known_ids.known("i9", "mail")
 
     def test_a_waiting_item_is_known(self, bench: Bench) -> None:
-        """The id of a waiting, held or in-flight item is known for its own topic. The id of a dead item is not."""
+        """The id of a waiting, held or in-flight item is known in the item's topic. The id of a dead item is not."""
         for item_id, in_ms in (("due", 9), ("held", None), ("leased", 0)):
             bench.put(item_id, in_ms=in_ms, topic="mail")
         bench.bury("dead", topic="mail")

@@ -70,7 +70,7 @@ class ListingCases:
         assert [f.id for f in bench.store.list_items("due", cursor=first.cursor).found] == ["b", "\udc80", "é"]
 
     def test_many_equals_that_left_are_skipped(self, bench: Bench) -> None:
-        """When the last listed item has left, the next page starts at its place, also among 1,500 equal scores."""
+        """When the last listed item has left, the next page starts at its position, also among 1,500 equal scores."""
         bench.put(*(f"i{n:04d}" for n in range(1500)), in_ms=5)
         page = bench.store.list_items("due", limit=500)
         page = bench.store.list_items("due", limit=500, cursor=page.cursor)

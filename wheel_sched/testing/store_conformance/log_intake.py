@@ -93,7 +93,7 @@ class LogIntakeCases:
     def test_a_log_batch_with_an_id_that_exists_stores_nothing(self, bench: Bench, state: str, dies: bool) -> None:
         """The store refuses a whole log batch when one of its ids exists, and keeps the old position.
 
-        The existing item can be due, held or dead, and its id can be that of an item or a dead letter of the batch.
+        The existing item can be due, held or dead. The batch can have its id for an item or for a dead letter.
         """
         there = Item("b", None if state == "held" else bench.now_ms, b"first")
         bench.store.bury([(there, "why")]) if state == "dead" else bench.store.schedule([there])

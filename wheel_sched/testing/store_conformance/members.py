@@ -45,7 +45,7 @@ class MemberCases:
         assert found.until_ms == began_ms + 5_000 + LEASE_MS
 
     def test_a_member_is_live_until_its_lease_ends(self, bench: Bench) -> None:
-        """A member that announces itself again stays; one that has died is not listed any more."""
+        """A member that announces itself again stays live. A member whose lease has ended is not listed."""
         bench.members.announce(CONSUMER, LEASE_MS)
         bench.members.announce(SERVICE, LEASE_MS)
         bench.clock.advance(LEASE_MS - 1)

@@ -15,12 +15,12 @@ STORED, HELD, REPLACED, SUPERSEDED = Outcome.STORED, Outcome.HELD, Outcome.REPLA
 
 
 def first(bench: Bench, item_id: str, in_ms: int | None = 100, key: str = "k", topic: str = "mail") -> Item:
-    """An item that collapses."""
+    """An item that collapses: only the first item of its key goes out."""
     return Item(item_id, None if in_ms is None else bench.now_ms + in_ms, b"", topic, (collapse_ref(key),))
 
 
 def last(bench: Bench, item_id: str, in_ms: int = 100, wait_ms: int = 0, key: str = "k", topic: str = "mail") -> Item:
-    """An item that debounces."""
+    """An item that debounces: only the last item of its key goes out."""
     return Item(item_id, bench.now_ms + in_ms, b"", topic, (debounce_ref(key, wait_ms),))
 
 
@@ -28,7 +28,7 @@ class OncePerKeyCases:
     """Tests of collapse and debounce."""
 
     def test_collapse_keeps_the_first_of_a_key(self, bench: Bench) -> None:
-        """Later items are not stored while one waits. Each topic and each key is for itself."""
+        """While an item of a key waits, later items of the key are not stored. Each topic has its own keys."""
         a, b, c = (first(bench, item_id) for item_id in "abc")
         stored = bench.store.schedule([a, b])
         assert (stored.outcomes, stored.others, stored.accepted) == ([STORED, SUPERSEDED], {1: "a"}, 1)
@@ -40,7 +40,7 @@ class OncePerKeyCases:
         assert bench.store.schedule([a]).outcomes == [Outcome.DUPLICATE]
 
     def test_debounce_keeps_the_last_of_a_key(self, bench: Bench) -> None:
-        """Each new item takes the place of the waiting one, with its own due time."""
+        """Each new item replaces the waiting item of its key. It keeps its own due time."""
         assert bench.store.schedule([last(bench, "a", 50)]).outcomes == [STORED]
         bench.clock.advance(20)
         stored = bench.store.schedule([last(bench, "b", 50)], token="")
@@ -55,7 +55,7 @@ class OncePerKeyCases:
         assert (counts.happened("replaced"), counts.happened("accepted")) == (1, 2)
 
     def test_debounce_waits_no_longer_than_its_greatest_wait(self, bench: Bench) -> None:
-        """The greatest wait is counted from the first item, over all items that follow. A new round counts anew."""
+        """The greatest wait counts from the first item of a key. It counts anew when the key has no item left."""
         begun = bench.now_ms
         for number in range(5):
             bench.store.schedule([last(bench, f"i{number}", 100, 250)])
@@ -66,7 +66,7 @@ class OncePerKeyCases:
         assert bench.one("anew").score_ms == bench.now_ms + 100
 
     def test_a_batch_of_one_key_is_as_items_one_by_one(self, bench: Bench) -> None:
-        """In one call, too, the last (or first) goes out, and the counters are the same as with several calls."""
+        """Items of one key in one call: the last (or first) goes out, and the counters are as after several calls."""
         bench.store.schedule([last(bench, "old")])
         batch = [last(bench, "a", 10), first(bench, "b", 20), last(bench, "c", 30), Item("plain", None, b"", "mail")]
         stored = bench.store.schedule([*batch, last(bench, "a", 40), last(bench, "x", 5, key="other")])
@@ -77,14 +77,14 @@ class OncePerKeyCases:
         assert [counts.ever[name, "mail"] for name in ("accepted", "replaced", "dropped")] == [5, 2, 1]
 
     def test_an_id_that_gives_way_is_not_free_within_the_call(self, bench: Bench) -> None:
-        """An id that existed when the call began is a duplicate, although an item before it takes its place."""
+        """An id that existed when the call began is a duplicate, even if the call has replaced its item."""
         bench.store.schedule([first(bench, "a")])
         stored = bench.store.schedule([last(bench, "b"), Item("a", bench.now_ms, b"", "mail")])
         assert stored.outcomes == [REPLACED, Outcome.DUPLICATE]
         assert bench.states("a", "b") == [None, "due"]
 
     def test_an_item_in_flight_has_left_its_key(self, bench: Bench) -> None:
-        """The next item is stored beside one in flight, and one that comes back does not push it out."""
+        """The next item of a key is stored beside one in flight. It stays when the one in flight comes back."""
         bench.store.schedule([first(bench, "a", 0)])
         claim = bench.claim(lease_ms=10)
         assert bench.store.schedule([first(bench, "b", 1_000)]).outcomes == [STORED]
@@ -96,7 +96,7 @@ class OncePerKeyCases:
         assert bench.store.schedule([first(bench, "d")]).outcomes == [STORED]
 
     def test_a_dead_item_has_left_its_key(self, bench: Bench) -> None:
-        """A dead letter does not keep its key, and one that is requeued goes out beside the item of its key."""
+        """The next item of a dead letter's key is stored. A letter that is requeued waits beside it."""
         bench.store.schedule([last(bench, "a", 0)])
         bench.store.settle(bench.claim(), [Dead("a", "broken")])
         assert bench.store.schedule([last(bench, "b")]).outcomes == [STORED]
@@ -105,7 +105,7 @@ class OncePerKeyCases:
         assert bench.states("a", "b", "c") == ["due", None, "due"]
 
     def test_an_item_of_a_paused_topic_waits(self, bench: Bench) -> None:
-        """While a topic is paused its items still give way. One that somebody holds stays."""
+        """A later item still replaces an item that is held by a pause, but not an item that a person holds."""
         bench.store.schedule([last(bench, "a"), last(bench, "h", key="hand")])
         bench.store.hold(["h"], "by hand")
         bench.store.pause("mail")
@@ -116,7 +116,7 @@ class OncePerKeyCases:
         assert bench.states("b", "h", "i") == ["due", "held", "due"]
 
     def test_a_repeat_answers_as_the_first_call(self, bench: Bench) -> None:
-        """A repeated call neither replaces nor drops another time."""
+        """A repeated call gives the first answer and replaces no item again."""
         token = new_token()
         bench.store.schedule([last(bench, "a\n:1", key="k")])
         answers = [bench.store.schedule([last(bench, "b"), first(bench, "c")], token=token) for _ in range(2)]
@@ -141,7 +141,7 @@ class OncePerKeyCases:
         assert [found.id for found in wide.everything("due")] == ["d"]
 
     def test_items_that_are_put_back_wait_for_their_keys(self, bench: Bench) -> None:
-        """After a restore, the next item of a key takes the place of the restored one."""
+        """After a restore, the next item of a key replaces the restored one."""
         bench.store.schedule([last(bench, "a", 10, 500)])
         found = bench.one("a")
         bench.store.cancel(["a"])

@@ -78,7 +78,7 @@ class OrderingCases:
         assert parking.store.counts().total("held") == 0
 
     def test_a_parked_item_keeps_its_fair_key(self, parking: Parking) -> None:
-        """When its turn comes, it waits for a place of its fair key."""
+        """A parked item that is released waits until its fair key has a free place (a slot of `max_in_flight`)."""
         shares = FairShares(parking.store)
         shares.configure("orders", FairSettings(max_in_flight=1, ends="reported"))
         fair = (fair_ref("tenant"),)

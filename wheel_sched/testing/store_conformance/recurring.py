@@ -18,7 +18,7 @@ class RecurringCases:
     """Tests of `Recurring.settle`: everything or nothing, only under the right claim and version, and once."""
 
     def test_an_occurrence_is_stored_with_the_next_due_time(self, bench: Bench) -> None:
-        """The item has its next due time and body; its occurrence is a new item that is due."""
+        """The item has its next due time and body. Its occurrence is a new item that is due."""
         bench.store.schedule([Item("a", bench.now_ms, b"one", "t", ("r",))])
         claim = bench.claim()
         new = Item("a1", bench.now_ms, b"run", "q", ("s",), "a")
@@ -38,7 +38,7 @@ class RecurringCases:
         assert settled.due_head_ms == 5
 
     def test_other_settlements_may_be_in_the_same_call(self, bench: Bench) -> None:
-        """Done, held and dead items are settled as by `settle`; each recurring item gets its own occurrences."""
+        """Done, held and dead items are settled as by `settle`. Each recurring item gets its own occurrences."""
         bench.put("a", "b", "c", "d", "e")
         now_ms = bench.now_ms
         claim = bench.claim()
@@ -72,7 +72,7 @@ class RecurringCases:
         assert bench.states("a", "b") == ["due", "due"]
 
     def test_an_item_that_was_changed_is_due_again_and_stores_nothing(self, bench: Bench) -> None:
-        """With another version nothing is stored. The item waits with its new record, and is due now."""
+        """An item that was replaced in flight waits with its new record, and is due now. No occurrence is stored."""
         bench.put("a", topic="t")
         claim = bench.claim()
         version = claim.items[0].version
@@ -94,7 +94,7 @@ class RecurringCases:
         assert bench.states("a", "b") == [None, None]
 
     def test_an_occurrence_that_exists_is_not_changed(self, bench: Bench) -> None:
-        """An occurrence whose id exists stays as it is; the item waits for its next due time."""
+        """An occurrence whose id exists stays as it is. The item waits for its next due time."""
         bench.put("a")
         claim = bench.claim()
         bench.put("b", in_ms=77)
@@ -103,7 +103,7 @@ class RecurringCases:
         assert (bench.one("b").body, bench.one("b").score_ms) == (b"b", bench.now_ms + 77)
 
     def test_a_repeat_stores_nothing_and_answers_alike(self, bench: Bench) -> None:
-        """A repeat with the token gives the first answer, also when the occurrence has left meanwhile."""
+        """A repeat with the same token gives the first answer, also when the occurrence has left meanwhile."""
         bench.put("a")
         claim = bench.claim()
         settlements = [Recur("a", bench.now_ms + MINUTE_MS, occurrences=[Item("b", bench.now_ms, b"")])]
@@ -122,7 +122,7 @@ class RecurringCases:
         assert bench.states("a", "b") == ["due", "held"]
 
     def test_a_malformed_occurrence_settles_nothing(self, bench: Bench) -> None:
-        """Too many occurrences, a malformed one, or one of another shard: the call is refused, nothing is settled."""
+        """A call with too many occurrences, a malformed one, or one of another shard is refused. It settles nothing."""
         bench.put("a")
         claim = bench.claim()
         many = [Item(f"b{number}", 5, b"") for number in range(MOST_OCCURRENCES + 1)]
@@ -137,7 +137,7 @@ class RecurringCases:
         assert bench.states("a") == ["leased"]
 
     def test_a_full_call(self, bench: Bench) -> None:
-        """As many recurring items with as many occurrences as one call takes."""
+        """One call settles as many recurring items, with as many occurrences, as a call may have."""
         names = [f"a{number}" for number in range(MAX_BATCH // MOST_OCCURRENCES)]
         bench.put(*names)
         claim = bench.claim()
