@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tests.servers.kafka import TemporaryKafka
     from tests.servers.valkey import TemporaryServer
 
-# No deadline and no limit on the time that examples take: the machine is shared, and a slow example is no wrong example.
+# No deadline, and no limit on how long examples take: the machine is shared, and a slow example is no wrong example.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("dev", patient, max_examples=25)
 settings.register_profile("ci", patient, max_examples=500)
