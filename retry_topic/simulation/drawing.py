@@ -32,7 +32,7 @@ QUIET_MS = 8_000  # longer than each lease, pause and backoff
 OUT = (TOPIC, f"{GROUP}.redelivery")  # where services publish
 AT_ONCE = 40  # the most messages that one process holds: those it has read, and those it publishes
 JOINED_MS = 1_200  # over a log, the first members have shared the partitions by then; the producer starts after that
-QUICK_MS = 200  # the longest attempt where keys share
+QUICK_MS = 200  # the longest attempt in a world of fair keys
 END_MS = 90_000  # everything must have ended by then: see `checker`
 
 SERVER_FAULTS = {

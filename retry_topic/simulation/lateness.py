@@ -20,7 +20,7 @@ from retry_topic.simulation.retry_world import HandlerCall, RetryWorld
 from wheel_sched.simulation.calls import MS
 
 AGAIN_MS = 700  # the default of `World.add_host`
-AWAY_MS = 5_000  # the longest backoff of a process that finds the store or the broker away
+AWAY_MS = 5_000  # the longest backoff of a process that cannot reach the store or the broker
 STEP_MS = 2_000  # for the calls themselves: hundreds of round trips
 
 

@@ -19,7 +19,7 @@ from wheel_sched.simulation.world import World
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.ordering.operations import OwnScope, ScopeOwnership
 
-CALL_MS = 100  # at most, from the end of a lease by true time to the owner's last call under it
+CALL_MS = 100  # an owner makes its last call at most this long after its lease has ended by true time
 
 
 @dataclass(slots=True, eq=False)
