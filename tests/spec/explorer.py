@@ -170,7 +170,7 @@ def explore(
         ValueError: there are more than `at_most` states.
     """
     collecting = gc.isenabled()
-    gc.disable()  # the millions of tuples form no cycles
+    gc.disable()  # a search for garbage among millions of tuples takes long, and finds none
     try:
         return _explore(model, only, at_most, renamed)
     finally:
