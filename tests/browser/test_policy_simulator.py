@@ -64,4 +64,4 @@ def test_the_simulator_can_be_read(system: str, new_page: Callable[..., Page]) -
     page = new_page(color_scheme=system)
     page.goto(PAGE.as_uri())
     faults = inspect(page, contrast=True)
-    assert [one for one in faults if "<input#" not in one] == []  # the browser draws the sliders
+    assert [one for one in faults if "<input#" not in one] == []  # the colours of a slider are the browser's own

@@ -19,7 +19,7 @@ from starlette.routing import compile_path
 
 from wheel_sched.dashboard import DashboardPage
 
-OF_EACH = 6  # addresses of one route
+OF_EACH = 6  # the most addresses that are read of one route
 
 
 @dataclass(slots=True)
