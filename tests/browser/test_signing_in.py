@@ -72,7 +72,7 @@ def test_signing_in_without_javascript(
 def test_a_reader_sees_no_button_that_changes(
     own: Callable[..., Demonstration], users: PasswordFile, new_page: Callable[..., Page], walked: object
 ) -> None:
-    """A visitor with the right to read is offered nothing that changes something, on any page."""
+    """A visitor with only the right to read sees no button that changes something, on any page."""
     shop = own(access=users)
     page = new_page()
     page.goto(f"{shop.url}/")

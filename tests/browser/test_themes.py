@@ -1,4 +1,4 @@
-"""The themes: the page follows the system, until its button chooses; the choice stays."""
+"""A page has the theme of the system until a visitor presses the theme button. Then it keeps the chosen theme."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_the_workflow_has_no_finding(program: list[str]) -> None:
 
 
 def test_the_workflow_attests_all_files_and_publishes_without_a_password() -> None:
-    """The workflow has the promised steps and rights, and no job has a secret. No linter demands them."""
+    """The workflow has the promised steps and rights, and no job has a secret. The linters do not check that."""
     jobs = yaml.safe_load(WORKFLOW.read_text("utf-8"))["jobs"]
     steps = {
         name: {step["uses"].partition("@")[0]: step for step in job["steps"] if "uses" in step}
