@@ -110,7 +110,7 @@ Opened = tuple[BrowserContext, Troubles]
 
 @pytest.fixture
 def contexts(chromium: Browser) -> Iterator[Callable[..., Opened]]:
-    """Return a function that makes a browser context. In the end, a test fails when there were troubles in one."""
+    """Return a function that makes a browser context. At the end the test fails if a context had troubles."""
     made: list[Opened] = []
 
     def make(**settings: Any) -> Opened:

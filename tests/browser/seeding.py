@@ -1,6 +1,6 @@
 """The data of the demonstration: what a shop's dashboard might show, and texts of somebody who wants to do harm.
 
-`seed` fills a store, always in the same way but for the times, which are relative to now. The texts of `HOSTILE` stand
+`seed` always stores the same data. Only the times differ, because they are relative to now. The texts of `HOSTILE` are
 in ids, topics, errors, payloads and names of members.
 """
 

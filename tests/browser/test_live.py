@@ -125,7 +125,7 @@ def see(page: Page, state: str) -> None:
 
 
 def test_selected_text_stays_selected(own: Callable[..., Demonstration], new_page: Callable[..., Page]) -> None:
-    """While text is selected, the page is not exchanged under it; afterwards it shows what it has missed."""
+    """While text is selected, no update replaces it. Afterwards the page shows what has changed meanwhile."""
     shop, page = own(), new_page()
     page.goto(f"{shop.url}/")
     waiting = figure(page, "waiting")

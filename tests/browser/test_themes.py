@@ -37,7 +37,7 @@ def test_the_button_changes_the_theme(system: str, demo: Demonstration, new_page
 
 
 def test_both_ways_to_dark_are_the_same(demo: Demonstration, new_page: Callable[..., Page]) -> None:
-    """The dark theme has the same colours by the system's choice and by the button's."""
+    """The dark theme has the same colours, whether the system or the button chose it."""
     seen = []
     for system, pressed in (("dark", False), ("light", True)):
         page = new_page(color_scheme=system)
