@@ -24,8 +24,8 @@ def test_the_tutorial_prints_what_it_shows(built: Built) -> None:
 
 
 def test_a_page_that_is_wrong_is_found(built: Built) -> None:
-    """A line that is not printed, a command that fails, and a package from elsewhere each end the walk with what was
-    seen."""
+    """A line that is not printed, a command that fails, and a package from elsewhere each raise an error. The error
+    says what the newcomer saw."""
     with tempfile.TemporaryDirectory(prefix="newcomer-") as folder:
         root = Path(folder)
         root.chmod(0o755)
