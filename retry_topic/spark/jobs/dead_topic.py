@@ -2,8 +2,9 @@
 
 A dead topic is a log: nobody can take a letter out of it. So the transaction that sends a letter also writes the
 letter's id to `<dead topic>.replayed`. Either both records are committed or none. A run skips the letters whose ids are
-in `<dead topic>.replayed`. So a second run of a selection does nothing, a run of a larger selection sends the rest, and
-a run after a failure sends what the failed run did not, even if Spark partitions the letters differently.
+in `<dead topic>.replayed`. So a second run of a selection sends nothing, and a run of a larger selection sends only the
+further letters. A run after a failure sends only the letters that the failed run did not send. It does not matter
+whether Spark partitions the letters in the same way.
 """
 
 from __future__ import annotations
