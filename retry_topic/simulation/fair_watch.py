@@ -1,9 +1,9 @@
 """Watches the claims of a simulated store: no fair key waits while another is served more than its share.
 
-While two keys of a topic both have due items that may go, the store serves them in turn. So in this
-time neither key gets more than `BOUND` items more than the other, whatever faults strike. The watch reads the items of
-the memory store before and after each claim. It does not watch histories on scripts: the tests of the store prove that
-scripts and memory do the same.
+While two keys of a topic both have due items that may go, the store serves them in turn. So in this time neither key
+gets more than `BOUND` items more than the other, whatever faults strike. The watch reads the items of the memory store
+before and after each claim. It does not watch histories on scripts: the tests of the store prove that scripts and
+memory do the same.
 """
 
 from __future__ import annotations

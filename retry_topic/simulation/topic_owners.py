@@ -1,9 +1,9 @@
 """Finds the times at which an ordered topic had two owners: only then may the order of its keys break.
 
-docs/ordering.md names two reasons. The store's server loses the lease of a topic; or its clock steps forward beyond the
-end of the lease, and a consumer that has not seen this lease acquires the topic. The simulated server records what
-consumers ask about the lease and what it answers, with the true time. So the checker knows whether a consumer acquired
-a topic too early, and why.
+docs/ordering.md names two reasons. Either the store's server loses the lease of a topic. Or the server's clock steps
+forward beyond the end of the lease, and a consumer that has not seen this lease acquires the topic. The simulated
+server records what consumers ask about the lease and what it answers, with the true time. So the checker knows whether
+a consumer acquired a topic too early, and why.
 """
 
 from __future__ import annotations
