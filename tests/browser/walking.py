@@ -1,7 +1,7 @@
 """Walks through a dashboard by its links, without a browser, and notes an address of each page and each action's form.
 
-A page belongs to a route, such as "/items/{id}". The walk reads a few addresses of each route, because the buttons on
-a page depend on what it shows: the page of a waiting message has other buttons than that of a dead letter.
+A page belongs to a route, such as "/items/{id}". The walk reads a few addresses of each route, because the buttons on a
+page depend on what it shows: the page of a waiting message has other buttons than that of a dead letter.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python -m tests.newcomer WHEEL [PAGE]
 
 It makes an empty folder with a Python, a new virtual environment and the wheel, and in it an empty home. There it saves
-each program of the page, runs each command, and compares what they print with the page. Run by root, the commands run
-as a user without a name, who can read neither root's home nor a checkout in it. Run by anyone else, they run as that
-user. The packages that the wheel needs come from the package registry.
+each program of the page, runs each command, and compares what they print with the page. If root runs this program, the
+commands run as a user without a name, who can read neither root's home nor a checkout in it. Otherwise the commands run
+as the user of this program. The packages that the wheel needs come from the package registry.
 
 The exit code is 1 if a command fails, prints something else than the page, or imports from outside the environment.
 """

@@ -157,7 +157,8 @@ def explore(
     """Visit every state. Stop at the first one that breaks a property.
 
     Besides the model's invariants there is the property "Finishes": every path without further faults ends, and then
-    all items are done. It holds when steps without faults form no cycle, and a state without such a step is finished.
+    all items are done. The property holds if steps without faults form no cycle, and every state without such a step is
+    finished.
 
     Args:
         model: the protocol.
