@@ -34,8 +34,8 @@ def late_attempts(run: RetryWorld, calls: Mapping[int, Sequence[HandlerCall]]) -
             late_ms = one.began_ns // MS - max(due_ms, quiet_ms)
             if late_ms > bound_ms:
                 found.append(
-                    f"late: message {number}, attempt {one.attempt}, came {late_ms} ms after it was due and the faults "
-                    f"were over, and {bound_ms} ms are the bound"
+                    f"late: message {number}, attempt {one.attempt}, came {late_ms} ms after its due time and the last "
+                    f"fault; the bound is {bound_ms} ms"
                 )
     return found
 
