@@ -12,7 +12,7 @@ WORKERS ?= 4 # twice the processors of a small machine: tests often wait for ser
 SEEDS ?= 10000
 BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 
-# A layer without tests is a failure, unless ARGS has narrowed the run: then the tests may be in the other layer.
+# A layer without tests is a failure, unless ARGS has selected tests: then they may all be in the other layer.
 # The folders that need Java or a browser are left out, because each worker takes a second to load them.
 pytest = $(PY) -m pytest --ignore=tests/browser --ignore=tests/kafka --ignore=tests/spark $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
@@ -82,7 +82,7 @@ spark-kafka-test: venv-spark ## Spark with a real Kafka broker: needs Java 17 an
 	@java -version >/dev/null 2>&1 || { printf 'error: Spark and Kafka need Java 17: apt-get install openjdk-17-jre-headless; nothing was run\n' >&2; exit 1; }
 	@$(PY) -m pytest -m "spark and kafka" tests/spark/kafka -n 2 --dist loadfile $(ARGS)
 
-deploy-check: venv-test ## the files in deploy/: promtool, hadolint, the size of the image; helm and systemd where they are
+deploy-check: venv-test ## the files in deploy/: promtool, hadolint, the size of the image; helm and systemd if they are installed
 	@printf '==> deploy\n'
 	@deploy/check
 
@@ -129,7 +129,7 @@ bench: venv-dev ## all benchmarks, one after another
 bench-history: venv-dev ## adds the ratios of a quick run to benchmarks/history.jsonl, with which CI compares its own
 	@$(PY) -m benchmarks wheel --quick --history benchmarks/history.jsonl
 
-bench-compare: venv-dev ## what this tree changed since BASE=<commit>: BENCHMARK=store, ARGS="--rounds 5 --json --check"
+bench-compare: venv-dev ## how the figures of this tree differ from those of BASE=<commit>: BENCHMARK=store, ARGS="--rounds 5 --json --check"
 	@[ -n "$(BASE)" ] || { printf 'error: expected a commit: make bench-compare BASE=HEAD~1; nothing was run\n' >&2; exit 2; }
 	@$(PY) -m benchmarks.compare $(BASE) --benchmark $(or $(BENCHMARK),store) $(ARGS)
 

@@ -34,7 +34,7 @@ def failure_lines(letter: DeadLetterInfo, now_ms: int) -> Iterator[str]:
 
 
 def _following(one: FailedAttempt) -> str:
-    """What was decided after a failed attempt, and which process had handled the message."""
+    """What the policy decided after a failed attempt, and which process made the attempt."""
     process = f"; handled by {one_line(one.process)}" if one.process else ""
     decided = "given up" if one.delay_ms is None else f"next attempt after {format_duration(one.delay_ms)}"
     return f"{decided} ({one_line(one.chosen_by)}){process}"

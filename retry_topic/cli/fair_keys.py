@@ -42,7 +42,7 @@ def list_keys(store: DelayStore, topic: str | None, limit: int | None, as_json: 
         if one.rest:
             note(f"{one.topic}: {one.rest:,} more overdue messages under other keys; --limit N shows more keys")
         if not one.exact:
-            note(f"{one.topic}: only the keys next in turn were read, of {one.active:,}")
+            note(f"{one.topic}: of {one.active:,} keys, only those next in turn were read")
 
 
 def _rows(one: FairTopicNumbers, now_ms: int) -> list[tuple[str, ...]]:

@@ -61,7 +61,7 @@ def _owned(topics: GroupTopics, groups: Iterable[str]) -> dict[str, dict[str, st
 
 
 def _shards(settings: Settings) -> int:
-    """The shard count of the namespace; that of the settings when the namespace is absent or its store unreachable."""
+    """The shard count of the namespace. If it cannot be read, the shard count of the settings."""
     try:
         with server_url(settings) as url:
             return int(created_as(url, settings.namespace).get("shards", settings.shards or 1))

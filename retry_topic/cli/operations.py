@@ -1,6 +1,7 @@
 """`wheel-sched operations`: lists, confirms, runs, pauses and cancels durable operations on dead letters.
 
-The dashboard makes them and runs them too. Both work by the same records, so one process can go on where another ended.
+The dashboard makes operations, and can run them too. The store holds their state, so one process can continue an
+operation that another process began.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def _chosen(session: Session, file: str, topic: str | None) -> RetryPolicy:
 @click.option("--per-second", type=float, default=10, show_default=True, help="Messages a second, with --failure-rate.")
 @click.option("--for", "for_ms", type=DURATION, default="1m", show_default=True, help="How long messages arrive.")
 @click.option(
-    "--outage", "outage_ms", type=DURATION, default="0s", show_default=True, help="At first all attempts fail."
+    "--outage", "outage_ms", type=DURATION, default="0s", show_default=True, help="How long all attempts fail at first."
 )
 @json_option
 @pass_session
@@ -233,5 +233,5 @@ def _describe(chosen: RetryPolicy, as_json: bool) -> None:
     for line in described.lines:
         say(one_line(line))
     say()
-    for line in described.toml.rstrip().split("\n"):  # TOML: no text of the file breaks a line
+    for line in described.toml.rstrip().split("\n"):  # not escaped here: TOML escapes line breaks itself
         say(line)

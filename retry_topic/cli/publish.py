@@ -50,7 +50,7 @@ def _headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
     "expires_ms",
     type=DURATION,
     metavar="DURATION",
-    help="A consumer that gets the message later makes it a dead letter.",
+    help="A consumer that gets the message after this time makes it a dead letter.",
 )
 @click.option(
     "--id",

@@ -186,7 +186,7 @@ def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
     for number, attempts in sorted(calls.items()):
         result, send = run.results.get(number), run.sends[number]
         if is_forged(send):
-            continue  # its headers may name any time
+            continue  # forged headers may name any time
         first = min(attempts, key=lambda one: one.began_ns)
         if result is not None and passed_ms(result.at_ns, result.wall_ms, first) < send.delay:
             found.append(f"early: message {number} came at {first.began_ns // MS} ms, before its delay had passed")
@@ -221,7 +221,7 @@ def _caps(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, 
             found.append(f"caps: message {number} died although attempt {send.fails} would succeed")
     for number, count in sorted(dead.items()):
         if count > 1 and not _kinds(run):
-            found.append(f"duplicates: message {number} is {count} dead letters")
+            found.append(f"duplicates: message {number} has become {count} dead letters")
     return found
 
 
@@ -235,9 +235,9 @@ def _duplicates(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[st
         twice = send.kind == "duplicated"
         for one in attempts:
             if is_forged(send) and ended_ns is None:
-                pass  # the number is the stranger's, see `hostile_checker`
+                pass  # a stranger chose the attempt's number, see `hostile_checker`
             elif one.attempt in seen and one.attempt == 0 and twice:
-                twice = False  # the second record
+                twice = False  # the first attempt of the second record
             elif one.attempt in seen:
                 again.append(f"message {number}, attempt {one.attempt}, at {one.began_ns // MS} ms")
             elif ended_ns is not None and one.began_ns > ended_ns and not _follows_copy(one, attempts, ended_ns):

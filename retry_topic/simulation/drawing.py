@@ -32,7 +32,7 @@ QUIET_MS = 8_000  # longer than each lease, pause and backoff
 OUT = (TOPIC, f"{GROUP}.redelivery")  # where services publish
 AT_ONCE = 40  # the most messages that one process holds: those it has read, and those it publishes
 JOINED_MS = 1_200  # over a log, the first members have shared the partitions by then; the producer starts after that
-QUICK_MS = 200  # the longest attempt where keys share
+QUICK_MS = 200  # the longest attempt in a world of fair keys
 END_MS = 90_000  # everything must have ended by then: see `checker`
 
 SERVER_FAULTS = {
@@ -158,8 +158,8 @@ def _with_hostility(rng: random.Random, name: str, steps: list[Step], options: d
 def _with_keys(rng: random.Random, steps: list[Step], options: dict[str, int]) -> list[Step]:
     """Give the messages fair keys, most of them the same one, and let many wait at the same time.
 
-    No handler is slow. With a cap of one in flight, the attempts of a key run one after the other: ten messages of the
-    same key with four attempts of 3 s each need 120 s, and a history ends at `END_MS`.
+    No handler is slow. With a cap of one in flight, the attempts of a key run one after the other. Ten messages of one
+    key, with four attempts of 3 s each, would need 120 s, and so more than `END_MS`.
     """
     options["batch"] = rng.choice((1, 2, 5))
     options["cap"] = rng.choice((0, 0, 1, 2))

@@ -1,8 +1,9 @@
 """Watches the claims of a simulated store: no fair key waits while another is served more than its share.
 
-While two keys of a topic both have due items that may go, the store serves them in turn. So the numbers of items that
-they have got since then differ by a turn of each, whatever faults strike. The watch reads the items of the memory store
-before and after each claim. Histories on scripts are not watched; the tests of the store compare both.
+While two keys of a topic both have due items that may go, the store serves them in turn. So in this time neither key
+gets more than `BOUND` items more than the other, whatever faults strike. The watch reads the items of the memory store
+before and after each claim. It does not watch histories on scripts: the tests of the store prove that scripts and
+memory do the same.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from wheel_sched.store.core.items import encode_text
 from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.fair_shares import fair_key_of
 
-FAIR_TIMEOUT_MS = 4_000  # after so long a released message counts as handled
-BOUND = 2  # items that one of two waiting keys may get more: a turn of each, which is one item in small claims
+FAIR_TIMEOUT_MS = 4_000  # a message that was released this long ago counts as handled
+BOUND = 2  # how many more items one waiting key may get than another: one turn of each; here a turn is one item
 
 
 class FairWatch:
@@ -40,14 +41,14 @@ class FairWatch:
         self._capped = world.scenario.options["cap"] > 0
         self._ahead: dict[tuple[int, str, str], int] = {}
         self._found: list[str] = []
-        self._tokens: set[tuple[int, str]] = set()  # of the claims that were answered: a repeat serves nobody again
+        self._tokens: set[tuple[int, str]] = set()  # of answered claims: a repeated claim takes no new items
         self.contents = server.contents
         if isinstance(self.contents, MemoryContents):
             self._execute = self.contents.execute
             self.contents.execute = self._watched  # type: ignore[method-assign]
 
     def violations(self) -> list[str]:
-        """What the watch has found. A server that has lost writes has lost the shares with them."""
+        """What the watch has found; nothing if the server has lost writes, because it has then lost the shares too."""
         forgotten = any(fault.kind in FORGETTING for fault, _ in self._world.struck)
         return [] if self._capped or forgotten else self._found
 
@@ -66,7 +67,7 @@ class FairWatch:
 
     def _waiting(self, number: int, wall_us: int) -> Counter[str]:
         """How many items of the fair topic are due in a shard and not held, by key."""
-        assert isinstance(self.contents, MemoryContents)  # noqa: S101  # others are not watched
+        assert isinstance(self.contents, MemoryContents)  # noqa: S101  # only a memory store is watched
         shard: MemoryShard = self.contents.backend.shards[number]
         found = [item for item in shard.items.values() if item.state == "due" and item.topic == TOPIC]
         now_ms = max(wall_us // 1000, shard.now_ms)

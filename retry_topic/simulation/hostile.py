@@ -73,11 +73,11 @@ def hostile(rng: random.Random, steps: Sequence[Step]) -> list[Step]:
     for drawn, step in zip(kinds, plain, strict=False):
         kind = drawn
         if kind == "poison" and any(one.kind == "poison" for one in chosen.values()):
-            continue  # one is enough: each kills several processes
+            continue  # one poison message is enough: it kills several processes
         if kind == "forged":
             kind = f"forged {rng.choice(('retry', 'redelivery'))}: {rng.choice(FORGERIES)}"
         delay = 0 if kind == "duplicated" or kind.startswith("forged") else step.delay
-        # a slow poison message could kill a process that has lost the partition, and no delivery count would know it
+        # A slow poison message could kill a process that has lost the partition. No delivery count would show that.
         lasts = 0 if kind == "poison" else step.lasts
         chosen[step.number] = replace(step, kind=kind, delay=delay, lasts=lasts)
     return [chosen.get(step.number, step) if isinstance(step, HandIn) else step for step in steps]

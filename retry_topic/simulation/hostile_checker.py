@@ -14,9 +14,9 @@ from wheel_sched.simulation.scenario import FORGETTING
 def excused(run: RetryWorld) -> set[int]:
     """The messages that the checker does not judge, because the broker itself has lost them with a deleted topic.
 
-    The result has the unsettled records of the deleted topics. If the store has lost writes too, it has to read the
-    retry topics again. Then the result has all records of the deleted topics, and also all forged records, because no
-    id shows which of them the store has lost.
+    The result has the unsettled records of the deleted topics. If the store has lost writes too, the intake reads the
+    retry topics again. Then the result has all records of the deleted topics. It also has all forged records, because
+    no id shows which of them the store has lost.
     """
     kinds = {fault.kind for fault, _ in run.world.struck}
     lost: set[int] = set()

@@ -6,9 +6,9 @@ messages.
 
 In a queue world, a topic may have two owners for a while, because the store's server has lost the lease, or because its
 clock has stepped over the lease's end (`topic_owners`). docs/ordering.md says that either reason can break the order of
-the messages that are being handled. So the check skips a pair of messages if both were in the topic before it had one
-owner again, and the earlier message had not ended when the topic got the second owner. In a log world the group assigns
-the partitions, so a lost lease alone breaks no order, and the check skips nothing.
+the messages that are being handled. So the check skips a pair of messages in one case: both were in the topic before it
+had one owner again, and the earlier message had not ended when the topic got the second owner. In a log world the group
+assigns the partitions, so a lost lease alone breaks no order, and the check skips nothing.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from retry_topic.simulation.retry_world import HandlerCall, RetryWorld
 from wheel_sched.simulation.calls import MS
 
 AGAIN_MS = 700  # the default of `World.add_host`
-AWAY_MS = 5_000  # the longest backoff of a process that finds the store or the broker away
+AWAY_MS = 5_000  # the longest backoff of a process that cannot reach the store or the broker
 STEP_MS = 2_000  # for the calls themselves: hundreds of round trips
 
 
@@ -34,8 +34,8 @@ def late_attempts(run: RetryWorld, calls: Mapping[int, Sequence[HandlerCall]]) -
             late_ms = one.began_ns // MS - max(due_ms, quiet_ms)
             if late_ms > bound_ms:
                 found.append(
-                    f"late: message {number}, attempt {one.attempt}, came {late_ms} ms after it was due and the faults "
-                    f"were over, and {bound_ms} ms are the bound"
+                    f"late: message {number}, attempt {one.attempt}, came {late_ms} ms after its due time and the last "
+                    f"fault; the bound is {bound_ms} ms"
                 )
     return found
 

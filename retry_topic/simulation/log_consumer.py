@@ -67,10 +67,10 @@ class RemoteLogConsumer(GroupMember):
     ) -> None:
         self._tracker = OffsetTracker(idle_ms, _now_ms)
         self._ids = TopicIds(cast("Any", _TopicIdCalls(self._id_of)))
-        self._numbers: dict[Place, int] = {}  # the group's numbers of the assignments
+        self._numbers: dict[Place, int] = {}  # the number of the assignment of each partition
         self._next: dict[Place, int] = {}  # the offset to fetch next
         self._sequence = 0
-        self._alive_ms, self._polling = _now_ms(), 0  # when a caller last used this member, and how many poll it now
+        self._alive_ms, self._polling = _now_ms(), 0  # last use by a caller, and running calls of `poll`
         self._committing = threading.Lock()  # one commit or transaction at a time
         self._transactional_id, self._epoch = f"{group}-{name()}", -1  # -1: there is no producer
         super().__init__(world, server, topics, group, idle_ms, name)
@@ -128,7 +128,7 @@ class RemoteLogConsumer(GroupMember):
             yield from offsets.entries.values()
 
     def _made_anew(self) -> bool:
-        """Join again if a topic of this member was deleted and created again. Returns whether one was.
+        """Join again if a topic of this member was deleted and created again. Returns whether that has happened.
 
         The real client asks the cluster about this once a second.
         """

@@ -67,8 +67,8 @@ class Committed:
 @dataclass(slots=True)
 class _Group:
     members: dict[str, _Member] = field(default_factory=dict)
-    owners: dict[Place, tuple[str, int]] = field(default_factory=dict)  # member and number of the assignment
-    moving: set[Place] = field(default_factory=set)  # partitions whose owners have to give them up
+    owners: dict[Place, tuple[str, int]] = field(default_factory=dict)  # the owner, and the number of its assignment
+    moving: set[Place] = field(default_factory=set)  # partitions that their owners have to give up
     committed: dict[Place, Committed] = field(default_factory=dict)
     assigned: int = 0  # how often the partitions were assigned
 

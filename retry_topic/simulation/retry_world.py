@@ -141,7 +141,7 @@ class RetryWorld:
     def run(self) -> None:
         """Run the scenario until nothing is left to do, or until its time is over."""
         self.world.begin()
-        # an item that waits for a clock that was set back waits longer
+        # after the clock has stepped back, items wait longer, and the run takes longer
         steps = (fault.amount for fault in self.world.scenario.faults if fault.kind == "step-clock")
         self.world.run(END_MS - sum(step for step in steps if step < 0), self._ended, QUIET_MS)
 
@@ -204,7 +204,7 @@ class RetryWorld:
                 publish_timeout_ms=20_000,
                 batch=self.world.scenario.options.get("batch", 80),
             ),
-            announce_ms=0,  # for people, and a call more in every history
+            announce_ms=0,  # announcements are for people, and would add a call to every history
         )
         policies = PolicySet(self.policy, {TOPIC: replace(self.policy, fair=self._fair())})
         service = RetryService(self._connection(), GROUP, policies, config=config)
@@ -286,7 +286,7 @@ class RetryWorld:
 
     def value_of(self, send: HandIn) -> bytes:
         """The payload of a message."""
-        return value_of(send, LARGEST_BYTES if self.log else MAX_BODY_BYTES)  # a queue has no limit, its intake has one
+        return value_of(send, LARGEST_BYTES if self.log else MAX_BODY_BYTES)  # over queues only the intake has a limit
 
     def _handle(self, message: Message) -> None:
         world = self.world

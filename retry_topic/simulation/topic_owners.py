@@ -1,9 +1,9 @@
 """Finds the times at which an ordered topic had two owners: only then may the order of its keys break.
 
-docs/ordering.md names two reasons. The store's server loses the lease of a topic; or its clock steps forward beyond the
-end of the lease, and a consumer that has not seen this lease acquires the topic. The simulated server records what
-consumers ask about the lease and what it answers, with the true time. So the checker knows whether a consumer acquired
-a topic too early, and why.
+docs/ordering.md names two reasons. Either the store's server loses the lease of a topic. Or the server's clock steps
+forward beyond the end of the lease, and a consumer that has not seen this lease acquires the topic. The simulated
+server records what consumers ask about the lease and what it answers, with the true time. So the checker knows whether
+a consumer acquired a topic too early, and why.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wheel_sched.simulation.world import World
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.ordering.operations import OwnScope, ScopeOwnership
 
-CALL_MS = 100  # at most, from the end of a lease by true time to the owner's last call under it
+CALL_MS = 100  # an owner makes its last call at most this long after its lease has ended by true time
 
 
 @dataclass(slots=True, eq=False)

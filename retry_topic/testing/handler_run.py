@@ -3,7 +3,7 @@
     publish ─► consumer's step ─► handler ─► intake's step ─► dispatcher's step ─► time moves to the next due time ─┐
                      └──────────────────────────────────────────────────────────────────────────────────────────────┘
 
-These are the product's own steps, which its threads only repeat. So there is no second scheduler and no thread here.
+The steps are the product's own code. In a real system threads repeat them; here one loop does.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _RunningHandler:
         self._ends: dict[int, Literal["dead", "superseded"]] = {}
         self._dead: list[DeadSeen] = []
         self._deliveries, self._most, self._until_s = 0, 0, 0.0
-        self._stopped: BaseException | None = None  # what must end the run, not only the attempt
+        self._stopped: BaseException | None = None  # an exception that ends the run, not only the attempt
         broker = MemoryBroker(create_topics=True, wall_ms=clock.wall_ms)
         self._store = open_store("memory:", test_clock=clock.wall_ms)
         self._broker = broker
@@ -113,7 +113,7 @@ class _RunningHandler:
         topic = self._retry_topic = config.group_topics.retry_of(GROUP)
         share_topics(self._store, policies, by_key=True)
         self._intake = IntakeWorker(broker, self._service.intake, Reading(topic, GROUP, 1, config.idle_ms, lambda: 0))
-        self._marks: dict[int, bytes] = {}  # the last marker that the loop knows of, by shard; {} until it listens
+        self._marks: dict[int, bytes] = {}  # the last marker that the dispatcher has seen, by shard
         self._loop = OwnerLoop(
             self._store,
             self._service.dispatcher.publisher,
@@ -243,7 +243,7 @@ class _RunningHandler:
 
     def _failed(self, message: Message, began_s: float, error: BaseException) -> None:
         if isinstance(error, KeyboardInterrupt):
-            self._stopped = error  # the person at the keyboard means the run
+            self._stopped = error  # Ctrl-C ends the whole run, not only this attempt
         if self._stopped is not error or isinstance(error, KeyboardInterrupt):
             self._note(message, began_s, "failed", _in_words(error))
 

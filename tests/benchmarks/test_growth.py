@@ -76,7 +76,10 @@ def test_a_knee_is_the_first_size_above_the_bound() -> None:
 
 @pytest.mark.parametrize(("error", "off"), [(1.1, False), (1.5, True)])
 def test_the_check_is_at_a_size_that_the_law_has_not_seen(error: float, off: bool) -> None:
-    """A cost that jumps at the greatest size does not change the model, and the tables say when the model is off."""
+    """A cost that jumps at the greatest size does not change the model. Then the tables say that the model is wrong.
+
+    A model is a formula for the cost by size. It is fitted to the smaller sizes, and checked at the greatest one.
+    """
     case = straight(error)
     result = {**case.run(case.full, Narration(1)), "surroundings": AROUND}
     cost = result["quantities"]["cost_us"]
@@ -130,8 +133,8 @@ def test_the_command_writes_what_it_measured(
 
 
 def test_a_rate_ends_where_a_processor_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes on one machine share its processors with the server; with processors of their own only the server ends
-    the growth."""
+    """Processes on one machine share its processors with the server. If they have their own, only the server limits the
+    rate."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     points = {"rate_per_s": {1: 1_000.0, 2: 1_500.0}, "process_us": {1: 900.0, 2: 900.0}, "server_us": {1: 100.0}}
     shared = shared_server_of(points)
@@ -143,7 +146,7 @@ def test_a_rate_ends_where_a_processor_is_full(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("shards", [1, 3, 16, 64])
 def test_the_busiest_master_has_at_least_a_third_of_the_shards(shards: int) -> None:
-    """The masters have all slots, each slot once, so the busiest has a third of the shards or more; usually not all."""
+    """The three masters share all slots, each slot once. So the busiest has at least a third of the shards."""
     ranges = slot_ranges(MASTERS)
     assert [slot for first, last in ranges for slot in range(first, last + 1)] == list(range(SLOTS))
     assert 1 / MASTERS <= busiest_share(shards) <= 1
@@ -163,7 +166,7 @@ def test_the_page_has_the_kept_results(name: str, tmp_path: Path) -> None:
     assert result["surroundings"]["quick"] is False
 
 
-# for each case that needs no Kafka: sizes of seconds; tests/kafka has the other
+# small sizes, so that a run takes seconds; tests/kafka runs the case that needs Kafka
 SMALL = {
     "waiting": Sizes((500, 1_000, 2_000), (5_000_000,), 400),
     "topics": Sizes((1, 10, 100), (1_000,), 400),

@@ -49,7 +49,7 @@ def test_a_search_goes_down_when_its_first_rate_is_missed(monkeypatch: pytest.Mo
 def test_a_design_that_misses_the_lowest_rate_counts_as_sustaining_it() -> None:
     """A rate of 0 is replaced by the lowest rate, here 10, so the ratio to that design is a lower bound.
 
-    The ratio of processor times is that of the case in which it is greater.
+    There are two cases. The result has the greater of their two ratios of processor times.
     """
     found = {("old", "low"): [20, 10], ("new", "low"): [80, 80], ("old", "high"): [0, 0], ("new", "high"): [40, 20]}
     spread = _spread(found, {"low": ([2.0, 2.0], [1.0, 2.0]), "high": ([3.0, 3.0], [1.0, 1.5])}, 10)

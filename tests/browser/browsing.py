@@ -17,7 +17,7 @@ ARGUMENTS = [
 ]  # fmt: skip
 INSPECTION = (Path(__file__).parent / "inspection.js").read_text("utf-8")
 
-# a violation of the page's policy becomes an error on the console
+# what breaks the page's content security policy becomes an error on the console
 _REPORT_VIOLATIONS = """document.addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy violated: ${event.violatedDirective} ${event.blockedURI} ${event.sample}`))"""
 
@@ -52,7 +52,7 @@ class Troubles:
             self._note(f"{url} answered {status}")
 
     def _note_dialog(self, dialog: Any) -> None:
-        self._note(f"a dialog: {dialog.message}")  # a script in hostile text has run
+        self._note(f"a dialog: {dialog.message}")  # only a script in a hostile text opens a dialog
         dialog.dismiss()
 
 

@@ -64,7 +64,7 @@ def walked(demo: Demonstration) -> Walk:
 
 @pytest.fixture(scope="session")
 def _tabs(chromium: Browser) -> Iterator[Callable[[bool], tuple[Page, Troubles]]]:
-    """Return a function that returns the page that tests share, with or without JavaScript."""
+    """Return a function that returns a page, with or without JavaScript. All tests share the two pages."""
     with contextlib.ExitStack() as stack:
 
         @cache
@@ -77,7 +77,7 @@ def _tabs(chromium: Browser) -> Iterator[Callable[[bool], tuple[Page, Troubles]]
 
 @pytest.fixture
 def troubles(_tabs: Callable[[bool], tuple[Page, Troubles]]) -> Iterator[Troubles]:
-    """The troubles of `tab`. The test fails when there were any that it has not allowed."""
+    """The troubles of `tab`. The test fails if there is a trouble that it has not allowed."""
     _, noted = _tabs(True)
     noted.start()
     yield noted
@@ -86,7 +86,7 @@ def troubles(_tabs: Callable[[bool], tuple[Page, Troubles]]) -> Iterator[Trouble
 
 @pytest.fixture
 def tab(_tabs: Callable[[bool], tuple[Page, Troubles]], troubles: Troubles) -> Page:
-    """A page of a laptop that tests share, because a new one takes half a second."""
+    """A page with the size of a laptop. Tests share it, because a new page takes half a second."""
     page, _ = _tabs(True)
     page.set_viewport_size({"width": 1200, "height": 900})
     return page
@@ -100,7 +100,7 @@ def scriptless_tab(_tabs: Callable[[bool], tuple[Page, Troubles]]) -> Page:
 
 @pytest.fixture(scope="session")
 def unguarded_tab(chromium: Browser) -> Iterator[Page]:
-    """A page on which the dashboard's policy does not hold, for tools that add styles and scripts."""
+    """A page without the dashboard's content security policy, for tools that add styles and scripts."""
     with chromium.new_context(bypass_csp=True) as context:
         yield context.new_page()
 
@@ -110,7 +110,7 @@ Opened = tuple[BrowserContext, Troubles]
 
 @pytest.fixture
 def contexts(chromium: Browser) -> Iterator[Callable[..., Opened]]:
-    """Return a function that makes a browser context. In the end, a test fails when there were troubles in one."""
+    """Return a function that makes a browser context. At the end the test fails if a context had troubles."""
     made: list[Opened] = []
 
     def make(**settings: Any) -> Opened:

@@ -43,10 +43,10 @@ def demonstration(
     Args:
         server: the address of the server, with a Unix socket.
         database: the number of the database, which is first emptied.
-        access: who may do what. Defaults to everybody everything.
+        access: who may do what. Defaults to all rights for everybody.
         port: the port of the dashboard. Defaults to 0: a free one.
         hostile: whether hostile texts are among the data. Defaults to True.
-        options: of `dashboard`. Defaults to every right, payloads shown.
+        options: the options of `dashboard`. They override the options that this function chooses.
     """
     store = server.replace("?db=0", f"?db={database}")
     with contextlib.ExitStack() as stack:

@@ -39,12 +39,12 @@ def take(
     """Take one picture, of the first screen of the page.
 
     Args:
-        browser: takes it.
-        shop: what is on it.
-        name: its name, without "dashboard-".
-        folder: where it goes.
-        traffic: for how many seconds new messages come before. Defaults to 0.
-        settings: of the browser's context.
+        browser: the browser that takes the picture.
+        shop: the dashboard that is on the picture.
+        name: the name of the picture, without "dashboard-".
+        folder: the folder for the picture.
+        traffic: for so many seconds the store gets new messages, before the picture is taken. Defaults to 0.
+        settings: settings of the browser's context.
 
     Raises:
         SystemExit: the picture is larger than 150 kB.

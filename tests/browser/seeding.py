@@ -1,6 +1,6 @@
 """The data of the demonstration: what a shop's dashboard might show, and texts of somebody who wants to do harm.
 
-`seed` fills a store, always in the same way but for the times, which are relative to now. The texts of `HOSTILE` stand
+`seed` always stores the same data. Only the times differ, because they are relative to now. The texts of `HOSTILE` are
 in ids, topics, errors, payloads and names of members.
 """
 
@@ -88,7 +88,7 @@ FAILURES: Sequence[Failing] = (
 )
 
 LEFT = Failing("refunds", "shop.refund.Refused", "refused", 0)
-"""All dead letters of this kind have left."""
+"""All dead letters of this kind have left the store."""
 
 
 def failed(
@@ -168,7 +168,7 @@ def seed(connection: Connection, *, hostile: bool = True) -> None:
 
 
 def _prepare_operations(store: DelayStore) -> None:
-    """An operation in each state. Their letters have left meanwhile, so none of them changes anything."""
+    """Store an operation in each state. Its letters have left the store, so no operation changes anything."""
     now_ms = store.now_ms()
     store.bury([letter_of("ref00001.5", now_ms, failed(LEFT, 1, 5, now_ms, due_ms=None))])
     store.delete_dead(["ref00001.5"])
@@ -179,12 +179,12 @@ def _prepare_operations(store: DelayStore) -> None:
         (DELETE, "paused", 11),
     ):  # fmt: skip
         made = book.create(kind, arguments, "ada", rate=2)
-        later_ms = made.created_ms + _HOUR_MS  # the next batch of the one that runs
+        later_ms = made.created_ms + _HOUR_MS  # when the running operation takes its next batch
         book.put(replace(made, state=state, matched=24, done=done, left={"gone": done // 9}, next_ms=later_ms))
 
 
 def _note_groups(connection: Connection) -> None:
-    """One group is acknowledged, one fixed, and one of those that were fixed has come back."""
+    """Mark one group as acknowledged, and two as fixed. Then let a letter of a fixed group die again."""
     notes, store = GroupNotes(connection.store), connection.store
     fixed, refused, _, _, full = (
         (kind.topic, fingerprint(kind.error, kind.text.replace("{n}", "7"))) for kind in FAILURES

@@ -42,7 +42,7 @@ def seed_jobs(url: str, *, hostile: bool) -> None:
             producer.add_job(run_report, "interval", id=f"sync-{n:02d}", hours=1 + n, name=f"Sync of shop {n}")
         producer.add_job(run_report, "interval", id="lost-function", minutes=1, next_run_time=now)
         for n, text in enumerate(HOSTILE if hostile else ()):
-            job_id = f"job {n} " + "".join(one for one in text if one.isprintable())  # others are refused
+            job_id = f"job {n} " + "".join(one for one in text if one.isprintable())  # the job store accepts no others
             producer.add_job(run_report, "interval", id=job_id, hours=2, name=job_id, args=[text])
 
     _quarantine(url, "lost-function")
@@ -70,7 +70,7 @@ def _seed_schedule(app: Celery, *, hostile: bool) -> None:
     for n in range(6):
         entries.add(entries.make(f"digest-{n}", "shop.mail.send", 3600.0 + n, (f"team-{n}@example.org",)))
     for n, text in enumerate(HOSTILE if hostile else ()):
-        name = f"entry {n} " + "".join(one for one in text if one.isprintable())[:150]  # others are refused
+        name = f"entry {n} " + "".join(one for one in text if one.isprintable())[:150]  # the schedule accepts no others
         entries.add(entries.make(name, "shop.mail.send", 7200.0, (text,)))
 
 
@@ -101,6 +101,6 @@ def celery_with_tasks(url: str, *, hostile: bool) -> Iterator[Celery]:
         yield app
     finally:
         app.wheel.close()
-        app.close()  # which leaves the connections of the result backend to the garbage collector
+        app.close()  # does not close the connections of the result backend
         app.backend.result_consumer.stop()
         app.backend.client.connection_pool.disconnect()

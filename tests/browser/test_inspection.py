@@ -1,4 +1,4 @@
-"""`inspection.js` finds what it is for: each mistake alone in a page, and nothing in a page without mistakes."""
+"""`inspection.js` finds each kind of mistake in a page. In a page without mistakes it finds nothing."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tests.browser.walking import Walk
 
 LISTED = [(page.label, page.path) for part in PARTS for page in part.pages if page.label]
 
-# what can be reached, each with a mark; what is hidden cannot
+# marks each element that can get the focus, and returns the marks
 _MARKED = """() => {
   const all = [...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, textarea, summary")];
   const there = all.filter((one) => one.checkVisibility({visibilityProperty: true}) && !one.disabled);
@@ -18,7 +18,7 @@ _MARKED = """() => {
   there.forEach((one, at) => (one.dataset.mark = one.type === "radio" ? `radio ${one.name}` : `${at}`));
   return [...new Set(there.map((one) => one.dataset.mark))];
 }"""
-# the mark of what has the focus, whether it is on the screen, and whether it shows that it has the focus
+# of the element with the focus: its mark, whether it is on the screen, and whether it shows the focus
 _FOCUSED = """() => {
   const one = document.activeElement;
   if (!one || one === document.body) return null;
@@ -68,7 +68,7 @@ def test_the_first_tab_skips_the_navigation(demo: Demonstration, tab: Page) -> N
 
 
 def test_keys_open_pages(demo: Demonstration, tab: Page) -> None:
-    """ "g" and the letter that the list of keys shows open each page of the navigation; no two share a letter."""
+    """ "g" and a letter open each page of the navigation. The list of keys shows the letters. Each page has its own."""
     tab.goto(f"{demo.url}/")
     tab.keyboard.press("?")
     lines = tab.get_by_role("dialog").locator("li").all_inner_texts()
@@ -82,7 +82,7 @@ def test_keys_open_pages(demo: Demonstration, tab: Page) -> None:
 
 
 def test_the_list_of_keys_opens_and_closes(demo: Demonstration, tab: Page) -> None:
-    """ "?" opens the list of keys once, the focus stays in it, Escape closes it and gives the focus back."""
+    """ "?" opens one list of keys, and the focus stays in the list. Escape closes the list and gives the focus back."""
     tab.goto(f"{demo.url}/members")
     link = tab.get_by_role("navigation").get_by_role("link").nth(1)
     link.focus()

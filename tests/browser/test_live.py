@@ -44,7 +44,7 @@ def test_a_new_item_is_counted_on_an_open_page(
 
 
 def test_the_focus_and_the_scrolling_stay(own: Callable[..., Demonstration], new_page: Callable[..., Page]) -> None:
-    """An update leaves the focus on the link where it is, a table scrolled as it is, and what is unfolded unfolded."""
+    """An update does not move the focus, does not scroll a table, and does not fold what is unfolded."""
     shop, page = own(), new_page(viewport={"width": 360, "height": 740})
     page.goto(f"{shop.url}/")
     page.evaluate(
@@ -107,7 +107,7 @@ def test_a_hidden_page_asks_for_nothing(path: str, demo: Demonstration, new_page
     page = new_page()
     with page.expect_request(re.compile("/live")) as asked:
         page.goto(demo.url + path)
-    with page.expect_event("requestfailed", lambda request: request == asked.value):  # it is cut
+    with page.expect_event("requestfailed", lambda request: request == asked.value):  # the page closes its stream
         see(page, "hidden")
     with page.expect_request(re.compile("/live")):
         see(page, "visible")
@@ -125,7 +125,7 @@ def see(page: Page, state: str) -> None:
 
 
 def test_selected_text_stays_selected(own: Callable[..., Demonstration], new_page: Callable[..., Page]) -> None:
-    """While text is selected, the page is not exchanged under it; afterwards it shows what it has missed."""
+    """While text is selected, no update replaces it. Afterwards the page shows what has changed meanwhile."""
     shop, page = own(), new_page()
     page.goto(f"{shop.url}/")
     waiting = figure(page, "waiting")

@@ -27,12 +27,12 @@ def test_links_lead_to_every_page(walked: Walk) -> None:
 
 @each_page
 def test_it_can_be_read_by_everybody(path: str, walked: Walk, tab: Page) -> None:
-    """A page of each route loads without an error, a violated policy or a script of somebody else. Its title is its
-    heading, and the navigation marks it. In both themes every text has the contrast of WCAG AA. Fields have labels,
-    buttons names, tables headers, headings an order. On a screen of 360 pixels the page is not wider, and what is to be
-    pressed has 24 pixels.
+    """A page of each route loads without an error, and runs no foreign script. Its title is its heading, and the
+    navigation marks it. In both themes every text has the contrast of WCAG AA. Each field has a label, each button a
+    name, and each table headers. No heading skips a level. On a screen of 360 pixels the page is not too wide, and each
+    link and button is at least 24 pixels wide and high.
 
-    All in one test, because to load a page takes longer than to look at it.
+    One test checks all this, because to load a page takes longer than to look at it.
     """
     for address in walked.addresses[path]:
         tab.set_viewport_size({"width": 1200, "height": 900})
@@ -66,7 +66,7 @@ def test_it_can_be_read_without_javascript(path: str, walked: Walk, tab: Page, s
     texts = []
     for page in (tab, scriptless_tab):
         page.goto(walked.addresses[path][0])
-        # not what is rendered: a live update may just be replacing it
+        # all texts, also hidden ones: a live update may just replace a text
         texts.append((page.locator("h1, h2, th").all_text_contents(), page.locator("main tr").count()))
     assert texts[0] == texts[1]
 

@@ -45,7 +45,10 @@ def test_dragging_a_control_changes_the_picture(name: str, new_page: Callable[..
 
 
 def test_without_jitter_the_herd_comes_back_together(new_page: Callable[..., Page]) -> None:
-    """Without jitter a few bars hold all arrivals. With full jitter most bars have some. Nothing else is loaded."""
+    """Without jitter a few bars hold all arrivals. With full jitter most bars have some.
+
+    The page loads only one script, which is beside it.
+    """
     page = new_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -64,4 +67,4 @@ def test_the_simulator_can_be_read(system: str, new_page: Callable[..., Page]) -
     page = new_page(color_scheme=system)
     page.goto(PAGE.as_uri())
     faults = inspect(page, contrast=True)
-    assert [one for one in faults if "<input#" not in one] == []  # the browser draws the sliders
+    assert [one for one in faults if "<input#" not in one] == []  # the colours of a slider are the browser's own

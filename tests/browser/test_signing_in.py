@@ -34,8 +34,8 @@ def sign_in(page: Page, name: str, password: str) -> None:
 def test_signing_in_and_out(
     own: Callable[..., Demonstration], users: PasswordFile, contexts: Callable[..., Opened]
 ) -> None:
-    """A stranger comes to the form, a wrong password is refused, the right one leads to the page that was asked for,
-    and after signing out the page is closed again."""
+    """A visitor who has not signed in sees the form. A wrong password is refused. The right one leads to the page that
+    was asked for. After signing out, the visitor sees the form again."""
     shop = own(access=users)
     context, troubles = contexts()
     troubles.allow("401")
@@ -72,7 +72,7 @@ def test_signing_in_without_javascript(
 def test_a_reader_sees_no_button_that_changes(
     own: Callable[..., Demonstration], users: PasswordFile, new_page: Callable[..., Page], walked: object
 ) -> None:
-    """A visitor with the right to read is offered nothing that changes something, on any page."""
+    """A visitor with only the right to read sees no button that changes something, on any page."""
     shop = own(access=users)
     page = new_page()
     page.goto(f"{shop.url}/")

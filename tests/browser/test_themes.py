@@ -1,4 +1,4 @@
-"""The themes: the page follows the system, until its button chooses; the choice stays."""
+"""A page has the theme of the system until a visitor presses the theme button. Then it keeps the chosen theme."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_button_changes_the_theme(system: str, demo: Demonstration, new_page
 
 
 def test_both_ways_to_dark_are_the_same(demo: Demonstration, new_page: Callable[..., Page]) -> None:
-    """The dark theme has the same colours by the system's choice and by the button's."""
+    """The dark theme has the same colours, whether the system or the button chose it."""
     seen = []
     for system, pressed in (("dark", False), ("light", True)):
         page = new_page(color_scheme=system)

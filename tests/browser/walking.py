@@ -1,7 +1,7 @@
 """Walks through a dashboard by its links, without a browser, and notes an address of each page and each action's form.
 
-A page belongs to a route, such as "/items/{id}". From each route a few addresses are read, because the buttons on a
-page depend on what it shows: a waiting message has others than a dead letter.
+A page belongs to a route, such as "/items/{id}". The walk reads a few addresses of each route, because the buttons on a
+page depend on what it shows: the page of a waiting message has other buttons than that of a dead letter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.routing import compile_path
 
 from wheel_sched.dashboard import DashboardPage
 
-OF_EACH = 6  # addresses of one route
+OF_EACH = 6  # the most addresses that are read of one route
 
 
 @dataclass(slots=True)

@@ -71,7 +71,7 @@ def test_every_section_is_of_an_alert() -> None:
 
 
 def test_every_alert_has_a_case_that_fires_and_one_that_stays_silent() -> None:
-    """promtool runs the cases (`make deploy-check`); this finds an alert without them."""
+    """promtool runs the cases (`make deploy-check`). This test finds an alert that has no cases."""
     tests = yaml.safe_load((PROMETHEUS / "rules_test.yml").read_text("utf-8"))["tests"]
     cases: dict[str, set[bool]] = {}
     for test in tests:

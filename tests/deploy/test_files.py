@@ -129,13 +129,13 @@ def test_the_templates_use_values_that_exist() -> None:
 
 
 def test_the_chart_has_a_disruption_budget_and_a_scale_for_the_service() -> None:
-    """`faults` looks at pods alone, so it misses an object that is gone. Both objects are for the retry service."""
+    """The chart has both objects for the retry service. `faults` checks only pods, so it cannot see if one is gone."""
     _, *objects = (CHART / "templates" / "service.yaml").read_text("utf-8").split("\nkind: ")
     kinds = {text.partition("\n")[0]: text for text in objects}
     assert set(kinds) == {"Deployment", "ConfigMap", "PodDisruptionBudget", "ScaledObject"}
     assert 'matchLabels: {{ include "wheel-sched.selector" $part' in kinds["PodDisruptionBudget"]
     assert "scaleTargetRef: {name: {{ $name }}}" in kinds["ScaledObject"]
-    assert "if not .Values.keda.enabled" in kinds["Deployment"]  # else two would set the number of replicas
+    assert "if not .Values.keda.enabled" in kinds["Deployment"]  # with KEDA, only KEDA sets the number of replicas
 
 
 def test_the_pods_use_the_probes_of_the_program() -> None:
@@ -147,7 +147,10 @@ def test_the_pods_use_the_probes_of_the_program() -> None:
 
 
 def test_a_rendered_pod_with_rights_or_without_probes_is_found() -> None:
-    """`make deploy-check` looks at the rendered chart with `faults`. A pod with more rights than it needs is one."""
+    """`faults` finds a pod with too many rights, without limits, or with an address that is not secret.
+
+    `make deploy-check` runs `faults` on the rendered chart.
+    """
     container = {
         "securityContext": {
             "readOnlyRootFilesystem": True,

@@ -55,7 +55,7 @@ def test_there_is_a_dashboard_for_each_part(monkeypatch: pytest.MonkeyPatch) -> 
     assert spec is not None
     assert spec.loader is not None
     generate = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "generate", generate)  # its dataclass looks its module up
+    monkeypatch.setitem(sys.modules, "generate", generate)  # a dataclass looks up the module that defines it
     spec.loader.exec_module(generate)
     found = {path.name: path.read_text("utf-8") for path in (DEPLOY / "grafana" / "dashboards").iterdir()}
     assert found == generate.files()

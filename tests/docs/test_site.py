@@ -70,7 +70,7 @@ def test_emphasised_terms_lead_to_the_glossary() -> None:
     written = re.findall(r'<a id="([^"]+)">', prepare.with_anchors(glossary))
     assert len(written) == len(set(written))
     assert set(anchors.values()) <= set(written)
-    assert "epoch" not in anchors  # it has three meanings
+    assert "epoch" not in anchors  # the glossary has three meanings of it
     page = ROOT / "docs" / "spec" / "README.md"
     text = prepare.with_terms("a **lease** and a *stranger*", page, anchors)
     assert text == 'a <a href="../glossary.html#term-lease">**lease**</a> and a *stranger*'

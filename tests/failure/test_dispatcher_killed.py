@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.slow]
 
 MESSAGES, BATCH, LEASE_MS = 400, 100, 2_000
-ONE_BATCH = {"batch": BATCH, "lease_ms": LEASE_MS}  # one worker: one batch is out at a time
+ONE_BATCH = {"batch": BATCH, "lease_ms": LEASE_MS}  # one worker: it publishes one batch at a time
 
-PATIENCE_MS = 20_000  # long, for a busy machine; a batch that nobody takes over never comes
+PATIENCE_MS = 20_000  # long, because the machine may be busy; a batch that nobody takes over never comes
 
 
 def victim(stage: Stage, point: str, number: signal.Signals, **settings: object) -> Process:
@@ -58,13 +58,14 @@ def test_a_killed_dispatchers_batch_is_taken_over_when_its_lease_ends(stage: Sta
     assert takeover_ms <= LEASE_MS + PATIENCE_MS
 
 
-# An instant publisher's next batch is claimed while one is published: what is doubled, and what is in flight then.
+# A dispatcher with an instant publisher claims the next batch while it publishes one. For each point at which it is
+# killed: how many messages are doubled, and how many are in flight after its death.
 KILLED_AHEAD_AT = {
     "second_claim_sent": (0, 2 * BATCH),
     "half_publish": (BATCH // 2, 2 * BATCH),
     "after_publish": (BATCH, 2 * BATCH),
     "before_settle": (BATCH, 2 * BATCH),
-    "settle_sent": (0, BATCH),  # the server executes a sent call, also of a dead client
+    "settle_sent": (0, BATCH),  # the server executes a call that was sent, even if the client is dead
     "after_settle": (0, BATCH),
 }
 
@@ -140,7 +141,7 @@ def test_a_graceful_end_doubles_nothing(stage: Stage) -> None:
     began_s = time.monotonic()
     while not stage.arrivals():
         assert time.monotonic() < began_s + 20
-        time.sleep(0.005)  # until it is in the middle of a batch
+        time.sleep(0.005)  # until the dispatcher is in the middle of a batch
     stats = first.stop()
     done = stage.counts().happened("completed")
     assert (stats["in_flight"], stats["in_doubt"], stats["stale"]) == (0, 0, 0)
@@ -161,11 +162,11 @@ def test_kills_at_random_moments_lose_nothing(stage: Stage) -> None:
     for process in running:
         process.wait_ready()
     ids = stage.schedule(8_000, in_ms=300)
-    time.sleep(0.5)  # until all of them are at work
+    time.sleep(0.5)  # until all dispatchers are at work
     for process in running[:kills]:
         process.kill()
-        time.sleep(rng.random() * 0.15)  # any moment of the next one's batch
-    assert stage.counts().sizes["due"] > 0, "everything was out before the last kill"
+        time.sleep(rng.random() * 0.15)  # so that the next dispatcher is killed at a random moment of its batch
+    assert stage.counts().sizes["due"] > 0, "all messages were claimed before the last kill"
     stage.wait_drained()
     stage.judged(ids, most_duplicates=kills * BATCH)
     lapsed = stage.counts().happened("lapsed")

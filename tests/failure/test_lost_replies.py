@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.slow]
 
 MESSAGES, BATCH = 300, 50
 CONFIG = DispatcherConfig(batch=BATCH, lease_ms=3_000, sweep_ms=2_000)
-ONE, TOO_MANY = 1, 4  # replies lost in a row; TOO_MANY exceeds the repeats within one call
+ONE, TOO_MANY = 1, 4  # how many replies are lost in a row; after TOO_MANY lost replies a call fails
 
 
 class Receiver:
@@ -180,9 +180,9 @@ def test_a_dead_listener_delays_a_new_item_and_does_not_lose_it(stage: Stage, pr
         for store in stores:
             store.schedule([Item("unheard", now_ms, b"")])
         wait(lambda: all(dispatcher.stats.published == 2 for dispatcher in dispatchers))
-        assert [dispatcher.stats.marks for dispatcher in dispatchers] == marks, "the listener was not deaf"
+        assert [dispatcher.stats.marks for dispatcher in dispatchers] == marks, "the listener got a marker"
         late_ms = [arrival.at_ms - now_ms for arrival in stage.arrivals()[-2:]]
-        stage.record("late with something waiting and with nothing, ms", late_ms)
+        stage.record("lateness in ms with another item in the store, and with none", late_ms)
         assert late_ms[0] < read_ends_ms  # the sweep interval is half a second; the rest is for a busy machine
         assert late_ms[1] <= read_ends_ms + 20_000
 
@@ -196,4 +196,4 @@ def wait(condition: Callable[[], bool]) -> None:
     until_s = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < until_s, "waited in vain"
-        time.sleep(0.002)  # the dispatchers make it true, in real time
+        time.sleep(0.002)  # the dispatchers run in real time

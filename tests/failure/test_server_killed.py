@@ -74,17 +74,17 @@ def test_what_was_acknowledged_survives_the_servers_kill(
     dispatcher = stage.start(config={"batch": BATCH, "lease_ms": 3_000})
     dispatcher.wait_ready()
     with Producer(stage, later_ms=int(1_000 * run_s) + 500) as producer:
-        time.sleep(run_s)  # the length of the history that is to survive
+        time.sleep(run_s)  # the producer stores messages that must survive
         killed_s = time.monotonic()
         stage.server.sigkill()
         killed_ms = time.time_ns() // 1_000_000
-        time.sleep(0.2)  # a server that is away for a while: both sides meet errors
+        time.sleep(0.2)  # so that the calls of the producer and of the dispatcher fail
         stage.server.restart()
         restarted_s = time.monotonic()
-        time.sleep(0.5)  # the producer goes on
+        time.sleep(0.5)  # the producer stores more messages
     assert {at_s < killed_s for at_s in producer.acknowledged.values()} == {True, False}, "nothing after the restart"
     safe = {i for i, at_s in producer.acknowledged.items() if not killed_s - window_s <= at_s <= killed_s}
-    assert any(producer.acknowledged[i] < killed_s for i in safe), "the history was too short to prove anything"
+    assert any(producer.acknowledged[i] < killed_s for i in safe), "no message was acknowledged early enough"
 
     stage.wait_drained()
     arrivals = stage.arrivals()
@@ -100,6 +100,6 @@ def test_what_was_acknowledged_survives_the_servers_kill(
 
     first_after_ms = min(arrival.at_ms for arrival in arrivals if arrival.at_ms > killed_ms)
     stage.record("delivering again after ms", first_after_ms - killed_ms)
-    assert first_after_ms - killed_ms <= (restarted_s - killed_s) * 1_000 + 25_000  # its pauses last 5 s at most
+    assert first_after_ms - killed_ms <= (restarted_s - killed_s) * 1_000 + 25_000  # it pauses for 5 s at most
     stats: dict[str, Any] = dispatcher.stop()
     assert stats["store_errors"] > 0

@@ -3,9 +3,9 @@
     python -m tests.newcomer WHEEL [PAGE]
 
 It makes an empty folder with a Python, a new virtual environment and the wheel, and in it an empty home. There it saves
-each program of the page, runs each command, and compares what they print with the page. Run by root, the commands run
-as a user without a name, who can read neither root's home nor a checkout in it. Run by anyone else, they run as that
-user. The packages that the wheel needs come from the package registry.
+each program of the page, runs each command, and compares what they print with the page. If root runs this program, the
+commands run as a user without a name, who can read neither root's home nor a checkout in it. Otherwise the commands run
+as the user of this program. The packages that the wheel needs come from the package registry.
 
 The exit code is 1 if a command fails, prints something else than the page, or imports from outside the environment.
 """
@@ -24,7 +24,7 @@ from tests.newcomer.story import Step, difference, steps_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
 USER = 54_321  # no system gives this number to a user by itself
-# how the registry is reached; nothing else of the environment is passed on
+# the variables that say how to reach the registry; the newcomer gets no others
 REGISTRY = (
     *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_CERT", "PIP_DEFAULT_TIMEOUT", "PIP_TRUSTED_HOST"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
@@ -108,10 +108,11 @@ class Newcomer:
 
     def _make_environment(self) -> None:
         python = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
-        if not self._runs(python):  # it lies in a home that only its owner may enter: the newcomer gets a copy
+        if not self._runs(python):  # the newcomer may not read this Python: make a copy
             shutil.copytree(sys.base_prefix, self._root / "python", symlinks=True, ignore=_NOT_NEEDED)
             python = self._root / "python" / "bin" / python.name
-            self._env["LD_LIBRARY_PATH"] = str(self._root / "python" / "lib")  # it knows the old place of its library
+            # without this the copy looks for its library in the old place
+            self._env["LD_LIBRARY_PATH"] = str(self._root / "python" / "lib")
         done = self.run(python, "-m", "venv", self.home / "venv")
         if done.returncode:
             raise Failed(f"cannot make a virtual environment:\n{done.stdout}")

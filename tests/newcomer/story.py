@@ -4,8 +4,8 @@ Three kinds of code blocks are allowed:
 
 - `python`: a program. Its first line is `# NAME`; it is saved under this name and started with `python NAME`.
 - `sh`: commands, one in each line.
-- `text`: what the program or command just before prints. `...` in it stands for any text within a line; a line with
-  nothing else than `...` stands for any number of lines. What has no such block prints nothing.
+- `text`: what the program or command just before prints. `...` stands for any text within a line. A line with only
+  `...` stands for any number of lines. A program or command without such a block prints nothing.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def test_a_page_that_cannot_be_followed_is_refused(page: str, words: str) -> Non
     ],
 )
 def test_equal_output_has_no_difference(shown: str, printed: str) -> None:
-    """`...` stands for any text within a line, and a line of it for any number of lines."""
+    """`...` stands for any text within a line. A line with only `...` stands for any number of lines."""
     assert not difference(Step("x", shown, 1), printed)
 
 

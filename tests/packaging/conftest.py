@@ -112,7 +112,7 @@ def with_extras(
             what = f"wheel-sched[{extras}] @ {built.wheel.as_uri()}"
             if uv is not None:
                 _checked([uv, "pip", "install", "--quiet", "--python", python, what])
-            else:  # one pip for all: to install pip into each environment takes longer than its work there
+            else:  # one pip for all: to install pip into each environment takes too long
                 pip: list[str | Path] = [installed.bin / "python", "-m", "pip", "--python", python]
                 _checked([*pip, "install", "--quiet", "--no-compile", what])
             made[extras] = found

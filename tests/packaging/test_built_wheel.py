@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORT_NAMES = ("retry_topic", "wheel_sched", "wheel_sched_apscheduler", "wheel_sched_celery")
-# Modules of the core that may need an extra, as the import contracts in pyproject.toml have it; all others must not.
+# The modules of the core that may need an extra. The import contracts in pyproject.toml say the same.
 NEEDS_AN_EXTRA = (
     "wheel_sched.cli",
     "wheel_sched.dashboard",

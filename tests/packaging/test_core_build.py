@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.built, pytest.mark.timeout(300)]
 
 def test_a_compiler_that_fails_costs_the_compiled_core_and_nothing_else(tmp_path: Path) -> None:
     """If the compiler fails, the wheel lacks only the compiled extension module, and can be installed for any
-    Python 3. test_distributions.py has the same of a wheel that was asked to be pure."""
+    Python 3. test_distributions.py checks the same for a wheel that is built as a pure one."""
     installer = ["--installer", "uv"] if shutil.which("uv") else []
     command = [sys.executable, "-m", "build", "--wheel", *installer, "--outdir", str(tmp_path), str(ROOT)]
     environment = os.environ | {"CC": "/bin/false"}

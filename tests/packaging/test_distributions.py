@@ -51,7 +51,7 @@ def test_the_pure_wheel_is_for_every_python_3(built: Built) -> None:
 
 
 def test_an_index_accepts_the_files(built: Built) -> None:
-    """twine finds no fault in the sdist and the wheels, and takes a warning for a fault."""
+    """twine finds no fault in the sdist and the wheels. Its warnings count as faults."""
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, (built.sdist, built.wheel, built.pure))]
     done = subprocess.run(command, text=True, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -60,7 +60,7 @@ def test_an_index_accepts_the_files(built: Built) -> None:
 def test_a_second_build_makes_the_same_bytes(built: Built, tmp_path: Path) -> None:
     """The sdist is the same again, and a pure wheel made from the tree equals the one that was made from the sdist.
 
-    The build has another temporary folder. The files of a release have the time of the commit, not of the build.
+    The second build uses another temporary folder. The files of a release have the time of the commit.
     """
     scratch = tmp_path / "scratch"
     scratch.mkdir()

@@ -24,7 +24,7 @@ TRACES = "## Traces"
 
 Make = Callable[[str], "Installed"]
 
-# environments come from the registry, or from its cache: the first one of a machine takes its time
+# packages come from the registry, or from its cache: the first environment on a machine takes long
 pytestmark = [pytest.mark.built, pytest.mark.timeout(300)]
 
 
@@ -53,7 +53,7 @@ FIRST = [
     ("metrics", "docs/operating.md", "## Metrics"),
     ("otel", "docs/operating.md", TRACES),
 ]
-# extras whose first example is a command, or that of another extra; `spark` needs Java: `make spark-test`
+# Other tests check these extras: the first example is a command, or belongs to another extra, or needs Java.
 BELOW = {"all", "demo", "redis", "simulation", "spark"}
 
 

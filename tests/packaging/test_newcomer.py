@@ -14,7 +14,7 @@ from tests.newcomer.story import Step
 if TYPE_CHECKING:
     from conftest import Built
 
-# the packages come from the registry, or from its cache: the first time takes longest
+# the packages come from the registry, or from its cache: the first run on a machine takes long
 pytestmark = [pytest.mark.built, pytest.mark.timeout(300)]
 
 
@@ -24,8 +24,8 @@ def test_the_tutorial_prints_what_it_shows(built: Built) -> None:
 
 
 def test_a_page_that_is_wrong_is_found(built: Built) -> None:
-    """A line that is not printed, a command that fails, and a package from elsewhere each end the walk with what was
-    seen."""
+    """A line that is not printed, a command that fails, and a package from elsewhere each raise an error. The error
+    says what the newcomer saw."""
     with tempfile.TemporaryDirectory(prefix="newcomer-") as folder:
         root = Path(folder)
         root.chmod(0o755)
@@ -35,5 +35,5 @@ def test_a_page_that_is_wrong_is_found(built: Built) -> None:
             newcomer.follow(wrong)
         with pytest.raises(Failed, match="line 10: wheel-shed stats ended with code 127"):
             newcomer.follow(missing)
-        with pytest.raises(Failed, match="No module named"):  # nothing is installed yet, and no checkout is in reach
+        with pytest.raises(Failed, match="No module named"):  # nothing is installed, and no checkout can be read
             newcomer.check_origin()

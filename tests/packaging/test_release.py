@@ -1,7 +1,7 @@
 """The release workflow is well formed and builds what is promised, and a release that does not fit is refused.
 
-zizmor holds the form and the safety of the workflow everywhere. actionlint checks more: the expressions, and the jobs
-that a job waits for. It is a Go program, so its tests run where Go is installed.
+zizmor checks the form and the safety of the workflow on every machine. actionlint also checks the expressions, and the
+jobs that a job waits for. It is a Go program, so its tests run where Go is installed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def test_the_workflow_has_no_finding(program: list[str]) -> None:
 
 
 def test_the_workflow_attests_all_files_and_publishes_without_a_password() -> None:
-    """The linters accept a workflow that lacks a step. These steps and rights are promised, and no job has a secret."""
+    """The workflow has the promised steps and rights, and no job has a secret. The linters do not check that."""
     jobs = yaml.safe_load(WORKFLOW.read_text("utf-8"))["jobs"]
     steps = {
         name: {step["uses"].partition("@")[0]: step for step in job["steps"] if "uses" in step}

@@ -67,7 +67,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_jars: list[str]) -> It
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
-        # queries this small end before compiled code or a revised plan would help; the cluster tests have both
+        # These queries are too small to gain from compiled code or a revised plan. The cluster tests use both.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",

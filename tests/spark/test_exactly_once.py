@@ -147,7 +147,7 @@ def test_a_driver_that_is_killed_twice_leaves_nothing_out_and_nothing_twice(
     """Driver, JVM and workers are killed twice in the middle of an epoch. Still each row is stored once."""
 
     def at_work(epoch: int, reached: Path) -> bool:
-        seen = list(consumer.seen)  # one step: the consumer's thread adds to it
+        seen = list(consumer.seen)  # a copy, because the consumer's thread adds ids meanwhile
         return reached.exists() and any(item_id.startswith(f"e{epoch}-") for item_id in seen)
 
     program = Path(__file__).parent / "processes" / "stream.py"

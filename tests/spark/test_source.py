@@ -186,7 +186,7 @@ def test_a_spread_and_a_rate_move_dues(
 def used_memory(store: DelayStore) -> int:
     """The server's memory just after it has collected the garbage of scripts, as it does every fifty calls or so.
 
-    Else the rows may fit into what it frees afterwards.
+    Without this, the rows may fit into memory that the server frees later.
     """
     least: int = store.backend.info()["used_memory"]
     for _ in range(150):

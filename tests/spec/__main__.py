@@ -82,7 +82,7 @@ def main() -> int:
     parser.add_argument("--show", metavar="NAME", help='print the steps without this safeguard; "all": without each')
     parser.add_argument("--states", action="store_true", help="only visit the states")
     options = parser.parse_args()
-    fine = min([_explored(model) for model in BOUNDS])  # all of them, also after a failure
+    fine = min([_explored(model) for model in BOUNDS])  # a list, so that a failure does not end the loop
     if not options.states:
         fine &= _safeguards(options.show)
     if options.tla:

@@ -157,7 +157,8 @@ def explore(
     """Visit every state. Stop at the first one that breaks a property.
 
     Besides the model's invariants there is the property "Finishes": every path without further faults ends, and then
-    all items are done. It holds when steps without faults form no cycle, and a state without such a step is finished.
+    all items are done. The property holds if steps without faults form no cycle, and every state without such a step is
+    finished.
 
     Args:
         model: the protocol.
@@ -170,7 +171,7 @@ def explore(
         ValueError: there are more than `at_most` states.
     """
     collecting = gc.isenabled()
-    gc.disable()  # the millions of tuples form no cycles
+    gc.disable()  # a search for garbage among millions of tuples takes long, and finds none
     try:
         return _explore(model, only, at_most, renamed)
     finally:

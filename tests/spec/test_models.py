@@ -46,7 +46,7 @@ def test_an_unknown_safeguard_is_refused() -> None:
 
 @pytest.mark.parametrize("model", [SharedClaims(faults=1), OwnedClaims(faults=1)], ids=lambda model: model.name)
 def test_an_exploration_up_to_the_order_visits_one_of_each(model: Model[Any]) -> None:
-    """States that differ only in the order of items and processes are visited once, and none is left out."""
+    """Of states that differ only in the order of items and processes, the explorer visits exactly one."""
     seen = {model.initial()}
     waiting = list(seen)
     for state in waiting:

@@ -5,7 +5,8 @@ All steps but the faults are `HandIn`s. Their `kind` says what happens `at` some
     plain                    letter `number` of group `key` dies; when it is replayed, it dies again until it was
                              replayed `fails` times
     replay, delete           a visitor makes operation `number` for group `key`, of `delay` letters a second (0: as
-                             fast as possible), and confirms it `lasts` ms after it is ready, unless `fails` is 1
+                             fast as possible). The visitor confirms the operation `lasts` ms after it is ready;
+                             if `fails` is 1, nobody confirms it
     pause, resume, cancel    a visitor does this to operation `number`
     replay-one, delete-one   a visitor does this to letter `number`
 """

@@ -140,12 +140,12 @@ class WatchedStore(StoreServer):
     def _note_record(self, record: DurableOperation) -> None:
         records = self.records.setdefault(record.id, [])
         if any(record.version == known.version for _, known in records):
-            return  # the store has answered a repeat
+            return  # a repeated call: the store has answered it without a change
         before = records[-1][1] if records else None
         if before is not None and record.batches > before.batches and before.state != "running":
             self.found.append(f"stopped: operation {record.id} is {before.state} and begins batch {record.batches}")
         if before is not None and before.state not in ("running", record.state) and record.state == "running":
-            settled = before.batch is not None and record.batch is None  # which no visitor does
+            settled = before.batch is not None and record.batch is None  # a runner has settled the batch
             if before.state not in ("ready", "paused") or settled:
                 self.found.append(f"stopped: operation {record.id} was {before.state}, and runs again")
         if before is not None and not before.is_open:

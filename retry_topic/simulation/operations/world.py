@@ -158,7 +158,8 @@ class OperationsWorld:
     def _consume(self, store: DelayStore, shard: int) -> None:
         claim = store.claim(20, lease_ms=CLAIM_LEASE_MS, shard=shard)
         for item in claim.items:
-            self.sent.setdefault((item.id, replays_of(item.body)), "waits")  # it is in the topic before it is settled
+            # the message is in the topic before the item is settled
+            self.sent.setdefault((item.id, replays_of(item.body)), "waits")
         if claim.items:
             store.settle(claim, [Done(item.id) for item in claim.items])
         kept = {item.id: item for item in self.store.contents.items()}

@@ -188,7 +188,7 @@ def simulate(tick_ms: int, wheel_size: int, pairs: list[tuple[int, int]]) -> Whe
 
 
 def _advance(wheel: TimingWheel[None], now_ms: int) -> int:
-    """Advance the wheel up to `now_ms`, one deadline at a time. Returns the most entries that one step returned."""
+    """Advance the wheel up to `now_ms`, one deadline at a time. Returns the greatest number of entries in one step."""
     fullest = 0
     while (armed := wheel.next_expiry()) is not None and armed <= now_ms:
         fullest = max(fullest, len(wheel.advance(armed)))

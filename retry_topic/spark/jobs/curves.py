@@ -27,7 +27,7 @@ LEAST_MS = 50  # the grid has no lines between 0 and this
 LINES = STEPS * 24 + 1  # up to ten days
 GRID_MS: tuple[int, ...] = (0, *(round(LEAST_MS * 2 ** (n / STEPS)) for n in range(LINES)))
 _ROUNDS = 400
-_REDRAWN_ROUNDS = 80  # starts at the fitted curve, which is near the result
+_REDRAWN_ROUNDS = 80  # enough, because a resampled curve is near the fitted curve
 _DRAWS = 48  # schedules drawn from a policy with jitter
 
 
@@ -175,7 +175,7 @@ def schedules(delay: Delay, attempts: int, seed: int = 0) -> Floats:
 
 
 def score(curve: Curve, times_ms: Floats) -> Score:
-    """What a curve predicts for schedules of retry times, as `schedules` returns them."""
+    """What a curve predicts for schedules of retry times. `schedules` makes such schedules."""
     if times_ms.shape[1] == 0:
         return Score(0.0, 1.0, {"p50": 0, "p90": 0, "p99": 0})
     failing = curve.at(times_ms)

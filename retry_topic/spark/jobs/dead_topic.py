@@ -2,8 +2,9 @@
 
 A dead topic is a log: nobody can take a letter out of it. So the transaction that sends a letter also writes the
 letter's id to `<dead topic>.replayed`. Either both records are committed or none. A run skips the letters whose ids are
-in `<dead topic>.replayed`. So a second run of a selection does nothing, a run of a larger selection sends the rest, and
-a run after a failure sends what the failed run did not, even if Spark partitions the letters differently.
+in `<dead topic>.replayed`. So a second run of a selection sends nothing, and a run of a larger selection sends only the
+further letters. A run after a failure sends only the letters that the failed run did not send. It does not matter
+whether Spark partitions the letters in the same way.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ class _Run:
         self.broker.topology.create([MARKS], partitions=1, settings=compacted)
         self.broker.topology.create([self.replayed_topic], partitions=parts, settings=compacted)
         job = begin_run(self.broker, self.topic, parts)
-        judged = self.judge(letters).persist()  # the letters that are counted are the letters that are sent
+        judged = self.judge(letters).persist()  # so that the letters counted and the letters sent are the same
         try:
             report = self.count(judged)
             chosen = judged.where("skip_reason = ''").repartition(parts, "id")
@@ -329,9 +330,7 @@ class _Sender:
                 state = read(message.headers)
                 state = replayed_state(state, state.replays + 1)
                 if self.to not in ("origin", "group"):
-                    state = replace(
-                        state, original_topic=target
-                    )  # otherwise its new consumer drops it as a copy for another topic
+                    state = replace(state, original_topic=target)  # a consumer drops a letter of another original topic
                 payload, headers = to_record(message.to(target, write(message.headers, state)))
                 out = [{"key": name, "value": content} for name, content in headers]
                 rows.append({"topic": target, "key": message.key, "value": payload, "headers": out})

@@ -1,9 +1,9 @@
 """intake: stores the failed messages of a consumer group's Kafka retry topic, as a stream, each record once.
 
-It does what the intake of `wheel-sched serve` does: same policies, same ids, same positions in the store. One script
-stores the records of a batch together with the new position. So the job may take turns with services or run beside
-them: no record is lost or stored twice. The checkpoint is optional: without one, a run begins at the position in the
-store. Services (`wheel-sched serve`) publish the due messages; Spark never does.
+The job does what the intake of `wheel-sched serve` does. It uses the same policies, ids and positions in the store. One
+script stores the records of a batch together with the new position. So the job may take turns with services or run
+beside them: no record is lost or stored twice. The checkpoint is optional: without one, a run begins at the position in
+the store. Services (`wheel-sched serve`) publish the due messages; Spark never does.
 
 The JVM connector reads the topic if the Spark session has its jars; else `format("wheelsched-kafka")` does.
 """

@@ -55,7 +55,7 @@ def search(curve: Curve, *, success: float, wait_p90_ms: int, seed: int = 0) -> 
         found = score(curve, schedules(delay, count, seed))
         short = max(0.0, wanted - found.success)
         late = max(0.0, math.log2((found.wait_ms["p90"] + 1) / (wait_p90_ms * 1.1 + 1))) if wait_p90_ms else 0.0
-        # first success, then wait, then tries; of equal policies the one that ends sooner wins
+        # success counts most, then wait, then tries; a short wait decides between equal policies
         unknown = 50.0 if found.beyond else 0.0  # the history says nothing about so late a retry
         cost = short * 10_000 + unknown + late * 20 + found.tries + found.wait_ms["p90"] / (100 * longest_ms)
         return cost, ScoredPolicy(delay, count, found)

@@ -1,7 +1,7 @@
 """Reads topics for the jobs: with the JVM connector if the session has its jars, else with this package's source.
 
-A batch ends where the topics end when it is created. A report reads its rows several times, and so gets the same rows
-each time.
+A batch ends at the offsets at which the topics ended when the batch was created. So a report that reads the batch
+several times gets the same rows each time.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class IntakeTask:
         rows: Iterator[Message],
     ) -> dict[str, Any]:
         reader = intake_group_of(self.group)
-        retry_until_available(lambda: check_topics(broker, (topic,)))  # it may have been deleted and created again
+        retry_until_available(lambda: check_topics(broker, (topic,)))  # the topic may have been deleted since
         source = source_of(reader, retry_until_available(lambda: broker.topic_id(topic)), partition)
 
         def between(begin: int, end: int) -> Iterator[Message]:

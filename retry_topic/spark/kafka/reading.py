@@ -32,7 +32,8 @@ _READER: Mapping[str, Any] = {
     "fetch.wait.max.ms": 100,
     "fetch.error.backoff.ms": 100,
 }
-_clients: dict[tuple[Settings, bool], Any] = {}  # of this process: Spark reuses its workers, one task at a time
+# kept for the next task: Spark reuses this process, and runs one task in it at a time
+_clients: dict[tuple[Settings, bool], Any] = {}
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Writes topics exactly once: each task writes its part of an epoch in one transaction, with a mark of the epoch.
 
-So the topics hold a part together with its mark, or nothing of it. A repeated task, an epoch that runs again from the
-checkpoint, and a late task that Spark has given up find the mark and write nothing. All transactions of a part have one
-id, and opening the id fences its previous owner. Readers must read committed records only.
+So the topics hold a part together with its mark, or nothing of it. A task that finds the mark writes nothing. Such a
+task may be a repeated one, one of an epoch that runs again, or a late one that Spark no longer waits for. All
+transactions of a part have one id, and opening the id fences its previous owner. Readers must read committed records
+only.
 
 This needs one condition: when a failed epoch runs again, Spark must partition it into the same parts. It does so when
 there is no shuffle between source and sink, or when a repartition by a fixed number comes last. The writer refuses a

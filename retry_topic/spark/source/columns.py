@@ -23,7 +23,7 @@ Arrays = dict[str, Any]  # name -> Arrow array, of the same length each
 
 compute: Any = pc  # PyArrow creates its functions at run time
 
-_DIGITS = 15  # the record format has no longer number
+_DIGITS = 15  # no number in a record has more digits
 _GREATEST = 2**63 - 1  # greatest version that fits Spark's bigint
 _COLON = b":"
 _VIEWABLE = 2**31 - 1  # greatest size that Arrow's 32-bit offsets reach
@@ -121,7 +121,7 @@ def _numbers(text: Any, at: Any) -> tuple[Any, Any]:
     first = at = np.minimum(at, len(text) - 1)
     values: Any = np.zeros(len(at), np.int64)
     for _ in range(_DIGITS):
-        digits = text[at] - ord("0")  # bytes below "0" wrap around and are above 9
+        digits = text[at] - ord("0")  # unsigned: a byte below "0" becomes a number above 9
         goes_on = digits < 10
         if not goes_on.any():
             break

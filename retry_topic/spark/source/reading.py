@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from wheel_sched.store import DelayStore
 
-_ROWS = 5_000  # rows of one Arrow batch, about
-_BYTES = 8 << 20  # bytes of its records, about
-PART = 250_000  # rows of a partition, about; starting a task costs as much as reading 10,000 rows or more
+_ROWS = 5_000  # about how many rows an Arrow batch has
+_BYTES = 8 << 20  # about how many bytes the records of an Arrow batch have
+PART = 250_000  # about how many rows a partition has; to start a task costs as much as to read 10,000 rows or more
 _MOST = 64  # most partitions of one state of a shard
 
 

@@ -1,10 +1,10 @@
 """Writes batches and streams to the store, exactly once, however often Spark repeats a task.
 
 The script that stores a row also checks the store's writer fence (`wheel_sched.store.Fence`). The fence keeps the ids
-that a writer has stored in an epoch until the driver closes the epoch; a closed epoch accepts nothing. So a repeated
-task, a speculative copy, an epoch that runs again from the checkpoint, and a late task that Spark has given up store
-nothing twice, even if a dispatcher has published the first copies meanwhile. Only the ids count: rows may come in
-another order or partition.
+that a writer has stored in an epoch until the driver closes the epoch; a closed epoch accepts nothing. So no row is
+stored twice: not by a repeated task, not by a speculative copy, not by an epoch that runs again from the checkpoint,
+and not by a late task that Spark no longer waits for. This holds even if a dispatcher has published the first copies
+meanwhile. Only the ids count: rows may come in another order or partition.
 
 The writer of a stream is the id of its query, from the checkpoint; its epochs are Spark's batches. The writer of a
 batch is its `job_id`: a second run stores what the first one did not, and nothing once a run has been committed.

@@ -201,7 +201,7 @@ def test_a_store_that_is_behind_the_checkpoint_is_given_what_it_lacks(
     assert intake(spark, opened(name)[1], kafka.bootstrap, name, POLICY, checkpoint=checkpoint).records == 300
     store, place = opened(f"{name}-behind")
     topic_id = broker.topic_id(retry_topic_of(name))
-    for number in range(3):  # this store had the first five of each partition, and they have left it
+    for number in range(3):  # the store took in the first five records of each partition, and their items have left it
         LogIntake(store).accept(Position(source_of(intake_group_of(name), topic_id, number), None, 5), [])
     broker.publish([failure(name, n) for n in range(300, 340)])
     done = intake(spark, place, kafka.bootstrap, name, POLICY, checkpoint=checkpoint)

@@ -29,7 +29,7 @@ def main(url: str, source: str, checkpoint: str, stop_at: str, reached: str) -> 
 
     settings = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
-        # queries this small end before compiled code or a revised plan would help
+        # this query is too small to gain from compiled code or a revised plan
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
