@@ -38,9 +38,9 @@ class Shop:
         self._walked = walked
 
     def ask(self, page: Page, name: str) -> None:
-        """Go to a page that offers the action, fill in its form and press its button, until a preview selects some.
+        """Open a page with a form of this action, fill in the form, and press its button.
 
-        A page of `demo` whose address names something that only `demo` has is passed over.
+        If the preview selects nothing, the next page is tried. A page that only `demo` has is skipped.
         """
         tried = []
         for form in self._walked.forms[name][:12]:
@@ -93,8 +93,8 @@ def test_a_page_offers_it(name: str, walked: Walk) -> None:
 
 @each_action
 def test_it_does_what_the_preview_says(name: str, shop: Shop, scriptless_tab: Page) -> None:
-    """The preview changes nothing, and leaving it neither. Confirmed, exactly so many things are changed as it has
-    said; sending the form again changes nothing more. The audit log names it. All without JavaScript."""
+    """Neither the preview nor leaving it changes anything. The confirmation changes as many things as the preview has
+    said. Sending the form again changes nothing more. The audit log names the action. No step needs JavaScript."""
     page = scriptless_tab
     before = shop.state()
     shop.ask(page, name)
@@ -124,8 +124,8 @@ def test_it_does_what_the_preview_says(name: str, shop: Shop, scriptless_tab: Pa
 def test_it_is_refused_when_something_has_changed(
     name: str, shop: Shop, tab: Page, troubles: Troubles, scriptless_tab: Page
 ) -> None:
-    """Two people see the same preview. The second one who confirms is shown what has changed, and nothing happens. The
-    pages have contrast, names and targets like others, and fit a phone."""
+    """Two people see the same preview, and both confirm. The second confirmation changes nothing, and its page says
+    what has changed since the preview. The pages are as accessible as all others, and fit a phone."""
     tab.set_viewport_size({"width": 360, "height": 740})
     shop.ask(tab, name)
     for theme in ("dark", "light"):

@@ -2,8 +2,9 @@
 
     item with the ref fair:<key>, topic fair ──► due ──► its key's queue ──► picked by share ──► claimed
 
-Every dispatcher that claims from the store keeps to the shares, because the store decides at the claim. A key without
-overdue items takes no memory. Within a key, items go out by due time. Shares and limits hold in each shard.
+Every dispatcher that claims from the store keeps to the shares, because the store decides at the claim. Within a key,
+items go out by due time. Shares and limits hold in each shard. A key takes memory while it has items that are due or
+will be due within a minute, or while a limit counts its items.
 
 If a topic has a `max_in_flight`, each key has this number of *places*. An item in flight takes one place of its key. A
 key without a free place waits.
