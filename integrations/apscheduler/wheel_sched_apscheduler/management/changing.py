@@ -52,7 +52,7 @@ Change = Callable[[RedisWheelJobStore, Sequence[str], Condition | None], Iterato
 
 
 def wrong_state(store: RedisWheelJobStore, change: Change, found: Found | None, *, repeat: bool = False) -> str:
-    """Why a job cannot be changed so in its present state, in words; "" when it can.
+    """Why the present state of a job does not allow a change, in words; "" when it allows the change.
 
     Args:
         store: the jobstore.

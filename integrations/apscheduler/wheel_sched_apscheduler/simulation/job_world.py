@@ -111,7 +111,7 @@ class JobWorld:
     def __init__(self, scenario: Scenario) -> None:
         self.world = world = World(scenario)
         world.struck = self.struck = _StampedFaults(world)
-        new_token()  # in no process: so the first token of a history does not depend on the history before
+        new_token()  # called outside of any process, so a history's first token does not depend on earlier histories
         self.options = options = scenario.options
         self.store = JobServer(world, options["shards"])
         self.steps = [step for step in scenario.sends if isinstance(step, JobStep)]

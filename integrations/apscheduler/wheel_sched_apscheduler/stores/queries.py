@@ -251,7 +251,7 @@ class JobQueries:
 
         def resumed(found: Found) -> Item:
             _check_condition(found, only_if)
-            # after the record was read: a run time that was claimed since then must not run again
+            # take the time after the record is read: a run time that is claimed in between must not run again
             nonlocal moment
             now = from_ms(self.store.now_ms() + 1)
             moment = self.codec.trigger(job_id, found.body).get_next_fire_time(None, now)

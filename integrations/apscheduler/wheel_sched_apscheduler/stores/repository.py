@@ -62,7 +62,7 @@ class JobRepository:
     Args:
         connection: the connection to the store.
         codec: reads and writes jobs.
-        planner_of: maps a job's id and record version to this process's occurrence that planned its next run, or None.
+        planner_of: see `ClaimTracker.planner_of`.
         counts_runs: whether runs are counted over all processes. See `_with_running_refs`.
     """
 

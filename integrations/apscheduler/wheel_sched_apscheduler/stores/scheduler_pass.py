@@ -153,7 +153,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
     def start(self, scheduler: Any, alias: str) -> None:
         """Start the jobstore. A scheduler calls this. If `scheduler` is None, no events report how occurrences end."""
         super().start(scheduler, alias)
-        self._logger = logger_of(f"apscheduler.jobstores.{alias}")  # its lines quote stored data
+        self._logger = logger_of(f"apscheduler.jobstores.{alias}")  # escapes the lines, which quote stored data
         self.driven = bool(getattr(scheduler, "drives_batches", False))
         if scheduler is not None and not self.driven:
             scheduler.add_listener(self._on_event, _ENDS | EVENT_JOB_SUBMITTED)
