@@ -80,7 +80,7 @@ class Figure:
 
     @property
     def better(self) -> str:
-        """Whether a greater value is better ("greater") or worse ("less"); "" for a figure without a gate."""
+        """ "greater" if a greater value is better, "less" if it is worse, "" for a figure without a gate."""
         if self.at_least is not None:
             return "greater"
         return "" if self.at_most is None else "less"

@@ -18,8 +18,8 @@ from benchmarks.processor import Processor
 
 _SETTLE_S = 0.5  # a worker that has just become ready still warms up
 _LEAD_S = 2.0
-_WARMING = 200  # tasks
-_SENT_PER_S = 4_000  # what the slowest machine sends
+_WARMING = 200  # tasks that do not count
+_SENT_PER_S = 4_000  # how many tasks a second the slowest machine sends
 
 QUANTITIES = (
     Quantity("rate_per_s", "1/s", "tasks run a second, workers and server on this machine"),

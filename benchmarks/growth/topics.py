@@ -1,4 +1,4 @@
-"""The case `topics`: what messages cost when they are of many topics. Each message is of another topic than the last.
+"""The case `topics`: what messages cost when they are of many topics. The topics of messages take turns.
 
 So a call of 500 messages touches up to 500 topics, and a claim up to 80. Each number of topics has an empty server.
 """

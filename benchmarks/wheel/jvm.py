@@ -38,7 +38,7 @@ from wheel_sched.wheel import CORES
 COUNTS = {"10k": 10_000, "100k": 100_000}
 WARM_UP = 8
 ROUNDS = 9
-# figure, their time, our time; our times are missing when our compiled core is
+# the key of the figure, the name of their time, the name of our time; without a compiled core ours is missing
 _RATIOS = (
     ("vs_kafka.add", "kafka add", "ours add"),
     ("vs_kafka.add_clock_apart", "kafka add, clock apart", "ours add"),
