@@ -99,7 +99,7 @@ _STORE = (
         "store/baseline.script_stall_ms",
     ),
     Compared(
-        "half of the messages of another process are there after",
+        "half of the messages of another process arrive within",
         "a bare `XADD`",
         "dispatch/wakeup_ms.p50",
         "dispatch/baseline.bare_wakeup_ms.p50",

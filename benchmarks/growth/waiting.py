@@ -85,12 +85,12 @@ def knees(models: Models) -> list[Knee]:
         Knee(
             "a claim of 80 keeps the server busy for over 1 ms",
             passes(models["claim_us"], 1_000),
-            "nothing at first: a batch has fewer messages then; later shards on several servers",
+            "nothing at first, because batches become smaller; later shards on several servers",
         ),
         Knee(
             "the server needs over 4 GiB",
             passes(models["memory_mib"], _FOUR_GIB / _MIB),
-            "a larger server, or shards over a Cluster; read and change so many messages with Spark",
+            "a larger server, or shards over a Cluster; Spark can read and change this many messages",
         ),
         Knee(
             "a dispatcher needs over 1 GiB",

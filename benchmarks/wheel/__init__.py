@@ -53,7 +53,7 @@ def _late(key: str, meaning: str, at_most: float) -> Figure:
 def _over(
     key: str, meaning: str, baseline: str, *, at_least: float | None = None, at_most: float | None = None
 ) -> Figure:
-    """Make the figure of a ratio. `baseline`: the key of its baseline's nanoseconds in the object `baseline`."""
+    """Make the figure of a ratio. `baseline`: where the object `baseline` of the result has the compared time."""
     return Figure(key, "x", meaning, at_least=at_least, at_most=at_most, baseline=f"baseline.{baseline}")
 
 

@@ -52,7 +52,7 @@ _FOLDER = _ROOT / "benchmarks" / "jvm"
 
 
 def compare(narration: Narration) -> dict[str, Any]:
-    """Run the comparison.
+    """Compare the compiled core with the timers of Kafka and Netty.
 
     Returns `vs_kafka` and `vs_netty` for 100 k timers, `spread` with the rounds of each ratio, and `jvm`: all times in
     nanoseconds.
