@@ -172,7 +172,7 @@ def _translated() -> Iterator[None]:
         raise
     except Exception as error:  # the stock store's library has its own errors
         if type(error).__module__.partition(".")[0] in ("redis", "sqlalchemy", "sqlite3"):
-            raise StoreUnavailable(f"the stock store does not answer as one: {error}; nothing was changed") from error
+            raise StoreUnavailable(f"the stock store cannot be used: {error}; nothing was changed") from error
         raise
 
 
@@ -307,7 +307,7 @@ def export(store: RedisWheelJobStore, stock: Stock, *, dry_run: bool = False) ->
         try:
             job = store.codec.decode(found.id, found.body, resolve=False).job
             state = pickle.dumps(job.__getstate__())
-        except Exception as error:  # also what pickle says of an argument
+        except Exception as error:  # pickle may raise any error about an argument
             report.failed[found.id] = str(error)
             continue
         if dry_run or stock.put(found.id, job.next_run_time, state):

@@ -100,7 +100,7 @@ class Occurrence:
         self.trigger_error: Exception | None = None  # what the trigger raised when it was asked for run times
         self.claimed_ms = claimed_ms or time.time_ns() // 1_000_000
         self.started_ms = self.finished_ms = 0
-        self.handle: Any = None  # its place in the store; only the store uses it
+        self.handle: Any = None  # where the occurrence is in the store; only the jobstore uses this
 
     @property
     def id(self) -> str:
@@ -259,13 +259,13 @@ class ClaimedJob(Job):
 
     def _get_run_times(self, now: datetime) -> list[datetime]:
         occurrence: Occurrence = self.occurrence
-        job: Any = self  # a slot of the base class
-        if self.fixed is not None:  # it was handed out before: its run times are decided
+        job: Any = self  # untyped, because `trigger` is a slot of the base class
+        if self.fixed is not None:  # the occurrence was handed out before: its run times are decided
             run_times, following = self.fixed, occurrence.next_run_time
         else:
             try:
                 run_times, following = missed_runs(self, occurrence.due_at(now))
-            except Exception as error:  # it would end the scheduler's loop; the end of the pass reports it to the store
+            except Exception as error:  # the end of the pass reports this error, which would end the scheduler's loop
                 occurrence.trigger_error = error
                 return []
         if run_times:

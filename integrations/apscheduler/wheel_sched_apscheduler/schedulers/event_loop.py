@@ -127,7 +127,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
                 executor.shutdown()
 
     def _end_executor(self, executor: BaseExecutor, wait: bool) -> None:
-        if not isinstance(executor, AsyncIOExecutor):  # `_cancel_coroutines` has ended those
+        if not isinstance(executor, AsyncIOExecutor):  # `_cancel_coroutines` has ended the asyncio executors
             super()._end_executor(executor, wait)
 
     def _adapter_for(self, executor: BaseExecutor) -> ExecutorAdapter:

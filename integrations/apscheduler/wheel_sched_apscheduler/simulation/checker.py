@@ -75,7 +75,7 @@ class _JobJudge:
         self._handed_out = [one for one in history.store.handed_out if one.number == add.number]
         self._lost_claims = history.store.lost_claims(add.number)
         self._at_most_once = bool(history.options["at_most_once"])
-        plain = bool(history.options["plain_producer"])  # it resumes by the store's clock
+        plain = bool(history.options["plain_producer"])  # such a producer resumes a job by the store's clock
         self._clock_known = not (plain and troubles.steps_clock())
         self._periods = periods_of(answers, clock_known=self._clock_known, late=self._is_late)
 
@@ -121,10 +121,10 @@ class _JobJudge:
         return found
 
     def _is_excused(self, period: Period, at: int, runs: list[JobRun]) -> bool:
-        # a call may name a run time that is over, such as the resume of a date; nobody can claim it before
+        # a call may set a run time in the past, as a resume of a date does; nobody can claim it before the call
         claimed_by = self._claimed_by(max(at, period.answered_ms))
         coalesced = self._add.coalesce and any(run.run_ms > at for run in self._runs)
-        if runs:  # its process died
+        if runs:  # the process died during the run
             moved = any(
                 answer.step.action in MOVING and answer.answered_ms * MS >= runs[0].began_ns for answer in self._answers
             )

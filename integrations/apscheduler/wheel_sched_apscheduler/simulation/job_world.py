@@ -127,7 +127,7 @@ class JobWorld:
     def run(self) -> None:
         """Run the history."""
         self.world.begin()
-        # an item waits longer for a clock that was set back, and so does a run put back while the clocks differ
+        # a clock that is set back makes items wait longer, and runs that are put back while the clocks differ
         steps = (fault.amount for fault in self.world.scenario.faults if fault.kind == "step-clock")
         self.world.run(END_MS + sum(abs(step) for step in steps), self._ended, QUIET_MS)
 

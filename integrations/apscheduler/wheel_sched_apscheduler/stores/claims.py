@@ -102,8 +102,8 @@ class InFlightClaims:
         self._released: deque[tuple[Occurrence, int | None]] = deque()
         self._young: deque[Occurrence] = deque()  # submitted and not split, of jobs that run again; oldest first
         self._unsent: list[PendingCommand] = []
-        self._replaced: deque[PendingSettlement] = deque()  # their records must be read again
-        self._decided: deque[PendingSettlement] = deque()  # ready to be sent
+        self._replaced: deque[PendingSettlement] = deque()  # settlements whose records must be read again
+        self._decided: deque[PendingSettlement] = deque()  # settlements that are ready to be sent
         self._orphans: OrderedDict[tuple[str, int, int], Occurrence] = OrderedDict()
 
     def __len__(self) -> int:
@@ -358,7 +358,7 @@ class InFlightClaims:
     def _read(self, answer: Any, about: Sequence[PendingSettlement]) -> None:
         """Make new settlements for jobs that other processes changed in flight, each from the job's present record."""
         for pending, found in zip(about, answer, strict=True):
-            settlement = pending.settlement  # if the record is no longer ours, the store refuses this one
+            settlement = pending.settlement  # if this process has lost the claim, the store refuses this settlement
             if pending.occurrence is not None and found is not None and found.state == "leased":
                 if isinstance(settlement, Next) and is_put_back(settlement):
                     settlement = self._writer.put_back_again(pending.occurrence, found, settlement.due_ms)

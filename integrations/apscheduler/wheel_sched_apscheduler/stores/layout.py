@@ -151,7 +151,7 @@ class ClaimHandle:
     ) -> None:
         self.shard = shard
         self.claim_number = claim_number
-        self.item = item  # as it was claimed
+        self.item = item  # the item as it was claimed
         self.item_id = item.id  # the id of the claimed item; after a split, the id of the split item
         self.due_ms = item.due_ms
         self.body = body  # the body of the job

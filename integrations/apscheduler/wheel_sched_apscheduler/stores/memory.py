@@ -196,7 +196,7 @@ class WheelJobStore(MemoryJobQueries):
                 raise JobLookupError(job.id)
             slot.job = job
             if slot.occurrence is not None and job.next_run_time == slot.occurrence.scheduled:
-                return  # it runs, and its occurrence plans the next run
+                return  # the job runs, and its occurrence plans the next run
             slot.occurrence = None
             self._arm(slot)
 

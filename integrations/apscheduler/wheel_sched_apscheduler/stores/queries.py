@@ -221,7 +221,7 @@ class JobQueries:
 
         Args:
             job_id: the id of the job.
-            only_if: whether to change the job, by its present record. Defaults to None: in any case.
+            only_if: gets the job's present record, and returns whether to change the job. Defaults to None: always.
 
         Raises:
             JobLookupError: there is no such job.
@@ -306,7 +306,7 @@ class JobQueries:
 
         Args:
             job_ids: the ids of the jobs.
-            only_if: which of them to release, by their present records. Defaults to None: all.
+            only_if: gets a job's present record, and returns whether to release the job. Defaults to None: always.
 
         Returns:
             The ids of the jobs that were released.

@@ -229,7 +229,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             if self._closed:  # a stock scheduler's pass may have waited for the shutdown: the store stays closed
                 return OccurrenceBatch()
             if not self.connection.is_open and self._settler is not None:  # a pass does not wait for a connection
-                return self._failed(now, StoreUnavailable("it was not there at the start"))
+                return self._failed(now, StoreUnavailable("it did not answer at the start"))
             try:
                 asked_ms, asked_s = time.time_ns() // 1_000_000, time.monotonic()
                 claims = tracker.claim_due(now, limit)

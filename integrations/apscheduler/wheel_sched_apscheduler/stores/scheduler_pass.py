@@ -170,7 +170,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         twice = []
         executors = getattr(self._scheduler, "_executors", None)
         for occurrence in batch.occurrences:
-            if executors and occurrence.job.executor not in executors:  # empty: the scheduler has not started
+            if executors and occurrence.job.executor not in executors:  # `executors` is empty before the start
                 self.report_unknown_executor(occurrence)  # a stock scheduler would delete the job
             elif occurrence.job_id in self._pass:  # the scheduler would mix up two occurrences of one job
                 twice.append(occurrence)
