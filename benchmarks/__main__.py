@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.history is not None:
         try:
             earlier = history.read(options.history)
-            options.history.open("ab").close()  # a file that cannot be written shall not cost a measurement
+            options.history.open("ab").close()  # if the file cannot be written, the measurement does not begin
         except (history.DamagedHistoryError, OSError) as error:
             print(f"error: {error}; nothing was measured", file=sys.stderr)
             return UNUSABLE

@@ -22,8 +22,8 @@ from wheel_sched.store import DelayStore, Item
 
 _GIVE_UP_S = 60.0
 _LEAD_MS = 250
-_SLOWEST_PER_MS = 10  # messages stored per ms on the slowest machine; sets how far ahead the due time is
-_MARGIN_MS = 50  # all must be stored this long before they are due
+_SLOWEST_PER_MS = 10  # the slowest machine stores this many messages in a ms; so the due time is far enough ahead
+_MARGIN_MS = 50  # all messages must be stored this long before they are due
 
 
 class Burst(NamedTuple):
@@ -94,7 +94,7 @@ def wait_for(done: Callable[[], bool]) -> None:
     give_up = time.monotonic() + _GIVE_UP_S
     while not done():
         assert time.monotonic() < give_up, "the burst did not arrive"
-        time.sleep(0.02)  # more often would take processor time from the measured threads
+        time.sleep(0.02)  # a shorter pause would take processor time from the measured threads
 
 
 def _length(server: BenchServer) -> int:

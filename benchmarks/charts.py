@@ -14,7 +14,7 @@ from benchmarks.svg import Canvas, Scale, linear, logarithmic, text_width
 _WIDTH = 840
 _EDGE, _HEADING, _LINE, _GAP = 12, 24, 18, 8
 _PANEL_HEIGHT, _PANEL_GAP, _PANEL_LEFT, _PANEL_RIGHT = 270, 56, 64, 40
-_ACROSS, _UP = 62, 22  # the least distances between two ticks: no label touches the next one
+_ACROSS, _UP = 62, 22  # with these distances between two ticks, no label touches the next one
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 

@@ -45,7 +45,7 @@ class FigureChange:
         high: the upper end of the interval.
         base: the mean value at the base.
         here: the mean value in this tree.
-        better: whether a greater value is better ("greater") or worse ("less"); "" for a figure without a gate.
+        better: "greater" if a greater value is better, "less" if it is worse, "" for a figure without a gate.
     """
 
     key: str

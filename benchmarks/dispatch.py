@@ -33,7 +33,7 @@ FIGURES = (
     Figure(
         "burst_streams_vs_xadd",
         "x",
-        "rate of a burst by the one-script push to a stream, divided by the same",
+        "rate of a burst by the one-script push to a stream, divided by that of the bare XADD",
         at_least=0.7,
         baseline="baseline.xadd_msgs_per_s",
     ),
@@ -61,7 +61,7 @@ FIGURES = (
     ),
     Figure("wakeup_ms.p50", "ms", "an earlier message from another process, half of them"),
     Figure("wakeup_ms.p99", "ms", "the same, 99 of 100"),
-    Figure("idle_commands", "commands", "sent in 10 s by a dispatcher with nothing to do", at_most=0),
+    Figure("idle_commands", "commands", "commands that a dispatcher with nothing to do sends in 10 s", at_most=0),
     Figure("baseline.bare_lateness_ms.p50", "ms", "baseline: a thread that sleeps and adds the message itself"),
     Figure("baseline.bare_lateness_ms.p99", "ms", "the same, 99 of 100"),
     Figure("baseline.bare_wakeup_ms.p50", "ms", "baseline: a message added to the stream by its producer"),

@@ -32,7 +32,7 @@ def run(events: int) -> float:
         nonlocal called
         called += 1
 
-    queue = [(number, number, count) for number in range(_PENDING)]  # in order, so it is a heap
+    queue = [(number, number, count) for number in range(_PENDING)]  # a sorted list is a heap
     began_s = time.process_time()
     for number in range(_PENDING, _PENDING + events):
         due, _, call = heappop(queue)

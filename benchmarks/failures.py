@@ -92,7 +92,10 @@ def items_of(made: list[Message], *, cached: bool) -> tuple[list[Item], float]:
 
 
 def bytes_each(store: DelayStore, used: Callable[[], int], items: list[Item]) -> float:
-    """Store the items. Returns how many bytes of memory the server needs for each; `used` returns all bytes in use."""
+    """Store the items. Returns how many bytes of memory the server needs for each item.
+
+    `used`: returns how many bytes the server uses.
+    """
     before = used()
     for start in range(0, len(items), _AT_ONCE):
         store.schedule(items[start : start + _AT_ONCE])

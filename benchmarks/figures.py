@@ -59,7 +59,7 @@ class Figure:
         return text_of(result["measured"][key]) if key else ""
 
     def measured_with(self, result: Result) -> str:
-        """The key under which `measured` of the result has the figure: its key, or a part of the key. "" if absent."""
+        """The key in the object `measured` of the result: the figure's key or a beginning of it; "" if absent."""
         key = self.key
         while key and key not in result.get("measured", {}):
             key = key.rpartition(".")[0]
@@ -80,7 +80,7 @@ class Figure:
 
     @property
     def better(self) -> str:
-        """Whether a greater value is better ("greater") or worse ("less"); "" for a figure without a gate."""
+        """ "greater" if a greater value is better, "less" if it is worse, "" for a figure without a gate."""
         if self.at_least is not None:
             return "greater"
         return "" if self.at_most is None else "less"

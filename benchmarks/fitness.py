@@ -68,7 +68,7 @@ def _reasons(before: Fitness, after: Fitness) -> Sequence[str]:
 
 def _oversleep_ms() -> float:
     due_ns = time.monotonic_ns() + _SLEEP_MS * 1_000_000
-    time.sleep(_SLEEP_MS / 1000)  # what is measured
+    time.sleep(_SLEEP_MS / 1000)  # this sleep is measured
     return (time.monotonic_ns() - due_ns) / 1_000_000
 
 

@@ -30,10 +30,10 @@ from typing import Any
 from benchmarks.figures import WORSE_PERCENT, Figure, Result
 from wheel_sched.wheel import CORE
 
-RECENT = 10  # runs that make the usual value
-LEAST = 3  # runs without which there is no usual value
-_UNEVEN = 4  # of the median deviation; for evenly spread noise two runs in a row are practically never worse than this
-_NOISE = 0.01  # of the gate; a smaller loss of a ratio near 0 is no loss
+RECENT = 10  # the usual value is the median of this many runs
+LEAST = 3  # with fewer runs there is no usual value
+_UNEVEN = 4  # so many median deviations are allowed: two runs in a row are practically never worse by chance
+_NOISE = 0.01  # a loss that is smaller than this part of the gate does not count
 _ROOT = Path(__file__).resolve().parents[1]
 
 

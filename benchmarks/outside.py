@@ -115,7 +115,7 @@ def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple
     last: bytes = b"0"
     pipe.send("ready")
     for number in range(samples):
-        time.sleep(pauses.uniform(*pause_ms) / 1000)  # the dispatcher sleeps again; the pause varies
+        time.sleep(pauses.uniform(*pause_ms) / 1000)  # in this random pause the dispatcher goes to sleep again
         due_ms = time.time_ns() // _NS_PER_MS
         if store is None:
             add_bare(client, stream, due_ms, number)

@@ -21,7 +21,7 @@ class Processor:
         folder = Path(f"/proc/{pid}/task/{pid}")
         self._status = folder / "status"
         self._schedstat = folder / "schedstat"
-        self._clock = (~pid << 3) | 2  # as clock_getcpuclockid(3) makes it, which Python does not have
+        self._clock = (~pid << 3) | 2  # the value of clock_getcpuclockid(3), a function that Python does not have
 
     def preemptions(self) -> int:
         """How often another process took the processor away while the main thread had work to do (`status`)."""

@@ -54,7 +54,7 @@ def markdown(figures: Sequence[Figure], result: Result | None) -> str:
 
 def _lengths(figures: Sequence[Figure], result: Result) -> list[str]:
     """Lines that say how long figures were measured. Figures whose keys begin alike may share a name."""
-    keys: dict[str, dict[str, None]] = {}  # by text, in the order of the figures
+    keys: dict[str, dict[str, None]] = {}  # the keys for each text, in the order of the figures
     for figure in figures:
         if text := figure.measured(result):
             keys.setdefault(text, {})[f"`{figure.measured_with(result)}`"] = None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import redis
 
 NAMESPACE = "bench"
-_SLOWLOG_LENGTH = 200_000  # longer than any drain has commands
+_SLOWLOG_LENGTH = 200_000  # more entries than a drain has commands
 
 
 class Stalls(NamedTuple):

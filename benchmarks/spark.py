@@ -63,7 +63,7 @@ FIGURES = (
         baseline="baseline.plain_rows_per_s",
     ),
     _vs_bare("backtest", "backtest of a history, divided by a bare query that groups and counts it", 25),
-    _vs_bare("slo", "lateness report of the same history, divided by the same", 20),
+    _vs_bare("slo", "lateness report of the same history, divided by the same bare query", 20),
     _vs_bare("dlq", "triage of as many dead letters, divided by a bare query that groups and counts them", 8),
     Figure("backtest_s", "s", "backtest of the history of attempts"),
     Figure("slo_s", "s", "lateness report of the same history"),

@@ -163,7 +163,7 @@ def bytes_per_message(server: BenchServer, count: int) -> float:
     store = server.empty_store()
     before = server.used_memory()
     due_ms = _in_an_hour_ms()
-    for part in range(0, count, 50_000):  # not all items in this process at once
+    for part in range(0, count, 50_000):  # this process never holds all items at once
         for batch in in_batches(plain_items(ids(min(50_000, count - part), str(part)), due_ms)):
             store.schedule(batch)
     return (server.used_memory() - before) / count

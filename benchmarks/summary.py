@@ -99,7 +99,7 @@ _STORE = (
         "store/baseline.script_stall_ms",
     ),
     Compared(
-        "half of the messages of another process are there after",
+        "half of the messages of another process arrive within",
         "a bare `XADD`",
         "dispatch/wakeup_ms.p50",
         "dispatch/baseline.bare_wakeup_ms.p50",
@@ -183,7 +183,7 @@ def _task(measured: str, key: str, share: str = "") -> Compared:
 
 
 _CELERY = (
-    _task("growth of a worker, 50,000 waiting ETA tasks", "worker_rss_growth_mb_50k"),
+    _task("growth of a worker's memory, 50,000 waiting ETA tasks", "worker_rss_growth_mb_50k"),
     _task("duplicate runs, ETA beyond the visibility timeout", "duplicates"),
     _task("tasks that did not run after a broker outage of 3 s, of 100", "outage_lost"),
     _task("99 of 100 tasks are no later, threads pool", "lateness_ms.threads", ".p99"),

@@ -29,8 +29,8 @@ _STREAM = "arrivals"
 _PUSH_TO = PushTarget(create=True)
 _HOUR_MS = 3_600_000
 _BARE_LEAD_MS = 100
-_LEAD_MS = 1_000  # time for storing the messages
-_SETTLE_S = 1.0  # the dispatcher reads the next due times and sleeps
+_LEAD_MS = 1_000  # time to store the messages
+_SETTLE_S = 1.0  # within this time the dispatcher reads the next due times and sleeps
 _IDLE_MESSAGES = 1_000
 
 

@@ -48,7 +48,7 @@ FIGURES = (
     Figure(
         "drain_interval_vs_stock",
         "x",
-        "burst of interval jobs in memory, the same",
+        "burst of interval jobs in memory, our scheduler and store",
         at_least=3,
         baseline="drain_us.interval.stock",
     ),

@@ -26,7 +26,7 @@ _OVER = timedelta(hours=1)
 
 def measure(ours: bool, count: int) -> dict[str, float]:
     """Measure the time of one update in µs, and the memory of the store in bytes per job."""
-    gc.disable()  # the collector would search a million jobs, which is not what is measured
+    gc.disable()  # the collector would search a million jobs, and the update would seem slower
     start = datetime.now(UTC) + _OVER
     jobs = list(make_jobs((start + _OVER * (number / count) for number in range(count)), date_trigger(start)))
     before = resident_bytes()
@@ -34,7 +34,7 @@ def measure(ours: bool, count: int) -> dict[str, float]:
     if ours:
         for job in jobs:
             store.add_job(job)
-    else:  # the state after `add_job` of all; adding one by one takes minutes
+    else:  # the same state as after `add_job` of each job, which takes minutes
         store._jobs = [(job, datetime_to_utc_timestamp(job.next_run_time)) for job in jobs]
         store._jobs_index = {pair[0].id: pair for pair in store._jobs}
     grown = resident_bytes() - before

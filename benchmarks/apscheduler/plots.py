@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.charts import ChartMark, Row, RowGroup, Words, dots, time_text
 from benchmarks.figures import shown
 
-# the key of a result, its unit in seconds, the unit's name, what it is
+# the key of a result, its unit in seconds, the unit's name, what the result means
 _ROWS = (
     ("drain_us.date", 1e-6, "µs", "one job of a burst of one-shots"),
     ("drain_us.interval", 1e-6, "µs", "one job of a burst of interval jobs"),

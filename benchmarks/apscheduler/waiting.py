@@ -49,7 +49,7 @@ def lateness(kind: Any, store: Any, per_s: int, over_s: float) -> dict[str, floa
             fill(store, jobs)
             if datetime.now(UTC) < start:
                 break
-            store.remove_all_jobs()  # the machine is too slow: the first jobs would be late at once
+            store.remove_all_jobs()  # the machine is too slow: the first jobs are already due
             build_s *= 2
         scheduler.resume()
         end_s = time.monotonic() + 60 + over_s
@@ -73,7 +73,7 @@ def worst_add(kind: Any, store: Any, due: int) -> float:
             start = time.perf_counter()
             scheduler.add_job(note, "date", args=[0.0], run_date=later)
             worst_s = max(worst_s, time.perf_counter() - start)
-            time.sleep(_PROBE_S)  # so that the adds do not slow the burst
+            time.sleep(_PROBE_S)  # a pause, so that the adds do not slow the burst
     return worst_s * 1000
 
 

@@ -1,7 +1,8 @@
 """`python -m benchmarks celery` compares ETA tasks in stock Celery ("stock") and with wheel_sched_celery ("ours").
 
 Real workers run the same scenarios for both (see `scenarios`). Scenarios that measure milliseconds run alone, and stock
-and ours take turns. Scenarios that count lost and repeated runs run at the same time, after the one for memory.
+and ours take turns. The scenario for memory also runs alone. Scenarios that count lost and repeated runs come after it,
+and run at the same time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks.rounds import interleaved, over_rounds, ratios
 from benchmarks.server import bench_server, surroundings
 
 POOLS = ("solo", "threads", "prefork")
-_MANY = 5  # times as many tasks for apply_many, which is faster
+_MANY = 5  # apply_many is faster, so it sends this many times as many tasks
 
 
 def _ours(key: str, unit: str, at_most: float, meaning: str = "the same, ours") -> Figure:
@@ -33,7 +34,7 @@ def _ours(key: str, unit: str, at_most: float, meaning: str = "the same, ours") 
 
 
 FIGURES: tuple[Figure, ...] = (
-    Figure("worker_rss_growth_mb_50k.stock", "MB", "a worker's growth with the waiting tasks, stock"),
+    Figure("worker_rss_growth_mb_50k.stock", "MB", "memory by which a worker grows with the waiting tasks, stock"),
     _ours("worker_rss_growth_mb_50k.ours", "MB", 0.1),
     Figure("prefetch_growth.stock", "messages", "growth of the prefetch count, stock"),
     Figure("prefetch_growth.ours", "messages", "the same, ours", at_most=0),
@@ -67,12 +68,12 @@ FIGURES: tuple[Figure, ...] = (
     ),
     Figure("kill9_late_s.stock", "s", "one of two workers killed: 99 of 100 tasks, stock at its quickest sweep"),
     _ours("kill9_late_s.ours", "s", 0.5),
-    Figure("duplicates.stock", "runs", "too many, with the ETA beyond the visibility timeout, stock"),
+    Figure("duplicates.stock", "runs", "repeated runs, with the ETA beyond the visibility timeout, stock"),
     Figure("duplicates.ours", "runs", "the same, ours; also after the kill and the outage", at_most=0),
-    Figure("outage_lost.stock", "tasks", "not run after a broker outage of 3 s, stock"),
+    Figure("outage_lost.stock", "tasks", "tasks that did not run after a broker outage of 3 s, stock"),
     Figure("outage_lost.ours", "tasks", "the same, ours", at_most=0),
-    Figure("early", "tasks", "before their ETA, in everything above", at_most=0),
-    Figure("lost", "tasks", "of ours, never run", at_most=0),
+    Figure("early", "tasks", "tasks that ran before their ETA, in all scenarios", at_most=0),
+    Figure("lost", "tasks", "tasks of ours that never ran, in all scenarios", at_most=0),
 )
 
 
@@ -156,7 +157,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         sites: dict[Kind, Site] = {kind: stack.enter_context(site(kind)) for kind in KINDS}
         for kind in ("stock", "ours", "many"):
-            scenarios.enqueue(kind, 50, sites)  # opens connections, declares queues, loads the scripts
+            scenarios.enqueue(kind, 50, sites)  # not measured: opens connections, declares queues, loads the scripts
         rates = interleaved(
             sizes.rounds,
             {

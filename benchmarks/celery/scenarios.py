@@ -13,7 +13,7 @@ from benchmarks.rounds import percentile
 # Stock looks every 100 s for messages that nobody acknowledged; with these settings it looks as often as it can.
 EAGER_RESTORE = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1}
 _DOUBLED_VISIBILITY_S = 5
-_OURS_WAIT_S = 60.0  # for the last task of ours; a task that has not run by then counts as lost
+_OURS_WAIT_S = 60.0  # how long to wait for tasks of ours; a task that has not run by then counts as lost
 _CONCURRENCY = {"solo": 1, "threads": 4, "prefork": 2}
 _SETTLE_S = 0.5  # a worker that has just become ready still warms up
 
@@ -38,7 +38,7 @@ def memory(kind: Kind, tasks: int) -> dict[str, float]:
         due_s = time.time() + 600
         place.send([due_s] * tasks)
         place.wait(lambda: place.queued() == 0, "the queue to be taken")
-        time.sleep(_SETTLE_S)  # what was taken last is still unpacked
+        time.sleep(_SETTLE_S)  # the worker still unpacks the last messages
         return {"rss_mb": round(place.rss_mb(worker) - before_mb, 1), "prefetch": place.prefetch() - before}
 
 
@@ -53,10 +53,10 @@ def lateness(kind: Kind, pool: str, tasks: int, over_s: float, lead_s: float, gi
             start_s = time.time() + lead_s
             place.send([start_s + number * over_s / tasks for number in range(tasks)])
             if time.time() < start_s:
-                time.sleep(max(0.0, start_s + over_s - time.time()))  # the measurement itself
+                time.sleep(max(0.0, start_s + over_s - time.time()))  # the tasks run in this time
                 place.seen(lambda: place.ran() >= tasks, give_up_s if kind == "stock" else max(give_up_s, _OURS_WAIT_S))
                 return _lateness(place.runs(), max(time.time() - start_s, 0.001), start_s)
-        lead_s *= 2  # some were due before they were sent: this machine is slower than expected
+        lead_s *= 2  # some tasks were due before they were sent: this machine is slower than expected
 
 
 def _lateness(runs: list[Run], span_s: float, start_s: float) -> TaskLateness:
@@ -109,7 +109,7 @@ def outage(kind: Kind, tasks: int, due_in_s: float, away_s: float, limit_s: floa
         due_s = time.time() + due_in_s
         place.send([due_s] * tasks)
         place.wait(lambda: place.queued() == 0, "the queue to be taken")
-        time.sleep(1.5)  # the append-only file is synced each second: only what was synced is promised to survive
+        time.sleep(1.5)  # the server syncs its append-only file each second; only synced data must survive
         place.server.stop()
         time.sleep(away_s)  # the outage
         place.server.restart()

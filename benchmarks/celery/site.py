@@ -128,8 +128,8 @@ class Site:
             apply_many(note, calls)
         finally:
             wheel.begin_schedule = begin
-        assert len(held) == len(dues_s), "every message is made ready"
-        assert not HeldTasks(self._maker).counts().total("due"), "none of them is held"
+        assert len(held) == len(dues_s), "apply_many made too few messages ready"
+        assert not HeldTasks(self._maker).counts().total("due"), "some of the messages are held"
         for at in range(0, len(held), 500):
             self.client.lpush(_QUEUE, *held[at : at + 500])
 

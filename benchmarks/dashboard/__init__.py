@@ -73,7 +73,7 @@ FIGURES = (
     Figure("baseline.ping_ms", "ms", "baseline: a bare PING to the same server, 99 of 100"),
     Figure("baseline.empty_ms", "ms", "baseline: that page over an empty namespace"),
     Figure("baseline.script_stall_ms", "ms", "baseline: longest stall while another client runs scripts of 1 ms"),
-    Figure("baseline.quiet_stall_ms", "ms", "baseline: longest stall for as long, without any page"),
+    Figure("baseline.quiet_stall_ms", "ms", "baseline: longest stall in an equal time, while nobody asks for a page"),
     Figure("baseline.alone_msgs_per_s", "msg/s", "baseline: a burst without viewers"),
 )
 

@@ -14,7 +14,7 @@ from retry_topic.message.headers import RetryState, write
 from wheel_sched.store import Item, open_store
 
 _TOPICS = [f"orders-{number}" for number in range(20)]
-_ERRORS = 50  # in each topic, so a thousand groups
+_ERRORS = 50  # kinds of errors in each topic, so there are a thousand groups
 _PART = 50_000
 _DAY_MS = 86_400_000
 
@@ -53,7 +53,7 @@ def _print(number: int) -> str:
 
 
 def _parts(count: int, series: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the ids in calls of 500, with the number of the first id of each call. Not all ids are made at once."""
+    """Yield the ids in parts of 500, each with the number of its first id. Only one part is in memory."""
     for part in range(0, count, _PART):
         names = ids(min(_PART, count - part), f"{series}{part}")
         for at in range(0, len(names), BATCH):

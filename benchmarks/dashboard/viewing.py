@@ -31,7 +31,7 @@ ASSETS = [
 ]
 _LINK = re.compile(r'<a [^>]*href="(/[^"#]*)"')
 _READY_S, _GIVE_UP_S = 30.0, 120.0
-_DEEPER = 3  # pages behind each listing, such as one item or one group
+_DEEPER = 3  # from each listing, this many linked pages are visited, such as the page of an item or of a group
 _PINGS = 300
 
 
@@ -63,7 +63,7 @@ def running_dashboard(url: str) -> Iterator[str]:
             while not _answers(address):
                 assert process.poll() is None, "the dashboard ended"
                 assert time.monotonic() < give_up, "the dashboard did not start"
-                time.sleep(0.05)  # it has no other sign that it is ready
+                time.sleep(0.05)  # the dashboard does not signal that it is ready
             yield address
         finally:
             process.terminate()
@@ -82,7 +82,7 @@ def _get(address: str, path: str) -> tuple[int, float, str]:
     connection.connect()
     begun = time.perf_counter()
     connection.request("GET", path, headers={"host": "localhost"})
-    answer = connection.getresponse()  # it reads the first line of the answer
+    answer = connection.getresponse()  # reads only the first lines of the answer
     first_ms = (time.perf_counter() - begun) * 1000
     body = answer.read().decode()
     connection.close()
@@ -133,7 +133,9 @@ def _pages(address: str) -> list[str]:
 
 
 def watch(pipe: Connection, address: str, viewers: int) -> None:
-    """Task: hold `viewers` live overviews open and read what comes, until `stop`. The result is the number of bytes.
+    """Task: hold `viewers` live overviews open, and read what the dashboard sends until `stop`.
+
+    The result is the number of bytes.
 
     The dashboard ends each stream after a while; a viewer opens it again, as browsers do.
     """

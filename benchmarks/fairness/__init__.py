@@ -13,9 +13,9 @@ The consumer holds 40 messages at most, because messages that wait in a consumer
 `share_error` is how far the share of a key is from its weight while all keys have enough: the greatest error of all
 keys. `burst_vs_unfair` is the rate of a burst of all tenants in a fair topic, divided by that of the same messages in a
 topic that is not fair. The messages are stored less than a minute ahead, so they are in the queues of their keys when
-they are due. `burst_far_ahead_vs_unfair` is the same for messages that claims must move there first.
-`schedule_vs_unfair` compares the server's time to store a message. `bytes_per_key` is the memory of a key with one
-overdue message, beyond that of the message.
+they are due. `burst_far_ahead_vs_unfair` is the same for messages that are not in these queues yet: the claims move
+them. `schedule_vs_unfair` compares the server's time to store a message. `bytes_per_key` is the memory of a key with
+one overdue message, beyond that of the message.
 
 `off_vs_before` compares the server's time of a claim and its settlement with two libraries of scripts. "Before" is the
 library without the folder of fair shares. "Off" is the whole library while no topic is fair. Both have a few steps of
@@ -73,12 +73,16 @@ FIGURES = (
     Figure(
         "off_vs_before",
         "x",
-        "server's time of a claim and its settlement without the room of fair shares, divided by that with it, off",
+        "server's time of a claim and its settlement without the folder of fair shares, divided by that with it",
         at_least=0.95,
         baseline="baseline.before_claim_us",
     ),
     Figure("bytes_per_key", "bytes", "memory of a key with one overdue message, beyond that of the message"),
-    Figure("others_p99_ms_unfair", "ms", "baseline: the same in a topic that is not fair; at least, as the run ends"),
+    Figure(
+        "others_p99_ms_unfair",
+        "ms",
+        "baseline: lateness of the hundred others in a topic that is not fair, a lower bound",
+    ),
     Figure("others_arrived", "messages", "messages of the others that arrived"),
     Figure("others_arrived_unfair", "messages", "the same while the topic is not fair"),
     Figure("taken_per_s", "msg/s", "messages that the consumer took; less than 2,000 on a machine that is too slow"),
@@ -89,7 +93,11 @@ FIGURES = (
     Figure(
         "baseline.unfair_schedule_us", "us", "baseline: server's time to store a message in a topic that is not fair"
     ),
-    Figure("baseline.before_claim_us", "us", "baseline: server's time of a claim and its settlement, without the room"),
+    Figure(
+        "baseline.before_claim_us",
+        "us",
+        "baseline: server's time of a claim and its settlement without the folder of fair shares",
+    ),
 )
 
 

@@ -19,7 +19,7 @@ from wheel_sched.store.rooms import ROOMS
 
 _CLAIM = 80
 _TENANTS = 100
-_BEFORE = "before"  # the variant of the library without the room
+_BEFORE = "before"  # the name of the library without the folder of fair shares
 
 
 def claim_us(server: BenchServer, count: int, *, before: bool) -> float:
@@ -28,7 +28,7 @@ def claim_us(server: BenchServer, count: int, *, before: bool) -> float:
     Args:
         server: the server; it is emptied.
         count: how many messages are claimed.
-        before: with the library that lacks the room of fair shares.
+        before: whether the library of scripts lacks the folder of fair shares.
     """
     store = server.empty_store()
     if before:
@@ -64,7 +64,7 @@ def schedule_us(server: BenchServer, count: int, *, fair: bool) -> float:
 
 @cache
 def _make_library_before() -> None:
-    """Assemble the library without the room of fair shares, under a name of its own. It stays in the cache."""
+    """Assemble the library without the folder of fair shares, under a name of its own. It stays in the cache."""
     others = tuple(room for room in ROOMS if room.folder != "fair_shares")
     scripts._sources.cache_clear()
     with mock.patch.object(scripts, "ROOMS", others):

@@ -19,9 +19,9 @@ from wheel_sched.store.fair_shares import FairSettings, FairShares, fair_ref
 
 TOPIC = "fair"
 _HOUR_MS = 3_600_000
-_HELD = 40  # messages that the consumer holds at most
-_LEAD_MS = 400  # from the last message stored to the first due time
-_SLACK_S = 0.02  # how far a consumer that was held up may catch up with its pace
+_HELD = 40  # the consumer holds at most this many messages
+_LEAD_MS = 400  # time between the last stored message and the first due time
+_SLACK_S = 0.02  # if the consumer is behind its pace, it makes up for at most this time
 _PART = 50_000
 
 
@@ -40,13 +40,16 @@ class Load:
     taken_per_s: int = 2_000
 
     def count(self, seconds: float) -> int:
-        """How many messages the others send in so many seconds."""
+        """How many messages the others send in `seconds` seconds."""
         return int(self.tenants * self.each_per_s * seconds)
 
 
 class OthersLateness(NamedTuple):
-    """The lateness of each message of the others, those that did not arrive included; how many arrived, and came early;
-    and how many messages a second the consumer took."""
+    """How late the messages of the others were.
+
+    `late_ms` also has the messages that did not arrive. `arrived` and `early` count messages of the others.
+    `taken_per_s`: how many messages a second the consumer took.
+    """
 
     late_ms: list[float]
     arrived: int
@@ -55,7 +58,7 @@ class OthersLateness(NamedTuple):
 
 
 class PacedConsumer:
-    """Takes messages at a fixed pace, and notes when it took those with a due time in their body."""
+    """Takes messages at a fixed pace. If a message has a due time in its body, notes when it was taken."""
 
     traits = PublisherTraits()
 
@@ -95,7 +98,7 @@ def backlog(server: BenchServer, count: int) -> DelayStore:
 
 
 def others_late_ms(store: DelayStore, load: Load, seconds: float, *, fair: bool) -> OthersLateness:
-    """Let the others send for so many seconds, and measure how late their messages are taken.
+    """Let the others send for `seconds` seconds, and measure how late their messages are taken.
 
     The messages of this run that were not taken are removed afterwards.
     """

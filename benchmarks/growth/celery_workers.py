@@ -18,12 +18,12 @@ from benchmarks.processor import Processor
 
 _SETTLE_S = 0.5  # a worker that has just become ready still warms up
 _LEAD_S = 2.0
-_WARMING = 200  # tasks
-_SENT_PER_S = 4_000  # what the slowest machine sends
+_WARMING = 200  # tasks that do not count
+_SENT_PER_S = 4_000  # how many tasks a second the slowest machine sends
 
 QUANTITIES = (
     Quantity("rate_per_s", "1/s", "tasks run a second, workers and server on this machine"),
-    Quantity("rate_apart_per_s", "1/s", "the same with a processor for each worker and for the server"),
+    Quantity("rate_apart_per_s", "1/s", "the same, if each worker and the server have a processor of their own"),
     Quantity("process_us", "µs", "processor time of the workers for a task", (CONSTANT,), drawn=False),
     Quantity("server_us", "µs", "processor time of the server for a task", (CONSTANT,), drawn=False),
 )
@@ -73,7 +73,7 @@ def knees(models: Models) -> list[Knee]:
     """Where processors are full."""
     return [
         Knee(
-            "this machine gives no more",
+            "the processors of this machine are full",
             full_from(models["rate_per_s"]),
             "more machines for workers: the tasks themselves usually need them first",
         ),

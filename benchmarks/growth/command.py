@@ -23,7 +23,7 @@ from benchmarks.narration import Narration
 from benchmarks.report import write_section
 from benchmarks.server import bench_server
 
-# the modules of the cases by name; imported by name, since a case needs only its own packages
+# the names of the cases' modules; a module is imported when its case runs, since each case needs other packages
 CASES = {
     "waiting": "waiting",
     "topics": "topics",

@@ -23,7 +23,7 @@ from benchmarks.server import BenchServer, bench_server
 
 QUANTITIES = (
     Quantity("rate_per_s", "1/s", "messages published a second, processes and server on this machine"),
-    Quantity("rate_apart_per_s", "1/s", "the same with a processor for each process and for the server"),
+    Quantity("rate_apart_per_s", "1/s", "the same, if each process and the server have a processor of their own"),
     Quantity("process_us", "µs", "processor time of the dispatchers for a message", (CONSTANT,), drawn=False),
     Quantity("server_us", "µs", "processor time of the server for a message", (CONSTANT,), drawn=False),
 )
@@ -77,7 +77,7 @@ def knees(models: Models) -> list[Knee]:
     """Where processors are full."""
     return [
         Knee(
-            "this machine gives no more",
+            "the processors of this machine are full",
             full_from(models["rate_per_s"]),
             "nothing on this machine: more dispatchers here only add safety against a crash",
         ),

@@ -17,7 +17,7 @@ from benchmarks.server import NAMESPACE
 from wheel_sched.dispatcher import Batch, Dispatcher
 from wheel_sched.store import open_store
 
-_REST_S = 0.5  # the dispatcher reads the next due times and sleeps
+_REST_S = 0.5  # within this time the dispatcher reads the next due times and sleeps
 
 
 class CountingPublisher(NullPublisher):
@@ -44,7 +44,10 @@ def rest(url: str) -> dict[str, Any]:
 
 
 def drain(url: str) -> dict[str, Any]:
-    """Publish what is due until the input ends. Returns how much, when the last batch was, and the processor time."""
+    """Publish due messages until the input ends.
+
+    Returns how many messages were published, the time of the last batch, and the processor time.
+    """
     publisher = CountingPublisher()
     with open_store(url, namespace=NAMESPACE) as store, Dispatcher(store, publisher):
         print("ready", flush=True)

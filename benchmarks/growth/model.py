@@ -101,7 +101,7 @@ def fit(points: Mapping[int, float], terms: Sequence[Term]) -> Sum:
                 continue
             found = Sum(terms, [dict(zip(chosen, constants, strict=True)).get(n, 0.0) for n in range(len(terms))])
             error = sum((found.at(size) / value - 1) ** 2 for size, value in points.items())
-            if error < least * (1 - 1e-9):  # of two that are as close, the one with fewer terms
+            if error < least * (1 - 1e-9):  # of two sums that are equally close, take the one with fewer terms
                 best, least = found, error
     return best
 

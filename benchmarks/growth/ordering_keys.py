@@ -32,7 +32,7 @@ QUANTITIES = (
 
 
 def measure(sizes: Sizes, narration: Narration) -> Points:
-    """Close more and more keys, and measure all values at each number."""
+    """Close more and more keys. At each number of closed keys, measure all values."""
     points: dict[str, dict[int, float]] = {quantity.key: {} for quantity in QUANTITIES}
     with bench_server() as server:
         store = server.empty_store()
@@ -41,7 +41,7 @@ def measure(sizes: Sizes, narration: Narration) -> Points:
         closed, pace = 0, Pace(server.client)
         for size in sizes.measured:
             narration.step(f"{size:,} closed keys")
-            for at in range(closed, size, 50_000):  # not all names in this process at once
+            for at in range(closed, size, 50_000):  # this process never holds all names at once
                 _close(keys, owner, [f"order-{number}" for number in range(at, min(at + 50_000, size))])
             closed = size
             pace.look(size)
@@ -55,7 +55,7 @@ def measure(sizes: Sizes, narration: Narration) -> Points:
 
 
 def _measured_at(server: BenchServer, store: DelayStore, owner: Owner, names: list[str]) -> dict[str, float]:
-    """Close these keys too, park a message behind each, let the messages go, and open the keys again."""
+    """Close these further keys, park a message behind each, let the messages go, and open the keys. Measure each."""
     keys = OrderedKeys(store)
     memory = server.used_memory()
     rows_a_call = min(BATCH, len(names))

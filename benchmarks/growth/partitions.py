@@ -15,7 +15,7 @@ from benchmarks.growth.shared_server import MICROSECONDS
 from benchmarks.kafka.site import Site, site, take_in
 from benchmarks.narration import Narration
 
-_KEYS = 10_000  # of messages, so that each partition gets some
+_KEYS = 10_000  # so many message keys that each partition gets some
 _WARMING = 1_000  # messages that do not count
 
 QUANTITIES = (

@@ -39,7 +39,7 @@ def draw(folder: Path) -> list[Path]:
 
 
 def _drawn(result: Mapping[str, Any]) -> str:
-    """A solid line through the measured values, and a dashed one through those of the model from the check on."""
+    """The picture of a result. Measured values have a solid line; from the check on, the model has a dashed one."""
     legend: list[str] = []
     shown: dict[int, list[tuple[float, float]]] = {}
     modelled: list[int] = []

@@ -1,7 +1,8 @@
 """The time that servers spend in scripts, by their own count, and how fast a server computes at the moment.
 
-A call in which another process took the processor away counts its waiting too; the median of many calls hardly does.
-The slow log would not do: it records each command within a script, which makes scripts longer.
+If another process takes the processor away during a call, the server counts the wait too. The median of many calls
+hardly includes such waits. The slow log is no alternative: it records each command within a script, which makes scripts
+longer.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Pace:
         self._loops_us: dict[int, list[float]] = {}
 
     def look(self, size: int) -> None:
-        """Run the loop now. Looks before, between and after the measurements of a size belong to this size."""
+        """Run the loop now, for this size. Call it before, between and after the measurements of the size."""
         with ScriptTime(self._client) as looping:
             for _ in range(_LOOPS):
                 self._client.eval(_LOOP, 0)

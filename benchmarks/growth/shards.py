@@ -46,7 +46,7 @@ QUANTITIES = (
 
 
 def measure(sizes: Sizes, narration: Narration) -> Points:
-    """Let the same number of messages live with each number of shards."""
+    """Store, claim and settle the same number of messages with each number of shards."""
     points: dict[str, dict[int, float]] = {"servers_us": {}, "busiest_us": {}, "client_us": {}}
     with _cluster() as client:
         masters = [node.redis_connection for node in client.get_primaries()]
@@ -75,7 +75,7 @@ def _cluster() -> Iterator[Any]:
 
 
 def _live(client: Any, masters: list[Any], shards: int, count: int) -> dict[str, float]:
-    """Store, claim and settle `count` messages in an empty namespace with so many shards."""
+    """Store, claim and settle `count` messages in an empty namespace with `shards` shards."""
     for master in masters:
         master.flushall()
     store = open_store(client, namespace=NAMESPACE, shards=shards)
@@ -112,7 +112,7 @@ def usual_share(shards: int) -> float:
 
 
 def models(points: Points) -> Models:
-    """The share of the busiest master, times the time of all masters."""
+    """The models of the busiest master: its share of the shards, times the time of all masters."""
     servers = fit(points["servers_us"], (CONSTANT, LINEAR))
     return {
         "busiest_us": Formula("servers_us * share", lambda size: servers.at(size) * busiest_share(int(size))),
@@ -124,7 +124,7 @@ def models(points: Points) -> Models:
 
 
 def knees(models: Models) -> list[Knee]:
-    """Where all masters work, and where more shards cost more than they spread."""
+    """Where further shards do not let the masters do more, and where they cost the client too much."""
     full = models["full_per_s"]
     best = max(range(1, _MOST + 1), key=full.at)
     dear = next(
@@ -132,7 +132,7 @@ def knees(models: Models) -> list[Knee]:
     )
     return [
         Knee(
-            "the rate at which the busiest master is full is greatest",
+            "further shards do not let the masters do more",
             best,
             "more masters, or a namespace for a part of the topics: with more shards, smaller calls cost more",
         ),

@@ -43,7 +43,7 @@ class SharedServer:
         return Formula(text, lambda size: min(size * self.alone_per_s, limit))
 
     def apart(self) -> Formula:
-        """The rate of n processes with a processor for each of them and for the server."""
+        """The rate of n processes if each of them has a processor of its own, and so has the server."""
         text = f"min({self.alone_per_s:.0f} n, {self.server_per_s:.0f} server)"
         return Formula(text, lambda size: min(size * self.alone_per_s, self.server_per_s))
 

@@ -17,7 +17,7 @@ CLAIM = 80  # items a claim, a usual size of a batch
 
 
 def schedule_later(store: DelayStore, first: int, end: int, chance: random.Random, topics: int = 1) -> None:
-    """Store the messages with the numbers from `first` up to `end`, due within a day, over so many topics."""
+    """Store the messages with the numbers from `first` up to `end`, due within a day, in `topics` topics."""
     begins_ms = store.now_ms() + _HOUR_MS
     for at in range(first, end, BATCH):
         names = ids(min(BATCH, end - at), f"w{at}-")
@@ -31,7 +31,7 @@ def schedule_later(store: DelayStore, first: int, end: int, chance: random.Rando
 def claims(server: BenchServer, store: DelayStore, count: int, topics: int = 1) -> tuple[float, float]:
     """The server's time to claim and to settle 80 due messages: medians over `count` claims.
 
-    The messages are of so many topics, by turns.
+    The messages are of `topics` topics, by turns.
     """
     due_ms, names = store.now_ms() - 1_000, ids(count * CLAIM, f"due{time.monotonic_ns()}-")
     due = [Item(name, due_ms, VALUE, f"{TOPIC}{place % topics}") for place, name in enumerate(names)]

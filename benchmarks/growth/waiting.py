@@ -2,8 +2,8 @@
 
 Due times are spread over a day that begins in an hour. The server's time is the median over calls.
 
-A server's hash table is dearer shortly before it doubles, and while it does. So the sizes are 10,000 times powers of
-two: the table of the messages is equally full at each of them.
+A server's hash table costs more time shortly before it doubles, and while it doubles. So the sizes are 10,000 times
+powers of two: the table of the messages is equally full at each size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.narration import Narration
 from benchmarks.server import BenchServer, bench_server
 from wheel_sched.store import DelayStore
 
-LOOK = 1_000  # items of a look-ahead
+LOOK = 1_000  # how many of the next items a look at the store reads
 LOOKS = 25
 _CLAIMS = 40
 _MIB = 2**20
@@ -85,12 +85,12 @@ def knees(models: Models) -> list[Knee]:
         Knee(
             "a claim of 80 keeps the server busy for over 1 ms",
             passes(models["claim_us"], 1_000),
-            "nothing at first: a batch has fewer messages then; later shards on several servers",
+            "nothing at first, because batches become smaller; later shards on several servers",
         ),
         Knee(
             "the server needs over 4 GiB",
             passes(models["memory_mib"], _FOUR_GIB / _MIB),
-            "a larger server, or shards over a Cluster; read and change so many messages with Spark",
+            "a larger server, or shards over a Cluster; Spark can read and change this many messages",
         ),
         Knee(
             "a dispatcher needs over 1 GiB",

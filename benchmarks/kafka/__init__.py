@@ -30,7 +30,7 @@ FIGURES = (
     Figure(
         "intake_vs_plain",
         "x",
-        "intake with policy and position, against a bare loop writing the same",
+        "intake with policy and position, against a bare loop that stores the same items",
         at_least=0.7,
         baseline="plain_msgs_per_s",
     ),
@@ -60,7 +60,7 @@ FIGURES = (
     Figure("mixed_lateness_ms.p99", "ms", "the same, 99 of 100"),
     Figure("spring_style_lateness_ms.p50", "ms", "theirs: topic per level of delay, pause and seek: half of them"),
     Figure("spring_style_lateness_ms.p99", "ms", "the same, 99 of 100"),
-    Figure("spring_style_beyond_level_ms.p99", "ms", "the same, without the wait for the end of the level"),
+    Figure("spring_style_beyond_level_ms.p99", "ms", "the same, counted from the end of the level"),
     Figure("one_topic_lateness_ms.p50", "ms", "theirs: one topic for all delays, pause and seek: half of them"),
     Figure("one_topic_lateness_ms.p99", "ms", "the same, 99 of 100"),
     Figure("intake_msgs_per_s", "msg/s", "records that our intake takes in"),

@@ -40,7 +40,7 @@ def bare_transactions(where: Site, count: int) -> float:
 def bare_lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
     """How late messages with these delays reach the reader, when a loop sends all due messages and then sleeps."""
     with _Bare(where, producers=2, linger_ms=0) as bare, Reader(where.servers, bare.topic, 2) as reader:
-        for _ in range(2):  # one for each producer: its first transaction opens connections
+        for _ in range(2):  # once for each producer, because its first transaction opens connections
             bare.send([b"0"])
         reader.wait(2)
         now_ms = time.time_ns() // 1_000_000

@@ -36,8 +36,8 @@ class Paused(NamedTuple):
 
 
 class _Came(NamedTuple):
-    meant_ms: int  # after the moment for which it was meant
-    beyond_ms: int  # after the end of its level
+    meant_ms: int  # how long after its due time the message came
+    beyond_ms: int  # how long after the end of its level the message came
 
 
 def pause_and_seek(servers: str, delays_ms: Sequence[int], longest_s: float) -> Paused:

@@ -74,7 +74,7 @@ class TakenIn(NamedTuple):
 
 
 def failed(connection: Connection, group: str, count: int, keys: int = 100) -> None:
-    """Put failed messages with so many different keys into the group's retry topic, as a consumer does."""
+    """Put failed messages with `keys` different keys into the group's retry topic, as a consumer does."""
     topic = retry_topic_of(group)
     connection.broker.create_topic(topic)
     for start in range(0, count, 2_000):
@@ -101,7 +101,7 @@ def intake(where: Site, count: int) -> float:
 
 
 def take_in(where: Site, count: int, partitions: int = 2, keys: int = 100) -> TakenIn:
-    """Let the intake of the retry service take in `count` messages from so many partitions, from the first one on."""
+    """Let the intake of the retry service take in `count` messages from the first `partitions` partitions."""
     group = f"g{uuid4().hex[:8]}"
     with where.connection(partitions) as connection:
         failed(connection, group, count, keys)

@@ -44,12 +44,12 @@ FIGURES = (
     Figure(
         "cpu_vs_bare",
         "x",
-        "processor time per request, divided by the same without locks",
+        "processor time per request, divided by that without locks",
         at_most=1.5,
         baseline="baseline.bare_cpu_us",
     ),
     Figure("cpu_us", "µs", "processor time per request, harness included"),
-    Figure("baseline.bare_cpu_us", "µs", "baseline: the same without locks and statistics"),
+    Figure("baseline.bare_cpu_us", "µs", "baseline: processor time per request without locks and statistics"),
     Figure("heartbeats_per_s", "beats/s", "one thread (our goal: 500,000)"),
     Figure("bytes_per_member", "bytes", "memory per member, its id not included"),
 )
@@ -204,7 +204,7 @@ class _Bench:
         return best
 
     def _climb(self, design: str, case: str, near: int) -> Iterator[int]:
-        """Try rates up from `near`, or down from it when `near` is missed. Yields the best rate after each rate."""
+        """Try higher rates than `near`, or lower ones if `near` is missed. Yields the best rate after each try."""
         rates = self._sizes.rates
         at = rates.index(near)
         if not self.sustains(design, case, near):

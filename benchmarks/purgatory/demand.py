@@ -18,8 +18,8 @@ TIMEOUT_MS: Final = 200
 KEYS: Final = ("fakeKey0", "fakeKey1", "fakeKey2")
 REQUEST_BYTES: Final = 100
 
-_SAMPLES: Final = 100_000  # drawn before the run, which uses them again and again
-_P75: Final = 0.674490  # of the standard normal distribution
+_SAMPLES: Final = 100_000  # this many samples are drawn before the run, which uses them again and again
+_P75: Final = 0.674490  # the 75th percentile of the standard normal distribution
 
 
 @dataclass(frozen=True, slots=True)

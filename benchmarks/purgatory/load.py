@@ -25,8 +25,8 @@ from benchmarks.purgatory.designs import DESIGNS, Request
 from benchmarks.resident import peak_bytes, resident_bytes
 from wheel_sched.purgatory.statistics import Tally
 
-DRAIN_S = 1.5  # after the last request; by then every timeout has passed
-_REVISITED = 50  # each look covers the buckets of this many past ms again, for requests that were added late
+DRAIN_S = 1.5  # this long after the last request, every timeout has passed
+_REVISITED = 50  # the thread also looks again at the buckets of this many past ms, where requests may be added late
 _MS = 1_000_000
 _COLLECT_AT = (50_000, 20, 100)
 
@@ -118,7 +118,7 @@ def run(load: PurgatoryLoad) -> Point:
     completer = Completer(start_ns, planned_ms * 10 + 10 * TIMEOUT_MS)
     buckets, last = completer.buckets, len(completer.buckets) - 1
     timeout_ns = TIMEOUT_MS * _MS
-    give_up_ns = (planned_ms + 500) * _MS  # too far behind to catch up
+    give_up_ns = (planned_ms + 500) * _MS  # a run that takes longer cannot catch up any more
     start_ns = completer._start_ns = time.monotonic_ns()
     arrival_ns, samples = start_ns, len(intervals)
     memory_before = resident_bytes()

@@ -17,7 +17,7 @@ _DESIGNS = {"new": "wheel-sched", "old": "old design"}
 _CASES = {"low": "few time out", "high": "half time out"}
 _SERIES = [(design, case) for design in _DESIGNS for case in _CASES]
 _ASKED = len(_SERIES)  # the number of the line "as asked for"
-_HOLLOW = range(1, len(_SERIES))  # the marks of several series are at one place
+_HOLLOW = range(1, len(_SERIES))  # hollow, because the marks of several series are at one place
 _DASHED = [number for number, (_, case) in enumerate(_SERIES) if case == "high"]
 
 Points = Sequence[Mapping[str, Any]]

@@ -53,7 +53,7 @@ def _late(key: str, meaning: str, at_most: float) -> Figure:
 def _over(
     key: str, meaning: str, baseline: str, *, at_least: float | None = None, at_most: float | None = None
 ) -> Figure:
-    """Make a ratio. `baseline`: the key, within `baseline`, of the nanoseconds that it is compared with."""
+    """Make the figure of a ratio. `baseline`: where the object `baseline` of the result has the compared time."""
     return Figure(key, "x", meaning, at_least=at_least, at_most=at_most, baseline=f"baseline.{baseline}")
 
 
@@ -113,7 +113,7 @@ JVM_FIGURES = (
     Figure(
         "vs_kafka.expire",
         "x",
-        "from waiting timers to tasks that have run",
+        "expire until the tasks have run, against Kafka's SystemTimer",
         at_least=3,
         baseline="jvm.100k.kafka expire",
     ),
@@ -191,12 +191,12 @@ QUICK = Sizes(
     live=(10_000, 100_000),
     constant_most=10_000,
     all=False,
-    memory=500_000,  # so many that one arena of memory more or less does not matter
+    memory=500_000,  # with this many timers, one arena of memory more or less does not matter
     memory_rounds=2,
     lateness_rounds=2,
 )
 _LABELS = {1_000: "1k", 10_000: "10k", 100_000: "100k", 1_000_000: "1m"}
-_MORE = 2  # times the usual rounds, where a busy machine disturbs most
+_MORE = 2  # figures that a busy machine disturbs most get this many times the usual rounds
 _SLOW_TO_DRAIN = 100_000  # sched and asyncio take minutes for more
 
 
@@ -291,7 +291,10 @@ def _fresh(name: str, due_ms: list[int], steps_ms: list[int]) -> tuple[float, fl
 
 
 def _mixed(sizes: Sizes, mix: Mix, live: int, rounds: int, narration: Narration) -> Rounds:
-    """Measure the nanoseconds that a request of the program costs, without the loop: by subject, a value per round."""
+    """Run the program (see `mixes`) with each subject, and measure the nanoseconds of a request without the loop.
+
+    Returns a value per round for each subject.
+    """
     plan = program(mix, live, seed=live)
     label = f"{mix}, 90 % cancelled, {_LABELS.get(live, live)}"
     runs = {f"loop ({label})": partial(run_program, None, plan)}

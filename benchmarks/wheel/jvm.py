@@ -38,7 +38,7 @@ from wheel_sched.wheel import CORES
 COUNTS = {"10k": 10_000, "100k": 100_000}
 WARM_UP = 8
 ROUNDS = 9
-# figure, their time, our time; our times are missing when our compiled core is
+# the key of the figure, the name of their time, the name of our time; without a compiled core ours is missing
 _RATIOS = (
     ("vs_kafka.add", "kafka add", "ours add"),
     ("vs_kafka.add_clock_apart", "kafka add, clock apart", "ours add"),
@@ -52,7 +52,7 @@ _FOLDER = _ROOT / "benchmarks" / "jvm"
 
 
 def compare(narration: Narration) -> dict[str, Any]:
-    """Run the comparison.
+    """Compare the compiled core with the timers of Kafka and Netty.
 
     Returns `vs_kafka` and `vs_netty` for 100 k timers, `spread` with the rounds of each ratio, and `jvm`: all times in
     nanoseconds.

@@ -31,7 +31,7 @@ def measure(core: str, count: int) -> dict[str, Any]:
     due_ms = [rng.randint(1, _HOUR_MS) for _ in range(count)]  # the caller's integers
     handles: list[Any] = [None] * count
     order = list(range(count))
-    rng.shuffle(order)  # requests end in any order; a few entries left in each page would keep all memory
+    rng.shuffle(order)  # requests end in any order; if a few entries stayed in each page, all memory would stay in use
     gc.collect()
     before = resident_bytes()
     for number, deadline_ms in enumerate(due_ms):

@@ -29,10 +29,10 @@ Mix = Literal["uniform", "constant"]
 HOUR_MS = 3_600_000
 TIMEOUT_MS = 200
 _STEPS = 1_000
-_A_MS = 50  # constant timeouts begun each millisecond
-_AT_A_STEP = 10  # requests
-_WARM_UP = 4  # requests for each live timer
-_MEASURED = 100_000  # requests, and at least two for each live timer
+_A_MS = 50  # in the mix "constant", this many timers begin in each millisecond
+_AT_A_STEP = 10  # requests that begin in a step
+_WARM_UP = 4  # requests that warm up, for each live timer
+_MEASURED = 100_000  # requests that are measured, but at least two for each live timer
 
 
 def deadlines_ms(mix: Mix, count: int, seed: int) -> list[int]:

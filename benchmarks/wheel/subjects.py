@@ -68,7 +68,7 @@ class LazyEntry:
         self.task = None
         heap = self.heap
         heap.dead += 1
-        if heap.dead > 100 and heap.dead * 2 > len(heap.queue):  # asyncio's rule
+        if heap.dead > 100 and heap.dead * 2 > len(heap.queue):  # asyncio has the same rule
             heap.queue = [item for item in heap.queue if not item[2].cancelled]
             heapify(heap.queue)
             heap.dead = 0
@@ -240,7 +240,7 @@ def _handed(core: str) -> Handed:
     return Handed(CORES[core]())
 
 
-# By the name in tables and plots. A core that is absent is not measured, and misses its gates.
+# The subjects by their names in tables and plots. A core that is absent is not measured, and misses its gates.
 SUBJECTS: dict[str, Callable[[], Any]] = {
     **{f"wheel, {core}": partial(_handed, core) for core in sorted(CORES)},
     "heapq": lambda: Handed(LazyHeap()),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-import pickle  # read by `_Unpickler` alone; written for stock stores, whose format it is
+import pickle  # only `_Unpickler` reads pickles; `export` writes them, because stock stores hold pickles
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -170,9 +170,9 @@ def _translated() -> Iterator[None]:
         yield
     except WheelSchedError:
         raise
-    except Exception as error:  # of whichever library the store stands on
+    except Exception as error:  # the stock store's library has its own errors
         if type(error).__module__.partition(".")[0] in ("redis", "sqlalchemy", "sqlite3"):
-            raise StoreUnavailable(f"the stock store does not answer as one: {error}; nothing was changed") from error
+            raise StoreUnavailable(f"the stock store cannot be used: {error}; nothing was changed") from error
         raise
 
 
@@ -185,7 +185,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
-            return _zone_maker  # a zone's pickle gets ZoneInfo._unpickle by it
+            return _zone_maker  # a pickled time zone looks up ZoneInfo._unpickle with `getattr`
         if name in _PLAIN.get(module, ()) or f"{module}:{name}" in self._classes:
             return super().find_class(module, name)
         raise StoreError(
@@ -307,7 +307,7 @@ def export(store: RedisWheelJobStore, stock: Stock, *, dry_run: bool = False) ->
         try:
             job = store.codec.decode(found.id, found.body, resolve=False).job
             state = pickle.dumps(job.__getstate__())
-        except Exception as error:  # also what pickle says of an argument
+        except Exception as error:  # pickle may raise any error about an argument
             report.failed[found.id] = str(error)
             continue
         if dry_run or stock.put(found.id, job.next_run_time, state):

@@ -34,7 +34,7 @@ from apscheduler.job import Job
 
 from wheel_sched_apscheduler.run_times import in_utc, missed_runs, to_ms
 
-UNSEEN_AT_MOST = 3  # after so many heartbeats at which the executor did not know a run, the run is lost
+UNSEEN_AT_MOST = 3  # if the executor does not know a run at this many heartbeats in a row, the run is lost
 
 
 class Finish(StrEnum):
@@ -94,13 +94,13 @@ class Occurrence:
         self.planned = False
         self.next_run_time: datetime | None = None
         self.submitted = False
-        self.unseen = 0  # heartbeats in a row at which its executor did not know it
+        self.unseen = 0  # at how many heartbeats in a row the executor did not know the occurrence
         self.finish: Finish | None = None
         self.error = ""
-        self.trigger_error: Exception | None = None  # of its trigger, when asked for run times
+        self.trigger_error: Exception | None = None  # what the trigger raised when it was asked for run times
         self.claimed_ms = claimed_ms or time.time_ns() // 1_000_000
         self.started_ms = self.finished_ms = 0
-        self.handle: Any = None  # its place in the store; only the store uses it
+        self.handle: Any = None  # where the occurrence is in the store; only the jobstore uses this
 
     @property
     def id(self) -> str:
@@ -253,19 +253,19 @@ class ClaimedJob(Job):
         oldest = (self.claimed_at or datetime.now(UTC)) - timedelta(seconds=self.grace_s)
         if self.claimed_at is None:
             return oldest
-        # of the first run time in grace, or of the claim: so it does not matter when the executor compares
+        # the first run time in grace, or the time of the claim: the answer is the same whenever the executor asks
         times = map(in_utc, self.occurrence.run_times or [self.occurrence.scheduled])
         return next((moment for moment in times if moment >= oldest), self.claimed_at)
 
     def _get_run_times(self, now: datetime) -> list[datetime]:
         occurrence: Occurrence = self.occurrence
-        job: Any = self  # a slot of the base class
-        if self.fixed is not None:  # it was handed out before: its run times are decided
+        job: Any = self  # untyped, because `trigger` is a slot of the base class
+        if self.fixed is not None:  # the occurrence was handed out before: its run times are decided
             run_times, following = self.fixed, occurrence.next_run_time
         else:
             try:
                 run_times, following = missed_runs(self, occurrence.due_at(now))
-            except Exception as error:  # it would end the scheduler's loop; the end of the pass reports it to the store
+            except Exception as error:  # the end of the pass reports this error, which would end the scheduler's loop
                 occurrence.trigger_error = error
                 return []
         if run_times:

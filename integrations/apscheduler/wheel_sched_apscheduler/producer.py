@@ -31,7 +31,7 @@ class Producer:
     ) -> None:
         self.jobstore = jobstore
         options = {} if timezone is None else {"timezone": timezone}
-        # never started: it makes triggers and jobs
+        # this scheduler is never started: it only makes triggers and jobs
         self._maker = BackgroundScheduler(job_defaults=dict(job_defaults or {}), **options)
 
     def __enter__(self) -> Producer:

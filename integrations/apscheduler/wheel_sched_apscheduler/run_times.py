@@ -43,9 +43,9 @@ Misfire = Literal["lenient", "claim", "stock"]
 MISFIRES: tuple[Misfire, ...] = ("lenient", "claim", "stock")
 STOCK_GRACE_S = 1  # APScheduler's default, not a choice of the user
 RUN_TIMES_AT_MOST = 10_000
-ROUNDS_AT_MOST = 10_000  # in which the parts of an and-trigger must agree
+ROUNDS_AT_MOST = 10_000  # within this many rounds the parts of an and-trigger must agree
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NEAR = timedelta(seconds=2)  # a search for so few missed runs would cost more
+_NEAR = timedelta(seconds=2)  # for a shorter time, a search costs more than asking for each missed run
 _US = timedelta(microseconds=1)
 _FIRST_MS = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 _LAST_MS = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
@@ -124,7 +124,7 @@ def missed_runs(job: Any, now: datetime, *, quiet: bool = False) -> tuple[list[d
                 times[0],
             )
     if moment is not None:
-        in_utc(moment)  # a moment that no calendar has raises here, where the caller expects it
+        in_utc(moment)  # raises here for a moment that no calendar has, because the caller expects the error here
     return times, moment
 
 

@@ -94,7 +94,7 @@ def migrate(
 def export(
     session: Session, target: str, jobs_key: str, run_times_key: str, table: str, dry_run: bool, as_json: bool
 ) -> int:
-    """Copy all jobs back into a stock store, as its own pickles; quarantined ones too.
+    """Copy all jobs back into a stock store, in its own format. Also copies quarantined jobs.
 
     \b
     Examples:

@@ -41,7 +41,7 @@ class Forbidden(StoreError):
 
 
 class NotRegistered(Forbidden, LookupError):
-    """This process has not registered the function, that is, added a job of it. It or another process may do so."""
+    """This process has not registered the function, because it has added no job of it so far."""
 
 
 class Allowed:

@@ -256,7 +256,7 @@ class JobCodec:
         return self._joined(job_id, next_run_time, zone or self._home_zone(doc), rest)
 
     def _home_zone(self, doc: Mapping[str, Any]) -> bytes:
-        """The time zone of a paused job, as text: the zone of its trigger, else UTC."""
+        """The time zone of a paused job, as text: the zone of its trigger. UTC if the trigger has none."""
         return zone_name(getattr(self._triggers.load(doc["t"]), "timezone", None) or UTC).encode()
 
     def trigger(self, job_id: str, raw: bytes) -> Any:

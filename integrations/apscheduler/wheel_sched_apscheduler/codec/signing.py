@@ -24,7 +24,7 @@ FILE = "jobs.secret"
 _EMBEDDED = "embedded:"
 _DEFAULT_FOLDER = ".wheel-sched"  # where the embedded server lives when no folder is named
 _warned = threading.Event()
-Secret = str | bytes | Sequence[str | bytes] | Callable[[], bytes]  # one, several, or where to get it
+Secret = str | bytes | Sequence[str | bytes] | Callable[[], bytes]  # a function returns the secret
 _LENGTH = 32
 MARK = b"s"
 
@@ -129,7 +129,7 @@ def kept_secret(folder: Path) -> bytes:
                     file.flush()
                     os.fsync(file.fileno())
                 with contextlib.suppress(FileExistsError):
-                    os.link(draft, path)  # complete or not at all, and never over an existing one
+                    os.link(draft, path)  # makes the whole file in one step, and fails if the file exists
             finally:
                 draft.unlink(missing_ok=True)
         found = path.read_bytes().strip()

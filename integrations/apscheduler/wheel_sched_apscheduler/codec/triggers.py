@@ -35,7 +35,6 @@ from wheel_sched_apscheduler.codec.values import (
 )
 from wheel_sched_apscheduler.run_times import to_us
 
-# CalendarIntervalTrigger keeps its time of day in a private slot; its own state names the parts.
 _BUILT_IN = {
     DateTrigger: "date",
     IntervalTrigger: "interval",
@@ -46,7 +45,7 @@ _BUILT_IN = {
 }
 
 JITTER_AT_MOST_S = 366 * 86_400
-MONTHS_AT_MOST = 12 * 1000  # beyond the end of the calendar CalendarIntervalTrigger searches for ever
+MONTHS_AT_MOST = 12 * 1000  # CalendarIntervalTrigger searches for ever when it passes the end of the calendar
 
 
 def is_built_in(trigger: Any) -> bool:

@@ -254,7 +254,7 @@ def _at(zone: tzinfo, moment: datetime) -> timedelta | None:
 
 def _name_by_file(zone: Any) -> str | None:
     """The name of a zone that was made from a file of the time zone database, or from a copy like /etc/localtime."""
-    file = getattr(zone, "_filename", None)  # dateutil's
+    file = getattr(zone, "_filename", None)  # zones of dateutil have this attribute
     files = [Path(file)] if isinstance(file, str) else [*_environment_file(), *LOCAL_FILES]
     return next((name for path in files for name in _names_of(path) if _are_alike(zone, name)), None)
 

@@ -1,4 +1,7 @@
-"""The changes of jobs that a visitor can ask for. Each is previewed; a job that has changed since is left alone."""
+"""The changes of jobs that a visitor can ask for. A visitor sees a preview first.
+
+A job that has changed since the preview stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,13 @@ class JobChange(NamedTuple):
 
     Args:
         name: the name of the action.
-        right: the right that it needs.
+        right: the right that a user of the action needs.
         summary: one line for the OpenAPI document.
-        words: what it would do; `{}` becomes the number of jobs.
-        done: what it did, in the same form.
+        words: what the action would do; `{}` becomes the number of jobs.
+        done: what the action did, in the same form.
         change: changes jobs while the caller iterates.
         warning: what the user should know before. Defaults to "".
-        rewrites: whether it writes the record of the job anew, for which the record must be readable here.
+        rewrites: whether the action writes a new record of the job. Then this process must be able to read the record.
     """
 
     name: str
@@ -114,7 +117,7 @@ def _preview(change: JobChange, dashboard: Dashboard, arguments: Arguments) -> P
 
 
 def _why_not(store: RedisWheelJobStore, change: JobChange, found: Found | None) -> str:
-    """Why a job cannot be changed so, in words; "" when it can."""
+    """Why this change of a job is not possible, in words; "" when it is possible."""
     why = changing.wrong_state(store, change.change, found)
     if why or found is None:
         return why

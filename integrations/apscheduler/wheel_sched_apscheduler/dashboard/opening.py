@@ -79,7 +79,7 @@ class OpenedJobs(OpenedLater[RedisWheelJobStore]):
                 yield jobs
 
     def counts(self) -> StateCounts:
-        """How many jobs there are in each state, not older than two seconds: several visitors share one count."""
+        """How many jobs there are in each state. The visitors share one count, which is at most two seconds old."""
         return self._dashboard.recent.get("job states", _COUNT_AGAIN_S, lambda: state_counts(self.store))
 
 

@@ -22,8 +22,8 @@ from wheel_sched_apscheduler.management.running import last_runs, running_page
 from wheel_sched_apscheduler.management.searching import JobSearch, search_jobs
 
 _FOLDER = "wheel_sched_apscheduler"
-_RUNS = 50  # of one job that are shown
-_MARKS = 300  # of a strip
+_RUNS = 50  # a page shows at most this many runs of a job
+_MARKS = 300  # a strip has at most this many marks
 _DAY_MS = 86_400_000
 _LABELS = {1: ("now", "+6h", "+12h", "+18h", "+24h"), 7: ("now", *(f"+{day}d" for day in range(1, 8)))}
 

@@ -1,7 +1,8 @@
 """Changes jobs, one after the other. A job that cannot be changed does not keep the others from being changed.
 
-Each function takes the jobstore, the ids, and `only_if`: whether to change a job, by its present record. Without
-`only_if` every job is changed. A change and its condition are one step: no change of another process falls in between.
+Each function takes the jobstore, the ids, and `only_if`, a function that gets a job's present record and returns
+whether to change the job. Without `only_if` every job is changed. The check and the change are one step: no other
+process can change the job in between.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from wheel_sched_apscheduler.stores.queries import Condition, OtherJob
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 _NO_JOB = "there is no such job"
-_TRIES = 20  # each time after another process has changed the job
+_TRIES = 20  # how often a change is tried, each time after another process has changed the job
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ Change = Callable[[RedisWheelJobStore, Sequence[str], Condition | None], Iterato
 
 
 def wrong_state(store: RedisWheelJobStore, change: Change, found: Found | None, *, repeat: bool = False) -> str:
-    """Why a job cannot be changed so in its present state, in words; "" when it can.
+    """Why the present state of a job does not allow a change, in words; "" when it allows the change.
 
     Args:
         store: the jobstore.

@@ -14,8 +14,8 @@ _MONTH_NAMES = (
     "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
 _POSITIONS = {"1st": "first", "2nd": "second", "3rd": "third", "4th": "fourth", "5th": "fifth", "last": "last"}
-_TIMES = 6  # at most so many times of day are listed
-_LISTED = 12  # at most so many numbers are listed
+_TIMES = 6  # at most this many times of day are listed
+_LISTED = 12  # at most this many numbers are listed
 _RANGE = re.compile(r"(\*|[a-z]+|\d+)(?:-([a-z]+|\d+))?(?:/(\d+))?")
 
 

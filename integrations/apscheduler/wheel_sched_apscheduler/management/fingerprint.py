@@ -1,8 +1,9 @@
-"""Tells whether a job is still as somebody saw it. A change that a person asks for is carried out only then.
+"""Tells whether a job has changed since a person saw it. If it has, the change that the person asks for is refused.
 
-A paused or quarantined job is the same while its record is the same. So is a job that runs seldom: if it has run since
-somebody saw it, that person must look again. A job that runs every few minutes or seconds gets a new record all the
-time, and could never be paused by hand. Such a job is the same while its function, trigger, arguments and options are.
+A paused or quarantined job has changed if its record has changed. The same rule holds for a job that runs seldom: if it
+has run since the person saw it, the person must look again. A job that runs every few minutes or seconds gets a new
+record with each run. By that rule nobody could ever pause it by hand. So such a job has changed only if its function,
+trigger, arguments or options have changed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from wheel_sched_apscheduler.run_times import to_ms
 from wheel_sched_apscheduler.stores.queries import is_quarantined
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
-SELDOM_MS = 600_000  # a preview is valid for as long
+SELDOM_MS = 600_000  # for this time a preview is valid
 
 
 def fingerprint(store: RedisWheelJobStore, found: Found) -> list[Any]:

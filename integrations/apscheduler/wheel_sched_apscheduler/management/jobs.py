@@ -20,7 +20,7 @@ def listed_jobs(store: RedisWheelJobStore, state: JobState | None = None, tag: s
     Args:
         store: the jobstore.
         state: only jobs in this state. Defaults to None: any state.
-        tag: only jobs with this tag, in no certain order. Defaults to None: any job.
+        tag: only jobs with this tag, in any order. Defaults to None: any job.
     """
     if tag is None:
         return store.entries(state)
@@ -61,7 +61,7 @@ def detailed_job(store: RedisWheelJobStore, job_id: str, runs: int = 5) -> Detai
     Args:
         store: the jobstore.
         job_id: the id of the job.
-        runs: at most so many ended runs. Defaults to 5.
+        runs: the largest number of ended runs. Defaults to 5.
 
     Raises:
         NotDone: there is no such job.

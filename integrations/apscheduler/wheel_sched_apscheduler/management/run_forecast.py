@@ -1,7 +1,7 @@
 """When a job will run next, computed from its trigger without running code of its users. Jitter is left out.
 
-A trigger that was stored by somebody hostile must not keep the reader busy. So a cron trigger is asked for the next ten
-years only, and a combination may have few parts.
+An attacker may have stored the trigger. Such a trigger must not keep the reader busy. So a cron trigger is asked for
+the next ten years only, and a combination may have few parts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wheel_sched_apscheduler.codec.triggers import is_built_in
 from wheel_sched_apscheduler.run_times import from_ms, next_fire_time, to_ms
 
 _YEARS_MS = 3_653 * 86_400_000
-_PARTS = 20  # of a combination, at any depth
+_PARTS = 20  # a combination may have this many parts, at all depths together
 
 
 class Forecast(NamedTuple):
@@ -42,7 +42,7 @@ def next_runs(trigger: Any, next_run_time: datetime | None, now_ms: int, limit: 
         trigger: its trigger; None when it cannot be read here.
         next_run_time: its next run time; None: it is paused.
         now_ms: the store's time.
-        limit: at most so many. Defaults to 10.
+        limit: the largest number of run times. Defaults to 10.
     """
     since_ms = now_ms if next_run_time is None else max(now_ms, to_ms(next_run_time))
     return _walk(trigger, next_run_time, limit, since_ms + _YEARS_MS)
@@ -83,7 +83,7 @@ def _bounded(trigger: Any, until: datetime) -> Any:
 
 
 def _size(trigger: Any) -> int:
-    """The number of parts of a trigger; more than is allowed when one of them cannot be computed here."""
+    """The number of parts of a trigger. More than `_PARTS`: it has too many, or one of them cannot be computed here."""
     if isinstance(trigger, AndTrigger | OrTrigger):
         if not 0 < len(trigger.triggers) <= _PARTS:
             return _PARTS + 1

@@ -13,10 +13,11 @@ from wheel_sched_apscheduler.stores.layout import HISTORY, JOB, OCCURRENCE, run_
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 from wheel_sched_apscheduler.stores.run_records import load_records
 
-# Records are read window by window, the newest first, each this far back: few of them answer the usual question.
+# The newest records are read first: those of the last minute, then those of the last ten minutes, and so on. The caller
+# mostly wants few records, so the first windows are enough.
 _WINDOWS_MS = (60_000, 600_000, 3_600_000, 6 * 3_600_000, 86_400_000, 7 * 86_400_000, 30 * 86_400_000)
-_ITEMS_A_PAGE = 100  # of up to fifty records each
-_PAGES = 20  # as many as the history that a jobstore keeps by default
+_ITEMS_A_PAGE = 100  # an item has up to fifty records
+_PAGES = 20  # with 100 items each, twice the history that a jobstore keeps by default
 _SHORTEST_LEASE_MS = 60_000
 
 
@@ -71,7 +72,7 @@ def last_runs(store: RedisWheelJobStore, limit: int, job_id: str | None = None) 
 
     Args:
         store: the jobstore.
-        limit: at most so many.
+        limit: the largest number of runs.
         job_id: only runs of this job. Defaults to None: of all jobs.
     """
     now_ms = store.store.now_ms()

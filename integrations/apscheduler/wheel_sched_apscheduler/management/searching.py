@@ -13,7 +13,7 @@ from wheel_sched_apscheduler.stores.layout import JOB
 from wheel_sched_apscheduler.stores.queries import PLACES, is_quarantined
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
-_COUNTED = 50  # quarantined jobs that are counted; a listing with a condition looks at 40 times as many
+_COUNTED = 50  # at most this many quarantined jobs are counted; a listing with a condition looks at 40 times as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class JobSearch:
         state: the state of the jobs. Defaults to "scheduled".
         text: a part of the id, the function or the name; upper and lower case are the same. Defaults to any.
         tag: a tag of the jobs. Defaults to any.
-        job_id: the id of the only job, in any state. Defaults to any.
+        job_id: find only the job with this id, in any state. Defaults to any.
     """
 
     state: JobState = "scheduled"
@@ -64,7 +64,7 @@ def search_jobs(store: RedisWheelJobStore, search: JobSearch, cursor: str | None
         store: the jobstore.
         search: the conditions.
         cursor: the cursor of the page before; None: the first page.
-        limit: at most so many jobs.
+        limit: the largest number of jobs.
 
     Raises:
         Rejected: there is no such state, a tag cannot have that form, or the cursor is not from an earlier page.

@@ -18,8 +18,8 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from wheel_sched_apscheduler.management.cron_words import cron_sentence, joined
 
-_LONGEST = 600  # characters
-_PARTS = 8  # of a combination
+_LONGEST = 600  # characters of a sentence
+_PARTS = 8  # at most this many parts of a combination are listed
 
 
 def trigger_words(trigger: Any) -> str:
@@ -101,7 +101,7 @@ def _bounds(start: datetime | None, end: datetime | None) -> str:
 
 
 def _moment(moment: datetime) -> str:
-    """The date and the time, with seconds only when they count."""
+    """The date and the time. Leaves the seconds out if they are 0."""
     text = moment.replace(tzinfo=None).isoformat(" ")
     return text.removesuffix(":00")
 

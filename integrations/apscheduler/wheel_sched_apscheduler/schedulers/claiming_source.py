@@ -238,7 +238,7 @@ class InFlightLimits:
         self._clock = clock
         self._loads: dict[str, _ExecutorLoad] = {}
         self._waiting = False
-        self._away: deque[tuple[float, int]] = deque()  # of those put back: when they are due again, how many
+        self._away: deque[tuple[float, int]] = deque()  # occurrences that were put back: when due again, how many
         self._away_count = 0
 
     def __len__(self) -> int:

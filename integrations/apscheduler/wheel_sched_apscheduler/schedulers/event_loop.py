@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from apscheduler.executors.base import BaseExecutor
 
 _PATIENCE_S = 0.05  # a blocked event loop must not delay the other executors for long
-_SLICE = 16  # tasks started in one turn of the loop, which takes much less than a millisecond
+_SLICE = 16  # tasks that one turn of the loop starts, in much less than a millisecond
 
 
 class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
@@ -127,7 +127,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
                 executor.shutdown()
 
     def _end_executor(self, executor: BaseExecutor, wait: bool) -> None:
-        if not isinstance(executor, AsyncIOExecutor):  # `_cancel_coroutines` has ended those
+        if not isinstance(executor, AsyncIOExecutor):  # `_cancel_coroutines` has ended the asyncio executors
             super()._end_executor(executor, wait)
 
     def _adapter_for(self, executor: BaseExecutor) -> ExecutorAdapter:

@@ -117,7 +117,7 @@ class ExecutorAdapter:
                 self._reports.last_run_ended(submission, gone=not submission.comes_again)
 
     def _all_late(self, submission: Submission) -> None:
-        """Report a submission whose run times all came too late."""
+        """Send the events of a submission that does not run, because all its run times came too late."""
         self._ended_with(submission, submission.missed())
 
     def _ended_with(self, submission: Submission, events: list[SchedulerEvent]) -> None:
@@ -143,7 +143,10 @@ class ExecutorAdapter:
         self._reports.finished()
 
     def _dropped(self, submission: Submission) -> None:
-        """Report a job that did not start or was interrupted. At a shutdown, no error if its jobstore repeats it."""
+        """Report a job that did not start or was interrupted.
+
+        If the scheduler shuts down and the jobstore hands the job out again, this is not reported as an error.
+        """
         if submission.comes_again and self._reports.closing:
             self._succeeded(submission, [])
         else:
@@ -259,7 +262,7 @@ class ThreadPoolAdapter(ExecutorAdapter):
         self._at_most: int = executor._pool._max_workers
         self._starting = False
         self._counting = threading.Lock()
-        self._quick_in_a_row = 0  # this and `_taken` are hints, so they need no lock
+        self._quick_in_a_row = 0  # needs no lock, like `_taken`: a wrong value does no harm
         self._taken = 0
         self._taken_before = -1
 

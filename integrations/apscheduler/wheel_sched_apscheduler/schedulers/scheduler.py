@@ -247,7 +247,7 @@ class WheelScheduler(BaseScheduler):
             by_executor.setdefault(submission.job.executor, []).append(submission)
         for name, group in by_executor.items():
             executor = self._executors.get(name)
-            if executor is None:  # removed since the batch was taken
+            if executor is None:  # the executor was removed after the batch was taken
                 error = LookupError(f"executor {name!r} was removed before the job reached it")
                 for submission in group:
                     events = [*submission.missed(), *submission.failed(error)]

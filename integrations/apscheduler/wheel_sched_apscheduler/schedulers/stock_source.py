@@ -152,7 +152,7 @@ class StockJobSource:
         try:
             self.store.update_job(job)
         except Exception:
-            job.next_run_time = before  # a jobstore of live objects must not keep the time that it refused
+            job.next_run_time = before  # a jobstore in memory has this very object, and has refused the new time
             raise
 
     def _pause(self, job: Job, reason: str) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from apscheduler.job import Job
 
 
-# token and redelivered of an occurrence, see `CurrentOccurrence`; a plain tuple, because each job needs one
+# `token` and `redelivered` of an occurrence, see `CurrentOccurrence`; a tuple is cheap, and each job needs one
 FencingInfo: TypeAlias = tuple[int, bool]
 _logger = lru_cache(maxsize=64)(logging.getLogger)
 

@@ -24,7 +24,7 @@ from wheel_sched_apscheduler.simulation.troubles import FOREVER_MS, Troubles
 SETTLED_MS = 300  # a run whose process dies within this time after its end may be repeated
 CLAIMED_MS = 500  # a run begins within this time after its claim, in a process that does not stand still
 RETRY_MS = 1_500  # a last run that `max_instances` has refused is tried again within this time
-LONGEST_WAIT_MS = 30_000  # for the end of another run; no run lasts so long
+LONGEST_WAIT_MS = 30_000  # a run waits less for the end of another one, because no run lasts this long
 CHOSEN_GRACE_S = 2  # a grace of one second counts as none, see docs/apscheduler.md
 
 
@@ -75,7 +75,7 @@ class _JobJudge:
         self._handed_out = [one for one in history.store.handed_out if one.number == add.number]
         self._lost_claims = history.store.lost_claims(add.number)
         self._at_most_once = bool(history.options["at_most_once"])
-        plain = bool(history.options["plain_producer"])  # it resumes by the store's clock
+        plain = bool(history.options["plain_producer"])  # such a producer resumes a job by the store's clock
         self._clock_known = not (plain and troubles.steps_clock())
         self._periods = periods_of(answers, clock_known=self._clock_known, late=self._is_late)
 
@@ -121,10 +121,10 @@ class _JobJudge:
         return found
 
     def _is_excused(self, period: Period, at: int, runs: list[JobRun]) -> bool:
-        # a call may name a run time that is over, such as the resume of a date; nobody can claim it before
+        # a call may set a run time in the past, as a resume of a date does; nobody can claim it before the call
         claimed_by = self._claimed_by(max(at, period.answered_ms))
         coalesced = self._add.coalesce and any(run.run_ms > at for run in self._runs)
-        if runs:  # its process died
+        if runs:  # the process died during the run
             moved = any(
                 answer.step.action in MOVING and answer.answered_ms * MS >= runs[0].began_ns for answer in self._answers
             )
@@ -142,11 +142,11 @@ class _JobJudge:
         return period.next_after(at) != FOREVER_MS or self._may_retry_too_late(period, at, full)
 
     def _claimed_by(self, at: int) -> int:
-        """The latest time at which a scheduler must have claimed the job, if it is due at `at` and gets a place."""
+        """The latest time at which a scheduler must have claimed the job, if it is due at `at`, see `places`."""
         return self._troubles.claimed_by(at, self._waits)
 
     def _is_missed(self, period: Period, at: int) -> bool:
-        """Whether a claim handed the run time out after its grace, and faults, a wait or a late call explain why.
+        """Whether a claim came after the run time's grace, and faults, a wait or a late call explain why.
 
         A process whose clock is ahead measures the lateness by its own clock. It also claims a job earlier.
         """
@@ -177,7 +177,7 @@ class _JobJudge:
         return died <= self._troubles.claimed_by(free) + CLAIMED_MS
 
     def _full_until(self, at: int, claimed_by: int) -> int | None:
-        """When a run can begin, if `max_instances` other runs were under way at its claim; None if fewer were."""
+        """The time until which, from the claim on, `max_instances` other runs are under way; None: fewer are."""
         others = [(self._claimed_ms(run), self._counts_until(run)) for run in self._runs if run.run_ms != at]
         lost = [each for each in self._handed_out if not each.covers(at)]
         for one in self._handed_out:
@@ -189,7 +189,7 @@ class _JobJudge:
         return None
 
     def _counts_unbegun_until(self, handed_out: HandedOut) -> int:
-        """Until when a claimed run counts as under way, if its process died before it began the run; otherwise -1."""
+        """Until when a run counts as under way whose process died between the claim and the run; -1: it does not."""
         if any((run.process, run.token) == (handed_out.process, handed_out.token) for run in self._runs):
             return -1
         died = self._troubles.death_of(handed_out.process, handed_out.at_ms)
@@ -238,7 +238,7 @@ class _JobJudge:
             if len(unexcused) > repeats + self._named_again(at, runs) + self._claims_lost(at):
                 found.append(f"duplicates: {self._name(at)}, came again at {unexcused[0].began_ns // MS} ms")
             tokens = Counter(run.token for run in runs)
-            lost = {one.token for one in self._lost_claims}  # the server uses their numbers again
+            lost = {one.token for one in self._lost_claims}  # the server gives the numbers of lost claims again
             if any(count > 1 and token not in lost for token, count in tokens.items()):
                 found.append(f"token: {self._name(at)}, came twice under one token")
         return found
@@ -298,7 +298,7 @@ class _JobJudge:
         since, until = before.began_ns // MS, run.began_ns // MS
         if self._at_most_once:
             return False
-        if self._troubles.stood_still(run.process, self._claimed_ms(run), until):  # it repeats runs of others
+        if self._troubles.stood_still(run.process, self._claimed_ms(run), until):  # such a process repeats runs
             return True
         if self._lost_lease(before, run):
             return True
@@ -309,7 +309,7 @@ class _JobJudge:
         if any(one.outcome == "running" for one in ends):
             return True
         last = max(ends, key=lambda one: one.ended_ns)
-        # between two runs of one occurrence the process has not reported any of them
+        # a process reports an occurrence only after the last of its runs
         reported = last.ended_ns // MS + SETTLED_MS
         return died <= reported or self._troubles.claimed_by(last.ended_ns // MS) > reported + SETTLED_MS
 

@@ -64,7 +64,7 @@ def periods_of(calls: Iterable[JobAnswer], *, clock_known: bool, late: Callable[
     Args:
         calls: the producer's calls about the job, in order.
         clock_known: whether a resume computes the next run time from a clock that shows true time.
-        late: tells whether a request of a call may have reached the store at any time after the call's answer.
+        late: returns whether a call's request may still reach the store after the producer has the call's answer.
     """
     periods: list[Period] = []
     times: list[int] = []

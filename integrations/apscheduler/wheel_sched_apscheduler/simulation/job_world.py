@@ -111,7 +111,7 @@ class JobWorld:
     def __init__(self, scenario: Scenario) -> None:
         self.world = world = World(scenario)
         world.struck = self.struck = _StampedFaults(world)
-        new_token()  # in no process: so the first token of a history does not depend on the history before
+        new_token()  # called outside of any process, so a history's first token does not depend on earlier histories
         self.options = options = scenario.options
         self.store = JobServer(world, options["shards"])
         self.steps = [step for step in scenario.sends if isinstance(step, JobStep)]
@@ -127,7 +127,7 @@ class JobWorld:
     def run(self) -> None:
         """Run the history."""
         self.world.begin()
-        # an item waits longer for a clock that was set back, and so does a run put back while the clocks differ
+        # a clock that is set back makes items wait longer, and runs that are put back while the clocks differ
         steps = (fault.amount for fault in self.world.scenario.faults if fault.kind == "step-clock")
         self.world.run(END_MS + sum(abs(step) for step in steps), self._ended, QUIET_MS)
 

@@ -4,7 +4,7 @@ With `max_in_flight`, a claimed job takes a place of its tenant, and the run giv
 checker sees claims, runs and deaths, and computes the places from these alone: it does not ask the store for its count.
 
     wait        while all places of its tenant are taken, a job is due and nobody can claim it
-    cap         more claims of a tenant ran at a time than it has places
+    cap         more runs of a tenant were under way at a time than the tenant has places
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Places:
         most = most_in_flight(history.options)
         self._cap = max(1, most // self._shards) if most else 0
         lost_settings = any(isinstance(call.operation, ConfigureTopic) for call in history.store.lost_calls)
-        self._judged = not lost_settings  # without its settings, the store knows no places
+        self._judged = not lost_settings  # a store that has lost its settings knows no places
         self._lost_claims = {id(one) for number in history.adds for one in history.store.lost_claims(number)}
         self._runs: dict[tuple[int, str, int], list[JobRun]] = {}  # by job, process and claim
         for run in history.runs:
@@ -96,7 +96,7 @@ class Places:
     # -- the cap
 
     def violations(self) -> list[str]:
-        """Each claim of a tenant that ran although all places of the tenant were taken by runs under way."""
+        """One line for each run that was claimed although other runs had all places of its tenant."""
         found = []
         for (tenant, shard), claims in self._claims.items() if self._judged else ():
             begun = [one for one in claims if self._takes_a_place(one)]

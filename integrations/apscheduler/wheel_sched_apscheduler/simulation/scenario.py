@@ -19,8 +19,8 @@ MINUTE_S = 60
 START_S = START_NS // 1_000_000_000
 SERVER_FAULTS = {"store": ("outage", "step-clock", "read-only", "full", "rewind")}
 CHANGES = ("modify", "reschedule", "pause", "resume", "remove")
-PLACES = (1, 1, 2, 3, 100)  # of each tenant; with 100 no run waits for one
-SKEWS_MS = (0, 0, 0, 40, -40, 3_000, -1_500)  # of a process's wall clock
+PLACES = (1, 1, 2, 3, 100)  # how many places each tenant has; with 100 no run waits for a place
+SKEWS_MS = (0, 0, 0, 40, -40, 3_000, -1_500)  # how far a process's wall clock may be ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def draw(seed: int, *, jobs: int = 9, faults: int | None = None, fair: bool = Fa
         steps += _steps_of_job(rng, number)
     options = {
         "schedulers": rng.choice((1, 2, 2, 2, 3)),
-        "stock": rng.choice((0, 0, 0, 1, 1, 3)),  # so many of them are stock schedulers
+        "stock": rng.choice((0, 0, 0, 1, 1, 3)),  # this many of the schedulers are stock schedulers
         "shards": rng.choice((1, 1, 2)),
         "at_most_once": rng.choice((0, 0, 0, 0, 1)),
         "plain_producer": rng.choice((0, 1)),

@@ -12,9 +12,9 @@ from wheel_sched_apscheduler.simulation.scenario import LEASE_MS
 FOREVER_MS = 1 << 40
 AGAIN_MS = 700  # a process that died starts again after this time
 RECOVERY_MS = LEASE_MS + 3_000  # after a fault: a lease ends, and the schedulers' pauses between tries are over
-START_MS = 300  # the schedulers start
-SOON_MS = 400  # in a healthy time a due job is claimed within this
-LEASE_LOST_MS = 900  # a process that is kept from the store for so long may lose its lease
+START_MS = 300  # within this time the schedulers start
+SOON_MS = 400  # without faults, a due job is claimed within this time
+LEASE_LOST_MS = 900  # a process that does not reach the store for this time may lose its lease
 LONGEST_RUN_MS = 3_000
 KILLS = ("kill", "kill-before", "kill-after")
 
@@ -41,7 +41,7 @@ class Troubles:
         behind_ms = 0
         for fault, at in self._struck:
             if fault.target == "producer" or fault.kind == "repeat-request":
-                continue  # no scheduler waits for the producer, or for the second answer to one request
+                continue  # the fault delays no scheduler: it struck the producer, or the second answer to one request
             until = at + fault.amount + RECOVERY_MS
             if fault.kind in KILLS:
                 until = at + AGAIN_MS + RECOVERY_MS
@@ -159,7 +159,7 @@ class Troubles:
         return any(fault.kind == "step-clock" for fault, _ in self._struck)
 
     def store_clock_ms(self, at: int) -> int:
-        """The latest time that the store's clock has shown until the true time `at`, on the scale of true time."""
+        """The latest time that the store's clock has shown until the true time `at`, in ms since the history began."""
         furthest, offset = 0, 0
         for fault, moment in self._struck:
             if fault.kind == "step-clock" and moment <= at:

@@ -54,8 +54,8 @@ from wheel_sched_apscheduler.stores.layout import (
     split_item_id,
 )
 
-SPLIT_AFTER_S = 0.05  # a longer run is split off, so that the job is free for its next run and for changes
-ORPHANS_AT_MOST = 10_000  # ended occurrences that were settled too late; this process may claim them again
+SPLIT_AFTER_S = 0.05  # a longer run is split, so that the job is free for its next run and for changes
+ORPHANS_AT_MOST = 10_000  # occurrences whose runs ended and were settled too late; this process may claim them again
 
 
 class _Gathered:
@@ -100,10 +100,10 @@ class InFlightClaims:
         self.in_flight: dict[str, Occurrence] = {}
         self._ended: deque[Occurrence] = deque()
         self._released: deque[tuple[Occurrence, int | None]] = deque()
-        self._young: deque[Occurrence] = deque()  # submitted, of jobs that run again; may be split; oldest first
+        self._young: deque[Occurrence] = deque()  # submitted and not split, of jobs that run again; oldest first
         self._unsent: list[PendingCommand] = []
-        self._replaced: deque[PendingSettlement] = deque()  # their records must be read again
-        self._decided: deque[PendingSettlement] = deque()  # ready to be sent
+        self._replaced: deque[PendingSettlement] = deque()  # settlements whose records must be read again
+        self._decided: deque[PendingSettlement] = deque()  # settlements that are ready to be sent
         self._orphans: OrderedDict[tuple[str, int, int], Occurrence] = OrderedDict()
 
     def __len__(self) -> int:
@@ -145,7 +145,7 @@ class InFlightClaims:
         if occurrence is not None and occurrence.handle.claim_number != claim_number:
             handle = occurrence.handle
             if not handle.split_item and not handle.split and handle.version != version:
-                self._move_beside(occurrence)  # another job of the same id
+                self._move_beside(occurrence)  # the claimed item is another job with the same id
             elif not occurrence.alive and occurrence.finish is None:
                 del self.in_flight[item_id]
                 self._lost(occurrence)
@@ -211,7 +211,7 @@ class InFlightClaims:
         self._gather_splits(gathered, server_now_ms, split_due_ms)
         # items first: a split item must be stored before its job is free
         commands += commands_of(gathered.items, lambda shard, batch: Call(shard, Schedule(batch, new_token())))
-        # places before settlements: a settlement frees the place that its item still has
+        # keep the places first: a settlement frees the place that its item still has
         commands += commands_of(gathered.places_carried, lambda shard, batch: Call(shard, CarryPlaces(batch)))
         commands += commands_of(gathered.places_freed, lambda shard, batch: Call(shard, FinishAttempts(batch)))
         commands += commands_of(
@@ -328,7 +328,7 @@ class InFlightClaims:
                 self._replaced.append(pending)
             elif pending.split:
                 if outcome is Outcome.STALE and pending.settlement.id == occurrence.job_id:
-                    # a new job has taken the id: the store has the run twice, as the moved item and as the split item
+                    # a new job has taken the id, so the old run was moved, and the split item is a second copy of it
                     moved = split_item_id(occurrence.job_id, handle.due_ms)
                     self._decided.append(pending._replace(settlement=Done(moved)))
             elif outcome is Outcome.STALE and not handle.split_item:
@@ -345,11 +345,11 @@ class InFlightClaims:
         handle: ClaimHandle = occurrence.handle
         self._forget(occurrence)
         handle.stale = outcome is Outcome.STALE
-        if handle.unbegun and outcome is Outcome.DONE:  # it has left the store now, and no process runs it
+        if handle.unbegun and outcome is Outcome.DONE:  # the run has left the store now, and no process runs it
             handle.unbegun, handle.gone = False, True
             self._released.append((occurrence, None))
         if handle.stale and occurrence.finish is not None:
-            # its lease had ended, so it may be claimed again; this process then knows that it has run
+            # the lease had ended, so this process may claim the run again, and must then know that it has run
             for item_id in {handle.item_id, handle.item.id}:
                 self._orphans[item_id, handle.due_ms, handle.version] = occurrence
             while len(self._orphans) > ORPHANS_AT_MOST:
@@ -358,7 +358,7 @@ class InFlightClaims:
     def _read(self, answer: Any, about: Sequence[PendingSettlement]) -> None:
         """Make new settlements for jobs that other processes changed in flight, each from the job's present record."""
         for pending, found in zip(about, answer, strict=True):
-            settlement = pending.settlement  # if the record is no longer ours, the store refuses this one
+            settlement = pending.settlement  # if this process has lost the claim, the store refuses this settlement
             if pending.occurrence is not None and found is not None and found.state == "leased":
                 if isinstance(settlement, Next) and is_put_back(settlement):
                     settlement = self._writer.put_back_again(pending.occurrence, found, settlement.due_ms)

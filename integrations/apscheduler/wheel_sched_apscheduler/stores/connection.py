@@ -29,14 +29,14 @@ from wheel_sched.store import DelayStore, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched_apscheduler.stores.fair_jobs import FairJobs
 
-LINGER_S = 0.01  # how long an end waits for other ends, or for the scheduler's next pass
-BLOCK_MS = 20_000  # of a read on the markers; it returns at once when there is something
+LINGER_S = 0.01  # how long the report of an end waits for further ends, or for the scheduler's next pass
+BLOCK_MS = 20_000  # how long a read waits for a marker; it returns at once when there is one
 RETRY_S = 0.5
-RETRY_AT_END_S = 0.1  # a user waits for this thread to end
+RETRY_AT_END_S = 0.1  # short, because a user waits for this thread to end
 OPEN_AT_ONCE_S = 1.0  # how long a start waits for a server to answer; a healthy one takes some milliseconds
-OPEN_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # between two tries to open the store
-PATIENCE_S = 5.0  # at the end: how long a store that does not answer is tried, and how long `stop` waits
-UNOPENED_PATIENCE_S = 0.2  # the same, when the store was never opened
+OPEN_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # pauses between two tries to open the store
+PATIENCE_S = 5.0  # at the end, the settler tries a store that does not answer for this time, and `stop` waits as long
+UNOPENED_PATIENCE_S = 0.2  # the same for a store that was never opened
 
 logger = logger_of("wheel_sched.apscheduler")
 
@@ -179,7 +179,7 @@ class OccurrenceSettler:
         self._flush, self._extend_leases, self._next_s = flush, extend_leases, next_s
         self._extend_every_s = extend_every_s
         self._notified = threading.Event()
-        self._first_try: Future[None] = Future()  # of opening the store; cancelled: `start` has returned before its end
+        self._first_try: Future[None] = Future()  # the first try to open the store; cancelled: `start` did not wait
         self._stopping = threading.Event()
         self._may_end: Callable[[], bool] = lambda: True
         self._runs: Callable[[], bool] = lambda: False
@@ -246,7 +246,7 @@ class OccurrenceSettler:
                 if self._listener is None:
                     self._listen()
                 self._opened()
-            except Exception as error:  # whatever it is, somebody may repair it meanwhile
+            except Exception as error:  # a person may repair the cause of any error
                 transient = isinstance(error, StoreError) and error.transient
                 logger.log(logging.DEBUG if transient else logging.ERROR, "The store cannot be opened yet: %s", error)
                 self._stopping.wait(OPEN_AGAIN_S[min(failures, len(OPEN_AGAIN_S) - 1)])
@@ -296,7 +296,7 @@ class OccurrenceSettler:
                 self._notified.wait(left_s if nap_s is None else min(left_s, nap_s))
             self._notified.clear()
             if self._stopping.wait(LINGER_S):
-                if ending:  # the round before left something
+                if ending:  # something is left from the round before
                     time.sleep(LINGER_S)
                 ending = True
             try:
@@ -305,7 +305,7 @@ class OccurrenceSettler:
                     self._extend_leases()
                     extend_at = time.monotonic() + self._extend_every_s
                 give_up_at = None
-            except Exception as error:  # whatever it is, the ends must be sent later
+            except Exception as error:  # after any error, the ends must be sent later
                 if isinstance(error, StoreError):
                     logger.debug("The store does not answer: %s", error)
                 else:

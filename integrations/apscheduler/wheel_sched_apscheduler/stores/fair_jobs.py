@@ -18,7 +18,7 @@ from wheel_sched.store.fair_shares import REF, FairSettings, FairShares, fair_re
 from wheel_sched_apscheduler.stores.layout import JOB, TAG
 
 OFF: Final = "off"
-LEASES = 3  # how many leases a place lasts that no process keeps
+LEASES = 3  # if no process keeps a place, it becomes free after this many leases
 _FIELDS = {"by", "weights", "default_weight", "max_in_flight", "rate"}
 _RATE = re.compile(r"([0-9]{1,7})/(s|m|h)")
 _WANTED = 'a tag such as "tenant", or {"by": "tenant", "weights": {"gold": 4}, "default_weight": 1, "rate": "50/s"}'

@@ -48,7 +48,7 @@ RUN = "run"
 TAG = "tag:"
 WORKERS = "workers"
 RUNNING = "running"
-WAITING = "waiting"  # of a split item that was put back: nothing runs under it until it is claimed again
+WAITING = "waiting"  # the ref of a split item that was put back: its run is not under way until it is claimed again
 QUARANTINE = "quarantine"
 Key = TypeVar("Key")
 Entry = TypeVar("Entry")
@@ -151,21 +151,21 @@ class ClaimHandle:
     ) -> None:
         self.shard = shard
         self.claim_number = claim_number
-        self.item = item  # as it was claimed
-        self.item_id = item.id  # of the claimed item; after a split, of the split item
+        self.item = item  # the item as it was claimed
+        self.item_id = item.id  # the id of the claimed item; after a split, the id of the split item
         self.due_ms = item.due_ms
-        self.body = body  # of the job
+        self.body = body  # the body of the job
         self.refs = refs
         self.stored = stored
         self.in_time = in_time  # the job has a misfire grace time, and was claimed within it
-        self.version = item.version  # of the record from which the settlement is made
+        self.version = item.version  # the version of the record from which the settlement is made
         self.split_item = item.topic == OCCURRENCE  # the claimed item is a split item of an earlier process
         self.split = False  # this process has split the run; its split item is due when the lease ends
         self.running = False  # other runs of the job are under way
         self.stale = False  # the store did not find the claim under its id
-        self.released = False  # it does not run here and goes back to the store
-        self.unbegun = False  # delivery is at most once, and the store did not confirm in time that it has left
-        self.gone = False  # it has left the store before its run: delivery is at most once
+        self.released = False  # the run does not take place here and goes back to the store
+        self.unbegun = False  # at-most-once delivery: the store did not confirm in time that the run has left it
+        self.gone = False  # at-most-once delivery: the run has left the store before it began
         self.since = time.monotonic()
 
 

@@ -68,16 +68,16 @@ from wheel_sched_apscheduler.stores.layout import (
 )
 
 REFUSED = "refused"
-BACK_AFTER_MS = 100  # until a process that has not refused the job may claim it; doubled after each round
+BACK_AFTER_MS = 100  # a refused job is due again after this time, which is doubled after each round
 BACK_AT_MOST_MS = 30_000
 DEFER_MS = 200  # a process that has refused a job claims this much later than the others
-DEFER_FOR_S = 60.0  # for how long after its last refusal a process claims later
-DEFER_ROUNDS = 3  # after these it claims later only for that job: no process seems able to run it, and other jobs wait
+DEFER_FOR_S = 60.0  # after its last refusal, a process claims later for this time
+DEFER_ROUNDS = 3  # after this many rounds, no process seems able to run the job: then other jobs do not wait for it
 _DUES_AT_MOST = 100
-_REFUSERS_AT_MOST = 10  # in the refs; this many also end a round, because some of them may be gone
+_REFUSERS_AT_MOST = 10  # this many refusals in the refs also end a round, because some of the processes may be gone
 _REASON_AT_MOST = 90  # characters of the reason in the refs
-_LAST_AT_MOST = 120  # of the reason and the process together
-_LOGGED_AT_MOST = 1000  # of the reason in the log and in the quarantine
+_LAST_AT_MOST = 120  # characters of the reason and the process together
+_LOGGED_AT_MOST = 1000  # characters of the reason in the log and in the quarantine
 _ROUNDS_AT_MOST = 1_000_000
 _SINCE_AT_MOST_MS = 1 << 47  # the year 6429
 
@@ -153,7 +153,7 @@ class RefusalPolicy:
         self.process_mark = uuid4().hex[:6]  # names this process in the refs of a job
         self._rounds = rounds
         self._defer_until_s = 0.0
-        self._dues: deque[int] = deque(maxlen=_DUES_AT_MOST)  # of the jobs that were given back
+        self._dues: deque[int] = deque(maxlen=_DUES_AT_MOST)  # the due times of the jobs that were given back
 
     def deferral_ms(self, heads: Iterable[int | None]) -> int:
         """How much later than the other processes this process claims next, so that they can claim refused jobs.
@@ -174,7 +174,7 @@ class RefusalPolicy:
             unreadable: whether no process can run it. Defaults to False.
         """
         logger = self._connection.logger
-        reason = escaped(reason[:_LOGGED_AT_MOST])  # it quotes stored data
+        reason = escaped(reason[:_LOGGED_AT_MOST])  # the reason quotes stored data
         job_id = job_id_of(item.id)
         now_ms = self._connection.now_ms()
         before = refusal_of(item.refs)

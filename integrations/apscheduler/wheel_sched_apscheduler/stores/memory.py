@@ -67,7 +67,7 @@ class MisfireQueue(Generic[T]):
 
     def __init__(self) -> None:
         self._buckets: dict[int, _Bucket[T]] = {}
-        self._heap: list[int] = []  # dues of the buckets, and of some removed buckets
+        self._heap: list[int] = []  # due times of the buckets, and of some removed buckets
 
     def add(self, due: int, name: str, entry: T) -> None:
         """Add an entry. The queue must not have an entry with the same due time and name."""
@@ -196,7 +196,7 @@ class WheelJobStore(MemoryJobQueries):
                 raise JobLookupError(job.id)
             slot.job = job
             if slot.occurrence is not None and job.next_run_time == slot.occurrence.scheduled:
-                return  # it runs, and its occurrence plans the next run
+                return  # the job runs, and its occurrence plans the next run
             slot.occurrence = None
             self._arm(slot)
 

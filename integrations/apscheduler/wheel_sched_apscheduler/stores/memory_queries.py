@@ -44,7 +44,7 @@ class Slot:
         self.job = job
         self.due_us = NEVER_US
         self.timer: TimerTaskEntry[Slot] | None = None
-        self.late = False  # in the misfire queue
+        self.late = False  # whether the job is in the misfire queue
         self.occurrence: Occurrence | None = None
 
     @property

@@ -221,7 +221,7 @@ class JobQueries:
 
         Args:
             job_id: the id of the job.
-            only_if: whether to change the job, by its present record. Defaults to None: in any case.
+            only_if: gets the job's present record, and returns whether to change the job. Defaults to None: always.
 
         Raises:
             JobLookupError: there is no such job.
@@ -251,7 +251,7 @@ class JobQueries:
 
         def resumed(found: Found) -> Item:
             _check_condition(found, only_if)
-            # after the record was read: a run time that was claimed since then must not run again
+            # take the time after the record is read: a run time that is claimed in between must not run again
             nonlocal moment
             now = from_ms(self.store.now_ms() + 1)
             moment = self.codec.trigger(job_id, found.body).get_next_fire_time(None, now)
@@ -306,7 +306,7 @@ class JobQueries:
 
         Args:
             job_ids: the ids of the jobs.
-            only_if: which of them to release, by their present records. Defaults to None: all.
+            only_if: gets a job's present record, and returns whether to release the job. Defaults to None: always.
 
         Returns:
             The ids of the jobs that were released.

@@ -43,9 +43,9 @@ from wheel_sched_apscheduler.stores.scheduler_pass import OccurrenceBatch, Sched
 from wheel_sched_apscheduler.stores.tracker import ClaimTracker
 
 NAMESPACE = "apscheduler"
-RETRY_S = (0.2, 0.5, 1.0, 2.0)  # until the next pass after a store error, by the number of errors in a row
+RETRY_S = (0.2, 0.5, 1.0, 2.0)  # pauses before the next pass, after the first, second, ... store error in a row
 PASS_SOON_S = 0.2  # after a pass with more due jobs, the next pass comes within this time
-QUIET_S = 0.02  # for this time after any other pass the settler leaves ended runs to the next pass
+QUIET_S = 0.02  # for this time after any other pass, the settler leaves the report of ended runs to the next pass
 
 
 class RedisWheelJobStore(JobQueries, SchedulerPassStore):
@@ -157,7 +157,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._pending_adds = PendingAdds(self.repository)
         self._settler: OccurrenceSettler | None = None
         self._announcer: MemberAnnouncer | None = None
-        self._failures = 0  # passes in a row without a store
+        self._failures = 0  # passes in a row to which the store did not answer
         self._pass_until_s = 0.0  # a pass is expected before this, on the monotonic clock
         self._next_pass = NextPass()
         self._closed = False
@@ -229,7 +229,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             if self._closed:  # a stock scheduler's pass may have waited for the shutdown: the store stays closed
                 return OccurrenceBatch()
             if not self.connection.is_open and self._settler is not None:  # a pass does not wait for a connection
-                return self._failed(now, StoreUnavailable("it was not there at the start"))
+                return self._failed(now, StoreUnavailable("it did not answer at the start"))
             try:
                 asked_ms, asked_s = time.time_ns() // 1_000_000, time.monotonic()
                 claims = tracker.claim_due(now, limit)

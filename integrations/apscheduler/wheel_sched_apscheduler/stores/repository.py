@@ -62,7 +62,7 @@ class JobRepository:
     Args:
         connection: the connection to the store.
         codec: reads and writes jobs.
-        planner_of: maps a job's id and record version to this process's occurrence that planned its next run, or None.
+        planner_of: see `ClaimTracker.planner_of`.
         counts_runs: whether runs are counted over all processes. See `_with_running_refs`.
     """
 
@@ -157,7 +157,7 @@ class JobRepository:
     def _runs(self, job: Any, found: Found) -> tuple[list[datetime], datetime | None]:
         """The run times of a job in flight, and the next one, as the process that runs it computes them."""
         now, moment = from_ms(self._connection.now_ms()), job.next_run_time
-        if moment is not None and (due_of(moment) or 0) <= claimed_due_ms(found):  # else it was rescheduled meanwhile
+        if moment is not None and (due_of(moment) or 0) <= claimed_due_ms(found):  # otherwise the job was rescheduled
             now = max(now, moment)
         try:
             return missed_runs(job, now, quiet=True)
@@ -237,7 +237,7 @@ class JobRepository:
         outcome: Outcome = stored.outcomes[0]
         if runs.ids and outcome is not Outcome.DUPLICATE:
             found = store.get([item.id])[0]
-            if found is not None and found.body == item.body:  # else it has already run or was changed
+            if found is not None and found.body == item.body:  # otherwise the job has already run or was changed
                 marked = replace(item, refs=(*item.refs, RUNNING))
                 store.replace(marked, keep_due=True, if_version=found.version, in_flight=True)
         return outcome

@@ -55,7 +55,7 @@ from wheel_sched_apscheduler.stores.layout import (
 
 ENDS_PER_ITEM = 50
 WRITE_AT_ENDS = 500
-ITEMS_AT_A_TIME = 20  # some milliseconds of work, during which an event loop may wait for the interpreter
+ITEMS_AT_A_TIME = 20  # to write this many takes some milliseconds, in which an event loop may wait for the interpreter
 WRITE_EVERY_S = 1.0
 ANNOUNCE_AFTER_S = 0.5
 ANNOUNCE_EVERY_S = 1.0
@@ -89,7 +89,7 @@ def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
             [Call(each.handle.shard, Find(run_ref(each.job_id), max(100, each.job.max_instances))) for each in asked]
         )
     )
-    # a split item counts neither itself nor those decided after it, else two would wait for each other
+    # a split item does not count itself, and not the split items that come after it: two would wait for each other
     undecided = {each.handle.item_id for each in asked if each.handle.split_item}
     for occurrence, run_ids in zip(asked, runs, strict=True):
         ids = run_ids.ids
@@ -202,7 +202,7 @@ class RunHistory:
         self._keep = keep
         self._lease_ms = lease_ms
         self._owner = owner_name()
-        self._ends: deque[RunRecord] = deque(maxlen=50_000)  # for an outage; the oldest are dropped first
+        self._ends: deque[RunRecord] = deque(maxlen=50_000)  # in a long outage, the oldest records are dropped
         self.worker_id = f"\0{uuid4().hex}"
         self.announced = False
         self._last: list[Any] = []

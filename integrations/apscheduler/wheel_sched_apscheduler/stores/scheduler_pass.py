@@ -153,7 +153,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
     def start(self, scheduler: Any, alias: str) -> None:
         """Start the jobstore. A scheduler calls this. If `scheduler` is None, no events report how occurrences end."""
         super().start(scheduler, alias)
-        self._logger = logger_of(f"apscheduler.jobstores.{alias}")  # its lines quote stored data
+        self._logger = logger_of(f"apscheduler.jobstores.{alias}")  # escapes the lines, which quote stored data
         self.driven = bool(getattr(scheduler, "drives_batches", False))
         if scheduler is not None and not self.driven:
             scheduler.add_listener(self._on_event, _ENDS | EVENT_JOB_SUBMITTED)
@@ -170,7 +170,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         twice = []
         executors = getattr(self._scheduler, "_executors", None)
         for occurrence in batch.occurrences:
-            if executors and occurrence.job.executor not in executors:  # empty: the scheduler has not started
+            if executors and occurrence.job.executor not in executors:  # `executors` is empty before the start
                 self.report_unknown_executor(occurrence)  # a stock scheduler would delete the job
             elif occurrence.job_id in self._pass:  # the scheduler would mix up two occurrences of one job
                 twice.append(occurrence)

@@ -30,8 +30,8 @@ from wheel_sched_apscheduler.stores.layout import PendingCommand, RunWriter
 from wheel_sched_apscheduler.stores.loading import ClaimLoader, RefusalPolicy
 from wheel_sched_apscheduler.stores.run_records import LimitReached, RunHistory, RunMarks, apply_limits
 
-SEARCHES = 3  # while jobs are behind, a pass looks so often for the jobs of other fair keys, about 200 jobs each time
-SLOW_CLOCK_MS = 100  # for a fair job that is due only by the store's clock, the store does not say since when
+SEARCHES = 3  # how often a pass looks for jobs of other fair keys, about 200 jobs each time, while due jobs wait
+SLOW_CLOCK_MS = 100  # pause before the next claim if a fair job is due by the store's clock, and not by this machine's
 ROUNDS = 4  # one round is enough, unless jobs are changed between their claim and their settlement
 
 
@@ -120,11 +120,12 @@ class ClaimTracker:
     def settle_before_run(self, occurrences: Sequence[Occurrence]) -> tuple[list[Occurrence], StoreError | None]:
         """For at-most-once delivery: settle planned occurrences now, so that a crash loses them and repeats none.
 
-        A mark in the store counts each occurrence for `max_instances` while it runs. If an occurrence is put
-        back later, because of a pause or a full executor, it is stored again, in an item of its own.
+        The store gets a mark for each occurrence. Processes count these marks for `max_instances` while the runs
+        last. An occurrence that is put back later, because of a pause or a full executor, is stored again in an item
+        of its own.
 
         Returns:
-            The occurrences that have left the store and may run, and the store's error, if it kept some in the store.
+            The occurrences that have left the store and may run. And the store's error, if the store kept some.
         """
         for occurrence in occurrences:
             occurrence.handle.running = occurrence.handle.running or self._counts_all
@@ -192,7 +193,10 @@ class ClaimTracker:
             return self._claims.in_flight.get(job_id)
 
     def planner_of(self, job_id: str, version: int) -> Occurrence | None:
-        """This process's occurrence that has planned the next run after this version of a job's record, or None."""
+        """The occurrence that this process has claimed from this version of a job, if the next run is planned.
+
+        None: this process has no such occurrence.
+        """
         occurrence = self._claims.in_flight.get(job_id)
         if occurrence is not None and occurrence.planned and occurrence.handle.version == version:
             return occurrence

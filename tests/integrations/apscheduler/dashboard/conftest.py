@@ -87,6 +87,6 @@ def wait_until() -> Callable[[Callable[[], bool]], None]:
         end_s = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < end_s
-            time.sleep(0.05)  # nothing announces it to this process
+            time.sleep(0.05)  # the other processes and threads send no signal
 
     return wait_until

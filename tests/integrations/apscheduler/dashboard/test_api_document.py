@@ -1,4 +1,4 @@
-"""The OpenAPI document holds for the calls and actions about APScheduler jobs: each is asked, none is left out."""
+"""The OpenAPI document describes all calls and actions about APScheduler jobs, and each of them answers as it says."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def test_every_call_and_action_answers_as_the_document_says(
     browser: Any, producer: Producer, jobstore: RedisWheelJobStore, job: Any, far: datetime
 ) -> None:
-    """Over a job that is run, paused, resumed, put into quarantine, released and deleted."""
+    """The test runs, pauses, resumes, releases and deletes a job, which is also put into quarantine."""
     producer.add_job(job, "interval", id="a", hours=1, next_run_time=far, timezone="UTC")
     api = DocumentedApi(browser.client)
     assert api.get("/jobs", {"state": "scheduled", "limit": "5"})["jobs"]

@@ -45,7 +45,7 @@ def behind(memory: DelayStore, job: Callable[..., None]) -> DelayStore:
 
 def test_commands_and_metrics_name_the_tenants(behind: DelayStore, capsys: pytest.CaptureFixture[str]) -> None:
     """`stats`, `list --by key` and the metrics have the tenants under the topic `job`, with what waits for them."""
-    (fair,) = fair_topics(behind, behind.counts())  # as `stats` reads them
+    (fair,) = fair_topics(behind, behind.counts())  # `stats` reads the numbers in the same way
     assert (fair.topic, fair.waiting, fair.at_limit) == ("job", 4, frozenset({"gold", "<b>iron"}))
     list_keys(behind, "job", None, True)
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

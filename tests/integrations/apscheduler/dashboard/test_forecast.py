@@ -48,7 +48,7 @@ def test_jitter_is_left_out() -> None:
     ],
 )
 def test_a_trigger_that_is_not_built_in_is_not_asked(trigger: Any, why: str) -> None:
-    """Of a trigger of another class, only the stored next run time is known."""
+    """If the trigger's class is not APScheduler's, only the stored next run time is known."""
     found = next_runs(trigger, NOW, NOW_MS)
     assert found.times_ms == [NOW_MS]
     assert found.why_not.startswith(why)
@@ -72,7 +72,7 @@ def test_parts_that_never_agree_end_soon() -> None:
 
 
 def test_runs_until_a_moment_are_bounded() -> None:
-    """A job that runs every second has at most as many as asked for."""
+    """For a job that runs every second, the forecast has no more run times than the caller asks for."""
     found = runs_until(IntervalTrigger(seconds=1, timezone="UTC"), NOW, NOW_MS + 86_400_000, 300)
     assert (len(found.times_ms), found.more) == (300, True)
     found = runs_until(IntervalTrigger(hours=6, timezone="UTC"), NOW, NOW_MS + 86_400_000, 300)

@@ -1,4 +1,4 @@
-"""Changes of jobs: as many are changed as the preview said, and none that has changed since."""
+"""An action changes as many jobs as its preview said, and no job that has changed since the preview."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_frequent_job_can_be_changed_although_it_runs(
 def test_a_new_definition_of_a_frequent_job_is_a_change(
     browser: Browser, add: Any, jobstore: RedisWheelJobStore
 ) -> None:
-    """Other arguments make another job, also of one that runs every second."""
+    """A job with other arguments is not the same job any more, even if it runs every second."""
     add("often", hours=0, seconds=1)
     found = browser.preview("delete-job", job=["often"])
     add("often", hours=0, seconds=1, args=[1], replace_existing=True)

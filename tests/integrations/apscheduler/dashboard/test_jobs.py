@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from wheel_sched_apscheduler import Producer, RedisWheelJobStore
 
-# fixtures of conftest.py, which cannot be imported
+# the type of a fixture of conftest.py, which cannot be imported
 Browser = Any
 EVIL = '<script>alert("x")</script>&\u202e'
 

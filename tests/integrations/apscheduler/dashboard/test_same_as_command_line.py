@@ -1,4 +1,4 @@
-"""`wheel-sched aps` and the dashboard change the same jobs, and give the same reasons for those that they leave."""
+"""`wheel-sched aps` and the dashboard change the same jobs. If they do not change a job, both give the same reason."""
 
 from __future__ import annotations
 

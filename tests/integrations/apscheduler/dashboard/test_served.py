@@ -56,7 +56,7 @@ def scheduler(real_server: TemporaryServer, namespace: str) -> Iterator[Any]:
 def test_jobs_of_a_scheduler_are_shown_and_changed(
     real_server: TemporaryServer, namespace: str, scheduler: Any, open_browser: Any, wait_until: Any
 ) -> None:
-    """A run under way has its process, and a run that failed its error. Changes are seen by the scheduler."""
+    """A run under way is shown with its process, and a failed run with its error. The scheduler sees changes."""
     scheduler.add_job(wait_for_the_test, id="long", next_run_time=None, trigger="interval", hours=1)
     scheduler.add_job(fail, "interval", hours=1, id="failing")
     scheduler.add_job(fail, "cron", hour=2, id="nightly")
@@ -89,7 +89,7 @@ def test_an_absent_namespace_of_a_server_is_not_created(
     import redis
 
     with open_store("memory:") as store:
-        extras = {"apscheduler_namespace": namespace}  # other tests make the namespace that is looked at otherwise
+        extras = {"apscheduler_namespace": namespace}  # other tests create the default namespace
         visitor = open_browser(store, {"store": real_server.url}, extras=extras)
         assert "a scheduler with this job store" in visitor.page("/jobs")
     with redis.Redis.from_url(real_server.url) as client:
@@ -107,7 +107,10 @@ def add_jobs(url: str, namespace: str, *job_ids: str) -> None:
 
 @pytest.mark.parametrize("given_as", ["address", "open store"])
 def test_a_mounted_dashboard_shows_the_jobs_beside_its_messages(redis_url: str, given_as: str) -> None:
-    """The namespace of the messages has no jobs, so those of "apscheduler" are shown; without them, nothing is made."""
+    """If the namespace of the messages has no jobs, the jobs of the namespace "apscheduler" are shown.
+
+    If that namespace does not exist, it is not created.
+    """
     with open_store(redis_url, namespace="orders") as store:
         app = dashboard(redis_url if given_as == "address" else store, access=everyone("read"), namespace="orders")
         visitor = Visiting(app, PART)
@@ -121,7 +124,7 @@ def test_a_mounted_dashboard_shows_the_jobs_beside_its_messages(redis_url: str, 
 
 
 def test_the_namespace_of_jobs_can_be_named(redis_url: str) -> None:
-    """A namespace that the settings name is shown when it has jobs, and an extra names any."""
+    """The dashboard shows the namespace in the settings if it has jobs. `extras` may name any other namespace."""
     for namespace in ("mine", "other", "apscheduler"):
         add_jobs(redis_url, namespace, f"in-{namespace}")
     for namespace, extras in (("mine", {}), ("mine", {"apscheduler_namespace": "other"}), ("absent", {})):

@@ -22,7 +22,7 @@ from wheel_sched_apscheduler.schedulers.claiming_source import ClaimingJobSource
 SCHEDULER = BackgroundScheduler(timezone=UTC)  # never started; a job asks it for its zone
 BERLIN = ZoneInfo("Europe/Berlin")
 AUTUMN = datetime(2025, 10, 26, 1, 0, tzinfo=UTC)  # 03:00 summer time becomes 02:00
-ZONES = {  # each a moment at which its offset changes
+ZONES = {  # the moments at which the offset of a zone changes
     "Europe/Berlin": [AUTUMN, datetime(2025, 3, 30, 1, 0, tzinfo=UTC)],
     "America/New_York": [datetime(2025, 11, 2, 6, 0, tzinfo=UTC), datetime(2025, 3, 9, 7, 0, tzinfo=UTC)],
     "Australia/Lord_Howe": [datetime(2025, 4, 5, 15, 0, tzinfo=UTC), datetime(2025, 10, 4, 15, 30, tzinfo=UTC)],

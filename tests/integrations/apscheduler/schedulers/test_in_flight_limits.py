@@ -74,7 +74,7 @@ def test_a_slow_executor_does_not_hold_up_the_others() -> None:
         limits.leave(each)
     limits.room()
     filled(limits, "slow", 36)
-    assert limits.room()[0] == 0  # it has proved quick
+    assert limits.room()[0] == 0  # the executor counts as quick again
 
 
 def test_what_is_sent_back_stays_away_the_longer_the_more_there_is() -> None:

@@ -35,7 +35,7 @@ from tests.servers.valkey import temporary_server
 
 Make = Callable[..., Any]
 PATIENCE_S = 30.0
-# importable from anywhere, as a durable job's function must be
+# every process can import it, as it must for the function of a durable job
 FUNCTIONS = ["time:time", "time:sleep", "time:perf_counter", "asyncio", "wheel_sched_apscheduler"]
 
 
@@ -207,7 +207,7 @@ def test_a_run_that_came_too_late_is_reported_and_settled(start: Make, witness_o
     scheduler.add_job("time:time", "date", run_date=past(60), misfire_grace_time=5, id="late")
     assert witness.wait(EVENT_JOB_MISSED)[0].job_id == "late"
     store = scheduler._jobstores["default"]
-    wait_until(lambda: store.count() == 0 and store.in_flight() == [], "it was settled")
+    wait_until(lambda: store.count() == 0 and store.in_flight() == [], "the run was settled")
     assert witness.of(EVENT_JOB_EXECUTED) == []
 
 
@@ -303,7 +303,7 @@ def test_a_server_that_goes_away_leaves_the_loop_alive(witness_of: Make) -> None
         try:
             scheduler.add_job("time:time", "date", run_date=soon(0.5), id="meanwhile")
             server.sigkill()
-            time.sleep(1)  # due while there is no server
+            time.sleep(1)  # the job becomes due while there is no server
             assert scheduler.running
             server.restart()
             witness.wait(EVENT_JOB_EXECUTED)

@@ -93,7 +93,7 @@ def test_nothing_begins_while_paused(make: Make, witness_of: Make) -> None:
     for number in range(10):
         scheduler.add_job(lambda: None, "date", run_date=soon(0), id=str(number))
     scheduler.wakeup()
-    time.sleep(0.1)  # long enough for a job to begin, were it allowed to
+    time.sleep(0.1)  # long enough for a job to begin, if the scheduler were not paused
     assert witness.of(EVENT_JOB_SUBMITTED) == []
     scheduler.resume()
     witness.wait(EVENT_JOB_EXECUTED, 10)

@@ -141,7 +141,7 @@ class Runner:
     """A process that runs a scheduler."""
 
     def __init__(self, settings: dict[str, Any], judge_url: str) -> None:
-        patched = ["-m", "gevent.monkey"] if settings["kind"] == "gevent" else []  # as its users do
+        patched = ["-m", "gevent.monkey"] if settings["kind"] == "gevent" else []  # as users of gevent do
         self._process = subprocess.Popen(
             [sys.executable, *patched, str(FOLDER / "run_scheduler.py"), json.dumps(settings)],
             stdout=subprocess.PIPE,
@@ -179,7 +179,7 @@ class Fleet:
     def __init__(self, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, kinds: Sequence[str]) -> None:
         self._stack = stack
         self._kinds = itertools.cycle(kinds)
-        # each change is on disk before the server answers, so a lost job is not lost by the server
+        # each change is on disk before the server answers, so the server itself loses no job
         self.server: TemporaryServer = stack.enter_context(temporary_server(fsync="always"))
         judge = stack.enter_context(temporary_server())
         self.judge_url = judge.url

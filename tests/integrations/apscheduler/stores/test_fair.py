@@ -139,7 +139,7 @@ def test_a_changed_job_has_the_key_of_its_present_tag(open_shared: Open, make_jo
 
 
 def test_a_recurring_job_keeps_its_key_after_a_run(open_shared: Open, make_job: Any) -> None:
-    """The successor of a run has the fair key of the job."""
+    """When the job waits for its next run, it still has its fair key."""
     store = open_shared(fair="tenant")
     trigger = IntervalTrigger(seconds=60, start_date=OLD, timezone="UTC")
     store.add_jobs([make_job(OLD, id="j", trigger=trigger)], tags=["tenant:a"])
@@ -162,7 +162,7 @@ def test_a_key_keeps_to_its_rate(open_shared: Open, make_job: Any) -> None:
 
 
 def test_a_key_with_its_most_runs_in_flight_gets_no_other(open_shared: Open, make_job: Any) -> None:
-    """The end of a run frees its place, and a run that is put back frees it too. Other keys go on."""
+    """The end of a run frees its place, and a run that is put back frees it too. Jobs of other keys run meanwhile."""
     store = open_shared(fair={"by": "tenant", "max_in_flight": 2})
     add(store, make_job, "a", 4)
     add(store, make_job, "b", 1)
@@ -196,7 +196,7 @@ def test_a_long_run_of_a_recurring_job_keeps_its_place(open_shared: Open, make_j
 
 
 def test_a_place_lasts_as_long_as_the_leases_are_extended(open_shared: Open, make_job: Any) -> None:
-    """Otherwise a key would exceed its limit when a run takes longer than a place lasts."""
+    """While a process extends the lease of a run, the run keeps its place, however long it takes."""
     store = open_shared(fair={"by": "tenant", "max_in_flight": 1}, lease_s=0.3)
     add(store, make_job, "a", 2)
     (occurrence,) = claimed(store)

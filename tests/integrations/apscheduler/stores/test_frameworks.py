@@ -29,9 +29,9 @@ def test_it_runs_what_another_process_adds(open_fleet: Any, kind: str) -> None:
         moment = datetime.now(UTC) + timedelta(milliseconds=20)
         func = COROUTINE if number == 2 and kind in ("stock-asyncio", "tornado") else JOB
         fleet.producer.add_job(func, "date", run_date=moment, id=f"j{number}")
-        fleet.wait_until(lambda n=number: len(fleet.fired()) == n + 1, f"job {number} had fired")
+        fleet.wait_until(lambda n=number: len(fleet.fired()) == n + 1, f"job {number} had run")
     fleet.producer.add_job(JOB, "interval", seconds=0.1, id="tick")
-    fleet.wait_until(lambda: len(fleet.fired()) >= 6, "it had ticked thrice")
+    fleet.wait_until(lambda: len(fleet.fired()) >= 6, "the job had run three times")
     fleet.producer.remove_job("tick")
     fleet.wait_empty()
     assert max(Counter(firing.occurrence_id for firing in fleet.fired()).values()) == 1
@@ -46,7 +46,7 @@ def test_six_kinds_share_a_store(open_fleet: Any) -> None:
     fleet = open_fleet(KINDS)
     runners = fleet.run(len(KINDS))
     fleet.one_shots(300, in_s=0.2, apart_ms=2)
-    fleet.wait_until(lambda: len(fleet.fired()) >= 300, "all had fired")
+    fleet.wait_until(lambda: len(fleet.fired()) >= 300, "all jobs had run")
     fleet.wait_empty()
     assert len(fleet.jobs_fired()) == len(fleet.fired()) == 300
     assert never_early(fleet)

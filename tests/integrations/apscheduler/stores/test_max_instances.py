@@ -28,7 +28,7 @@ def run(store: Any, number: int) -> Occurrence | None:
     occurrence.run_at(run_times)
     occurrence.plan(following)
     store.mark_submitted([occurrence])
-    if occurrence.job.max_instances <= 0:  # every executor then finds no free instance
+    if occurrence.job.max_instances <= 0:  # then every executor refuses the job
         if following is None:
             store.release([occurrence], 1_000)
         else:

@@ -107,7 +107,7 @@ def test_a_tracker_keeps_a_claim_until_the_store_knows_its_end(
     occurrence.run_at([OLD])
     occurrence.plan(None)
     tracker.mark_submitted([occurrence])
-    assert repository.lookup("a") is None  # its last run is under way
+    assert repository.lookup("a") is None  # the last run of the job is under way
     tracker.finish(occurrence, Finish.EXECUTED)
     assert tracker.waiting
     assert tracker.next_s() == 0.0

@@ -34,7 +34,7 @@ def test_four_processes_fire_each_job_once(fleet: Fleet) -> None:
     alive."""
     runners = fleet.run(4)
     fleet.one_shots(300, in_s=0.2, apart_ms=2)
-    fleet.wait_until(lambda: len(fleet.fired()) >= 300, "all had fired")
+    fleet.wait_until(lambda: len(fleet.fired()) >= 300, "all jobs had run")
     fleet.wait_empty()
     assert Counter(firing.occurrence_id for firing in fleet.fired()).most_common(1)[0][1] == 1
     assert len(fleet.fired()) == 300
@@ -48,10 +48,10 @@ def test_a_race_of_four_is_run_by_all_four(fleet: Fleet) -> None:
     one_at_a_time = {
         "batch": 1,
         "executors": {"default": {"type": "debug"}},
-    }  # a stock scheduler uses its store's batch, ours has its own setting
+    }  # a stock scheduler takes the batch of its store; ours has the setting `batch`
     fleet.run(4, batch=1, scheduler=one_at_a_time)
     fleet.one_shots(count, in_s=0, apart_ms=0, func="firing:take_turn", args=(4, count))
-    fleet.wait_until(lambda: len(fleet.fired()) >= count, "all had fired")
+    fleet.wait_until(lambda: len(fleet.fired()) >= count, "all jobs had run")
     fleet.wait_empty()
     shares = Counter(firing.pid for firing in fleet.fired())
     assert sum(shares.values()) == count
@@ -78,7 +78,7 @@ def test_two_processes_fire_each_tick_once(fleet: Fleet) -> None:
         for n in range(50)
     ]
     assert fleet.producer.add_jobs(jobs) == []
-    fleet.wait_until(lambda: len(fleet.fired()) >= 250, "all ticks had fired")
+    fleet.wait_until(lambda: len(fleet.fired()) >= 250, "all runs had taken place")
     fleet.wait_empty()
     assert len({firing.occurrence_id for firing in fleet.fired()}) == 250
     assert len(fleet.fired()) == 250
@@ -95,10 +95,10 @@ def test_a_killed_replica_loses_nothing(fleet: Fleet) -> None:
         (first,) = Counter(firing.pid for firing in fleet.fired()).most_common(1) or [(0, 0)]
         return first
 
-    fleet.wait_until(lambda: busiest()[1] >= 50, "one of them had fired some")
+    fleet.wait_until(lambda: busiest()[1] >= 50, "one process had run 50 jobs")
     doomed, survivor = sorted(runners, key=lambda runner: runner.pid != busiest()[0])
     doomed.kill()
-    fleet.wait_until(lambda: len(fleet.jobs_fired()) == 400, "all had fired")
+    fleet.wait_until(lambda: len(fleet.jobs_fired()) == 400, "all jobs had run")
     fleet.wait_empty()
     counts = Counter(firing.occurrence_id for firing in fleet.fired())
     by_doomed = {firing.occurrence_id for firing in fleet.fired() if firing.pid == doomed.pid}
@@ -113,12 +113,12 @@ def test_a_kill_in_the_middle_and_a_restart_lose_nothing(fleet: Fleet) -> None:
     fleet.one_shots(300, in_s=-5, apart_ms=1)
     fleet.one_shots(700, in_s=-3, apart_ms=1, func="firing:record_and_wait", first=300)
     (doomed,) = fleet.run(1, lease_s=6)
-    fleet.wait_until(lambda: len(fleet.jobs_fired()) > 302, "it was amid those that wait")
+    fleet.wait_until(lambda: len(fleet.jobs_fired()) > 302, "jobs that wait had begun")
     doomed.kill()
     assert len(fleet.jobs_fired()) < 400
     fleet.judge.set("open", 1)
     fleet.run(1, lease_s=6)
-    fleet.wait_until(lambda: len(fleet.jobs_fired()) == 1000, "all had fired")
+    fleet.wait_until(lambda: len(fleet.jobs_fired()) == 1000, "all jobs had run")
     fleet.wait_empty()
     tokens: dict[str, int] = {}
     for firing in fleet.fired():
@@ -130,7 +130,7 @@ def test_nothing_is_dropped_at_default_settings(fleet: Fleet) -> None:
     """1,000 jobs are due at once and take longer to run than the default grace time of one second. All of them run."""
     fleet.one_shots(1000, in_s=0, apart_ms=0, args=(0.02,))
     fleet.run(1)
-    fleet.wait_until(lambda: len(fleet.jobs_fired()) == 1000, "all had fired")
+    fleet.wait_until(lambda: len(fleet.jobs_fired()) == 1000, "all jobs had run")
     fleet.wait_empty()
     assert len(fleet.fired()) == 1000
 
@@ -142,7 +142,7 @@ def test_a_job_of_another_process_wakes_a_sleeping_scheduler(fleet: Fleet) -> No
     for number in range(20):
         moment = datetime.now(UTC) + timedelta(milliseconds=20)
         fleet.producer.add_job(JOB, "date", run_date=moment, id=f"j{number}")
-        fleet.wait_until(lambda n=number: len(fleet.fired()) == n + 1, "it had fired")
+        fleet.wait_until(lambda n=number: len(fleet.fired()) == n + 1, "the job had run")
     for firing in fleet.fired():
         assert firing.at_ms >= int(firing.occurrence_id.rpartition(":")[2])
 
@@ -166,12 +166,12 @@ def test_long_ticks_survive_their_process(fleet: Fleet) -> None:
         fleet.producer.add_job(JOB, "interval", args=(60.0,), id=f"long{number}", hours=1, next_run_time=start)
     (doomed,) = fleet.run(1, lease_s=6)
     fleet.wait_until(lambda: len(fleet.fired()) >= 3, "all three were under way")
-    fleet.wait_until(lambda: fleet.store.count("scheduled") == 3, "they were free for their next ticks")
+    fleet.wait_until(lambda: fleet.store.count("scheduled") == 3, "the jobs waited for their next runs")
     first = {firing.occurrence_id for firing in fleet.fired()}
     assert len(first) == 3
     doomed.kill()
     fleet.run(1, lease_s=6)
-    fleet.wait_until(lambda: len(fleet.fired()) >= 6, "all three came again")
+    fleet.wait_until(lambda: len(fleet.fired()) >= 6, "all three runs were repeated")
     assert {firing.occurrence_id for firing in fleet.fired()[3:]} == first
 
 
@@ -180,10 +180,10 @@ def test_a_server_that_is_killed_and_away_stops_nobody(fleet: Fleet) -> None:
     """The server is killed and is away for ten seconds. Both schedulers stay alive, and all jobs run."""
     fleet.one_shots(200, in_s=1, apart_ms=60)
     runners = fleet.run(2, lease_s=6)
-    fleet.wait_until(lambda: len(fleet.fired()) >= 20, "some had fired")
+    fleet.wait_until(lambda: len(fleet.fired()) >= 20, "some jobs had run")
     fleet.server.sigkill()
-    time.sleep(10)  # the time it is away is what is tested
+    time.sleep(10)  # the test is about this outage
     fleet.server.restart()
-    fleet.wait_until(lambda: len(fleet.jobs_fired()) == 200, "all had fired")
+    fleet.wait_until(lambda: len(fleet.jobs_fired()) == 200, "all jobs had run")
     fleet.wait_empty()
     assert [runner.stop() for runner in runners] == [{"alive": True}] * 2

@@ -215,13 +215,13 @@ def test_history_holds_the_last_ends_in_any_order(shared_store: Any, make_job: A
     jobs = store.get_due_jobs(OLD)
     for job in jobs:
         job._get_run_times(OLD)
-    store.finish(jobs[1].occurrence, Finish.EXECUTED)  # before the pass has planned it
+    store.finish(jobs[1].occurrence, Finish.EXECUTED)  # ends before the pass has planned its next run
     for job in jobs:
         store.remove_job(job.id)
     store.get_next_run_time()
     store.finish(jobs[2].occurrence, Finish.ERROR, "ValueError('x')")
     store.finish(jobs[0].occurrence, Finish.MISSED)
-    store.tracker.history.closing = True  # otherwise ends of the last second are kept, to be written with later ones
+    store.tracker.history.closing = True  # otherwise the records of the last second wait for later ones
     store.tracker.flush()
     records = {record.job_id: record for record in store.history()}
     assert {job_id: record.outcome for job_id, record in records.items()} == {

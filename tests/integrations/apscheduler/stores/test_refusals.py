@@ -93,7 +93,7 @@ def test_an_idle_process_tells_what_it_refuses_at_once(
     idle.get_next_run_time()
     until_s = time.monotonic() + 2
     while idle.get_entry("j").state != "scheduled":
-        assert time.monotonic() < until_s, "it was not given back"
+        assert time.monotonic() < until_s, "the job was not given back"
         time.sleep(0.002)  # the settler thread makes it true, without a signal
 
 
@@ -102,7 +102,7 @@ def test_an_idle_process_reads_a_job_that_was_replaced_at_once(open_fake: Any, m
     without another pass."""
     idle, other = open_fake(), open_fake()
     idle.start(None, "default")
-    idle._pass_until_s = time.monotonic() + 3600  # as if passes went on: the settler leaves it to them
+    idle._pass_until_s = time.monotonic() + 3600  # as if a pass came soon: the settler leaves the report to it
     trigger = IntervalTrigger(seconds=60, start_date=NOW, timezone="UTC")
     idle.add_job(make_job(NOW, id="j", trigger=trigger))
     (occurrence,) = idle.claim_batch(NOW).occurrences

@@ -148,14 +148,14 @@ def test_jobs_run_on_time_and_know_their_occurrence(opened: Any, started: Starte
         assert occurrence.id == f"j{name}:{-(-int(moment.timestamp() * 1_000_000) // 1000)}"
         assert occurrence.token > 0
     assert current_occurrence() is None
-    wait_until(lambda: scheduler.get_jobs() == [], "they were gone")
+    wait_until(lambda: scheduler.get_jobs() == [], "the jobs were gone")
 
 
 def test_recurring_jobs_go_on(opened: Any, started: Started) -> None:
     """The token of an occurrence grows from run to run, and the next run time advances."""
     scheduler = started(opened())
     scheduler.add_job(note, "interval", seconds=0.05, id="a", misfire_grace_time=None)
-    wait_until(lambda: len(ran) >= 4, "four ticks had run")
+    wait_until(lambda: len(ran) >= 4, "four runs had taken place")
     tokens = [occurrence.token for _, occurrence in ran]
     assert tokens == sorted(set(tokens))
     assert scheduler.get_job("a").next_run_time > ran[2][1].run_time
@@ -169,7 +169,7 @@ def test_an_error_of_a_job_is_its_own(opened: Any, started: Started) -> None:
     events: list[Any] = []
     scheduler.add_listener(events.append, EVENT_JOB_ERROR)
     scheduler.add_job(raise_on_purpose, "interval", seconds=0.05, id="a")
-    wait_until(lambda: len(events) >= 2, "it had failed twice")
+    wait_until(lambda: len(events) >= 2, "the job had failed twice")
     assert repr(events[0].exception) == "ValueError('on purpose')"
 
 
@@ -177,8 +177,8 @@ def test_a_job_may_add_itself_again_while_it_runs(opened: Any, started: Started)
     """A one-shot leaves the schedule when it begins, so its id is free. Each run happens once."""
     scheduler = started(opened())
     scheduler.add_job(add_again, "date", args=["a"], id="a")
-    wait_until(lambda: len(ran) == 3, "it had followed itself twice")
-    wait_until(lambda: scheduler.get_jobs() == [], "it was gone")
+    wait_until(lambda: len(ran) == 3, "the job had added itself twice")
+    wait_until(lambda: scheduler.get_jobs() == [], "the job was gone")
     assert len({occurrence.id for _, occurrence in ran}) == 3
 
 
@@ -187,8 +187,8 @@ def test_a_job_may_remove_itself_while_it_runs(opened: Any, started: Started) ->
     scheduler = started(opened())
     scheduler.add_job(remove_self, "interval", seconds=0.05, args=["a"], id="a")
     scheduler.add_job(note, "interval", seconds=0.05, args=["b"])
-    wait_until(lambda: sum(name == "a" for name, _ in ran) >= 1, "it had run")
-    wait_until(lambda: sum(name == "b" for name, _ in ran) >= 4, "others had gone on")
+    wait_until(lambda: sum(name == "a" for name, _ in ran) >= 1, "the job had run")
+    wait_until(lambda: sum(name == "b" for name, _ in ran) >= 4, "the other job had run on")
     assert sum(name == "a" for name, _ in ran) == 1
     assert scheduler.get_job("a") is None
 
@@ -198,8 +198,8 @@ def test_a_job_may_reschedule_itself_while_it_runs(opened: Any, started: Started
     scheduler = started(opened())
     scheduler.add_job(move_self, "interval", seconds=0.05, args=["a"], id="a")
     scheduler.add_job(note, "interval", seconds=0.05, args=["b"])
-    wait_until(lambda: sum(name == "a" for name, _ in ran) >= 1, "it had run")
-    wait_until(lambda: sum(name == "b" for name, _ in ran) >= 4, "others had gone on")
+    wait_until(lambda: sum(name == "a" for name, _ in ran) >= 1, "the job had run")
+    wait_until(lambda: sum(name == "b" for name, _ in ran) >= 4, "the other job had run on")
     assert sum(name == "a" for name, _ in ran) == 1
     wait_until(
         lambda: scheduler.get_job("a").next_run_time > datetime.now(UTC) + timedelta(hours=4), "its change was kept"
@@ -213,7 +213,7 @@ def test_an_executor_inside_the_pass_may_do_the_same(opened: Any, started: Start
     scheduler.add_job(remove_self, "interval", seconds=0.05, args=["remove"], id="remove")
     scheduler.add_job(note, "interval", seconds=0.05, args=["b"])
     wait_until(lambda: {"move", "remove"} <= {name for name, _ in ran}, "both had run")
-    wait_until(lambda: sum(name == "b" for name, _ in ran) >= 4, "others had gone on")
+    wait_until(lambda: sum(name == "b" for name, _ in ran) >= 4, "the other job had run on")
     assert sorted(name for name, _ in ran if name != "b") == ["move", "remove"]
     assert scheduler.get_job("remove") is None
     assert scheduler.get_job("move").next_run_time > datetime.now(UTC) + timedelta(hours=4)
@@ -227,9 +227,9 @@ def test_a_last_run_that_finds_no_room_is_not_lost(opened: Any, started: Started
     events: list[Any] = []
     scheduler.add_listener(events.append, EVENT_JOB_MAX_INSTANCES)
     scheduler.add_job(wait_at, "date", args=["first"], id="a")
-    wait_until(lambda: len(ran) == 1, "the first was under way")
+    wait_until(lambda: len(ran) == 1, "the first run was under way")
     scheduler.add_job(note, "date", args=["second"], id="a")
-    wait_until(lambda: len(events) >= 1, "the second found no room")
+    wait_until(lambda: len(events) >= 1, "the second run was refused")
     assert [name for name, _ in ran] == ["first"]
     gates["first"].set()
     wait_until(lambda: [name for name, _ in ran] == ["first", "second"], "the second had run")
@@ -245,7 +245,7 @@ def test_lateness_counts_from_the_claim(opened: Any, started: Started) -> None:
     for number in range(5):
         scheduler.add_job(note, "date", args=[str(number)], misfire_grace_time=1)
     wait_until(lambda: len(ran) == 1, "the worker was busy")
-    time.sleep(1.2)  # longer than the grace is what is tested
+    time.sleep(1.2)  # longer than the grace time, which is what is tested
     gates["gate"].set()
     wait_until(lambda: len(ran) == 6, "all had run")
     assert missed == []
@@ -259,8 +259,8 @@ def test_what_is_claimed_too_late_is_missed(open_real: Any, started: Started) ->
     missed: list[Any] = []
     scheduler.add_listener(missed.append, EVENT_JOB_MISSED)
     scheduler.add_job(note, "date", run_date=datetime.now(UTC) - timedelta(seconds=60), misfire_grace_time=5)
-    wait_until(lambda: len(missed) == 1, "it was missed")
-    wait_until(lambda: store.count() == 0, "it was gone")
+    wait_until(lambda: len(missed) == 1, "the run was missed")
+    wait_until(lambda: store.count() == 0, "the job was gone")
     assert ran == []
 
 
@@ -289,9 +289,9 @@ def test_max_instances_holds_over_all_processes(open_real: Any, started: Started
         started(store, kind).add_listener(events.append, EVENT_JOB_MAX_INSTANCES)
     schedulers["it"].add_job(wait_at, "interval", seconds=0.1, args=["gate"], id="a")
     schedulers["it"].add_job(note, "interval", seconds=0.1, args=["other"])
-    wait_until(lambda: sum(name == "gate" for name, _ in ran) >= 1, "it was under way")
+    wait_until(lambda: sum(name == "gate" for name, _ in ran) >= 1, "the run was under way")
     before = len(ran)
-    wait_until(lambda: len(ran) >= before + 10 and len(events) >= 3, "others had gone on, and ticks were skipped")
+    wait_until(lambda: len(ran) >= before + 10 and len(events) >= 3, "the other job had run on, and runs were skipped")
     assert sum(name == "gate" for name, _ in ran) == (1 if scope == "store" else 2)
     assert {event.job_id for event in events} == {"a"}
     gates["gate"].set()
@@ -305,11 +305,11 @@ def test_a_change_from_another_process_reaches_a_running_job(open_real: Any, sta
     scheduler = started(open_real())
     other = open_real()
     scheduler.add_job(wait_at, "interval", seconds=0.2, args=["gate"], id="a", max_instances=1)
-    wait_until(lambda: len(ran) == 1, "it was under way")
+    wait_until(lambda: len(ran) == 1, "the run was under way")
     other.pause("a")
     assert scheduler.get_job("a").next_run_time is None
     gates["gate"].set()
-    wait_until(lambda: other.in_flight() == [], "it had ended")
+    wait_until(lambda: other.in_flight() == [], "the run had ended")
     assert other.get_entry("a").state == "paused"
     other.remove_job("a")
     assert scheduler.get_job("a") is None
@@ -358,7 +358,7 @@ def test_a_store_that_fails_ends_no_loop(open_real: Any, started: Started, monke
     store = open_real()
     scheduler = started(store)
     scheduler.add_job(note, "interval", seconds=0.05, args=["a"], id="a", misfire_grace_time=None)
-    wait_until(lambda: len(ran) >= 2, "it had run")
+    wait_until(lambda: len(ran) >= 2, "the job had run")
     backend = store.store.backend
     failed = []
 
@@ -368,11 +368,11 @@ def test_a_store_that_fails_ends_no_loop(open_real: Any, started: Started, monke
 
     with monkeypatch.context() as patched:
         patched.setattr(backend, "execute", fail)
-        wait_until(lambda: len(failed) >= 4, "it had failed")
+        wait_until(lambda: len(failed) >= 4, "the store had failed")
         with pytest.raises(StoreError):
             scheduler.get_jobs()
     before = len(ran)
-    wait_until(lambda: len(ran) >= before + 3, "it ran again")
+    wait_until(lambda: len(ran) >= before + 3, "the job ran again")
     assert scheduler._thread.is_alive()
 
 
@@ -385,11 +385,14 @@ def test_a_flushed_server_takes_the_jobs_and_not_the_scheduler(
     scheduler.add_job(note, "date", run_date=datetime.now(UTC) + timedelta(hours=1), id="lost")
     redis_client.flushall()
     scheduler.add_job(note, "date", args=["added at once"])
-    wait_until(lambda: [name for name, _ in ran] == ["added at once"], "it had run")
+    wait_until(lambda: [name for name, _ in ran] == ["added at once"], "the job had run")
     redis_client.flushall()
-    wait_until(lambda: any(namespace in key.decode() for key in redis_client.scan_iter()), "a pass had made it again")
+    wait_until(
+        lambda: any(namespace in key.decode() for key in redis_client.scan_iter()),
+        "a pass had created the namespace again",
+    )
     scheduler.add_job(note, "interval", seconds=0.05, args=["added later"])
-    wait_until(lambda: len(ran) >= 3, "it had run twice")
+    wait_until(lambda: len(ran) >= 3, "the job had run twice")
     assert scheduler.get_job("lost") is None
 
 
@@ -408,7 +411,7 @@ def test_a_lease_that_ran_out_under_a_living_job_is_taken_up_again(open_real: An
         now = {run.job_id: run.lease_until_ms for run in store.in_flight()}
         return now.keys() == first.keys() and all(now[job_id] > first[job_id] for job_id in now)
 
-    wait_until(renewed, "both leases had ended and been taken up again")
+    wait_until(renewed, "both leases had ended and the process had taken them again")
     assert len(ran) == 2
     for gate in ("once", "again"):
         gates[gate].set()
@@ -423,7 +426,7 @@ def test_a_shutdown_that_does_not_wait_leaves_the_lease_with_the_job(open_real: 
     store, other = open_real(lease_s=9), open_real()
     scheduler = started(store)
     scheduler.add_job(wait_at, "date", args=["gate"], id="a")
-    wait_until(lambda: len(ran) == 1, "it was under way")
+    wait_until(lambda: len(ran) == 1, "the run was under way")
     stop(scheduler, wait=False)
     (before,) = other.in_flight()
     wait_until(
@@ -434,7 +437,7 @@ def test_a_shutdown_that_does_not_wait_leaves_the_lease_with_the_job(open_real: 
     other.get_next_run_time()
     assert len(other.in_flight()) == 1
     gates["gate"].set()
-    wait_until(lambda: other.count() == 0, "its end was told")
+    wait_until(lambda: other.count() == 0, "the store knew the end of the run")
 
 
 def test_coroutines_run_in_an_event_loop(opened: Any) -> None:
@@ -465,7 +468,7 @@ def test_a_blocking_scheduler_runs_them_too(opened: Any) -> None:
     scheduler.add_job(note, "interval", seconds=0.05, args=["a"])
     thread = threading.Thread(target=scheduler.start)
     thread.start()
-    wait_until(lambda: len(ran) >= 3, "it had run")
+    wait_until(lambda: len(ran) >= 3, "the job had run")
     stop(scheduler)
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
@@ -479,7 +482,7 @@ def test_a_process_pool_knows_the_occurrence_too(open_real: Any, started: Starte
     values: list[Any] = []
     scheduler.add_listener(lambda event: values.append(event.retval), EVENT_JOB_EXECUTED)
     scheduler.add_job(tell_fire, "date", id="a")
-    wait_until(lambda: len(values) == 1, "it had run")
+    wait_until(lambda: len(values) == 1, "the job had run")
     assert values[0].startswith("a:")
 
 
@@ -548,7 +551,7 @@ def test_a_store_over_an_embedded_server_needs_no_other(tmp_path: Any, started: 
     scheduler = started(RedisWheelJobStore(url))
     scheduler.add_job(note, "date", args=["now"])
     scheduler.add_job(note, "date", args=["later"], id="later", run_date=datetime.now(UTC) + timedelta(hours=1))
-    wait_until(lambda: len(ran) == 1, "it had run")
+    wait_until(lambda: len(ran) == 1, "the job had run")
     stop(scheduler)
     again = started(RedisWheelJobStore(url))
     assert [job.id for job in again.get_jobs()] == ["later"]
@@ -596,9 +599,9 @@ def test_a_job_whose_holder_died_is_not_too_late(open_real: Any, started: Starte
     gone._scheduler, gone._alias = scheduler, "default"
     gone.add_job(scheduler_job("a", datetime.now(UTC), misfire_grace_time=1, func=note, args=("a",)))
     store = open_real(misfire="claim")
-    assert len(gone.get_due_jobs(datetime.now(UTC))) == 1  # as if the claimer died after this
+    assert len(gone.get_due_jobs(datetime.now(UTC))) == 1  # as if the process died after this claim
     started(store)
-    wait_until(lambda: len(ran) == 1, "it had run")
+    wait_until(lambda: len(ran) == 1, "the job had run")
     assert ran[0][1].redelivered
     assert datetime.now(UTC) - ran[0][1].run_time > timedelta(seconds=1)
 

@@ -86,7 +86,7 @@ def test_a_pass_does_not_wait_for_a_connection(start: Callable[..., Any], monkey
     start(store)
     for _ in range(3):
         assert store.claim_batch(datetime.now(UTC)).occurrences == []
-    wait_until(lambda: len(tries) >= 3, "it was tried again")
+    wait_until(lambda: len(tries) >= 3, "the store was tried again")
     assert set(tries) == {"wheel-sched-settler"}
 
 
@@ -194,7 +194,7 @@ def test_a_store_that_answers_late_is_opened_late(
     start(store, lambda each: each.add_job(note, "date", args=["early"]))
     assert ran == []
     answered.set()
-    wait_until(lambda: ran == ["early"] and store.count() == 0, "it had run")
+    wait_until(lambda: ran == ["early"] and store.count() == 0, "the job had run")
 
 
 def test_what_can_never_be_stored_is_refused_at_the_start() -> None:
@@ -239,7 +239,7 @@ def test_its_jobs_run_when_the_store_is_back(
     moody_server.restart()
     wait_until(lambda: set(ran) == {"stored", "early", "kept"}, "all had run")
     later.add_job(note, "date", args=["late"])
-    wait_until(lambda: "late" in ran, "what was added afterwards had run")
+    wait_until(lambda: "late" in ran, "the jobs that were added afterwards had run")
     assert sorted(ran) == ["early", "kept", "late", "stored"]
 
 
@@ -274,10 +274,10 @@ def test_an_embedded_server_is_taken_over_from_a_process_that_died(start: Callab
         scheduler = start(store)
         assert store.store.backend.server.pid == pid  # type: ignore[attr-defined]
         scheduler.add_job(note, "interval", seconds=0.05, args=["tick"], id="tick")
-        wait_until(lambda: "tick" in ran, "it ran")
+        wait_until(lambda: "tick" in ran, "the job ran")
         owner.kill()
         wait_until(lambda: store.store.backend.server.pid != pid, "the server was started again")  # type: ignore[attr-defined]
         before = len(ran)
-        wait_until(lambda: len(ran) >= before + 3, "it ran on")
+        wait_until(lambda: len(ran) >= before + 3, "the job ran on")
         scheduler.add_job(note, "date", args=["late"])
-        wait_until(lambda: "late" in ran, "what was added afterwards had run")
+        wait_until(lambda: "late" in ran, "the jobs that were added afterwards had run")

@@ -174,7 +174,7 @@ def test_what_is_allowed_and_not_there_is_another_matter(planted: Any) -> None:
 
 
 def test_a_function_named_in_so_many_words_may_be_of_any_kind(make_job: Any, planted: Any) -> None:
-    """A function of any kind may run if the list contains its full name or the function itself."""
+    """A callable of any kind may run if the list contains its full name or the callable itself."""
     for allow in ([f"{HERE}:cached"], [another, f"{HERE}:cached"]):
         assert planted(f"{HERE}:cached", JobCodec(allow=allow)) is cached
     assert planted(f"{HERE}:another", JobCodec(allow=[another])) is another

@@ -11,7 +11,7 @@ from wheel_sched_apscheduler import current_occurrence
 FIRED = "fired"
 TURNS = "turns"  # hash: how often each process has run `take_turn`
 OPEN = "open"  # while it is missing, `record_and_wait` waits
-AHEAD = 3  # a process waits while it has more than this many runs more than the slowest one
+AHEAD = 3  # a process waits while it is ahead of the slowest one by more than this many runs
 _client: redis.Redis | None = None
 
 

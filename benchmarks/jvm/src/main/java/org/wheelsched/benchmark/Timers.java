@@ -19,13 +19,13 @@ import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.server.util.timer.SystemTimer;
 
 /**
- * One round for each line on stdin, which names a file of delays (64-bit, little-endian, ms): a line of JSON on stdout,
- * nanoseconds of CPU a timer takes.
+ * Measures timers on the JVM, in nanoseconds of CPU for each timer. Each line on stdin names a file of delays (64-bit,
+ * little-endian, ms). For each line the program runs one round and writes a line of JSON. Between rounds it waits.
  *
- * <p>"add" is SystemTimer.add with the task it takes, as its users write it. "caller" is the thread that calls
- * advanceClock while an hour passes in a thousand steps, "executor" Kafka's own thread that runs the tasks. "clock" is
- * one reading of the clock that add reads. Kafka's classes read the real clock, which {@link SystemTime} sets forward;
- * its reaper is this thread. Between rounds this process waits for its stdin.
+ * <p>"add" is SystemTimer.add, with the task that a user makes for it. An hour then passes in a thousand steps: "caller"
+ * is the thread that calls advanceClock, and "executor" is Kafka's own thread, which runs the tasks. "clock" is one
+ * reading of the clock, as add makes it. Kafka's classes read the real clock, and {@link SystemTime} sets it forward.
+ * The caller does the work of Kafka's reaper.
  */
 public final class Timers {
   private static final int HOUR_MS = 3_600_000;
@@ -93,7 +93,7 @@ public final class Timers {
     }
     double caller = CPU.getCurrentThreadCpuTime() - begun;
     while (FIRED.get() < delays.length) {
-      Thread.sleep(1); // its executor is behind, and shall have the machine
+      Thread.sleep(1); // the timer's executor is behind: let it run
     }
     double executor = executorCpu(name);
     timer.close();

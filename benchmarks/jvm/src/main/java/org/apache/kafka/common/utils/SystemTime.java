@@ -2,7 +2,7 @@ package org.apache.kafka.common.utils;
 
 import java.util.function.Supplier;
 
-/** Stands before Kafka's own class of this name on the class path: the real clock, and it can be set forward. */
+/** The real clock, which can be set forward. On the class path it comes before Kafka's own class of this name. */
 public class SystemTime implements Time {
   public static volatile long aheadMs;
   private static final SystemTime SYSTEM_TIME = new SystemTime();
