@@ -31,7 +31,7 @@ def sizes_over(us_per_item: float, claims: int = 60, script_us: int = 1_000) -> 
 
 @pytest.mark.parametrize("us_per_item", [9, 15, 25, 60])
 def test_a_claim_takes_about_the_given_time(us_per_item: int) -> None:
-    """On quick and slow servers, a claim ends up within a tenth of the time that it may take."""
+    """On quick and slow servers, the time of a claim settles within 10 % of the time that it may take."""
     sizes = sizes_over(us_per_item)
     assert sizes[0] == FIRST
     assert sizes[-1] * us_per_item == pytest.approx(1_000, rel=0.1)
