@@ -43,7 +43,7 @@ class Purgatory(Generic[K]):
             `check_and_complete`, in `close` and in the `Reaper`. Defaults to a line in the log `wheel_sched.purgatory`.
 
     Threads: any thread may call any method, also from the callbacks of an operation. If the timer belongs to an event
-    loop, only that loop's thread may.
+    loop, only the loop's thread may call them.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Purgatory(Generic[K]):
                     operation._keys = keys
                     operation._handle = None
                     operation._purgatory = self
-                    if self._closed:  # read after `_enter`: either `close` sees the operation, or this sees `close`
+                    if self._closed:  # read after `_enter`: `close` sees the operation, or this line sees `close`
                         raise Rejected("the purgatory is closed; the operation was not watched")
                     if operation.try_complete():
                         operation._ended = _SATISFIED
@@ -125,7 +125,7 @@ class Purgatory(Generic[K]):
         finally:  # `ended` is also set when `try_complete` completed the operation and then raised
             lock.release()
             if ended is not None:
-                if operation._purgatory is None:  # at the first try
+                if operation._purgatory is None:  # the first try completed it
                     self.ended_at_once()
                 operation._finish(ended)
         return ended is not None
