@@ -83,7 +83,7 @@ class DelayedOperation:
     Watcher lists compare operations by identity: do not override `__eq__` or `__hash__`.
 
     Args:
-        timeout_ms: how long it may wait after it was watched. With 0 or less it expires at once.
+        timeout_ms: how long the operation may wait once it is watched. With 0 or less it expires at once.
         lock: `try_complete` runs under it. If a lock of the caller already guards the condition, pass that lock; it
             must be reentrant. Defaults to a new lock.
 
@@ -156,7 +156,7 @@ class DelayedOperation:
         try:
             if self._ended is not None:
                 return False
-            if self._phase is _TRYING:  # `try_complete` calls this: its caller finishes it when the lock is free
+            if self._phase is _TRYING:  # `try_complete` made this call; the operation is finished without the lock
                 self._ended = _SATISFIED
                 return True
             self._ended = _FORCED

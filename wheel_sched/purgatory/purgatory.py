@@ -199,15 +199,15 @@ class Purgatory(Generic[K]):
                 # completed meanwhile, or rejected because the purgatory is closed
                 if operation._ended is not None or operation._purgatory is not self:
                     continue
-                trying = operation._phase is _TRYING  # its `try_complete` has called `close`
+                trying = operation._phase is _TRYING  # the operation's `try_complete` called `close`
                 if trying and operation._handle is None:
-                    continue  # `try_complete_else_watch` is about to reject it
+                    continue  # `try_complete_else_watch` will reject the operation
                 operation._ended = _FORCED
             finally:
                 lock.release()
             forced.append(operation)
             if trying:
-                continue  # the caller of `try_complete` finishes it when the lock is free
+                continue  # the thread that tries the operation finishes it without the lock
             try:
                 operation._finish(_FORCED)
             except Exception as error:
