@@ -1,9 +1,9 @@
 """Shard ownership: which shards this process owns, and how it takes one over.
 
-A process acquires a shard when items are due in it. The ownership lasts `lease_ms`. The process extends it while it
-works on the shard; an idle owner lets it lapse. A new owner raises the shard's epoch, fences its predecessor at the
-broker, and reads the number of the last claim that was sent. Only then it ends the open claims: effectively-once
-delivery depends on this order.
+A process acquires a shard when items are due in it. The ownership lasts `lease_ms`. While the process works on the
+shard, it extends the ownership. An idle owner lets the ownership lapse. A new owner raises the shard's epoch, fences
+its predecessor at the broker, and reads the number of the last claim that was sent. Then it ends the open claims.
+Effectively-once delivery depends on this order.
 
 A claim belongs to the ownership in which it was made (`OwnedShard`). When a shard was lost and is acquired again, the
 new owner takes it over, even if the same process owned it before. Open claims of the earlier ownership are no longer
@@ -373,7 +373,7 @@ class ShardOwner:
                 )
             if resolved.completed or resolved.released:
                 logger.info(
-                    "ownership.resolved: shard %d: %d messages were sent before, %d were not",
+                    "ownership.resolved: shard %d: %d messages of open claims were sent, %d were not",
                     shard,
                     resolved.completed,
                     resolved.released,
