@@ -93,7 +93,7 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     messages = [((topic, state), count) for (state, topic), count in sorted(counts.now.items())]
     yield gauge("messages", "Items in the store now.", ["topic", "state"], messages)
     events = [((topic, event), count) for (event, topic), count in sorted(counts.ever.items())]
-    yield counter("events", "Events of items since the beginning.", ["topic", "event"], events)
+    yield counter("events", "Events of items since the namespace was first used.", ["topic", "event"], events)
     paused = [((topic,), 1) for topic in sorted(counts.paused)]
     yield gauge("topic_paused", "1 for a paused topic.", ["topic"], paused)
     head_ms, now_ms = counts.due_head_ms, counts.now_us // 1000
@@ -126,7 +126,7 @@ def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
     opened = [((topic,), count) for topic, count in opens.items()]
     yield counter("flow_released", "Messages that flow control released.", ["topic"], granted)
     yield counter("flow_held_back", "How often flow control delayed a message.", ["topic", "reason"], held)
-    yield counter("flow_spread", "Due times that a policy spread.", ["topic"], spread)
+    yield counter("flow_spread", "Retries that a policy's spread delayed.", ["topic"], spread)
     yield gauge("circuits_open", "Destinations whose circuit is open.", ["topic"], opened)
 
 
