@@ -106,7 +106,7 @@ class MetricsCollector(Collector):
         for field, text in _COUNTERS.items():
             yield counter(field, text, ["dispatcher"], samples_of(stats, field))
         yield gauge("in_flight", "Items claimed and not settled.", ["dispatcher"], samples_of(stats, "in_flight"))
-        text = "From an item's due time to the publisher's answer, by the store's clock."
+        text = "From an item's due time until the store has settled it, by the store's clock."
         yield lateness("fire_lateness_seconds", text, "dispatcher", LATENESS_BUCKETS_MS, stats)
 
     def _of_store(self, store: TimedQuery[StoreAnswers]) -> Iterator[Metric]:
