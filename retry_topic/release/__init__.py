@@ -5,6 +5,7 @@
     shard_ownership          which shards this process owns, and how it takes one over
     originals                adds payloads that stayed in the retry topic
     flow                     holds back messages that their topic's limits do not allow yet
+    fair                     tells the store which topics share their due messages between keys
 
 Effectively once, into a broker that has transactions:
 

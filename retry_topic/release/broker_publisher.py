@@ -44,7 +44,7 @@ class BrokerPublisher:
         return self._broker.publish([return_to_origin(from_fields(topic, fields)) for topic, fields in entries])
 
     def _send_lighter(self, entries: list[Entry], failures: list[PublishFailure | None]) -> None:
-        """Send messages that the broker has refused for good again, without the header about their failed attempts.
+        """Repeat the messages that the broker has refused for good, without the header about their failed attempts.
 
         A message must not die because this header makes it too large. The results replace those in `failures`.
         """
@@ -60,7 +60,7 @@ class BrokerPublisher:
         lighter = [(topic, _without_attempts(fields)) for topic, fields in (entries[place] for place in places)]
         try:
             answers = self._send(lighter)
-        except BrokerError as error:  # the others of the batch are sent: they must not be sent again
+        except BrokerError as error:  # the other messages were sent: an exception would repeat them
             answers = [PublishFailure(f"{error}"[:500], in_doubt=error.in_doubt)] * len(lighter)
         for place, failure in zip(places, answers, strict=True):
             failures[place] = failure
@@ -74,13 +74,13 @@ class BrokerPublisher:
         """
         if reason.startswith("quarantine"):
             return Held(item.id, reason)
-        if " refused: " in reason or "NOPERM" in reason:  # the words of publish.lua
+        if " refused: " in reason or "NOPERM" in reason:  # publish.lua writes these words
             return Failed(reason)
         return Dead(item.id, reason)
 
 
 def entries_of(batch: Batch) -> list[tuple[int, Entry]]:
-    """The place in the batch and the stream entry of each item without an answer. Unreadable items are held."""
+    """For each item without an answer: its place in the batch, and its stream entry. Unreadable items are held."""
     found: list[tuple[int, Entry]] = []
     for place, item in enumerate(batch.items):
         if batch.answers[place] is not None:  # a limit holds it back, see `flow`

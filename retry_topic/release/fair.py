@@ -1,10 +1,10 @@
 """Fair topics: tells the store which topics of a service share their due messages between keys.
 
-The settings lie in the store, so every dispatcher of the namespace keeps to them. The last service that has started
-decides. All services of a namespace must use the same policies.
+The settings lie in the store, so every dispatcher of the namespace obeys them. The service that started last writes
+them. All services of a namespace must use the same policies.
 
-The service also stores for each topic where a message has its fair key, as a document. So producers, which know no
-policies, give messages for later their fair key.
+For each topic, the service also stores a document that says where a message has its fair key. Producers know no
+policies. They read this document when they store a message for later.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from wheel_sched.store.fair_shares import FairShares, fair_ref
 
 logger = logger_of("retry_topic.fair")
 
-RULES = "fair-keys"  # the collection of documents: topic -> where its messages have their fair key
+RULES = "fair-keys"  # name of the collection of documents, one `KeyRule` for each topic
 _READ_EVERY_S = 10.0
-_MOST_TOPICS = 1000  # whose rules a producer remembers
+_MOST_TOPICS = 1000  # greatest number of topics whose rules a producer remembers
 
 
 def share_topics(store: DelayStore, policies: PolicySet, *, by_key: bool) -> None:
@@ -38,7 +38,7 @@ def share_topics(store: DelayStore, policies: PolicySet, *, by_key: bool) -> Non
     Args:
         store: the store.
         policies: the policies of the service.
-        by_key: whether all messages of a fair key whose number is limited lie in one shard.
+        by_key: whether all messages of a fair key lie in one shard, if the topic has limits for each key.
 
     Raises:
         StoreError: the store does not answer; some topics may have their new settings.
@@ -79,7 +79,7 @@ class KeyRule(NamedTuple):
 
 
 class FairKeys:
-    """Gives the items of messages for later their fair keys. Any thread may use it.
+    """Finds the fair keys of messages that are stored for later. Any thread may use it.
 
     It reads the rule of a topic from the store, at most once in 10 s.
 

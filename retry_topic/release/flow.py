@@ -91,7 +91,7 @@ class FlowPublisher:
     """
 
     def __init__(self, publisher: Publisher, store: DelayStore, policies: PolicySet) -> None:
-        self.traits = publisher.traits  # limits only call the store, as the dispatcher's owner does
+        self.traits = publisher.traits  # a limit costs only a call of the store, and no other wait
         self._publisher = publisher
         self._control = RateLimits(store)
         self._policies = policies
@@ -123,7 +123,7 @@ class FlowPublisher:
         except StoreError as error:
             logger.warning("flow.store_away: %s", error)
             for place in (place for found in places.values() for place in found):
-                batch.answers[place] = Failed("its limits could not be asked for")
+                batch.answers[place] = Failed("the store did not say whether the limits allow this message")
             return
         for found, answer in zip(places.values(), admitted, strict=True):
             for number, place in enumerate(found[answer.granted :]):

@@ -1,9 +1,9 @@
 """Shard ownership: which shards this process owns, and how it takes one over.
 
-A process acquires a shard when items are due in it. The ownership lasts `lease_ms`. The process extends it while it
-works on the shard; an idle owner lets it lapse. A new owner raises the shard's epoch, fences its predecessor at the
-broker, and reads the number of the last claim that was sent. Only then it ends the open claims: effectively-once
-delivery depends on this order.
+A process acquires a shard when items are due in it. The ownership lasts `lease_ms`. While the process works on the
+shard, it extends the ownership. An idle owner lets the ownership lapse. A new owner raises the shard's epoch, fences
+its predecessor at the broker, and reads the number of the last claim that was sent. Then it ends the open claims.
+Effectively-once delivery depends on this order.
 
 A claim belongs to the ownership in which it was made (`OwnedShard`). When a shard was lost and is acquired again, the
 new owner takes it over, even if the same process owned it before. Open claims of the earlier ownership are no longer
@@ -43,7 +43,7 @@ class OwnedShard:
     until_s: float
     claims: int = 0  # number of the last claim that this process knows
     committed: int = 0  # number of the last claim that was sent
-    ready: bool = False  # taken over
+    ready: bool = False  # whether the take-over has ended
     server: object = None  # identity of the store's server
     suspect: bool = False  # the store may have lost writes: end its open claims by their numbers
     refused: str | None = None  # the broker's refusal; repeating does not help until a permission is given
@@ -67,7 +67,7 @@ class ShardOwner:
         self._lapse_cap = lapse_cap
         self._owned: dict[int, OwnedShard] = {}
         self._elsewhere_until_ms: dict[int, int] = {}
-        self._open: dict[int, dict[int, OwnedShard]] = defaultdict(dict)  # by shard and number: see `is_open`
+        self._open: dict[int, dict[int, OwnedShard]] = defaultdict(dict)  # by shard and claim number: see `is_open`
         self._sending = [threading.Lock() for _ in range(store.shards)]
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -76,7 +76,7 @@ class ShardOwner:
         return f"<ShardOwner owned={sorted(shard for shard, owned in self._owned.items() if owned.ready)}>"
 
     def acquire(self, shard: int) -> OwnedShard | None:
-        """Return the shard if it is ours and taken over, else None. Asks the store for a shard that is not ours yet.
+        """Return the shard if this process has taken it over, else None. Asks the store for a shard not yet owned.
 
         Raises:
             StaleEpoch: the store has another epoch. The next call asks who owns the shard.
@@ -115,7 +115,7 @@ class ShardOwner:
             return [owned.refused for owned in self._owned.values() if owned.refused is not None]
 
     def broker_failed(self, shard: int, error: Exception) -> None:
-        """Record the error of a failed request for a shard if the broker refused it: a repeat does not help then."""
+        """Record the error of a failed request for a shard if the broker refused the request. A repeat cannot help."""
         if isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable | Fenced):
             with self._lock:
                 owned = self._owned.get(shard)
@@ -200,7 +200,7 @@ class ShardOwner:
         return ours
 
     def abandon(self, shard: int, number: int) -> None:
-        """Give up a claim whose result is unknown. A new take-over of the shard will find the result out."""
+        """Give up a claim whose result is unknown. The shard is taken over again, which finds out the result."""
         with self._lock:
             self._drop(shard, self._open[shard].pop(number, None))
 
@@ -236,7 +236,7 @@ class ShardOwner:
                 owned.refused = None
 
     def is_open(self, shard: int, number: int) -> bool:
-        """Whether the publisher does not know the result of a claim yet."""
+        """Whether the publisher still waits for the result of a claim."""
         with self._lock:
             return number in self._open[shard]
 
@@ -347,7 +347,7 @@ class ShardOwner:
     def _settle_open(self, shard: int, owned: OwnedShard, number: int | None) -> None:
         counts = self._store.counts_by_shard()[shard]
         if number is None and counts.total("leased") == 0:
-            # the very first owner, or no claim is open: from here on the broker has a number
+            # the broker knows no number, and no claim is in doubt: begin with the store's number
             number = owned.claims
         owned.committed = number or 0
         self._resolve(shard, owned, known=number is not None)
@@ -373,7 +373,7 @@ class ShardOwner:
                 )
             if resolved.completed or resolved.released:
                 logger.info(
-                    "ownership.resolved: shard %d: %d messages were sent before, %d were not",
+                    "ownership.resolved: shard %d: %d messages of open claims were sent, %d were not",
                     shard,
                     resolved.completed,
                     resolved.released,

@@ -39,8 +39,8 @@ logger = logger_of("retry_topic.release")
 _LOOK_AGAIN_MS = 20  # how soon the dispatcher looks again while this process takes a shard over
 _MOST_WORKERS = 8  # shards that send at the same time: they mostly wait for the broker
 _AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
-_LATER_MS = 1_000  # an undecided message is due again after this time
-_STOPPED = Failed("the service is stopping: it was not sent")
+_LATER_MS = 1_000  # a failed message is due again after this time
+_STOPPED = Failed("the service is stopping: the message was not sent")
 
 
 def transactional_config(config: DispatcherConfig, shards: int) -> DispatcherConfig:
@@ -88,7 +88,7 @@ class OwnedShards:
         return Call(shard, operation)
 
     def claimed(self, call: Call[Any], claim: Claim) -> None:
-        """Record a claim under the ownership in which it was requested, also if that ownership has ended since."""
+        """Record a claim under the ownership in which it was requested, even if that ownership has ended since."""
         owned = self._claiming.pop(call.operation.token)
         if claim.items:
             self._ownership.opened(claim.shard, claim.number, owned)
@@ -199,9 +199,9 @@ class TransactionalPublisher:
                 if not any(refusals):
                     return self._went_out(batch, claim, places, answers)
                 for place, refusal in zip(places, refusals, strict=True):
-                    if refusal is None:  # any other failure repeats the whole transaction
+                    if refusal is None:  # not refused: stays in the next transaction
                         continue
-                    smaller = lighter(messages[place])  # no message dies because of a header that no decision needs
+                    smaller = lighter(messages[place])  # sent without the header about its failed attempts
                     if smaller is not None:
                         messages[place] = smaller
                         continue

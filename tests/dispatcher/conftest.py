@@ -120,7 +120,7 @@ class World:
     def calm(self) -> None:
         """Wait until no dispatcher has work left at this time; publishers may still be busy."""
         for dispatcher in self._dispatchers:
-            for _ in range(4):  # one post for each step: the last step handles the replies to the calls of the first
+            for _ in range(4):  # one step for each post; the last handles the replies of the first
                 passed = threading.Event()
                 dispatcher.loop.post(passed.set)
                 while not dispatcher.loop.finished and not passed.wait(0.01):

@@ -54,8 +54,8 @@ def test_a_publisher_that_may_wait_gets_nothing_claimed_ahead(world: World) -> N
 def test_a_batch_is_not_begun_before_the_one_before_it_is_settled(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """While the store does not settle the first batch, the second is not published. So a kill at any moment doubles
-    at most one batch."""
+    """While the store does not settle the first batch, the second is not published. So after a kill, at most one batch
+    is published twice."""
     calls = watch(instant.store)
     calls.failures["settle"] = [StoreUnavailable("away")] * 5
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))

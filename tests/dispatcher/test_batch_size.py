@@ -31,7 +31,7 @@ def sizes_over(us_per_item: float, claims: int = 60, script_us: int = 1_000) -> 
 
 @pytest.mark.parametrize("us_per_item", [9, 15, 25, 60])
 def test_a_claim_takes_about_the_given_time(us_per_item: int) -> None:
-    """On quick and slow servers, a claim ends up within a tenth of the time that it may take."""
+    """On quick and slow servers, the time of a claim settles within 10 % of the time that it may take."""
     sizes = sizes_over(us_per_item)
     assert sizes[0] == FIRST
     assert sizes[-1] * us_per_item == pytest.approx(1_000, rel=0.1)
@@ -44,14 +44,14 @@ def test_the_size_has_bounds() -> None:
 
 
 def test_one_slow_claim_changes_little() -> None:
-    """A claim that took a hundred times as long makes the next one a quarter smaller, and not a hundredth."""
+    """After a claim that took a hundred times as long, the next claim is only a quarter smaller."""
     size = BatchSize(0, 1_000)
     size.claimed(FIRST, 100_000)
     assert size.limit == round(FIRST * 0.75)
 
 
 def test_claims_that_say_nothing_are_ignored() -> None:
-    """The size stays after a claim that was not full, and with a store that measures nothing."""
+    """A claim that was not full, or whose time the store did not measure, does not change the size."""
     size = BatchSize(0, 1_000)
     size.claimed(FIRST - 1, 1)
     size.claimed(FIRST, 0)
@@ -92,7 +92,8 @@ class _Recorder:
 
 @pytest.mark.parametrize("push", [None, PushTarget(create=True)], ids=("claim", "push"))
 def test_a_real_server_says_how_long_a_claim_took(redis_url: str, push: PushTarget | None) -> None:
-    """With a microsecond a claim, the size falls to the least one; with a second, it rises to the greatest."""
+    """If a claim may take a microsecond, the size falls to the least one. If it may take a second, the size rises to
+    the greatest."""
     for script_us, last in ((1, LEAST), (1_000_000, GREATEST)):
         publisher = _Recorder()
         with open_store(redis_url, namespace=f"size{script_us}") as store:

@@ -139,5 +139,5 @@ def test_a_busy_dispatcher_after_a_small_step_back_is_still_punctual(world: Worl
     world.received(21)
     assert all(item.at_ms - item.due_ms >= 0 for item in world.receiver.received)
     assert max(item.at_ms - item.due_ms for item in world.receiver.received[1:]) <= 1
-    # the store's clock stands 100 ms before the first due time for 400 ms: one look for each 100 ms
+    # for 400 ms the store's clock shows the same time, 100 ms before the first due time: one look each 100 ms
     assert dispatcher.stats.empty_claims - empty_claims <= 5

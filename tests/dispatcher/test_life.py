@@ -138,7 +138,7 @@ def test_a_dispatcher_that_is_stopped_in_the_middle_of_a_turn_ends(threads: Thre
         clock.dispatcher = Dispatcher(store, Publisher(), clock=clock)
         clock.dispatcher.start()
         while clock.left > 0 and store.counts().sizes["body"] != 1:
-            time.sleep(0.001)  # until the clock has stopped it, or it is idle before the `nth` read of the clock
+            time.sleep(0.001)  # until the clock has stopped the dispatcher, or the dispatcher is idle
         clock.dispatcher.stop(timeout_s=1)
         until_s = time.monotonic() + 2
         while threads() and time.monotonic() < until_s:
@@ -246,7 +246,7 @@ def test_a_real_servers_listener_ends_too(redis_url: str, threads: Threads) -> N
             dispatcher.start()
             while n % 4 and not any("listener" in thread.name for thread in threads()):
                 time.sleep(0.0005)  # until the listener has been started
-            time.sleep(n % 4 * n / 10_000)  # 0 to 12 ms into its life
+            time.sleep(n % 4 * n / 10_000)  # `stop` comes 0 to 12 ms later
             began_s = time.monotonic()
             dispatcher.stop()
             assert time.monotonic() - began_s < 20  # without an interruption the read takes over a minute

@@ -36,8 +36,8 @@ class Simulator:
         self.posts += 1
 
     def run(self) -> int | None:
-        """Run all steps that are due now. Return the time of the next step in ms, or None if only a post needs a
-        step."""
+        """Run all steps that are due now. Return the time of the next step in ms; None: no step is needed until a
+        post."""
         while (next_us := self.loop.step()) == AT_ONCE and not self.loop.finished:
             pass
         return None if next_us is None else -(-next_us // 1000)

@@ -148,7 +148,7 @@ def test_the_publisher_decides_about_refused_items(
     assert bench.publisher.asked == [("m", reason)]
     bench.until(lambda: dispatcher.stats.published == 1)
     assert ids(redis_client, "out") == ["first", "good"]
-    bench.until(lambda: (dispatcher.stats.dead, dispatcher.stats.in_flight) == (1, 0))  # these are counted last
+    bench.until(lambda: (dispatcher.stats.dead, dispatcher.stats.in_flight) == (1, 0))  # these counters change last
     assert redis_client.get("text") == b"v"
 
 

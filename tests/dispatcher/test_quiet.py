@@ -245,7 +245,7 @@ def test_idle_dispatchers_send_nothing_for_ten_seconds() -> None:
             time.sleep(0.01)  # until both listeners block on their markers
 
         before = commands(client)
-        time.sleep(10)  # the test's claim is about ten seconds
+        time.sleep(10)  # the ten seconds of the test's name
         assert commands(client) == before
 
         for store, dispatcher in zip((empty, filled), dispatchers, strict=True):

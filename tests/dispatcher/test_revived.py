@@ -89,7 +89,7 @@ def test_a_step_that_fails_is_followed_by_another(world: World, caplog: pytest.L
     assert not dispatcher.ready
     world.calm()
     for _ in range(2):
-        world.advance(60_000)  # past the lease of the claim that was lost half-way
+        world.advance(60_000)  # the lease of the failed step's claim ends
     assert [item.id for item in world.received(1)] == ["a"]
     world.until(lambda: dispatcher.ready)
     assert "dispatcher.step_failed" in caplog.text

@@ -122,8 +122,8 @@ def test_claims_stop_when_enough_is_in_flight(world: World, gate: Gate) -> None:
 
 
 def test_a_busy_worker_is_given_nothing_more(world: World, gate: Gate) -> None:
-    """While all workers are busy, further batches stay in the store for idle dispatchers. So a kill doubles at most
-    one batch per worker."""
+    """While all workers are busy, further batches stay in the store for idle dispatchers. So after a kill, at most one
+    batch per worker is published twice."""
     world.receiver.before = gate
     world.put(*(f"m{n:03}" for n in range(500)))
     dispatcher = world.dispatcher(batch=10, workers=2)

@@ -75,7 +75,7 @@ def test_a_dispatcher_that_stood_still_is_fenced(
     crew.until(crew.done, crew.connection.store.counts)
     crew.until(lambda: len(committed(done)) == failures.count, crew.connection.store.counts)
     (_, given_back) = re.findall(
-        r"ownership.resolved: shard 0: (\d+) messages were sent before, (\d+) were not", other.log_text()
+        r"ownership.resolved: shard 0: (\d+) messages of open claims were sent, (\d+) were not", other.log_text()
     )[-1]
     assert int(given_back) > 0
     assert claims

@@ -1,4 +1,4 @@
-"""Log records as JSON lines: what each has, and that no foreign text does harm."""
+"""Log records as JSON lines: which fields a record has, and how foreign text is made safe."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_only_a_dotted_name_is_an_event(message: str, event: str | None) -> None
 
 
 def test_fields_of_the_record_keep_their_types() -> None:
-    """What `extra` adds is in `fields`. Numbers stay numbers, what JSON lacks becomes text."""
+    """What `extra` adds is in `fields`. Numbers stay numbers. Values that JSON does not have become text."""
     found = written("dispatcher.publish_failed", items=3, error="E()", late=0.5, none=None, odd=float("nan"), of=(1, 2))
     assert found["fields"] == {"items": 3, "error": "E()", "late": 0.5, "none": None, "odd": "nan", "of": "(1, 2)"}
 

@@ -244,7 +244,7 @@ def test_locked_keys_and_flow_control_have_metrics_by_topic() -> None:
 
 
 def test_superseded_items_are_events_of_their_topic() -> None:
-    """What collapse has dropped and debounce has replaced is counted by topic. No label names a key."""
+    """Items that collapse drops or debounce replaces are counted by topic. No label names a key."""
     with open_store("memory:") as store:
         due_ms = store.now_ms() + 3_600_000
         for ref, topic, count in ((collapse_ref("secret"), "orders", 4), (debounce_ref("secret"), "mails", 3)):

@@ -65,8 +65,8 @@ def test_a_retry_topic_without_a_live_service_shows_zero() -> None:
 def test_the_memory_of_the_fullest_server(
     monkeypatch: pytest.MonkeyPatch, memory: list[tuple[int, int]], used: int | None, limit: int | None
 ) -> None:
-    """In a cluster, the metrics are of the server whose memory is nearest to its limit. Without a limit there is no
-    metric of it.
+    """In a cluster, the metrics are of the server whose memory is nearest to its limit. A server without a limit has
+    no metric of the limit.
     """
     with open_store("memory:") as store:
         monkeypatch.setattr(store.backend, "memory", lambda: memory, raising=False)
@@ -91,7 +91,7 @@ def test_a_server_that_refuses_info_has_all_other_metrics(monkeypatch: pytest.Mo
 
 @pytest.mark.real
 def test_the_memory_of_a_real_server(tmp_path: Any) -> None:
-    """A real server reports its used memory, and its limit after it has one."""
+    """A real server reports its used memory, and its limit once a limit is set."""
     with open_store(f"embedded:{tmp_path / 'store'}") as store:
         assert scraped(store)["store_memory_used_bytes"] > 100_000
         assert "store_memory_limit_bytes" not in scraped(store)

@@ -83,7 +83,7 @@ def _threads(clock: VirtualClock, purgatory: Purgatory[Any]) -> Callable[[int], 
         purgatory.try_complete_else_watch(marker, [object()])
         until_s = time.monotonic() + PATIENCE_S
         while marker.wait(1.0) is None:
-            assert time.monotonic() < until_s, "the timer's thread did not come round"
+            assert time.monotonic() < until_s, "the timer's thread did not run"
             clock.advance(1)  # its sleep may have begun at a later tick than its deadline was computed from
 
     return advance
@@ -134,7 +134,7 @@ def until() -> Callable[[Callable[[], bool]], None]:
     def wait(condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
-            assert time.monotonic() < deadline, "the condition did not come about"
+            assert time.monotonic() < deadline, "the condition did not become true"
             time.sleep(0.001)  # polling: what is waited for has no signal
 
     return wait

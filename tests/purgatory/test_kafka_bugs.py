@@ -175,7 +175,7 @@ def test_kafka_8334_a_lock_that_is_held_elsewhere_delays_a_try_and_does_not_drop
         with group:
             checker = threading.Thread(target=purgatory.check_and_complete, args=("key",))
             checker.start()
-            checker.join(0.05)  # it cannot end while the lock is held; long enough to reach it
+            checker.join(0.05)  # cannot end while the lock is held; the time is enough to reach the lock
             assert not operation.is_completed
         checker.join(30)
         assert operation.completion is Completion.SATISFIED
@@ -330,7 +330,7 @@ def test_the_deadlock_rule_and_what_breaks_it() -> None:
             a_holds_l.set()
             with pytest.raises(TimeoutError):
                 operation.safe_try_complete()
-            assert got == {"A has the operation's lock": False}  # and B still waits for L: neither would get on
+            assert got == {"A has the operation's lock": False}  # B still waits for L: neither could continue
         b.join(30)
         armed = False
 

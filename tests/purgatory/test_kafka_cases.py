@@ -162,7 +162,7 @@ def test_try_complete_with_multiple_threads() -> None:
                 self.guard = threading.Lock()
 
             def try_complete(self) -> bool:
-                threading.Event().wait(random.uniform(0, 0.001))  # Kafka's: a try that takes a moment
+                threading.Event().wait(random.uniform(0, 0.001))  # as in Kafka's test, a try takes a moment
                 return self.attempts_left == 0
 
             def on_complete(self) -> None: ...

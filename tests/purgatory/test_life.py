@@ -56,7 +56,7 @@ def test_a_true_answer_completes_without_force(world: Any) -> None:
 
 
 def test_complete_at_the_second_try_leaves_at_once(world: Any) -> None:
-    """An operation that becomes complete while it is added to lists is completed by the same call, without a timer."""
+    """If only the second try of `try_complete_else_watch` succeeds, the operation completes then, without a timer."""
 
     class Second(DelayedOperation):
         tries = 0

@@ -136,7 +136,7 @@ def test_a_callback_may_close_its_reaper() -> None:
 
 
 def test_a_callback_that_comes_while_the_reaper_closes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`close` empties the queue just before the callback is inserted: the caller gets an error, and nothing stays."""
+    """`close` empties the queue just before a callback is inserted. The caller gets an error, the queue stays empty."""
     reaper = Reaper()
     insert = reaper._insert
 

@@ -87,7 +87,7 @@ def test_every_operation_ends_exactly_once(run_all: Any, kind: str, rounds: int)
         operation.ready = True
     for key in range(6):
         purgatory.check_and_complete(key)
-    for operation in operations:  # the last expirations may be on their way: first let the timer finish, then judge
+    for operation in operations:  # the timer may still be expiring the last operations
         assert operation.wait(60) is not None
     stats = purgatory.stats
     purgatory.close()

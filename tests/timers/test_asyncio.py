@@ -22,7 +22,7 @@ def test_a_coroutine_function_is_awaited(loops: Any) -> None:
 
     async def run(argument: str) -> None:
         steps.append((argument, name.get()))
-        await asyncio.sleep(0.002)  # so that it spans turns of the loop
+        await asyncio.sleep(0.002)  # the coroutine lasts for several turns of the loop
         steps.append(handle.state)
 
     token = name.set("caller")
@@ -80,7 +80,7 @@ def test_close_leaves_running_coroutines_to_wait_closed(loop_facade: Any) -> Non
     timer, steps = loop_facade.timer(), []
 
     async def run() -> None:
-        await asyncio.sleep(0.1)  # the facade's own time
+        await asyncio.sleep(0.1)  # virtual time
         steps.append("ended")
 
     timer.schedule(1, run)

@@ -236,7 +236,7 @@ def test_late_timers_are_counted(virtual: Any) -> None:
     """A timer that is taken 100 ms after its time counts as late. Slack is not lateness."""
     timer = virtual.timer()
     assert (timer.statistics.late, timer.statistics.late_max_ms) == (0, 0)
-    timer.schedule(5, virtual.clock.advance, 350)  # its callback keeps the timer from looking at the others
+    timer.schedule(5, virtual.clock.advance, 350)  # while its callback runs, the timer does not look at the others
     timer.schedule(100, lambda: None)
     timer.schedule(300, lambda: None)
     timer.schedule(10, lambda: None, slack_ms=1_000)

@@ -180,7 +180,7 @@ def test_close_waits_for_the_callback_that_runs() -> None:
 
     def run() -> None:
         begun.set()
-        time.sleep(0.03)  # long enough for a close that does not wait to be found out
+        time.sleep(0.03)  # long enough to reveal a `close` that does not wait
         ended.set()
 
     for executor in ("inline", "threads"):
@@ -328,7 +328,7 @@ def test_a_timer_started_and_stopped_by_many_threads_ends_every_time() -> None:
 
 
 def test_one_timer_closed_by_many_threads_gives_each_pending_timer_to_one() -> None:
-    """Two threads close while two schedule. Each accepted timer runs or is returned by exactly one `close`."""
+    """Two threads call `close` while two call `schedule`. Each accepted timer runs or is returned by one `close`."""
     for _ in range(20):
         runs: Counter[int] = Counter()
         numbers = itertools.count()

@@ -130,7 +130,7 @@ def test_without_autojump_time_moves_when_the_test_says_so() -> None:
         clock.advance(1)
         await sleeping
         sleeping = asyncio.create_task(asyncio.sleep(5))
-        await asyncio.sleep(0)  # now it has set its timer, and the other thread may move time past that
+        await asyncio.sleep(0)  # now the sleep has set its timer, and the other thread may move time
         other = threading.Thread(target=clock.advance, args=[5000])
         other.start()
         await sleeping

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif("compiled" not in CORES, reason="this installati
 
 LINE = 64  # bytes of a cache line
 HEAD = 16  # bytes the collector keeps before an object
-SLAB = 4096  # entries, about
+SLAB = 4096  # about as many entries as a slab holds
 
 
 class Marker:

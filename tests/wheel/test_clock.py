@@ -59,7 +59,7 @@ def test_a_notification_ends_a_wait_on_the_system_clock(timeout_ms: float | None
     thread = threading.Thread(target=wait)
     thread.start()
     assert started.wait(10)
-    with condition:  # free only once the thread sleeps
+    with condition:  # the thread releases the condition when it sleeps
         condition.notify()
     thread.join(10)
     assert answers == [True]

@@ -99,7 +99,7 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
     @rule(item=entries, delay_ms=DELAYS_MS)
     def reschedule(self, item: Expected, delay_ms: int) -> None:
         if item.wheel is not self.wheel:
-            return  # it had been handed out before a restore and stayed with the old wheel
+            return  # the entry was handed out before a restore, and belongs to the old wheel
         assert item.entry.reschedule(self.now_ms + delay_ms) is (item.state is not EntryState.CANCELLED)
         if item.state is not EntryState.CANCELLED:
             self.arm(item, self.now_ms + delay_ms)
@@ -120,12 +120,12 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
             self.arm(item, deadline_ms)
         else:
             tick = max(item.tick, self.tick_of(deadline_ms))
-            item.touched = item.touched or tick != item.tick  # within its own tick it keeps its place
+            item.touched = item.touched or tick != item.tick  # a touch within the same tick does not move the entry
             item.deadline_ms, item.tick = deadline_ms, tick
 
     @rule(step_ms=DELAYS_MS, limit=st.one_of(st.none(), st.integers(1, 4)))
     def advance(self, step_ms: int, limit: int | None) -> None:
-        self.now_ms += min(step_ms, 10**7)  # 10**18 is for deadlines
+        self.now_ms += min(step_ms, 10**7)  # the greatest delay, 10**18, is only for deadlines
         self.hand_out(limit)
 
     @rule(limit=st.one_of(st.none(), st.integers(1, 4)))

@@ -1,8 +1,8 @@
 """If a finalizer, a weak reference or the garbage collector calls a wheel in the middle of the wheel's work, the wheel
 stays consistent.
 
-Any code that makes or frees an object may run Python code. For the compiled core that means in the middle of a C
-function, where a fault would crash the interpreter or lose an entry.
+Any code that makes or frees an object may run Python code. In the compiled core, this Python code runs in the middle of
+a C function. A fault there would crash the interpreter or lose an entry.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from wheel_sched.timers.queue import DeadlineQueue
 from wheel_sched.wheel import TimerTaskEntry
 
 _PREPARE_EVERY_MS = 20
-_SEARCH_EVERY_MS = 10  # while preparations find items; one preparation keeps the server busy for 1 to 2 ms
+_SEARCH_EVERY_MS = 10  # the interval while preparations find items; each keeps the server busy for 1 to 2 ms
 
 
 class Heads(Protocol):

@@ -101,7 +101,7 @@ class InFlightBatches:
 
     Attributes:
         timer: runs publish timeouts and lease extensions.
-        ready: batches that no publisher has yet.
+        ready: batches that were not given to a publisher yet.
         answered: batches that must be settled.
     """
 
@@ -126,7 +126,7 @@ class InFlightBatches:
         self._backoff = Backoff(config, stats)
         self._transactional = transactional
         self._on_settled = on_settled
-        self._held: dict[Batch, TimerTaskEntry[Callable[[], object]]] = {}  # with the alarm that extends the lease
+        self._held: dict[Batch, TimerTaskEntry[Callable[[], object]]] = {}  # batch -> alarm for its lease
         self._unanswered: dict[Batch, BatchAnswers] = {}
         self._settled_again: set[Batch] = set()  # batches that were settled a second time after a failed step
         self._more_due: set[int] = set()  # shards whose last claim was full, so more items may be due
@@ -290,11 +290,11 @@ class InFlightBatches:
     def give_up(self, batches: Iterable[Batch]) -> None:
         """Settle these batches with the answers that they have, because the time of the drain is over.
 
-        Batches that no publisher has got yet are not published.
+        Batches that were not given to a publisher yet are not published.
         """
         for batch in batches:
             if batch in self.ready:
-                batch.answers = [Failed("its dispatcher stopped before it was published")] * len(batch.items)
+                batch.answers = [Failed("the dispatcher stopped before the item was published")] * len(batch.items)
                 self.answered.append(batch)
             else:
                 self.end(batch)

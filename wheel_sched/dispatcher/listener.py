@@ -22,7 +22,7 @@ logger = logger_of("wheel_sched.dispatcher")
 
 RECONNECT_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 STOP_POLL_S = 0.02
-STOP_TRIES = 100  # 2 s; only a backend that cannot be interrupted needs them
+STOP_TRIES = 100  # 2 s in all; only for a backend whose read cannot be interrupted
 
 OnMark = Callable[[int, Marker], None]
 OnReconnect = Callable[[Sequence[int]], None]

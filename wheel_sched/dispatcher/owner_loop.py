@@ -362,7 +362,7 @@ class OwnerLoop:
             return
         failures.append(reply.answer)
         if reply.batch is not None:
-            self.in_flight.answered.append(reply.batch)  # settle it again, with the same token
+            self.in_flight.answered.append(reply.batch)  # the next step repeats the settlement, with the same token
 
     def _handle_jump(self, step_us: int) -> None:
         self.stats.clock_jumps += 1

@@ -43,8 +43,8 @@ class Batch:
     claim: Claim | Pushed
     items: list[Claimed]
     answers: list[Answer | None] = field(default_factory=list)
-    settlements: list[Settlement] | None = None  # follow from the answers; decided only once
-    settling: Settle | None = None  # ends the batch; a repeat has the same token
+    settlements: list[Settlement] | None = None  # made from the answers, once
+    settling: Settle | None = None  # the call that settles the batch; a repeat has the same token
     ended_early: dict[str, Outcome] | None = None  # items that left the claim before it was published, by id
     on_answered: Callable[[Batch], object] | None = None  # called when the last answer has come
     lease_until_ns: int = 0  # by the local monotonic clock; never later than the store's own end of the lease
@@ -83,8 +83,8 @@ class PublisherTraits:
     A publisher that wraps another publisher makes its traits from the inner publisher's with `dataclasses.replace`.
 
     Args:
-        never_waits: `publish` waits for nothing, because the broker is in this process. The dispatcher calls it in its
-            own thread, which saves two changes of thread per batch. Defaults to False.
+        never_waits: `publish` waits for nothing, because the broker is in this process. The dispatcher's owner thread
+            calls `publish` itself, which saves two changes of thread per batch. Defaults to False.
         acknowledges_later: `publish` only sends, and the answers come by `Batch.acknowledge`. The dispatcher settles
             the batch after the last answer, or at the publish timeout with the answers that it has then. Defaults to
             False: an item that has no answer when `publish` returns is in doubt.

@@ -108,13 +108,13 @@ class FailurePause:
 class ServerTime:
     """An estimate of the store's clock from local monotonic time, in microseconds.
 
-    The estimate is a lower bound, so that no claim is sent too early. Let a be the local time of a call, b the local
-    time of its reply, and s the server's time in the reply. Then server minus local time lies in [s - b, s - a]. The
-    greatest lower end among recent replies is the offset. At a reply, `local + offset` is not ahead of the server, and
-    is behind it by about the travel time of one reply.
+    When a reply comes, the estimate is a lower bound: a claim that is sent then is not too early. Let a be the local
+    time of a call, b the local time of its reply, and s the server's time in the reply. Then server minus local time
+    lies in [s - b, s - a]. The greatest lower end among recent replies is the offset. The estimate, `local + offset`,
+    is behind the server by about the travel time of one reply.
 
     Between replies the estimate follows the local clock, which may drift from the server's by 100 ppm: by 6 ms in a
-    minute without replies. The next claim may be too early by this time. A server that uses its own clock then returns
+    minute without replies. The next claim may be too early by this drift. A server that uses its own clock then returns
     no items.
     """
 
@@ -129,7 +129,7 @@ class ServerTime:
         return self._offset_us is not None
 
     def observe(self, server_us: int, asked_us: int, answered_us: int) -> int:
-        """Correct the estimate by a reply. Returns the signed jump of the server's clock in us; 0 up to 5 s."""
+        """Correct the estimate by a reply. Returns the server clock's jump in us, with its sign; 0 for at most 5 s."""
         low, high = server_us - answered_us, server_us - asked_us + 1
         if self._offset_us is None:
             self._offset_us, self._at_us = low, answered_us

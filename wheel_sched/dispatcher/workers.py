@@ -112,7 +112,7 @@ class Workers:
         self._clock = clock
         self._returned = returned
         self._watchdog = watchdog
-        # no limit for a transaction: it waits while its broker is away, and the publisher reports this
+        # None for a transaction: it waits while its broker is away, and the publisher reports this
         self._patience_ms = None if traits.transactional else config.publish_timeout_ms + STUCK_AFTER_MS
         # the transactions of a shard are published one after another: each shard has one thread
         queues = config.workers if traits.transactional else 1
@@ -172,7 +172,7 @@ class Workers:
                 if self._acknowledges_later:
                     return
             else:  # this process or the store was away: another dispatcher may have claimed the batch since
-                batch.answers = [Failed("its lease had run out before it was published")] * len(batch.items)
+                batch.answers = [Failed("the lease ran out before the item was published")] * len(batch.items)
         except BaseException as error:  # SystemExit too: a publisher must not end a thread of the dispatcher
             logger.exception("dispatcher.publish_failed", extra={"items": len(batch.items), "error": repr(error)})
         self._returned(batch)

@@ -21,7 +21,7 @@ from typing import Any
 from wheel_sched.escaping import safe
 
 _EVENT = re.compile(r"([a-z][a-z_]*(?:\.[a-z][a-z_]*)+)(?=: |$)")
-# what every record has; `message`, `asctime` and `color_message` are added by formatters
+# attributes of every record, and those that formatters add, such as `message`
 _ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
 
 

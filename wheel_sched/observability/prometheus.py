@@ -1,8 +1,8 @@
 """Metrics for Prometheus: a collector that reads existing counters at each scrape.
 
-Metrics have base units; only counters end in `_total`; no label holds an id. Alert on
-`wheel_sched_fire_lateness_seconds`: its healthy value is milliseconds under any load, while no count of waiting
-messages is unhealthy by itself. Needs the extra `metrics`.
+Values are in base units, such as seconds and bytes. Only names of counters end in `_total`. No label holds an id.
+Alert on `wheel_sched_fire_lateness_seconds`: a healthy dispatcher is late by milliseconds under any load. Do not alert
+on the number of waiting messages: a high number alone is no fault. This module needs the extra `metrics`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _PURGATORY_GAUGES = {
 }
 _PURGATORY_COUNTERS = {
     "cancelled": "Operations that were cancelled.",
-    "failed": "Tries and callbacks that raised an error without a caller to receive it.",
+    "failed": "Errors of tries and callbacks that no caller received.",
 }
 
 
@@ -73,9 +73,9 @@ class MetricsCollector(Collector):
 
     Args:
         dispatchers: dispatchers or services by name; the name becomes the label `dispatcher`.
-        store: queried once per scrape, with four commands per shard and two more, and one per shard for each fair
-            topic. When it does not answer within two seconds, `wheel_sched_store_up` is 0. Defaults to None: no metrics
-            of a store.
+        store: the delay store. A scrape costs two commands, four for each shard, and one for each shard of each fair
+            topic. If the store does not answer within two seconds, `wheel_sched_store_up` is 0. Defaults to None: no
+            metrics of a store.
         purgatories: purgatories by name, such as a dispatcher's attribute `purgatory`; the name becomes the label
             `purgatory`. Defaults to none.
 
@@ -106,7 +106,7 @@ class MetricsCollector(Collector):
         for field, text in _COUNTERS.items():
             yield counter(field, text, ["dispatcher"], samples_of(stats, field))
         yield gauge("in_flight", "Items claimed and not settled.", ["dispatcher"], samples_of(stats, "in_flight"))
-        text = "From an item's due time to the publisher's answer, by the store's clock."
+        text = "From an item's due time until the store has settled it, by the store's clock."
         yield lateness("fire_lateness_seconds", text, "dispatcher", LATENESS_BUCKETS_MS, stats)
 
     def _of_store(self, store: TimedQuery[StoreAnswers]) -> Iterator[Metric]:

@@ -1,7 +1,7 @@
-"""What one scrape asks the store, and the metrics that are made of its answers.
+"""Asks the store for the numbers of one scrape, and makes metrics of its answers.
 
-Invariant: no label holds an id or a destination, because their number has no limit, and only ten keys of a fair topic
-have a label. Extensions add metrics of their topics. Any thread may call the functions.
+No label holds an id or a destination, because a namespace may have any number of them. Only ten keys of a fair topic
+have a label of their own. Extensions add metrics of their topics. Any thread may call the functions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _of_extensions(store: DelayStore, counts: Counts) -> list[Metric]:
             except StoreError:
                 raise
             except Exception as error:  # the metrics of the core must be shown whatever a foreign module raises
-                logger.warning("metrics.left_out: those of %s: %r", extension.title, error)
+                logger.warning("metrics.left_out: the metrics of %s: %r", extension.title, error)
     return found
 
 
@@ -93,12 +93,12 @@ def _of_counts(counts: Counts) -> Iterator[Metric]:
     messages = [((topic, state), count) for (state, topic), count in sorted(counts.now.items())]
     yield gauge("messages", "Items in the store now.", ["topic", "state"], messages)
     events = [((topic, event), count) for (event, topic), count in sorted(counts.ever.items())]
-    yield counter("events", "Events of items since the beginning.", ["topic", "event"], events)
+    yield counter("events", "Events of items since the namespace was first used.", ["topic", "event"], events)
     paused = [((topic,), 1) for topic in sorted(counts.paused)]
     yield gauge("topic_paused", "1 for a paused topic.", ["topic"], paused)
     head_ms, now_ms = counts.due_head_ms, counts.now_us // 1000
     overdue_s = 0.0 if head_ms is None else max(0, now_ms - head_ms) / 1000
-    yield gauge("oldest_overdue_seconds", "How late the first item is.", [], [((), overdue_s)])
+    yield gauge("oldest_overdue_seconds", "How late the oldest due item is.", [], [((), overdue_s)])
     yield gauge("overdue_messages", "Items that are due and not released.", [], [((), counts.overdue)])
     next_due: Samples = [] if head_ms is None else [((), head_ms / 1000)]
     yield gauge("next_due_timestamp_seconds", "When the first item is due, if any.", [], next_due)
@@ -126,7 +126,7 @@ def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
     opened = [((topic,), count) for topic, count in opens.items()]
     yield counter("flow_released", "Messages that flow control released.", ["topic"], granted)
     yield counter("flow_held_back", "How often flow control delayed a message.", ["topic", "reason"], held)
-    yield counter("flow_spread", "Due times that a policy spread.", ["topic"], spread)
+    yield counter("flow_spread", "Retries that a policy's spread delayed.", ["topic"], spread)
     yield gauge("circuits_open", "Destinations whose circuit is open.", ["topic"], opened)
 
 
@@ -158,7 +158,7 @@ def _of_fair_topics(fair: Sequence[FairTopicNumbers]) -> Iterator[Metric]:
     capped = [((one.topic,), len(one.at_limit)) for one in fair]
     overdue = [((one.topic, escaped(key.key)), key.waiting) for one in fair for key in one.keys]
     overdue += [((one.topic, OTHER_KEYS), one.rest) for one in fair]
-    yield gauge("fair_active_keys", "Keys of a fair topic that have overdue items and may go on.", ["topic"], active)
+    yield gauge("fair_active_keys", "Keys of a fair topic whose overdue items may be released.", ["topic"], active)
     yield gauge("fair_capped_keys", "Keys of a fair topic that wait for an item in flight.", ["topic"], capped)
     text = f"Overdue items of the ten keys that have most; {OTHER_KEYS} has the sum of all others."
     yield gauge("fair_overdue", text, ["topic", "key"], overdue)

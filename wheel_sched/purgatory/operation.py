@@ -1,8 +1,8 @@
 """An operation waits until it can be completed, or until it expires. It is completed exactly once.
 
-This is Kafka's `DelayedOperation` in its current form. A thread that changes the condition of an operation tries the
-operation; the timer completes it at its timeout. The first thread that completes it runs `on_complete`; for all others
-it is completed already.
+This is Kafka's `DelayedOperation` in its current form. A thread that changes the condition of an operation tries it,
+which means that it calls `try_complete`. The timer completes the operation at its timeout. The first thread that
+completes the operation runs `on_complete`. All other threads find it completed.
 
     waiting ── try_complete is True ────► SATISFIED ─┐
             ── force_complete ──────────► FORCED ────┼─► on_complete, once ─► (EXPIRED only) on_expiration
@@ -41,7 +41,7 @@ _FORCED: Final = Completion.FORCED
 _EXPIRED: Final = Completion.EXPIRED
 
 _IDLE: Final = 0
-_TRYING: Final = 1  # by the thread that holds the lock
+_TRYING: Final = 1  # the thread that holds the lock runs `try_complete`
 _FINISHED: Final = 2  # on_complete has returned
 _TAKEN: Final = 3  # removed by `cancel_for_key`: only `force_complete` completes it
 
@@ -83,7 +83,7 @@ class DelayedOperation:
     Watcher lists compare operations by identity: do not override `__eq__` or `__hash__`.
 
     Args:
-        timeout_ms: how long it may wait after it was watched. With 0 or less it expires at once.
+        timeout_ms: how long the operation may wait once it is watched. With 0 or less it expires at once.
         lock: `try_complete` runs under it. If a lock of the caller already guards the condition, pass that lock; it
             must be reentrant. Defaults to a new lock.
 
@@ -116,7 +116,7 @@ class DelayedOperation:
         self._lock: Lock = _RLock() if lock is None else lock
         self._ended: Completion | None = None
         self._phase = _IDLE
-        self._purgatory: WatchingPurgatory | None = None  # the purgatory that watches it
+        self._purgatory: WatchingPurgatory | None = None  # the purgatory that watches this operation
         self._callbacks: list[Callable[[Completion], object]] | None = None
 
     # -- for subclasses
@@ -156,7 +156,7 @@ class DelayedOperation:
         try:
             if self._ended is not None:
                 return False
-            if self._phase is _TRYING:  # `try_complete` calls this: its caller finishes it when the lock is free
+            if self._phase is _TRYING:  # `try_complete` made this call; the operation is finished without the lock
                 self._ended = _SATISFIED
                 return True
             self._ended = _FORCED

@@ -43,7 +43,7 @@ class Purgatory(Generic[K]):
             `check_and_complete`, in `close` and in the `Reaper`. Defaults to a line in the log `wheel_sched.purgatory`.
 
     Threads: any thread may call any method, also from the callbacks of an operation. If the timer belongs to an event
-    loop, only that loop's thread may.
+    loop, only the loop's thread may call them.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Purgatory(Generic[K]):
                     operation._keys = keys
                     operation._handle = None
                     operation._purgatory = self
-                    if self._closed:  # read after `_enter`: either `close` sees the operation, or this sees `close`
+                    if self._closed:  # read after `_enter`: `close` sees the operation, or this line sees `close`
                         raise Rejected("the purgatory is closed; the operation was not watched")
                     if operation.try_complete():
                         operation._ended = _SATISFIED
@@ -125,7 +125,7 @@ class Purgatory(Generic[K]):
         finally:  # `ended` is also set when `try_complete` completed the operation and then raised
             lock.release()
             if ended is not None:
-                if operation._purgatory is None:  # at the first try
+                if operation._purgatory is None:  # the first try completed it
                     self.ended_at_once()
                 operation._finish(ended)
         return ended is not None
@@ -199,15 +199,15 @@ class Purgatory(Generic[K]):
                 # completed meanwhile, or rejected because the purgatory is closed
                 if operation._ended is not None or operation._purgatory is not self:
                     continue
-                trying = operation._phase is _TRYING  # its `try_complete` has called `close`
+                trying = operation._phase is _TRYING  # the operation's `try_complete` called `close`
                 if trying and operation._handle is None:
-                    continue  # `try_complete_else_watch` is about to reject it
+                    continue  # `try_complete_else_watch` will reject the operation
                 operation._ended = _FORCED
             finally:
                 lock.release()
             forced.append(operation)
             if trying:
-                continue  # the caller of `try_complete` finishes it when the lock is free
+                continue  # the thread that tries the operation finishes it without the lock
             try:
                 operation._finish(_FORCED)
             except Exception as error:

@@ -104,7 +104,7 @@ class Reaper:
             raise Rejected("the reaper is closed; nothing was scheduled")
         deadline_ms = delay_ms - (-self._now_ns() // NS_PER_MS)  # rounded up; inline, because each request comes here
         handle = self._insert(callback, deadline_ms)
-        if self._closed:  # perhaps since the queue was cleared: then nobody would ever call it
+        if self._closed:  # if `close` has cleared the queue already, nobody calls the callback
             handle.cancel()
             raise Rejected("the reaper is closed; nothing was scheduled")
         # The reaper writes `_sleeps_until` before its last look at the queue. So either the reaper sees this entry, or

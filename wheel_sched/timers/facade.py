@@ -37,9 +37,10 @@ class TimerStatistics:
         fired: runs of callbacks that have begun.
         failed: runs that have raised.
         wakeups: how often the reaper or the event loop has looked for due timers.
-        late: how often a timer was taken 100 ms or more after its time. Slack, the rounding to ticks, and timers for a
-            date do not count. A callback can be later still: it waits for others that are due with it.
-        late_max_ms: the greatest of these delays, however small.
+        late: how often the reaper or the event loop has found a timer 100 ms or more after its time. Slack and the
+            rounding to ticks are no lateness, and timers for a date are not counted. The callback may run later still,
+            after the callbacks of other due timers.
+        late_max_ms: the greatest lateness, even if it is below 100 ms.
     """
 
     pending: int
@@ -114,7 +115,7 @@ class TimerFacade(ABC):
             return len(self._registry)
 
     def __bool__(self) -> bool:
-        return True  # an idle timer is a timer
+        return True  # also when no timer waits and `len` is 0
 
     def next_ms(self) -> int | None:
         """When the next timer is due, in ms of the monotonic clock; None when no timer waits.

@@ -68,7 +68,7 @@ class _Registry(Protocol):
 class TimerHandle:
     """One scheduled callback. Only a timer's methods make handles.
 
-    Threads: any thread may use a handle of a `SystemTimer`, only the loop's thread one of an `AsyncTimer`.
+    Threads: any thread may use a handle of a `SystemTimer`. Only the loop's thread may use a handle of an `AsyncTimer`.
     """
 
     __slots__ = (

@@ -63,7 +63,7 @@ class TimerRegistry:
         self.lock = lock
         self.closed = False
         self.left_in_parent = False  # this process is a fork's child: the parent runs these timers
-        self.late = self.late_max_ms = 0  # of timers for monotonic time: the clock on the wall may step
+        self.late = self.late_max_ms = 0  # only of timers on monotonic time: the wall clock may step
         self._clock = clock
         self._look_by = look_by
         self._shape = {"tick_ms": tick_ms, "wheel_size": wheel_size}
@@ -72,7 +72,7 @@ class TimerRegistry:
         self.new_entry = self._queue.new_entry
         self._wall_queue: DeadlineQueue[TimerHandle] | None = None
         self._handed_out: dict[TimerHandle, None] = {}
-        self._busy = False  # a queue works: a call that comes now is from a finalizer on the same thread
+        self._busy = False  # True while a queue works: any call then comes from a finalizer on the same thread
 
     def __len__(self) -> int:
         """The exact number of timers that wait for a run. The caller holds the lock."""
@@ -99,7 +99,7 @@ class TimerRegistry:
                 and not handle._wall
                 and handle not in self._handed_out
             ):
-                # The same as `_update_queue` for a new handle. Nearly all are new, and inline it takes half the time.
+                # The work of `_update_queue` for a new handle. Nearly all are new, and inline it takes half the time.
                 self._busy = True
                 try:
                     handle._entry = schedule(handle, self._target_ms(handle))
@@ -270,7 +270,7 @@ class TimerRegistry:
         pending = []
         for handle in handles:
             left_ms = handle.remaining_ms()
-            assert handle._callback is not None  # noqa: S101  # it waits, so it has one
+            assert handle._callback is not None  # noqa: S101  # a waiting handle has a callback
             pending.append(PendingTimer(left_ms, handle._callback, handle._args, handle._key, handle._every))
             handle._entry = None
             self.cancel(handle)

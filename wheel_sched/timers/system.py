@@ -213,7 +213,7 @@ class SystemTimer(TimerFacade):
             self._pool_of().submit(self._run, handle)
         except Exception as error:
             handle.cancel()
-            # Not an error after `close`, which has returned this timer, nor at the end of the interpreter.
+            # No error when `close` has already returned this timer, or when the interpreter ends.
             if not self.closed and "interpreter shutdown" not in str(error):
                 self._report(handle, error)
 
@@ -222,7 +222,7 @@ class SystemTimer(TimerFacade):
             return self._executor
         with self._guard:
             if self._registry.closed:
-                raise RuntimeError("the timer is closed")  # no later call would shut a new pool down
+                raise RuntimeError("the timer is closed")  # nobody would shut a new pool down
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(thread_name_prefix=f"{type(self).__name__}-callback")
             return self._pool
@@ -275,5 +275,6 @@ def _at_exit() -> None:
 
 if hasattr(os, "register_at_fork"):  # absent on Windows, which does not fork
     os.register_at_fork(after_in_child=_after_fork_in_child)
-# The hook of `concurrent.futures`, private but unchanged since 3.9: `atexit` alone runs when pools are down already.
+# `concurrent.futures` uses this hook too. It is private, but unchanged since 3.9. Hooks of `atexit` run too late: the
+# pools have ended by then.
 getattr(threading, "_register_atexit", atexit.register)(_at_exit)

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 else:
     TimerTaskEntry, TimingWheel = pure_entry.TimerTaskEntry, pure.TimingWheel
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        CORE_REASON = "this Python is free-threaded, and the compiled one would turn the GIL on"
+        CORE_REASON = "this Python is free-threaded, and the compiled core would turn the GIL on"
     elif os.environ.get("WHEEL_SCHED_PURE") != "1":
         try:
             from wheel_sched.wheel._wheel_c import TimerTaskEntry, TimingWheel
         except ModuleNotFoundError:
-            CORE_REASON = "the compiled one was not built when this was installed"
+            CORE_REASON = "the compiled core was not built when wheel-sched was installed"
         except ImportError as error:
-            CORE_REASON = f"the compiled one does not load: {error}"
+            CORE_REASON = f"the compiled core does not load: {error}"
         else:
             CORES["compiled"] = TimingWheel
             CORE, CORE_REASON = "compiled", "it is built for this Python"

@@ -369,7 +369,7 @@ class TimingWheel(Generic[T]):
         self._far_start = math.inf
 
     def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
-        """Move entries of `_run` up to the tick `last` to `due`, until `due` has `most`. Returns whether there was one.
+        """Move entries of `_run` up to the tick `last` to `due`, until `due` has `most`. False: `_run` has none.
 
         The call ends when it has moved a postponed entry to its new slot: the entry may be due before the next one."""
         run, tick_ms = self._run, self._tick_ms

@@ -1,4 +1,4 @@
-"""Fair topics of a retry service: shares between tenants, caps that consumers' reports free, settings in the store."""
+"""Fair topics of a retry service: shares between tenants, and `max_in_flight`, which follows the consumers' reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def orders(fair: Fair, delay_ms: int = 0, **more: object) -> PolicySet:
 
 
 def test_retries_of_other_tenants_overtake_a_backlog(bench: Bench) -> None:
-    """300 messages of one tenant fail first and are due first. The retry of another tenant is among the first ones."""
+    """300 messages of one tenant fail first and are due first. The retry of another tenant is still sent early."""
     order: list[bytes] = []
 
     def handle(message: Message) -> None:
@@ -74,7 +74,7 @@ def test_the_reports_of_consumers_let_the_next_message_of_a_key_go(bench: Bench)
 
 
 def test_the_ends_of_first_attempts_are_reported(bench: Bench) -> None:
-    """A message published for later comes from the store to its first attempt, and occupies a place until it ends."""
+    """A message published for later is in flight from its release until the end of its first attempt."""
     done: list[bytes] = []
     bench.serve(orders(Fair("key", max_in_flight=1)))
     bench.consume(lambda message: done.append(message.value), reports=True)
@@ -84,7 +84,7 @@ def test_the_ends_of_first_attempts_are_reported(bench: Bench) -> None:
 
 
 def test_the_ends_of_messages_without_an_attempt_are_reported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message that has expired is given up, and occupies its place no more."""
+    """An expired message is given up, and is no longer in flight."""
     monkeypatch.setattr("retry_topic.consumer.consumer.expired", lambda header, _: header is not None)
     bench.serve(orders(Fair("key", max_in_flight=1)))
     consumer = bench.consume(lambda _: None, reports=True)

@@ -1,4 +1,4 @@
-"""Fair shares over owned shards: an owner dies, its successor goes on, and each message is sent once by its share."""
+"""Fair shares over owned shards: an owner dies, and its successor sends each message once and keeps the shares."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wheel_sched.store.core.plans import shard_of
 WEIGHTS = {"gold": 4, "silver": 2, "iron": 1}
 SHARDS = 2
 OF_EACH = 1500  # messages of a key in a shard
-MEASURED = 2200  # of these in a shard, gold gets about 1257: so all keys still have messages
+MEASURED = 2200  # the first messages of a shard, about 1257 of them gold: no key runs out
 BATCH = 70
 DIES_AFTER = 8  # transactions of the first owner
 LEASE_MS = 500
@@ -119,20 +119,20 @@ def store() -> Iterator[DelayStore]:
 @pytest.mark.parametrize("dies", ["unsent", "sent"])
 def test_shares_hold_and_each_message_goes_out_once_when_an_owner_dies(store: DelayStore, dies: str) -> None:
     """The first owner of both shards dies before or after it has committed a claim. Its successor takes both shards
-    over. In each shard the keys have had their shares within 5 %, and each message was sent once."""
+    over. In each shard the keys get their shares within 5 %, and each message is sent once."""
     cluster = Cluster()
     first, second = Process(store, cluster, dies), Process(store, cluster)
     until_s = time.monotonic() + PATIENCE_S
     with first.dispatcher:
         while not first.store.dead:
             assert time.monotonic() < until_s
-            time.sleep(0.005)  # the first owner works in its own threads
+            time.sleep(0.005)  # polls the first owner's threads
         sent_by_first = sum(map(len, cluster.sent.values()))
         with second.dispatcher:
             while store.counts().now:
                 assert time.monotonic() < until_s
-                time.sleep(0.01)  # as above, and the lease of the dead owner must end
-        first.dispatcher.stop(timeout_s=0)  # it would wait for the answers of its dead publisher
+                time.sleep(0.01)  # polls until the dead owner's lease has ended and all is sent
+        first.dispatcher.stop(timeout_s=0)  # 0: its dead publisher gives no answers
     assert 0 < sent_by_first <= DIES_AFTER * BATCH
     for shard, sent in cluster.sent.items():
         assert sorted(sent) == sorted(f"{key}.{shard}.{n}".encode() for key in WEIGHTS for n in range(OF_EACH))

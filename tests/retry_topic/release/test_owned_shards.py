@@ -186,7 +186,8 @@ def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelaySt
 
 
 def test_what_is_too_large_goes_without_its_failed_attempts(store: DelayStore, cluster: Cluster) -> None:
-    """A message that the broker refuses permanently with its failed attempts goes without them, in the same claim."""
+    """If the broker permanently refuses a message with the header of its failed attempts, the message is sent
+    without this header, in the same claim."""
     headers = (("a", b"1"), ("retry-failed-attempts", b"[]"))
     store.schedule([Item("d", 0, encode_body(Message("t", b"d", headers=headers)), "t")])
     process = Process(store, Sender(cluster, b"d"))
@@ -471,7 +472,7 @@ def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back
                 time.sleep(0.005)  # polls until the dispatcher's threads have finished
         assert len(cluster.sent) == len(names) - held_back
         assert store.counts().now == {("due", "t"): held_back}
-        assert ("lapsed", "t") not in store.counts().ever, "its claim was given up and found out about"
+        assert ("lapsed", "t") not in store.counts().ever, "the publisher gave its claim up"
 
 
 def test_a_settled_item_that_is_due_again_is_claimed_under_a_new_number(store: DelayStore, cluster: Cluster) -> None:
