@@ -210,7 +210,7 @@ DASHBOARDS = {
             ),
             GrafanaPanel(
                 "Spread",
-                "Due times that a policy spread, a second.",
+                "How many due times of retries a policy has spread, per second.",
                 "ops",
                 ((store_rate("flow_spread_total", "job, topic"), "{{topic}}"),),
             ),
