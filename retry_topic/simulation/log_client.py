@@ -53,7 +53,7 @@ class RemoteLogBroker(LogClient):
         return RemoteLogReader(self._world, self._server, topic, group, positions, idle_ms, self._member)
 
     def sender(self, namespace: str, shards: int) -> RemoteSender:
-        """A sender for the claims of a store, in transactions. Implements `LogBroker.sender`."""
+        """Make a sender that publishes the items of claims in transactions. Implements `LogBroker.sender`."""
         return RemoteSender(self._world, self._server, namespace)
 
     def topic_id(self, topic: str) -> str:

@@ -21,7 +21,7 @@ class JobFailed(WheelSchedError):
 
 
 def plain_errors(job: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a job, so that it raises the error of this package that a task raised, instead of Spark's error.
+    """Decorate a job. If a task raises an error of this package, the job raises this error too, instead of Spark's.
 
     If Spark's error contains no error of this package, the job raises `JobFailed`.
     """

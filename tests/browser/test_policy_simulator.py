@@ -14,7 +14,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "site" / "herd.html"
 
 
 def heights(page: Page) -> list[float]:
-    """The height of each bar: how many messages arrive in a sixtieth of the time."""
+    """The heights of the chart's 60 bars: how many messages arrive in each sixtieth of the shown time."""
     found: list[float] = page.eval_on_selector_all("#chart .bar", "bars => bars.map(bar => bar.height.baseVal.value)")
     return found
 

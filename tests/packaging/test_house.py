@@ -165,7 +165,7 @@ def test_imports_against_the_layers_are_found_also_in_strings(tmp_path: Path) ->
 
 
 def test_packages_that_are_kept_apart_do_not_import_each_other(tmp_path: Path) -> None:
-    """An import between two siblings that the contract separates with `|` counts as an upward import."""
+    """In an import contract, `|` separates packages of one layer. An import between two of them counts as upward."""
     celery = tmp_path / "integrations" / "celery" / "wheel_sched_celery"
     celery.mkdir(parents=True)
     (celery / "__init__.py").write_text("from retry_topic import serving\n", "utf-8")
@@ -176,7 +176,7 @@ def test_packages_that_are_kept_apart_do_not_import_each_other(tmp_path: Path) -
 
 
 def test_long_files_and_the_longest_function_are_found(tmp_path: Path) -> None:
-    """A file of 401 lines is too long, one of 400 is not. A method counts with docstring and without decorators."""
+    """A file of 401 lines is too long, one of 400 is not. A method's docstring counts, its decorators do not."""
     method = 'class A:\n    @property\n    def long(self):\n        """Three lines."""\n        return 1\n'
     found = structure(
         tmp_path,

@@ -1,4 +1,4 @@
-"""The asyncio facade of the store, and the asyncio classes of its capabilities (twins).
+"""The asyncio facade of the store, and the asyncio class of each capability, such as `AsyncHistory` for `History`.
 
 The tests call both through blocking wrappers, so that the cases of the blocking facade test them as well.
 """

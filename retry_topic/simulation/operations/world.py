@@ -230,7 +230,7 @@ class OperationsWorld:
         return True
 
     def _meddler(self) -> Callable[[], object]:
-        """Do in order what visitors do to operations and to single letters."""
+        """Do in order what people do in a dashboard: they change operations and single dead letters."""
         connection = self._connection()
         book = OperationBook(connection.store)
         for place, step in sorted(enumerate(self.meddles), key=lambda one: one[1].at):

@@ -151,7 +151,7 @@ def check_columns(
 
 
 def sound(history: DataFrame) -> Column:
-    """A column that says whether a row of a history is possible."""
+    """A column that says whether the values of a row are possible, such as an attempt number of at least 1."""
     from pyspark.sql import functions as f
 
     return f.coalesce(

@@ -23,7 +23,7 @@ Pages = Sequence[list[Scanned]]
 
 
 def letters(shard: int, state: State, pages: Pages) -> Columns:
-    """The columns of the form `letters`: messages with their retry headers."""
+    """The columns for the option `form` = `letters`: each row is a message with its retry headers."""
     found = [*chain.from_iterable(pages)]
     rows = [_letter(state, item) for item in found]
     columns = _places(shard, state, found)

@@ -36,9 +36,9 @@ name: str = settings["name"]
 
 
 def reach(point: str, detail: object = "") -> None:
-    """If `point` is the setting `at`, write the file `marker` and send this thread the setting `signal`.
+    """If `point` equals `settings["at"]`, write `point` and `detail` to a file, then send a signal to this thread.
 
-    Only the first such call does this. `detail` is written to the file after the point.
+    The settings `marker` and `signal` name the file and the signal. Only the first such call does this.
     """
     if point == settings.get("at"):
         settings["at"] = None

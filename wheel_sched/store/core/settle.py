@@ -114,7 +114,7 @@ class Settle(Operation[Settled]):
 
     @staticmethod
     def quadruple(settlement: Settlement) -> tuple[Argument, ...]:
-        """The arguments of the script for a settlement that is not a plain `Done`."""
+        """The four arguments that the script gets for a settlement. A `Done` without a version needs only its id."""
         raw_id = encode_text(settlement.id)
         match settlement:
             case Done(version=version):

@@ -25,7 +25,7 @@ class TopicAndBody(Protocol):
 
 
 class Turn(NamedTuple):
-    """Where the last search for items of other topics ended.
+    """Where the last search ended. It looks for items of topics that are missing among the first items of a claim.
 
     `left`: the search found an item that the claim did not take.
     """
@@ -59,7 +59,7 @@ class Turns:
         self._turn: Turn | None = None
 
     def overdue_of_others(self, found: list[Entry], limit: int, until_ms: int) -> list[Entry]:
-        """Overdue items of topics that `found` does not have. `found` is the first `limit` entries by due time.
+        """The overdue items whose topics have no item in `found`, the first `limit` entries by due time.
 
         Returns at most `limit` / 2 items.
         """
@@ -110,7 +110,10 @@ class Turns:
 
 
 def shares_of(wants: Mapping[str, int], places: int) -> dict[str, int]:
-    """Divide `places` items of a claim between topics: each in turn gets one more, up to the number it wants."""
+    """Divide the positions of a claim between topics. `places` is the number of positions.
+
+    The topics take turns. Each topic gets one position a turn, until it has as many as it wants.
+    """
     shares = dict.fromkeys(wants, 0)
     while places:
         hungry = [topic for topic in wants if shares[topic] < wants[topic]][:places]

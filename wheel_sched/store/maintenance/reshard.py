@@ -170,7 +170,10 @@ class _Run:
             self._progress("freeze", self._moved)
 
     def _take_back(self, frozen: Sequence[int]) -> str:
-        """Thaw the shards `frozen` if this is the first run, which has moved nothing yet. Returns the error's text."""
+        """Thaw the shards in `frozen`, unless this run resumes an earlier one.
+
+        Returns the end of the refusal's text: what was changed, and what to do next.
+        """
         if self._resuming:
             return "no more was moved and the namespace stays frozen; stop every process that uses it and resume again"
         for shard in reversed(frozen):

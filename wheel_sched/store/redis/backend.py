@@ -348,7 +348,7 @@ def _info_of(node: Any, *section: str) -> dict[str, Any]:
 
 
 def _settings_of(node: Any) -> Any:
-    """The settings that `fsync` needs, or the error when the server does not give them."""
+    """The server's settings that the level `fsync` needs. If the server refuses to tell them, returns its error."""
     try:
         return node.execute_command("CONFIG", "GET", *SYNCED)
     except redis.ResponseError as error:

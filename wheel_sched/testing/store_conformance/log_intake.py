@@ -69,7 +69,10 @@ class LogIntakeCases:
     def test_a_log_batch_whose_counts_are_behind_stores_nothing(
         self, bench: Bench, behind: tuple[str, int, int | None]
     ) -> None:
-        """If a stored count is at least the new one, or is not the expected one, the batch stores nothing."""
+        """A batch with an attempt count that is not above the stored count stores nothing.
+
+        The same holds if the stored count is not the one that the batch expects.
+        """
         until_ms = bench.now_ms + 60_000
         bench.attempt_counts.raise_to([("a:0", 3, until_ms), ("e", ENDED, until_ms)])
         items = [Item("x", bench.now_ms, b"")]
@@ -93,7 +96,7 @@ class LogIntakeCases:
     def test_a_log_batch_with_an_id_that_exists_stores_nothing(self, bench: Bench, state: str, dies: bool) -> None:
         """The store refuses a whole log batch when one of its ids exists, and keeps the old position.
 
-        The existing item can be due, held or dead. The batch can have its id for an item or for a dead letter.
+        The existing item can be due, held or dead. In the batch, an item or a dead letter has the same id.
         """
         there = Item("b", None if state == "held" else bench.now_ms, b"first")
         bench.store.bury([(there, "why")]) if state == "dead" else bench.store.schedule([there])

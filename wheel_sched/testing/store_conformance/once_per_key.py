@@ -125,7 +125,7 @@ class OncePerKeyCases:
         assert bench.store.counts().happened("replaced") == 1
 
     def test_every_way_of_storing_knows_the_keys(self, bench: Bench) -> None:
-        """Known ids, attempt counts and log batches store items of keys as `schedule` does."""
+        """The other calls that store items replace and supersede items of a key, as `DelayStore.schedule` does."""
         assert bench.known_ids.schedule([last(bench, "a")], 1_000).outcomes == [STORED]
         assert bench.attempt_counts.schedule([last(bench, "b")], [("b", 1, bench.now_ms)]).others == {0: "a"}
         stored = bench.log_intake.accept(Position("log", None, 7), [last(bench, "c"), first(bench, "d")])

@@ -46,7 +46,7 @@ class RateLimitCases:
             assert control.admit(limits, 1).granted == 1
 
     def test_no_second_ever_sees_more_than_the_rate_and_its_burst(self, control: Control) -> None:
-        """200 items ask at once, and refused items ask again at their slots.
+        """200 items ask at once whether they may go. A refused item asks again at the time that the answer has named.
 
         All are admitted in the end, and no second has more releases than the rate and the burst allow.
         """

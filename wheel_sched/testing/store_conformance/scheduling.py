@@ -191,7 +191,7 @@ class SchedulingCases:
     def test_a_route_keeps_items_in_one_shard(self, wide: Bench) -> None:
         """Items with the same `Item.route` are in one shard, and calls that name this route find them.
 
-        Without a route, the id of an item chooses the shard, so that many items are in all shards.
+        Without a route, the id of an item chooses the shard, so many items are spread over all shards.
         """
         wide.store.schedule([Item(f"i{n}", wide.now_ms, b"", route="family") for n in range(20)])
         assert sorted(counts.sizes["due"] for counts in wide.store.counts_by_shard()) == [0, 0, 20]
