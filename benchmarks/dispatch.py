@@ -167,6 +167,9 @@ def run(sizes: Sizes) -> dict[str, Any]:
 
 
 def _over_bare(timed: Mapping[str, Sequence[Timed]], name: str, part: str) -> dict[str, float]:
-    """The ratio of a percentile to that of the bare program in the same round: least, median, greatest over rounds."""
+    """Divide a percentile of ours by the same percentile of the bare program in each round.
+
+    Returns the least, the median and the greatest of these ratios.
+    """
     ours, bare = ([each.lateness_ms[part] for each in timed[which]] for which in (name, f"bare {name}"))
     return over_rounds(ratios(ours, bare))

@@ -3,8 +3,8 @@
 `schedule_vs_zadd` compares `DelayStore.schedule` (duplicate check, record, counters, repeatable answer) with a
 pipelined ZADD of the same ids and due times by the same client, without bodies. The figure is a ratio, so it hardly
 depends on the machine. `lifecycle_msgs_per_s` is the rate of one client that schedules, claims and settles 500 messages
-a call. `bytes_per_message` is the growth of the server's `used_memory` per message. The module `stalls` explains the
-stalls.
+a call. `bytes_per_message` is the growth of the server's `used_memory` per message. The module `stalls` explains
+`max_stall_ms` and `stall_vs_script`: how long the server makes another client wait.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Request(Protocol):
 
 
 class Design(Protocol):
-    """One design under load."""
+    """A purgatory of one of the compared designs, as the benchmark calls it."""
 
     def request(self, completes_at_ns: int, done: Callable[[], object]) -> Request:
         """Make a request that can complete from `completes_at_ns` on. When it completes, it calls `done` once."""

@@ -4,9 +4,9 @@ A ratio "a vs b" is b's time divided by a's: above 1, a is faster. Two ratios ar
 by a lower bound. For `_vs_floor` the bound is the time to call a C function and to create an object with slots, see
 `mixes.floor_ns`. For `_vs_handle` it is the time to create the object that a timer returns for an entry (its handle),
 see `subjects.HandleOnly`. Times are CPU time of the thread, in nanoseconds. A ratio is computed in each round; a figure
-is the median over rounds. A subject is a timer that is measured, see `subjects`. A mix is a set of deadlines, and a
-program is a sequence of requests, most of which cancel their timer, see `mixes`. A gate is a bound that a figure must
-keep.
+is the median over rounds. A subject is a timer that is measured, see `subjects`. A mix is a set of deadlines.
+A program is a sequence of requests; a request sets one timer, and most requests cancel it before it is due, see
+`mixes`. A gate is a bound that a figure must keep.
 """
 
 from __future__ import annotations

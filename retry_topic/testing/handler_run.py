@@ -149,7 +149,10 @@ class _RunningHandler:
             self._move_to(until_us)
 
     def _empty_topics(self) -> None:
-        """Let the consumer handle what its topics hold, and the intake take in each failure at once."""
+        """Let the consumer handle the messages of its topics, one at a time, until none is left.
+
+        After each message, the intake takes in its failure, if there was one.
+        """
         while self._in_topics():
             if self._unread(*self._consumer.reads):
                 self._consumer.step_once()

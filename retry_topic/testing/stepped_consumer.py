@@ -45,7 +45,7 @@ class SteppedConsumer(Consumer):
         return _Handlers(self._calls, self._runner)
 
     def step_once(self) -> None:
-        """Read one message, handle it and settle it. The broker must have one, or the step waits for a second."""
+        """Read one message, handle it and settle it. If the broker has no message, this waits 1 s in vain."""
         self.step()
         self._settler.step()
 
@@ -75,4 +75,4 @@ class _Handlers:
         return nullcontext()
 
     def close(self) -> None:
-        """Do nothing: no call runs."""
+        """Do nothing: `give` returns after the handler has ended, so there is nothing to stop."""

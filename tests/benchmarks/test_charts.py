@@ -104,7 +104,7 @@ def test_a_run_of_the_purgatory_is_kept_beside_its_pictures(tmp_path: Path) -> N
 
 
 def test_a_short_run_of_the_wheel_has_its_pictures(tmp_path: Path) -> None:
-    """The pictures can be drawn from one count of timers. An implementation that was not measured is left out."""
+    """Pictures of one number of timers can be drawn. An implementation that was not measured is left out."""
     counts = {"uniform": {"10k": {"wheel, compiled": 80.4, "heapq": 400.0}}}
     table = {"schedule": counts, "expire": counts, "cancelled90": {"uniform": {"500": {"heapq": 900.0}}}}
     paths = wheel_plots.write_plots({"table": table}, tmp_path / "plots")

@@ -23,7 +23,7 @@ AROUND = {"python": "3", "server": "valkey", "cpus": 2, "rounds": 3, "lateness_m
 
 
 def needs_a_length(figure: Figure) -> bool:
-    """Whether a figure is a rate or a lateness, or a ratio of two of these."""
+    """Whether a figure must say how long it was measured: a rate, a lateness, or a ratio of two of these."""
     words = (figure.key, figure.baseline)
     return "/" in figure.unit or any("late" in word or "wakeup_" in word or "per_s" in word for word in words)
 

@@ -49,7 +49,7 @@ class Ends:
 
 
 def test_the_contents_name_every_page() -> None:
-    """Each page stands in one part of the contents, and each part of the contents exists."""
+    """The contents name each page once, and no page that does not exist."""
     named = [page for _, pages in prepare.contents((ROOT / "docs" / "index.md").read_text("utf-8")) for page in pages]
     named = [page.removeprefix("../") for page in named]
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}

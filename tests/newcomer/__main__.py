@@ -2,8 +2,8 @@
 
     python -m tests.newcomer WHEEL [PAGE]
 
-It makes an empty folder with a Python, a new virtual environment and the wheel, and in it an empty home. There it saves
-each program of the page, runs each command, and compares what they print with the page. If root runs this program, the
+It makes a folder with the wheel, a home and a new virtual environment. In this home it saves each program of the page,
+runs each command, and compares what they print with the page. If root runs this program, the
 commands run as a user without a name, who can read neither root's home nor a checkout in it. Otherwise the commands run
 as the user of this program. The packages that the wheel needs come from the package registry.
 

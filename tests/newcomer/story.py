@@ -41,8 +41,8 @@ def steps_of(page: str) -> list[Step]:
     """The programs and commands of a page, in order.
 
     Raises:
-        ValueError: a block is of another kind, a program has no name, or a `text` block follows no program and no
-            single command.
+        ValueError: a block is of an unknown kind, a program has no name, or a `text` block does not come directly after
+            a program or one single command.
     """
     steps: list[Step] = []
     open_end = False  # whether a block of text may follow

@@ -51,8 +51,8 @@ def test_a_page_is_read_in_order() -> None:
     ],
 )
 def test_a_page_that_cannot_be_followed_is_refused(page: str, words: str) -> None:
-    """A text that belongs to no single step, a program without a name and another kind of block are errors with a
-    line number."""
+    """Three faults are errors with a line number: a block of text that does not follow one program or one command, a
+    program without a name, and a block of an unknown kind."""
     with pytest.raises(ValueError, match=words):
         steps_of(page)
 

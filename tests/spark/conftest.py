@@ -39,8 +39,8 @@ def _quick_starts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Make each Spark of these tests start in half of the processor time.
 
     A JVM that runs for a minute gains nothing from its second compiler. Spark's Python processes find `pyspark` in a
-    zip file, in `python/lib` of Spark's home, and compile it from there at each start. This home has no zip file, so
-    they find the installed package with its cached bytecode.
+    zip file, in `python/lib` of Spark's home, and compile it from there at each start. So these tests get a
+    home without the zip file. There these processes find the installed package with its cached bytecode.
     """
     home, installed = tmp_path_factory.mktemp("spark-home"), Path(pyspark.__file__).parent
     for name in ("bin", "sbin", "jars"):

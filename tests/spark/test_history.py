@@ -84,8 +84,7 @@ def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> st
 
 
 def lines(rows: list[tuple[Any, ...]]) -> list[Interval]:
-    """Compute in plain Python between which failure and which success each message recovered. The job does this
-    with Spark."""
+    """The intervals in which messages recovered, computed in plain Python. The job `backtest` uses Spark for this."""
 
     def nearest(at_ms: float) -> int:
         if at_ms < LEAST_MS // 2:

@@ -2,7 +2,7 @@
 
 With `--tla` it also runs the modules of `docs/spec` with a TLA+ checker (crate `tla-checker`), which cargo builds once.
 With `--show NAME` it prints the shortest way to a broken promise if the safeguard NAME is off. With `--states` it only
-visits the states; a test of `make proofs` also switches the safeguards off.
+visits the states. After `make proofs` this is enough, because a test there switches each safeguard off.
 """
 
 from __future__ import annotations

@@ -168,7 +168,11 @@ class ClaimingJobSource:
         return True
 
     def ended(self, submission: Submission, events: Sequence[SchedulerEvent]) -> None:
-        """Note that a submission has ended. If there are no events, it was interrupted. Any thread may call it."""
+        """Record that a submission has ended. Any thread may call it.
+
+        `events` are the executor's events for its runs. Without events, the submission was interrupted, and the
+        occurrence is put back.
+        """
         occurrence = submission.occurrence
         if occurrence is None:
             return

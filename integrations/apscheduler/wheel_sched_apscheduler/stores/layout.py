@@ -182,7 +182,7 @@ class RunWriter:
         self._shards = shards
 
     def settlement(self, occurrence: Occurrence) -> Settlement:
-        """The settlement of an occurrence that has ended, and that this process has not split."""
+        """The settlement of the claimed item of an occurrence that has ended."""
         handle: ClaimHandle = occurrence.handle
         if handle.split_item:
             return Done(handle.item_id)

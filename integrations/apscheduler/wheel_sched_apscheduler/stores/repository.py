@@ -148,7 +148,7 @@ class JobRepository:
         return job  # type: ignore[no-any-return]
 
     def _following(self, job: Any, found: Found) -> datetime | None:
-        """When a job in flight runs again, as the process that runs it has planned or will plan."""
+        """The next run time of a job in flight, as the process that runs it has planned or will plan it."""
         planner = self._planner_of(found.id, found.version)
         if planner is not None:
             return planner.next_run_time

@@ -81,7 +81,7 @@ def test_runs_until_a_moment_are_bounded() -> None:
 
 
 def test_a_strip_marks_each_run_once() -> None:
-    """Runs outside of the strip are left out, and texts are escaped."""
+    """A strip is a picture of a span of time. It leaves out runs outside of the span, and escapes its texts."""
     made = str(strip([0, 50, 50, 100, 101, -1], 0, 100, ("now", "<b>"), 'a "strip"'))
     assert made.count("<rect") == 3
     assert "&lt;b&gt;" in made

@@ -106,8 +106,8 @@ def test_a_look_at_a_job_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.usefixtures("few")
 def test_the_search_ends_at_the_first_day_of_the_calendar() -> None:
-    """A cron schedule has no date before the year 9998, but the job has been due since the year 1. The search for its
-    last missed run ends at the year 1."""
+    """A cron schedule has no date before the year 9998, but the job has been due since the year 1. The search for the
+    last missed run goes back from now, and stops at the year 1 without an error."""
     since = datetime(1, 1, 1, tzinfo=UTC)
     never = CronTrigger(year=9998, timezone="UTC")
     assert missed_runs(job_of(never, since, coalesce=True), NOW) == ([since], datetime(9998, 1, 1, tzinfo=UTC))
