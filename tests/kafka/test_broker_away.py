@@ -1,4 +1,4 @@
-"""A broker does nothing, or answers late, for longer than every lease lasts.
+"""A broker does nothing, or answers late, for longer than any lease lasts.
 
 Meanwhile memory does not grow, and no message is lost or doubled.
 """
@@ -37,7 +37,7 @@ LEASE_MS = 25_000  # renewed about every eight seconds; long, because the machin
 AWAY_S = 60.0  # longer than the lease, a delivery (8 s) and a transaction (30 s) may last
 COUNT = 20_000  # messages that are due
 FAILED = 20_000  # messages in the retry topic
-GROWTH_MB = 50  # the messages in memory at the start need this; far less was measured
+GROWTH_MB = 50  # enough for the messages that are in memory at the start
 
 
 @pytest.fixture

@@ -197,7 +197,7 @@ class Proof:
         for _, what, number, attempt in self.events():
             place, key = divmod(number, self.keys)
             if what == "b":
-                assert place <= through[key], f"{number} began when only {through[key]} of its key were through"
+                assert place <= through[key], f"{number} began when only {through[key]} messages of its key had ended"
             elif place == through[key] and attempt == last_of(number):
                 through[key] += 1
         assert set(through.values()) == {self.count // self.keys}
