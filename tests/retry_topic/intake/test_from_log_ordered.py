@@ -182,7 +182,7 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
             taken = bench.take(bench.intake(), 4)
         gone = bench.sent()
         successor = bench.intake()
-        for end in (5, 6):  # so the batches of the successor are other ones
+        for end in (5, 6):  # so that the successor takes in other batches
             bench.take(successor, end)
         assert sorted(gone + bench.sent()) == [f"{name}.1" for name in "abcdef"], f"death at step {step}"
         assert bench.position() == 6
@@ -291,7 +291,7 @@ class History:
         self.bench = Bench(self.random.choice([1, SHARDS]))
         self.scopes = {f"m{number}": self.random.choice([AWAY, OTHER, BESIDE, AWAY, None]) for number in range(25)}
         self.attempts = dict.fromkeys(self.scopes, 1)
-        self.handled = list(self.scopes)  # their handlers are about to fail
+        self.handled = list(self.scopes)  # the messages whose handlers will fail next
         self.failures: set[str] = set()
         self.sent: Counter[str] = Counter()
         self.members = [self.bench.intake(), self.bench.intake()]
