@@ -43,7 +43,7 @@ class OnKafka(GroupCases):
         self.groups = name
         self.members: list[BrokerConsumer] = []
         yield
-        self.members.clear()  # they refer to clients
+        self.members.clear()  # lets Python free their clients
 
     def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
         """Return one more member of a group that only this test uses."""

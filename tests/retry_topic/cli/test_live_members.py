@@ -111,7 +111,7 @@ def test_killed_processes_leave_the_list_and_doctor_says_what_to_start(
         assert retries()["level"] == "ok"
         again.send_signal(signal.SIGTERM)
         again.wait(30)
-        assert pids() == {"consumer": consumer.pid}  # it has left; its lease would last two minutes
+        assert pids() == {"consumer": consumer.pid}  # the service left at its stop; its lease lasts longer
     finally:
         consumer.kill()
         consumer.wait()

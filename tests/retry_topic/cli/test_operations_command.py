@@ -1,4 +1,6 @@
-"""`wheel-sched operations`: what the dashboard has prepared is confirmed, run, paused and cancelled from a terminal."""
+"""`wheel-sched operations`: an operation that was prepared in the dashboard is run, confirmed, paused and cancelled
+from a terminal.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Handlers = Callable[..., "Handler"]
 CONSUMER, SERVICE = "retry_topic.consumer", "retry_topic.intake"
-# the consumer cannot know that another copy has succeeded; the service knows it and makes no dead letter then
+# The consumer cannot know whether another copy has succeeded. The service can, and then makes no dead letter.
 BURIED = "it goes to the dead letters, unless the retry service finds that it is a second copy"
 
 

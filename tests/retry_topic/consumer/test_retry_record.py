@@ -238,7 +238,8 @@ def test_a_signed_redelivery_goes_on() -> None:
 
 
 def test_a_failure_ends_the_replay_of_an_item() -> None:
-    """The item of a replay is that of one attempt: the record of its failure does not name it."""
+    """The header with the replayed item belongs to one attempt. The record of that attempt's failure does not have
+    it."""
     state = RetryState(id="m", replays=1, item_id="m.3")
     assert read(failed_message("billing", FRESH, state, ERROR).headers).item_id is None
 

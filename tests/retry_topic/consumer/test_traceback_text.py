@@ -115,7 +115,7 @@ def test_a_group_shows_its_first_members() -> None:
 
 
 def test_a_hostile_exception_stops_nothing() -> None:
-    """Exceptions whose classes redefine attributes so that these raise: `traceback_text` returns a text or None."""
+    """`traceback_text` returns a text or None even for an exception whose attributes raise when they are read."""
 
     class Broken(Exception):
         __cause__ = __context__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
