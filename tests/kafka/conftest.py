@@ -161,7 +161,7 @@ class Member:
         return f"<{self.script} {self.facts_file.stem} {self.process.poll()} {self.facts()}>"
 
     def facts(self) -> dict[str, Any]:
-        """The facts that the process reported last; empty before it runs."""
+        """The facts that the process reported last. Empty before the process runs."""
         try:
             facts: dict[str, Any] = json.loads(self.facts_file.read_text())
         except FileNotFoundError:
@@ -194,7 +194,7 @@ class Member:
         self.process.send_signal(signal.SIGCONT)
 
     def killed_if(self, hit: Callable[[], bool]) -> bool:
-        """Stop the process, and kill it if `hit` holds; otherwise let it continue. Returns whether it was killed."""
+        """Stop the process, and kill it if `hit` holds. Otherwise let it continue. Returns whether it was killed."""
         self.freeze()
         if hit():
             self.kill()

@@ -79,7 +79,7 @@ def test_a_broker_that_is_away_for_a_minute(
     """The broker is away while messages are sent and taken in. Meanwhile no new claim opens, and the shard keeps its
     owner. When the broker continues, each message arrives once."""
     topic = redelivery_topic_of(name)
-    # shorter than the outage, so that an abandoned transaction ends before it
+    # shorter than the outage, so that an abandoned transaction ends during it
     broker = KafkaBroker(f"127.0.0.1:{proxy.port}", partitions=2, transaction_timeout_ms=30_000)
     policy = RetryPolicy(delay=Fixed(base_ms=86_400_000))  # messages that are taken in wait in the store
     config = ServiceConfig(batch=20, dispatcher=DispatcherConfig(lease_ms=LEASE_MS))

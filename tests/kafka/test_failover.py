@@ -191,8 +191,8 @@ def test_a_store_that_has_forgotten_the_last_of_it_is_read_it_again(
     until: Until,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Under `everysec` a replica may lack the last writes. The intake reads again from the replica's position at once;
-    it does not wait for another record. Messages are published twice only if the replica does not know that they were
+    """Under `everysec` a replica may lack the last writes. The intake reads again from the replica's position at once,
+    without waiting for another record. Messages are published twice only if the replica does not know that they were
     published. A log line reports this. New claims get higher numbers than the published ones."""
     group = Group(kafka, pair, name, "everysec", 3_600_000, committed, until)
     half, forgotten = COUNT // 2, COUNT // 8

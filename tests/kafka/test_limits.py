@@ -46,7 +46,7 @@ def connection(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
 
 
 def flow(connection: Connection, destination: str | None = None) -> Any:
-    """What the limits of the only topic have counted, or the circuit of a destination; None if nothing was counted."""
+    """The counts of the only topic's limits, or of a destination's circuit. None if nothing was counted."""
     return next((one for one in RateLimits(connection.store).flows() if one.destination == destination), None)
 
 

@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 def test_list_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka, name: str, until: Until) -> None:
     """The failed message (the head) waits for its retry, and the next three of its key (the limit) are parked in order.
-    Further ones stay with the consumer. Messages of another key of the same partition are handled meanwhile. After the
-    head has succeeded, all follow in order."""
+    Later messages of the key stay with the consumer. Messages of another key in the same partition are handled. After
+    the head has succeeded, the messages of its key follow in order."""
     seen: list[bytes] = []
     well = threading.Event()
 

@@ -56,8 +56,8 @@ def test_failed_messages_come_back_where_they_were(
     ordering: Literal["none", "key"],
     reference_above: int,
 ) -> None:
-    """These messages fail: some without a key, some with a key in each partition, a tombstone, and a large one. All
-    come back in their partitions with their times. Their dead letters keep both, too."""
+    """Messages with and without a key, a tombstone and a large message fail. All return to their partitions with their
+    times. Their dead letters have the same partitions and times."""
     now_ms = time.time_ns() // 1_000_000
     sent = [
         Message(name, b"%d" % n, None, ODD, partition=n % 3, timestamp_ms=now_ms - DAY_MS - n * 1_001) for n in range(9)

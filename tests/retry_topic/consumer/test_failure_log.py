@@ -1,4 +1,4 @@
-"""The consumer logs each failed attempt with one line, at DEBUG with a traceback, and calls the hook `on_failure`."""
+"""The consumer logs each failed attempt in one line, with a traceback at DEBUG, and calls the hook `on_failure`."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_both_lines_name_the_id_that_was_published(
 def test_a_death_has_its_traceback(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture, keep: bool
 ) -> None:
-    """The service's line about a dead letter has the traceback of its last failed attempt below it, at every level,
-    unless the consumer keeps none."""
+    """The service logs a dead letter with the traceback of its last failed attempt, at every level. There is no
+    traceback if the consumer keeps none."""
     memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=1))
     failing(memory, caplog, handler(ValueError("no such customer")), keep_tracebacks=keep)
     memory.until(lambda: bool(lines(caplog, "intake.dead")))

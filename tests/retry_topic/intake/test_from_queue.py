@@ -418,7 +418,7 @@ class TestCopies:
         owner = Owner(scope, "me", locks.acquire(scope, "me", 60_000).epoch)
         self.fail(desk, 2, key_lock=key_lock)
         desk.release()
-        assert locks.close(owner, [(key_lock, "m", True, "k")]) == [Outcome.DUPLICATE]  # it has left the store
+        assert locks.close(owner, [(key_lock, "m", True, "k")]) == [Outcome.DUPLICATE]  # the message has left the store
         locks.close(owner, [(key_lock, "m", False, "k")])
         if succeeded:
             Successes(desk.store).remember([attempts_of("m")])
