@@ -111,8 +111,8 @@ def test_a_broker_that_is_away_for_a_minute(
                 schedule(COUNT // 2, COUNT)
                 fail(100, FAILED)
                 with away(kafka, proxy):
-                    assert len(taken) < FAILED, "all was taken in before"
-                    assert completed() < COUNT, "all was sent before"
+                    assert len(taken) < FAILED, "all messages were taken in before the outage"
+                    assert completed() < COUNT, "all messages were sent before the outage"
                     before = _memory_mb()
                     until_s = time.monotonic() + AWAY_S
                     while time.monotonic() < until_s:

@@ -123,7 +123,7 @@ class Proof:
         consumer = crew.start_consumer(**self.consumer)
         crew.until(lambda: self._shared(crew.services), lambda: crew.services)
         crew.until(lambda: bool(consumer.facts().get("places")), lambda: crew.consumers)
-        assert before != [member.parts for member in standing], "nobody gave anything up"
+        assert before != [member.parts for member in standing], "no service gave up a partition"
         self.blows["joined"] += len(come)
         come.pop().leave()
         for member in [*come, consumer]:

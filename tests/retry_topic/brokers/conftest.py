@@ -46,7 +46,7 @@ def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     """The address of a shared noida-db server, which has transactions. Each test uses its own topics, groups and
     namespaces."""
     if not STAND_IN.exists():
-        pytest.skip("noida-db is not installed: nothing is shown of transactions here")
+        pytest.skip("noida-db is not installed: no test of transactions runs")
     folder = tmp_path_factory.mktemp("noida")
     port = free_port()
     # the installed program is a script that starts the server; both must end

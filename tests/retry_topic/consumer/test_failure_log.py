@@ -217,7 +217,7 @@ def test_an_error_that_cannot_be_told_fails_its_message_only(
 
 def test_nothing_is_made_of_lines_nobody_reads(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the logger is disabled, the log line of a failure is not formatted."""
-    monkeypatch.setattr("retry_topic.consumer.outcome._line", lambda *_: pytest.fail("it was formatted"))
+    monkeypatch.setattr("retry_topic.consumer.outcome._line", lambda *_: pytest.fail("the log line was formatted"))
     monkeypatch.setattr(logging.getLogger(CONSUMER), "disabled", True)
     memory.publish(b"1")
     consumer = memory.consume(lambda message: Retry(), concurrency=1, idle_ms=ConsumerConfig().idle_ms)

@@ -38,7 +38,7 @@ def log(topic: Topic, rows: list[int], position: int | None) -> RowLog:
 
 
 def test_rows_are_cut_into_slices_that_follow_each_other() -> None:
-    """Each log batch begins where the batch before ends. Offsets without a record (transaction markers) do not
+    """Each log batch begins where the previous one ends. Offsets without a record (transaction markers) do not
     matter."""
     topic = Topic()
     rows = log(topic, [3, 4, 7, 8, 9], 3)
