@@ -143,7 +143,8 @@ def test_a_record_our_headers_make_too_large_goes_without_them(rig: Rig) -> None
 
 
 def test_a_record_that_is_too_large_loses_its_traceback_first(rig: Rig) -> None:
-    """After each further refusal, the record goes without its traceback, then without its failed attempts."""
+    """While the broker refuses a record as too large, the settler makes it smaller. It removes the traceback, then the
+    failed attempts, and at last all retry headers."""
     names = ("retry-attempt", "retry-failed-attempts", "retry-traceback")
     record = Message("billing.retry", b"m", headers=tuple((name, b"1") for name in names))
     too_large = PublishFailure("too large", transient=False)

@@ -140,7 +140,8 @@ TRACEBACK, ATTEMPTS, POLICY = "retry-traceback", "retry-failed-attempts", "retry
 def test_a_letter_that_the_dead_topic_refuses_gets_smaller(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, refused: tuple[str, ...], kept: set[str]
 ) -> None:
-    """A letter goes without its traceback, then without its failed attempts, and at last as the record was read."""
+    """The dead topic refuses a letter as too large. The intake sends it again without its traceback, then without its
+    failed attempts, and at last exactly as the record was read."""
     sent: list[set[str]] = []
 
     def publish(messages: Sequence[Message]) -> list[PublishFailure | None]:

@@ -140,7 +140,8 @@ TRACEBACK, ATTEMPTS, POLICY = "retry-traceback", "retry-failed-attempts", "retry
 def test_a_letter_that_the_dead_topic_refuses_gets_smaller(
     memory: Bench, policy: Policy, monkeypatch: pytest.MonkeyPatch, refused: tuple[str, ...], kept: set[str]
 ) -> None:
-    """A letter goes without its traceback, then without its failed attempts, and at last as the record was read."""
+    """The dead topic refuses a letter as too large. The intake sends it again without its traceback, then without its
+    failed attempts, and at last exactly as the record was read."""
     desk = Desk(memory, policy(max_attempts=1))
     desk.put(state=RetryState(id="m", attempt=1, traceback="Traceback"))
     forward = desk.consumer.forward
