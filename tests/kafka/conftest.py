@@ -89,7 +89,7 @@ def _found(servers: str, topic: str, level: str) -> list[Message]:
     left = len(places)
     until_s = time.monotonic() + 120
     while left:
-        assert time.monotonic() < until_s, f"{topic}: {left} partitions have not come to their end"
+        assert time.monotonic() < until_s, f"{topic}: {left} partitions were not read to their end"
         record = client.poll(1.0)
         if record is None:
             continue
@@ -161,7 +161,7 @@ class Member:
         return f"<{self.script} {self.facts_file.stem} {self.process.poll()} {self.facts()}>"
 
     def facts(self) -> dict[str, Any]:
-        """The facts that the process reported last; empty before it runs."""
+        """The facts that the process reported last. Empty before the process runs."""
         try:
             facts: dict[str, Any] = json.loads(self.facts_file.read_text())
         except FileNotFoundError:
@@ -188,13 +188,13 @@ class Member:
         self.process.send_signal(signal.SIGSTOP)
         happened = os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         assert happened is not None
-        assert happened.si_code == os.CLD_STOPPED, f"it has ended by itself: {self.log_text()}"
+        assert happened.si_code == os.CLD_STOPPED, f"the process has ended by itself: {self.log_text()}"
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
     def killed_if(self, hit: Callable[[], bool]) -> bool:
-        """Stop the process, and kill it if `hit` holds; otherwise let it continue. Returns whether it was killed."""
+        """Stop the process, and kill it if `hit` holds. Otherwise let it continue. Returns whether it was killed."""
         self.freeze()
         if hit():
             self.kill()
@@ -220,8 +220,8 @@ class Member:
 
 
 class Shard(NamedTuple):
-    """The owner of a shard and the numbers of its open claims, as the store has them at one moment. An empty owner:
-    nobody owns the shard."""
+    """The owner of a shard and the numbers of its open claims, as the store has them at one moment. `owner` is
+    empty if nobody owns the shard."""
 
     owner: str
     claims: frozenset[int]
@@ -230,7 +230,7 @@ class Shard(NamedTuple):
 class Crew:
     """A group with its processes, over the test session's broker and a store server of its own."""
 
-    until = staticmethod(partial(until, despite=StoreError))  # its server may be being restarted
+    until = staticmethod(partial(until, despite=StoreError))  # the store's server may be down while it restarts
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ class Crew:
             kind: the services or the consumers. The killed process is removed from this list.
             seems: a cheap check whether stopping the process is worth while.
             hit: the check of the stopped process.
-            feed: gives the processes work. Called when they have none, after longer and longer waits.
+            feed: gives the processes work. Called while they have none; the pause between two calls doubles each time.
         """
         until_s = time.monotonic() + PATIENCE_S
         fed_s, wait_s = time.monotonic(), 0.25
@@ -311,7 +311,7 @@ class Crew:
             if time.monotonic() - fed_s > wait_s and not self.busy():
                 feed()
                 fed_s, wait_s = time.monotonic(), 2 * wait_s
-            assert time.monotonic() < until_s, f"nobody to hit: {kind} {self.connection.store.counts()}"
+            assert time.monotonic() < until_s, f"no process was at work: {kind} {self.connection.store.counts()}"
             time.sleep(0.001)  # polls: other processes send no event
 
     def restart_server(self) -> None:
@@ -320,7 +320,7 @@ class Crew:
         self.server.restart()
         self.until(lambda: self.connection.store.now_ms() > 0)
 
-    # -- what is known of it
+    # -- the state of the store and of the topics
 
     def shard(self, number: int) -> Shard:
         """The state of a shard at one moment."""
@@ -370,7 +370,7 @@ class Crew:
         feed()
         while time.monotonic() < until_s:
             ends = self.ends(topic)
-            if any(ends[number] - before[number] >= 2 for number in parts):  # one may be the mark of a transaction
+            if any(ends[number] - before[number] >= 2 for number in parts):  # one can be a transaction marker
                 return True
             time.sleep(0.02)  # polls: other processes send no event
         return False

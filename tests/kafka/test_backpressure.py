@@ -73,5 +73,5 @@ def test_a_handler_that_stands_still_holds_up_fetching_and_nothing_else(
         assert consumer.stats.acknowledged == COUNT
     assert set(handled.values()) == {1}
     assert len(handled) == COUNT
-    assert len(lives) == 1, "it was thrown out of its group"
+    assert len(lives) == 1, "the member was expelled from its group"
     assert most <= LIMIT

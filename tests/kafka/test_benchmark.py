@@ -1,4 +1,4 @@
-"""Small runs of the benchmarks that need Kafka work, with their own broker and server."""
+"""The benchmarks on Kafka run with small sizes. They start their own broker and store server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_kafka_benchmark_measures_every_figure() -> None:
 
 
 def test_the_growth_over_partitions_is_measured() -> None:
-    """A small run gives each value from each number of partitions, and a check of each law."""
+    """A small run measures each quantity at each number of partitions, and checks its growth."""
     result = partitions.CASE.run(Sizes((1, 2, 4), (256,), 400), Narration(3))
     assert list(result["quantities"]) == ["message_us", "service_us", "store_us"]
     for one in result["quantities"].values():

@@ -1,4 +1,4 @@
-"""A broker does nothing, or answers late, for longer than every lease lasts.
+"""A broker does nothing, or answers late, for longer than any lease lasts.
 
 Meanwhile memory does not grow, and no message is lost or doubled.
 """
@@ -37,7 +37,7 @@ LEASE_MS = 25_000  # renewed about every eight seconds; long, because the machin
 AWAY_S = 60.0  # longer than the lease, a delivery (8 s) and a transaction (30 s) may last
 COUNT = 20_000  # messages that are due
 FAILED = 20_000  # messages in the retry topic
-GROWTH_MB = 50  # the messages in memory at the start need this; far less was measured
+GROWTH_MB = 50  # enough for the messages that are in memory at the start
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_broker_that_is_away_for_a_minute(
     """The broker is away while messages are sent and taken in. Meanwhile no new claim opens, and the shard keeps its
     owner. When the broker continues, each message arrives once."""
     topic = redelivery_topic_of(name)
-    # shorter than the outage, so that an abandoned transaction ends before it
+    # shorter than the outage, so that an abandoned transaction ends during it
     broker = KafkaBroker(f"127.0.0.1:{proxy.port}", partitions=2, transaction_timeout_ms=30_000)
     policy = RetryPolicy(delay=Fixed(base_ms=86_400_000))  # messages that are taken in wait in the store
     config = ServiceConfig(batch=20, dispatcher=DispatcherConfig(lease_ms=LEASE_MS))
@@ -111,8 +111,8 @@ def test_a_broker_that_is_away_for_a_minute(
                 schedule(COUNT // 2, COUNT)
                 fail(100, FAILED)
                 with away(kafka, proxy):
-                    assert len(taken) < FAILED, "all was taken in before"
-                    assert completed() < COUNT, "all was sent before"
+                    assert len(taken) < FAILED, "all messages were taken in before the outage"
+                    assert completed() < COUNT, "all messages were sent before the outage"
                     before = _memory_mb()
                     until_s = time.monotonic() + AWAY_S
                     while time.monotonic() < until_s:

@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 DAY_MS = 86_400_000
 SECRET = b"sixteen bytes ok"
-_admin: Any = _typed_admin  # its types do not declare all it exports
+_admin: Any = _typed_admin  # the type stubs lack some exported names
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_the_doctor_finds_missing_topics_partitions_and_rights(
 def test_signed_letters_are_replayed_signed_and_not_for_ever(
     kafka: TemporaryKafka, name: str, until: Until, tmp_path: Path
 ) -> None:
-    """A replay signs the messages again, and is an error without a secret. A message that was replayed as often as
+    """A replay signs the messages again. Without a secret it is an error. A message that was replayed as often as
     allowed is not replayed again."""
     file = tmp_path / "secrets"
     file.write_bytes(SECRET)

@@ -34,7 +34,7 @@ class OnKafka(GroupCases):
         broker = KafkaBroker(kafka.bootstrap, group_protocol=self.protocol)
         yield broker
         broker.close()
-        self.members.clear()  # they refer to clients
+        self.members.clear()  # lets Python free the clients
 
     def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
         """Create one more member of a group that only this test uses."""

@@ -31,7 +31,7 @@ _LINK = re.compile(r'href="(/[^"#]*)"')
 
 
 class Site:
-    """A dashboard of the settings that name a Kafka cluster, and a client of it."""
+    """A dashboard whose settings name a Kafka cluster, and an HTTP client of the dashboard."""
 
     def __init__(self, store: DelayStore, bootstrap: str) -> None:
         loaded = load_settings({"kafka": bootstrap}, env={}, kinds=(RetrySettings,))
@@ -62,9 +62,9 @@ class Site:
         return found
 
     def every_page(self, topic: str) -> set[str]:
-        """The paths of all pages that links lead to, at most 60; each was opened.
+        """Open all pages that links lead to, at most 60. Returns their paths.
 
-        Other tests have left their topics on the cluster: of the pages of topics, only those of this one are opened.
+        The cluster also has topics of other tests. Of the topic pages, only that of `topic` is opened.
         """
         seen: set[str] = set()
         left = ["/"]

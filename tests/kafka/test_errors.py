@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 PATIENCE_S = 60.0
-_admin: Any = _typed_admin  # its types do not declare all it exports
+_admin: Any = _typed_admin  # the type stubs lack some exported names
 
 
 def show_only(kafka: TemporaryKafka, topic: str) -> None:
-    """Let the guest see a topic, without the rights to read or write it."""
+    """Let the user `guest` see a topic, but neither read nor write it."""
     admin = _admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
     rule = _admin.AclBinding(
         _admin.ResourceType.TOPIC,
@@ -56,7 +56,7 @@ def host(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
 
 
 def some_refused(kafka: TemporaryKafka, host: KafkaBroker, name: str) -> dict[str, Message]:
-    """Make five messages by name. If the guest sends them, the cluster accepts two and refuses three."""
+    """Make five messages by name. When the user `guest` sends them, the cluster accepts two and refuses three."""
     small, forbidden, good = f"{name}-small", f"{name}-forbidden", f"{name}-good"
     host.topology.create([small], settings={"max.message.bytes": "2000"})
     host.topology.create([forbidden, good])

@@ -53,7 +53,7 @@ def test_three_lines_make_failures_come_back(
     broker.create_topic(name)
     broker.publish([Message(name, b"order %d" % n) for n in range(5)])
     assert run(EXAMPLES / "kafka_migration.py", "before", kafka.bootstrap, name, cwd=tmp_path, code=1) == []
-    again = f"{name}-again"  # the loop has left its group with records of the first topic in hand
+    again = f"{name}-again"  # the loop with retries gets its own topic
     broker.create_topic(again)
     broker.publish([Message(again, b"order %d" % n) for n in range(5)])
     lines = run(EXAMPLES / "kafka_migration.py", "after", kafka.bootstrap, again, cwd=tmp_path)
@@ -115,7 +115,7 @@ def test_the_commands(broker: KafkaBroker, kafka: TemporaryKafka, name: str, tmp
     assert wheel_sched("replay", name, "--yes") == [{"replayed": 1, "guarded": 0}]
     assert wheel_sched("replay", name, "--yes")[0]["replayed"] == 0
     behind = sum(int(str(row["lag"])) for row in wheel_sched("lag", name) if row["group"] == name)
-    assert behind >= 1  # the letter is one offset, and the marker of its transaction can be another
+    assert behind >= 1  # one offset for the letter, and perhaps one for a transaction marker
     consumer = broker.consumer([redelivery_topic_of(name)], f"{name}-looker")
     (delivery,) = receive(consumer, 1)
     state = read(delivery.message.headers)

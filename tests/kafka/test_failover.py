@@ -191,8 +191,8 @@ def test_a_store_that_has_forgotten_the_last_of_it_is_read_it_again(
     until: Until,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Under `everysec` a replica may lack the last writes. The intake reads again from the replica's position at once;
-    it does not wait for another record. Messages are published twice only if the replica does not know that they were
+    """Under `everysec` a replica may lack the last writes. The intake reads again from the replica's position at once,
+    without waiting for another record. Messages are published twice only if the replica does not know that they were
     published. A log line reports this. New claims get higher numbers than the published ones."""
     group = Group(kafka, pair, name, "everysec", 3_600_000, committed, until)
     half, forgotten = COUNT // 2, COUNT // 8
@@ -203,13 +203,13 @@ def test_a_store_that_has_forgotten_the_last_of_it_is_read_it_again(
         with redis.Redis(port=pair.primary.port or 0) as client:
             client.set("reached", 1)
             assert client.wait(1, 30_000) == 1
-        pair.promote()  # from here on it gets no writes, like a replica with a slow link
+        pair.promote()  # from here on the replica gets no writes
         group.fail(half, COUNT)
         gone = group.bring_forward(forgotten, COUNT - half)
         until(lambda: group.completed() == half + forgotten, group.connection.store.counts)
         last = group.last_claim()
         known = int(ask(pair.replica, "HGET", f"{{{name}:0}}:meta", "claims"))
-        assert known < last, "the replica knows of all that went out"
+        assert known < last, "the replica knows every published claim"
         pair.fail_over()
         group.bring_forward(COUNT - half, COUNT - half)
         until(lambda: set(group.sent()) == set(range(COUNT)), lambda: len(group.sent()))

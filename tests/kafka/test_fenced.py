@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
-# this many records are taken in from memory before the next call of the broker, which would report the lost session
+# The intake takes this many records from memory before it calls the broker. That call would report the lost session.
 BUFFERED = 1_500
 CONSUMER_PROTOCOL: dict[str, Any] = {"client": {}, "broker": {"group_protocol": "consumer"}}
 
@@ -88,7 +88,7 @@ def test_a_dispatcher_that_stood_still_is_fenced(
     stopped.leave()
     other.leave()
     assert Counter(int(message.value) for message in committed(done)) == Counter(range(failures.count))
-    assert len(uncommitted(done)) > failures.count, "nothing of it was aborted"
+    assert len(uncommitted(done)) > failures.count, "no published message was aborted"
 
 
 @pytest.mark.parametrize("groups", [{}, CONSUMER_PROTOCOL], ids=["classic", "KIP-848"])

@@ -82,7 +82,7 @@ def test_another_group_of_the_topic_is_not_disturbed(
     def state() -> object:
         return tried, first, passed
 
-    one_by_one = ConsumerConfig(concurrency=1)  # so messages are handled in order
+    one_by_one = ConsumerConfig(concurrency=1)  # so this consumer handles its messages in order
     service_config = ServiceConfig(redelivery=redelivery)
     with connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as connection:
         connection.broker.create_topic(orders)

@@ -41,7 +41,7 @@ def test_a_message_goes_from_spring_through_us_and_back(
         raise OSError("the carrier does not answer")
 
     headers = (
-        ("retry_topic-attempts", an_int(3)),  # the third delivery is about to be made
+        ("retry_topic-attempts", an_int(3)),  # Spring's count: the next delivery is the third
         ("kafka_original-topic", name.encode()),
         ("kafka_original-partition", an_int(0)),
         ("kafka_original-offset", (17).to_bytes(8, "big")),

@@ -92,8 +92,8 @@ def send_from(crew: Crew, shard: int) -> None:
 def test_the_number_of_a_shard_that_rests_is_committed_again(
     crew_of: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker keeps the number of a shard that publishes nothing: when the owner publishes for another shard, it
-    commits the number again. It does so once a day; in this test after 0.2 s."""
+    """Kafka would delete the number of a shard that publishes nothing for a week. So the owner commits the number again
+    once a day (in this test after 0.2 s), when it publishes for another shard."""
     monkeypatch.setattr("retry_topic.brokers.kafka.transactions.AGAIN_S", 0.2)
     crew = crew_of(shards=2)
     with RetryService(crew.connection, crew.name):

@@ -58,7 +58,7 @@ def storm(crew: Crew, feed: Callable[[], None]) -> None:
     come = [crew.start_service() for _ in range(3)]
     crew.until(lambda: all(member.parts for member in come), lambda: crew.services)
     feed()
-    time.sleep(random.uniform(0, 0.3))  # they are to be killed at random times
+    time.sleep(random.uniform(0, 0.3))  # so that each is killed at a random time
     for member in come:
         member.kill()
         crew.services.remove(member)

@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 COUNT = 300
 
-# A consumer whose handler always fails, and that kills itself at its third transaction, when the retry records are
-# produced: before these and the offsets are committed, or after.
+# A consumer whose handler always fails. It kills itself just before or just after it commits its third transaction,
+# which has the retry records and the offsets.
 CONSUMER = """
 import os, signal, sys, time
 from confluent_kafka import Producer

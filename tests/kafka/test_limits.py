@@ -1,8 +1,8 @@
 """The limits of a policy hold for messages that are published in transactions. A message that a limit delays loses no
 attempt.
 
-In these tests retries wait for an hour, and one call makes all of them due. So all messages are to be released at the
-same time, also on a slow machine, and each message that a limit holds back is known.
+In these tests retries wait for an hour, and one call makes all of them due. So all messages become due together, even
+on a slow machine, and the test knows how many a limit must hold back.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def connection(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
 
 
 def flow(connection: Connection, destination: str | None = None) -> Any:
-    """What the limits of the only topic have counted, or the circuit of a destination; None if nothing was counted."""
+    """The counts of the only topic's limits, or of a destination's circuit. None if nothing was counted."""
     return next((one for one in RateLimits(connection.store).flows() if one.destination == destination), None)
 
 
@@ -107,7 +107,7 @@ def test_a_budget_limits_the_rate_of_retries(
         numbers = flow(connection).numbers
     assert numbers["granted"] == count
     assert numbers["budget"] >= count - a_second
-    # the share of first attempts adds less than 1 % to the rate that is always allowed
+    # the budget's share of the first attempts adds less than 1 % to the four per second
     assert took_ms >= (count - a_second) * 990 / a_second
     redelivered = committed(redelivery_topic_of(name))
     assert Counter(message.value for message in redelivered) == Counter(b"%d" % n for n in range(count))
@@ -137,7 +137,7 @@ def test_an_open_circuit_lets_probes_through_until_one_succeeds(
     def all_through() -> bool:
         soon_ms = connection.store.now_ms() + 600_000
         if not connection.store.list_items("due", greatest_ms=soon_ms, limit=1).found:
-            let_go(connection)  # the probes that failed; messages that were held back come by themselves
+            let_go(connection)  # failed probes wait for an hour again; other messages become due by themselves
         return consumer.stats.acknowledged == count
 
     breaker = Breaker(percent=50, of=5, within_ms=3_600_000, open_ms=200, by="x-host")
@@ -151,7 +151,7 @@ def test_an_open_circuit_lets_probes_through_until_one_succeeds(
             assert not any(connection.broker.publish(records))
             until(lambda: waiting(connection) == failures() == count, lambda: (connection.store.counts(), circuit()))
             assert consumer.stats.delivered == count
-            let_go(connection)  # no message is in flight now: each that is handled from here on was let through
+            let_go(connection)  # no message is in flight now, so the circuit has let each later delivery through
             until(lambda: circuit().numbers.get("probes", 0) >= 3, circuit)
             until(lambda: consumer.stats.delivered > count, lambda: (consumer.stats, circuit()))
             came = consumer.stats.delivered - count

@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 def test_list_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka, name: str, until: Until) -> None:
     """The failed message (the head) waits for its retry, and the next three of its key (the limit) are parked in order.
-    Further ones stay with the consumer. Messages of another key of the same partition are handled meanwhile. After the
-    head has succeeded, all follow in order."""
+    Later messages of the key stay with the consumer. Messages of another key in the same partition are handled. After
+    the head has succeeded, the messages of its key follow in order."""
     seen: list[bytes] = []
     well = threading.Event()
 
@@ -61,7 +61,7 @@ def test_list_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafk
             until(lambda: {b"a1", b"b1", b"b2"} <= set(seen), state)
             until(lambda: locks.counts([f"{name}-orders"])[1] == {f"{name}-orders": 3}, state)
             until(lambda: connection.store.counts().total("due") == 1, state)  # the head waits for its retry
-            # it comes after all messages of the full key, so they were read before it was handled
+            # b3 is published after all messages of key a: once it is handled, the consumer has read them all
             assert not any(broker.publish([Message(f"{name}-orders", b"b3", b"b")]))
             until(lambda: b"b3" in seen, state)
             assert [row["key"] for row in listed("list", "--parked")] == ["a"] * 3

@@ -56,8 +56,8 @@ def test_failed_messages_come_back_where_they_were(
     ordering: Literal["none", "key"],
     reference_above: int,
 ) -> None:
-    """These messages fail: some without a key, some with a key in each partition, a tombstone, and a large one. All
-    come back in their partitions with their times. Their dead letters keep both, too."""
+    """Messages with and without a key, a tombstone and a large message fail. All return to their partitions with their
+    times. Their dead letters have the same partitions and times."""
     now_ms = time.time_ns() // 1_000_000
     sent = [
         Message(name, b"%d" % n, None, ODD, partition=n % 3, timestamp_ms=now_ms - DAY_MS - n * 1_001) for n in range(9)
@@ -65,7 +65,7 @@ def test_failed_messages_come_back_where_they_were(
     sent += [
         Message(name, b"keyed %d" % n, b"key", ODD, partition=partition, timestamp_ms=now_ms - 5_000)
         for partition in range(3)
-        for n in range(2)  # with an order, the second one waits behind the first
+        for n in range(2)  # with ordering, the second message waits behind the first
     ]
     sent.append(Message(name, b"", b"gone", ((TOMBSTONE, b"1"),), partition=1, timestamp_ms=now_ms - 7_000))
     sent.append(Message(name, b"large" * 500, partition=2, timestamp_ms=now_ms - 9_000))
@@ -90,14 +90,14 @@ def test_failed_messages_come_back_where_they_were(
     assert {place_of(message) for message in back} <= set(wanted)  # parked messages come back on this topic too
     for message in committed(retry_topic_of(name)):
         assert message.source is not None
-        assert abs((message.source.timestamp_ms or 0) - now_ms) < 3_600_000  # not the original time
+        assert abs((message.source.timestamp_ms or 0) - now_ms) < 3_600_000  # its own time, not the original
 
 
 def test_a_time_that_its_topic_would_not_keep_is_reported_in_a_header(
     kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]]
 ) -> None:
     """A record keeps its original time if it is younger than half of its topic's retention and half of the topic's
-    bound for old times. A compacted topic keeps every time."""
+    `message.timestamp.before.max.ms`. A compacted topic keeps every time."""
     now_ms = time.time_ns() // 1_000_000
     broker = KafkaBroker(kafka.bootstrap)
     broker.topology.create([f"{name}-short"], settings={"retention.ms": "60000"})

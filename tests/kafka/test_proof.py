@@ -84,7 +84,7 @@ class Proof:
         crew.start_service().up()
 
     def kill_intake(self) -> None:
-        """Kill a service that has partitions, has taken records in and has more records to read; start another."""
+        """Kill a service that has partitions, has taken records in and has more records to read. Start another one."""
         crew = self.crew
 
         def working(member: Member) -> bool:
@@ -98,7 +98,7 @@ class Proof:
         crew.start_service().up()
 
     def kill_consumer(self) -> None:
-        """Kill a consumer that has partitions and handles a message; start another."""
+        """Kill a consumer that has partitions and handles a message. Start another one."""
         crew = self.crew
 
         def handling(member: Member) -> bool:
@@ -109,7 +109,7 @@ class Proof:
         crew.start_consumer(**self.consumer).up()
 
     def storm(self) -> None:
-        """Let members join, wait until they have partitions, and let them leave or kill them; once for each wave."""
+        """In each wave, let members join, wait until they have partitions, and let them leave or kill them."""
         for _ in range(self.course.waves):
             self._wave([*self.crew.services])
         self.crew.until(lambda: self._shared(self.crew.services), lambda: self.crew.services)
@@ -123,7 +123,7 @@ class Proof:
         consumer = crew.start_consumer(**self.consumer)
         crew.until(lambda: self._shared(crew.services), lambda: crew.services)
         crew.until(lambda: bool(consumer.facts().get("places")), lambda: crew.consumers)
-        assert before != [member.parts for member in standing], "nobody gave anything up"
+        assert before != [member.parts for member in standing], "no service gave up a partition"
         self.blows["joined"] += len(come)
         come.pop().leave()
         for member in [*come, consumer]:
@@ -197,7 +197,7 @@ class Proof:
         for _, what, number, attempt in self.events():
             place, key = divmod(number, self.keys)
             if what == "b":
-                assert place <= through[key], f"{number} began when only {through[key]} of its key were through"
+                assert place <= through[key], f"{number} began when only {through[key]} messages of its key had ended"
             elif place == through[key] and attempt == last_of(number):
                 through[key] += 1
         assert set(through.values()) == {self.count // self.keys}

@@ -86,7 +86,7 @@ def test_a_source_topic_recreated_is_read_whole(kafka: TemporaryKafka, name: str
         consumer.ack(deliveries)
         fresh = take(count)
         assert sorted(one.message.value for one in fresh) == sorted(values)
-        consumer.ack(deliveries)  # of the deleted topic
+        consumer.ack(deliveries)  # these deliveries are of the deleted topic
         deliveries = fresh
         consumer.ack(deliveries[held:])
     consumer.close()

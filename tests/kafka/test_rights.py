@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
-_admin: Any = _typed_admin  # its types do not declare all it exports
+_admin: Any = _typed_admin  # the type stubs lack some exported names
 _types = _admin.ResourceType
 
 

@@ -42,7 +42,7 @@ def test_what_comes_twice_says_so(crew_of: Callable[..., Crew], committed: Calla
         """Whether a stopped process has published messages that it has not settled."""
         if sent() <= doubled:
             return False
-        time.sleep(0.05)  # time for the server to execute it
+        time.sleep(0.05)  # time for the server to execute a settlement that was sent before the stop
         return sent() > doubled
 
     crew.start_service().up()

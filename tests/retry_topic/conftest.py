@@ -1,6 +1,7 @@
 """Fixtures for tests of the retry service: a connection in memory or to a real server, with consumers and services.
 
-A test that uses `bench` runs once with each. A test that uses `memory` or `server` runs with that one.
+A test that uses `bench` runs twice: once in memory and once on a server. A test that uses `memory` or `server` runs
+only there.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def test_the_server_pushes_nothing_into_a_store(server: Bench, redis_client: red
         traits = PublisherTraits()
 
         def publish(self, batch: object) -> None:
-            raise AssertionError("the server pushes")
+            raise AssertionError("expected the server to push the message")
 
         def refuse(self, item: object, reason: str) -> object:
             asked.append(reason)

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 Policy = Callable[..., RetryPolicy]
 Handlers = Callable[..., "Handler"]
-EACH = 40  # messages that fail once: so many before the trouble and so many after it
+EACH = 40  # messages before the trouble, and as many after it; each fails once
 IDLE_MS = 2_000  # records of an interrupted read come again after this time
 
 

@@ -28,7 +28,7 @@ STAND_IN = Path(sys.executable).with_name("noida-db")
 
 @pytest.fixture(autouse=True)
 def _closed_clients(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A test closes its clients of Kafka."""
+    """Check that each test closes its Kafka clients."""
     with no_more_clients():
         yield
         request.node.funcargs.clear()  # pytest keeps the values of the other fixtures for longer
@@ -46,7 +46,7 @@ def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
     """The address of a shared noida-db server, which has transactions. Each test uses its own topics, groups and
     namespaces."""
     if not STAND_IN.exists():
-        pytest.skip("noida-db is not installed: nothing is shown of transactions here")
+        pytest.skip("noida-db is not installed: no test of transactions runs")
     folder = tmp_path_factory.mktemp("noida")
     port = free_port()
     # the installed program is a script that starts the server; both must end
@@ -59,7 +59,7 @@ def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
             assert time.monotonic() < until_s, "noida-db does not answer"
             time.sleep(0.05)  # polls until the other process answers
         broker.close()
-        del broker  # it would keep its client open
+        del broker  # this variable would keep the client open
         yield f"127.0.0.1:{port}"
     finally:
         process.kill()

@@ -43,7 +43,7 @@ class OnKafka(GroupCases):
         self.groups = name
         self.members: list[BrokerConsumer] = []
         yield
-        self.members.clear()  # they refer to clients
+        self.members.clear()  # lets Python free their clients
 
     def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
         """Return one more member of a group that only this test uses."""
@@ -53,7 +53,7 @@ class OnKafka(GroupCases):
 
 
 class OneLine(KafkaBroker):
-    """A Kafka broker on the mock cluster. It creates topics with one partition; the mock cluster would make four."""
+    """A Kafka broker on the mock cluster that creates topics with one partition. The mock cluster would create four."""
 
     def __init__(self, imitation: MockCluster, protocol: Literal["classic", "consumer"]) -> None:
         super().__init__(imitation.bootstrap, transactions=False, group_protocol=protocol)

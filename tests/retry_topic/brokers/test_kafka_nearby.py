@@ -88,7 +88,7 @@ class Failing:
 
 
 def test_closing_a_broker_closes_a_consumer_that_nobody_has(imitation: MockCluster, name: str) -> None:
-    """The thread of a consumer that was dropped without `close` ends with its broker."""
+    """A consumer was dropped without `close`. Its thread ends when its broker is closed."""
     imitation.create_topic(name)
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol="classic")
     with no_more_clients():

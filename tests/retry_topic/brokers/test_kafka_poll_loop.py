@@ -66,7 +66,7 @@ class FakeClient:
     def subscribe(self, topics: Sequence[str], **callbacks: Callable[[Any, Any], None]) -> None:
         self.topics, self._callbacks = list(topics), callbacks
 
-    # -- the test's side
+    # -- called by the test
 
     def rebalance(self, what: str, *partitions: int) -> None:
         """Call `on_assign`, `on_revoke` or `on_lost` inside the next poll."""
@@ -80,7 +80,7 @@ class FakeClient:
     def error(self, code: int) -> None:
         self._events.append(lambda: Record(0, -1, KafkaError(code)))
 
-    # -- the loop's side
+    # -- called by the poll loop
 
     def poll(self, timeout_s: float) -> Any:
         self.threads.add(threading.get_ident())

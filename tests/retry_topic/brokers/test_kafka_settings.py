@@ -44,7 +44,7 @@ def test_every_client_speaks_tls_when_the_settings_say_so(kind: str) -> None:
         if isinstance(client, Consumer):
             client.subscribe(["t"])  # otherwise the consumer would not connect
         hellos = []
-        for _ in range(2):  # one may come from another client of the broker
+        for _ in range(2):  # one connection may be of another client of the broker
             connection, _ = listener.accept()
             with connection:
                 connection.settimeout(30)

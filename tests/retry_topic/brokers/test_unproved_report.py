@@ -21,14 +21,16 @@ UNPROVED = "not proved: exactly once under kills, rebalances and failover (make 
 
 @pytest.fixture
 def report(request: pytest.FixtureRequest) -> Report:
-    """The function of the suite's conftest that makes the last line. That conftest has no importable module name."""
+    """The function that makes the last line of a test run. It is in the suite's conftest, which has no importable
+    module name."""
     plugins = request.config.pluginmanager.get_plugins()
     found: Report = next(plugin.kafka_report for plugin in plugins if hasattr(plugin, "kafka_report"))
     return found
 
 
 def test_both_stand_ins_are_reported_with_their_counts(report: Report) -> None:
-    """For each stand-in, the line has the number of tests that passed and the number of tests that did not."""
+    """For each stand-in, the last line of the test run has the number of tests that passed and the number that did
+    not."""
     ended = Counter({("imitation", "passed"): 30, ("with_transactions", "passed"): 20, ("imitation", "failed"): 1})
     assert report(["java", "mvn"], ended) == (
         "Kafka without a real broker, for want of java and mvn; "
@@ -37,7 +39,7 @@ def test_both_stand_ins_are_reported_with_their_counts(report: Report) -> None:
 
 
 def test_a_stand_in_that_is_not_installed_is_reported(report: Report) -> None:
-    """If noida-db is not installed, the line says so, and it lists transactions as not tried."""
+    """If noida-db is not installed, the last line of the test run says so, and it lists transactions as not tried."""
     assert report(["mvn"], Counter({("imitation", "passed"): 30, ("with_transactions", "skipped"): 20})) == (
         f"Kafka without a real broker, for want of mvn; tried: {GROUPS} (30 passed); "
         f"not tried in this run: {TRANSACTIONS} (it is not installed); {UNPROVED}"
@@ -45,7 +47,7 @@ def test_a_stand_in_that_is_not_installed_is_reported(report: Report) -> None:
 
 
 def test_a_run_without_any_of_them_claims_nothing(report: Report) -> None:
-    """If a run uses neither stand-in, the line says that neither was tried."""
+    """If a run uses neither stand-in, its last line says that neither was tried."""
     assert report(["mvn"], Counter()) == (
         f"Kafka without a real broker, for want of mvn; not tried in this run: {GROUPS}, {TRANSACTIONS}; {UNPROVED}"
     )

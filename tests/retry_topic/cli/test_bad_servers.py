@@ -55,7 +55,7 @@ class Aged(socketserver.BaseRequestHandler):
                 end.shutdown(socket.SHUT_RDWR)
 
 
-# the replacements have the same length, so that RESP lengths stay correct; without a Valkey version it is a Redis
+# Replacements have equal lengths, so that RESP lengths stay correct. A server without a Valkey version is a Redis.
 OLD: dict[str, Callable[[bytes], bytes]] = {
     "Valkey 7": lambda reply: re.sub(rb"valkey_version:\d", b"valkey_version:7", reply),
     "Redis 6": lambda reply: re.sub(
@@ -66,7 +66,7 @@ OLD: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.fixture
 def server() -> Iterator[TemporaryServer]:
-    """A server of this test alone. So every key on it comes from the test."""
+    """A server that only this test uses. So every key on it comes from the test."""
     with temporary_server(tcp=True) as server:
         yield server
 

@@ -68,7 +68,7 @@ def test_a_dry_run_counts_shows_five_and_changes_nothing(
 
 
 def test_run_now_makes_due_now(cli: Any, connection: Any, waiting: int) -> None:
-    """Messages that the filter selects become due now; the others keep their due time."""
+    """Messages that the filter selects become due now. The others keep their due time."""
     assert cli.json("run-now", "--topic", "orders", "--yes") == {"done": 2}
     assert {name for name, due in dues(connection).items() if due <= now_ms()} == {"o1", "o2"}
 

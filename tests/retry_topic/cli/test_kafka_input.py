@@ -34,7 +34,7 @@ SECRET = b"sixteen bytes ok"
 
 @pytest.fixture
 def away(cli_at: Any) -> Any:
-    """The command line with the address of a store that does not answer."""
+    """A command line whose store does not answer."""
     return cli_at("redis://127.0.0.1:1/0")
 
 

@@ -78,7 +78,7 @@ def test_filters_combine(cli: Any, three: int, args: list[str], expected: list[s
     ],
 )
 def test_a_wrong_search_is_wrong_usage(cli: Any, three: int, args: list[str], words: str) -> None:
-    """A search that cannot be read, or that stands beside other conditions, is refused with advice."""
+    """A search that cannot be read is refused with advice. So is a search that is given with other conditions."""
     assert words in cli("list", *args, code=2).stderr
 
 

@@ -49,7 +49,7 @@ def test_a_consumer_and_a_service_announce_what_they_are(quick_poll: None) -> No
     with connect("memory:", create_topics=True) as connection:
         live = Members(connection.store).live
         with Consumer(connection, ["orders", "returns"], nothing, group="billing"), RetryService(connection, "billing"):
-            until(lambda: len(live()) == 2, "they were not announced")
+            until(lambda: len(live()) == 2, "the service and the consumer were not announced")
             consumer, service = sorted((one.member for one in live()), key=lambda member: member.kind)
         assert live() == []
     assert (consumer.kind, consumer.name, consumer.releases) == ("consumer", "billing", False)
@@ -98,7 +98,7 @@ def test_killed_processes_leave_the_list_and_doctor_says_what_to_start(
     service = started("--store", redis_url, "serve", "billing", "--announce", "1")
     consumer = subprocess.Popen([sys.executable, "-c", CONSUMER, redis_url])
     try:
-        until(lambda: len(cli.objects("ps")) == 2, "they were not listed")
+        until(lambda: len(cli.objects("ps")) == 2, "the service and the consumer were not listed")
         assert pids() == {"consumer": consumer.pid, "retry-service": service.pid}
         assert retries()["level"] == "ok"
         service.kill()
@@ -107,11 +107,11 @@ def test_killed_processes_leave_the_list_and_doctor_says_what_to_start(
         until(lambda: pids() == {"consumer": consumer.pid}, "the killed service stays on the list")
         assert (retries()["level"], retries()["fix"]) == ("warn", "start `wheel-sched serve billing`")
         again = started("--store", redis_url, "serve", "billing")
-        until(lambda: pids() == {"consumer": consumer.pid, "retry-service": again.pid}, "the new one is not listed")
+        until(lambda: pids() == {"consumer": consumer.pid, "retry-service": again.pid}, "the new service is not listed")
         assert retries()["level"] == "ok"
         again.send_signal(signal.SIGTERM)
         again.wait(30)
-        assert pids() == {"consumer": consumer.pid}  # it has left; its lease would last two minutes
+        assert pids() == {"consumer": consumer.pid}  # the service left at its stop; its lease lasts longer
     finally:
         consumer.kill()
         consumer.wait()

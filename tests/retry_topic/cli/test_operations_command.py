@@ -1,4 +1,6 @@
-"""`wheel-sched operations`: what the dashboard has prepared is confirmed, run, paused and cancelled from a terminal."""
+"""`wheel-sched operations`: an operation that was prepared in the dashboard is run, confirmed, paused and cancelled
+from a terminal.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ def made(connection: Connection, bury: Callable[..., None]) -> str:
 
 
 def test_an_operation_goes_its_way_by_commands(cli: Any, connection: Connection, made: str) -> None:
-    """A first `operations run` counts the letters. After `operations confirm`, a second one replays exactly those."""
+    """The first `operations run` counts the letters. After `operations confirm`, the next `operations run` replays
+    exactly these letters."""
     assert "1 operation counted and not confirmed" in cli("operations", "run").output
     assert cli.json("operations", "list")["matched"] == 3
     assert cli("operations", "confirm", made, code=None).exit_code != 0

@@ -29,7 +29,7 @@ dead = true
 
 @pytest.fixture
 def offline(cli_at: Any) -> Any:
-    """The command line with the address of a store that does not answer."""
+    """A command line whose store does not answer."""
     Path("retry.toml").write_text(POLICIES)
     return cli_at("redis://127.0.0.1:1/0")
 

@@ -201,7 +201,7 @@ def test_an_error_at_the_start_is_json_too(wheel_sched: Any) -> None:
 
 
 def test_an_unknown_log_format_is_refused(wheel_sched: Any) -> None:
-    """The error names the two forms. Nothing is started."""
+    """The error names the setting and the known log formats. Nothing is started."""
     done = wheel_sched(*EMBEDDED, "--log-format", "xml", "serve", "billing")
     assert done.returncode == 2
     assert b"log_format" in done.stderr

@@ -252,7 +252,7 @@ def test_the_service_of_overdue_messages_is_named(cli: Any, connection: Connecti
 
 
 def test_a_command_that_is_shown_can_be_copied(cli: Any, connection: Connection, wait_for: Any) -> None:
-    """Names come from messages and members. A name with characters of the shell is quoted."""
+    """`stats` shows a command with names from messages and members. A name with characters of the shell is quoted."""
     wait_for("m", now_ms() - 60_000, topic="$(reboot).redelivery")
     assert "start `wheel-sched serve '$(reboot)'`" in cli("stats").stdout
     Members(connection.store).announce(Member("consumer", "a;b", retries_to="a;b.retry"), 60_000)

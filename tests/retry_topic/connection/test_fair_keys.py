@@ -123,7 +123,7 @@ def test_a_repeat_with_an_id_sends_nothing_twice(connection: Connection, first: 
     for tenant in TENANTS:
         publish(connection, tenant, id=f"id-{tenant}")
     share_topics(connection.store, orders(None if first else CAPPED), by_key=True)
-    again = Connection(connection.store, connection.broker)  # knows the new settings
+    again = Connection(connection.store, connection.broker)  # a new connection reads the new settings
     for tenant in TENANTS:
         assert publish(again, tenant, id=f"id-{tenant}") == f"id-{tenant}"
         publish(again, "another", id=f"id-{tenant}", delay=0)
@@ -146,9 +146,9 @@ def test_a_rule_of_another_release_counts_as_none(value: bytes) -> None:
 
 
 def test_tenants_have_places_of_their_own(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `max_in_flight` 1, a tenant's message for later that takes long does not keep other tenants waiting.
+    """With `max_in_flight` 1, at most one message of each tenant runs at a time.
 
-    At most one message of each tenant runs at a time, and all of them run.
+    A slow message of one tenant does not delay the other tenants. In the end all messages have run.
     """
     monkeypatch.setattr("retry_topic.consumer.consumer._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.intake.worker._POLL_MS", 10)

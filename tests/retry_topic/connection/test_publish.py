@@ -400,7 +400,8 @@ def test_an_id_that_no_header_can_carry_is_refused(ready: Bench, message_id: str
 
 
 def test_of_messages_under_one_key_only_the_first_or_last_is_sent(ready: Bench) -> None:
-    """`collapse` names the message that waits; `debounce` takes its place, at most `max_wait` after the first."""
+    """With `collapse`, `publish` returns the id of the message that waits under the key. With `debounce`, the new
+    message replaces the waiting one. It is due at most `max_wait` after the first."""
     publish = ready.connection.publish
     first = publish(TOPIC, b"1", delay=60, collapse="order-7")
     assert publish(TOPIC, b"2", delay=60, collapse="order-7") == first

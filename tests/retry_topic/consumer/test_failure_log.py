@@ -1,4 +1,4 @@
-"""The consumer logs each failed attempt with one line, at DEBUG with a traceback, and calls the hook `on_failure`."""
+"""The consumer logs each failed attempt in one line, with a traceback at DEBUG, and calls the hook `on_failure`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Handlers = Callable[..., "Handler"]
 CONSUMER, SERVICE = "retry_topic.consumer", "retry_topic.intake"
-# the consumer cannot know that another copy has succeeded; the service knows it and makes no dead letter then
+# The consumer cannot know whether another copy has succeeded. The service can, and then makes no dead letter.
 BURIED = "it goes to the dead letters, unless the retry service finds that it is a second copy"
 
 
@@ -77,8 +77,8 @@ def test_both_lines_name_the_id_that_was_published(
 def test_a_death_has_its_traceback(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture, keep: bool
 ) -> None:
-    """The service's line about a dead letter has the traceback of its last failed attempt below it, at every level,
-    unless the consumer keeps none."""
+    """The service logs a dead letter with the traceback of its last failed attempt, at every level. There is no
+    traceback if the consumer keeps none."""
     memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=1))
     failing(memory, caplog, handler(ValueError("no such customer")), keep_tracebacks=keep)
     memory.until(lambda: bool(lines(caplog, "intake.dead")))
@@ -217,7 +217,7 @@ def test_an_error_that_cannot_be_told_fails_its_message_only(
 
 def test_nothing_is_made_of_lines_nobody_reads(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the logger is disabled, the log line of a failure is not formatted."""
-    monkeypatch.setattr("retry_topic.consumer.outcome._line", lambda *_: pytest.fail("it was formatted"))
+    monkeypatch.setattr("retry_topic.consumer.outcome._line", lambda *_: pytest.fail("the log line was formatted"))
     monkeypatch.setattr(logging.getLogger(CONSUMER), "disabled", True)
     memory.publish(b"1")
     consumer = memory.consume(lambda message: Retry(), concurrency=1, idle_ms=ConsumerConfig().idle_ms)

@@ -194,7 +194,7 @@ def test_tasks_cancelled_before_their_first_step_fail_their_messages(memory: Ben
             handled.append(message.value)
             return
         while len(asyncio.all_tasks()) == 1:
-            await asyncio.sleep(0)  # continues after another task is made and before that task's first step
+            await asyncio.sleep(0)  # the loop ends once another task exists; that task has not made its first step
         for task in asyncio.all_tasks():
             task.cancel()
 

@@ -205,8 +205,8 @@ def test_a_message_published_at_once_keeps_its_id_through_its_failures() -> None
 
 
 def test_of_a_message_that_nobody_has_signed_the_id_alone_is_believed() -> None:
-    """Of an unsigned message's retry headers, only the id is used. The id in the store also depends on group, time and
-    place, so a forged id cannot take the place of another message."""
+    """The consumer uses only the id of an unsigned message's retry headers. The id in the store also depends on group,
+    time and place. So a forged id cannot take the place of another message."""
     place = RetryState(id=retry_id("billing", "orders", 3, "7"), original_partition=3, original_offset="7")
     claims = replace(FRESH, headers=write((), replace(place, error_class="forged", max_attempts=9)))
     assert retry_state("billing", claims, (SECRET,)) == RetryState(id=place.id)
@@ -238,7 +238,8 @@ def test_a_signed_redelivery_goes_on() -> None:
 
 
 def test_a_failure_ends_the_replay_of_an_item() -> None:
-    """The item of a replay is that of one attempt: the record of its failure does not name it."""
+    """The header with the replayed item belongs to one attempt. The record of that attempt's failure does not have
+    it."""
     state = RetryState(id="m", replays=1, item_id="m.3")
     assert read(failed_message("billing", FRESH, state, ERROR).headers).item_id is None
 

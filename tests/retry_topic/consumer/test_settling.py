@@ -27,7 +27,7 @@ class Stub:
         self.acked: list[Delivery] = []
         self.forwarded: list[Message] = []
         self.beaten: list[Delivery] = []
-        self.plan: list[Any] = []  # an exception or a failure for each call to come, then success
+        self.plan: list[Any] = []  # the result of each coming call: an exception, a failure, or None for success
         self.beat_error: Exception | None = None
         self.asked = 0
 
@@ -143,7 +143,8 @@ def test_a_record_our_headers_make_too_large_goes_without_them(rig: Rig) -> None
 
 
 def test_a_record_that_is_too_large_loses_its_traceback_first(rig: Rig) -> None:
-    """After each further refusal, the record goes without its traceback, then without its failed attempts."""
+    """While the broker refuses a record as too large, the settler makes it smaller. It removes the traceback, then the
+    failed attempts, and at last all retry headers."""
     names = ("retry-attempt", "retry-failed-attempts", "retry-traceback")
     record = Message("billing.retry", b"m", headers=tuple((name, b"1") for name in names))
     too_large = PublishFailure("too large", transient=False)
@@ -227,15 +228,15 @@ def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pyte
     try:
         kept = rig.deliver("kept")
         gone = rig.deliver("gone")
-        _until(lambda: len(rig.in_flight._holds) == 2)  # fewer for a moment, while they are being renewed
+        _until(lambda: len(rig.in_flight._holds) == 2)  # a hold is absent while it is being renewed
         _until(lambda: rig.stub.beaten.count(kept) >= 2)
         rig.settler.put(HandlerOutcome(gone, "acknowledged"))
         assert rig.in_flight.wait_until_at_most(1, 40)
-        _until(lambda: len(rig.in_flight._holds) == 1)  # none for a moment, while it is being renewed
+        _until(lambda: len(rig.in_flight._holds) == 1)  # the hold is absent while it is being renewed
         assert rig.in_flight._holds.expired >= 2
         monkeypatch.setattr(rig.in_flight._holds, "run_due", lambda: 0)
         seen = len(rig.stub.beaten)
-        time.sleep(0.3)  # three renewals would be due
+        time.sleep(0.3)  # the time of three renewals
         assert len(rig.stub.beaten) <= seen + 1  # one beat may have been running
         rig.settler.put(HandlerOutcome(kept, "acknowledged"))
         assert rig.drained()

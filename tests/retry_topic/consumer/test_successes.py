@@ -51,7 +51,7 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (RetryState(id="m", replays=1), True),
         (RetryState(id="m", published_ms=1), True),
         (RetryState(id="m", attempt=1, unsigned=True), False),
-        (RetryState(id=content_id("g", b"m", b"k"), attempt=1), False),  # many messages have it
+        (RetryState(id=content_id("g", b"m", b"k"), attempt=1), False),  # many messages have this id
     ],
 )
 def test_only_of_what_has_passed_the_store_something_is_told(state: RetryState, known: bool) -> None:

@@ -41,7 +41,7 @@ def test_polling_settling_and_beating_at_once(broker: Broker, monkeypatch: pytes
 
     def poll() -> None:
         while len(settled) < COUNT:
-            deliveries = consumer.poll(7, 1)  # it also trims when there is nothing to read
+            deliveries = consumer.poll(7, 1)  # an empty poll trims too
             held.extend(deliveries)
             read.put(deliveries)
 

@@ -47,7 +47,7 @@ def test_it_has_the_lines_of_code_and_no_values() -> None:
 
 
 def test_deep_recursion_shows_the_innermost_calls() -> None:
-    """Of 203 calls the innermost twenty are shown, and the others are counted."""
+    """A traceback of 203 calls shows the innermost twenty and counts the others."""
     lines = of(lambda: deep(200)).split("\n")
     assert sum(line.startswith("  File") for line in lines) == 20
     assert lines[1] == "  [183 outer calls left out]"
@@ -85,7 +85,7 @@ def test_frames_of_this_package_and_of_threads_are_left_out() -> None:
 
 
 def test_causes_are_short_and_bounded() -> None:
-    """A chain of exceptions has a line for each of the nearest five. A chain that is a circle ends."""
+    """A chain of exceptions has one line for each of the five nearest causes. A circle of causes ends."""
 
     def chain(levels: int) -> None:
         try:
@@ -115,7 +115,7 @@ def test_a_group_shows_its_first_members() -> None:
 
 
 def test_a_hostile_exception_stops_nothing() -> None:
-    """Exceptions whose classes redefine attributes so that these raise: `traceback_text` returns a text or None."""
+    """`traceback_text` returns a text or None even for an exception whose attributes raise when they are read."""
 
     class Broken(Exception):
         __cause__ = __context__ = property(lambda self: 1 / 0)  # type: ignore[assignment]

@@ -199,7 +199,7 @@ def test_the_loop_guard_holds_a_message_back_after_three_replays(letter_store: L
         assert (result.matched, result.replayed, result.guarded) == (1, expected, 1 - expected)
         letter_store.store.cancel([found.id for found in letter_store.waiting()])
         if expected:
-            letter_store.bury("m")  # it died again, and its headers do not mention the replay
+            letter_store.bury("m")  # the letter died again, and its headers do not mention the replay
     assert letter_store.dead() == ["m.3"]
     assert letter_store.letters.replay(max_replays=10).replayed == 1
 

@@ -293,7 +293,7 @@ def rewritten(admin: redis.Redis) -> None:
     deadline_s = time.monotonic() + 10
     while any(admin.info("persistence")[f"aof_rewrite_{state}"] for state in ("in_progress", "scheduled")):
         assert time.monotonic() < deadline_s
-        time.sleep(0.02)  # a child of the server writes it
+        time.sleep(0.02)  # polls: a child process of the server writes the file
 
 
 def test_nothing_is_acknowledged_while_the_first_append_only_file_is_made(

@@ -71,7 +71,7 @@ def test_a_message_that_is_given_up_ends_with_a_dead_row(bench: Bench, handler: 
     assert DeadLetters(bench.connection).replay().replayed == 1
     bench.until(lambda: len(handle.calls) == 3)
     bench.quiet()
-    assert len(rows_of(bench)) == 2  # after the replay it succeeded at its first delivery
+    assert len(rows_of(bench)) == 2  # after the replay, the message succeeded at its first delivery
 
 
 def test_nothing_is_kept_unless_asked_for(memory: Bench, handler: Handlers, policy: Policy) -> None:

@@ -1,4 +1,4 @@
-"""What another policy would have done with recorded attempts, and reading the latest attempts of a store."""
+"""`what_if` compares recorded attempts with what another policy would do. `latest_attempts` reads the attempts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def policy(**settings: object) -> PolicySet:
 
 
 def test_the_same_policy_does_what_was_recorded() -> None:
-    """The policy that made a history does the same with it: as many retries, and as many messages given up."""
+    """With the policy that made the history, `what_if` finds as many retries and given-up messages as were recorded."""
     rows = [*message("a", "ffo"), *message("b", "fffd"), *message("c", "ff")]
     found = what_if(rows, TODAY, TODAY).total
     assert (found.messages, found.retries, found.succeeded, found.given_up, found.waiting) == (3, 7, 1, 1, 1)
@@ -48,14 +48,16 @@ def test_the_same_policy_does_what_was_recorded() -> None:
 
 
 def test_fewer_attempts_lose_messages_that_succeeded_later() -> None:
-    """A policy of two attempts gives both up after the second: one earlier, and one that succeeded at the third."""
+    """With two attempts, both messages are given up after the second. In the history, one of them was given up later,
+    and the other one succeeded at its third attempt."""
     found = what_if([*message("a", "ffo"), *message("b", "fffd")], TODAY, policy(max_attempts=2)).total
     assert (found.edited.retries, found.edited.given_up, found.edited.lost) == (2, 2, 1)
     assert (found.earlier, found.later, found.shift_ms) == (1, 0, -2_000)
 
 
 def test_more_attempts_give_up_later_and_count_as_further_retries() -> None:
-    """A policy of six attempts retries a message that was given up at the fourth twice more, and gives it up later."""
+    """With six attempts, a message that was given up after its fourth attempt is retried twice more and given up
+    later."""
     found = what_if(message("b", "fffd"), TODAY, policy(max_attempts=6)).total
     assert (found.edited.retries, found.edited.further, found.edited.given_up) == (5, 2, 1)
     assert (found.earlier, found.later, found.shift_ms) == (0, 1, 2_000)
@@ -63,7 +65,8 @@ def test_more_attempts_give_up_later_and_count_as_further_retries() -> None:
 
 
 def test_a_longer_delay_gives_up_later_with_the_same_retries() -> None:
-    """The delay changes when a message is given up, not how often it is retried; the cap by age changes both."""
+    """A longer delay changes when a message is given up, but not how often it is retried. A maximum age changes
+    both."""
     found = what_if(message("b", "fffd"), TODAY, policy(delay=Fixed(10 * SECOND_MS))).total
     assert (found.edited.retries, found.edited.wait_ms, found.shift_ms) == (3, 30_000, 27_000)
     capped = what_if(message("b", "fffd"), TODAY, policy(delay=Fixed(10 * SECOND_MS), max_age_ms=10_000)).total
@@ -71,14 +74,14 @@ def test_a_longer_delay_gives_up_later_with_the_same_retries() -> None:
 
 
 def test_rules_see_the_recorded_class() -> None:
-    """A rule that calls a recorded class fatal gives the message up at its first failure."""
+    """A rule makes errors of a recorded class fatal. So the message is given up at its first failure."""
     edited = policy(rules=(Rule(errors=("Away",), dead=True),))
     found = what_if([*message("a", "ffo"), *message("b", "fo", error="app.Other")], TODAY, edited).total
     assert (found.edited.retries, found.edited.given_up, found.edited.lost) == (1, 1, 1)
 
 
 def test_each_topic_meets_its_own_policy_and_the_largest_comes_first() -> None:
-    """The comparison is by topic, with the policy of the topic."""
+    """Each topic is compared under its own policy. The topic with the most messages comes first."""
     edited = PolicySet(TODAY.default, {"mail": RetryPolicy(max_attempts=1)})
     rows = [*message("a", "fffd"), *message("b", "fo", "mail"), *message("c", "fo", "mail")]
     found = what_if(rows, TODAY, edited)
@@ -89,7 +92,8 @@ def test_each_topic_meets_its_own_policy_and_the_largest_comes_first() -> None:
 
 
 def test_messages_without_their_first_attempts_are_left_out() -> None:
-    """A message whose first row was trimmed, one with a gap, and one that failed after a success are counted only."""
+    """A message is left out and only counted if its first row was trimmed, if a row between others is missing, or if it
+    failed after a success."""
     rows = [*message("a", "fffd")[1:], *message("b", "fffd")[:1], *message("b", "fffd")[2:], *message("c", "fof")]
     found = what_if([*rows, *message("d", "fo")], TODAY, TODAY)
     assert (found.left_out, found.total.messages) == (3, 1)
@@ -97,14 +101,15 @@ def test_messages_without_their_first_attempts_are_left_out() -> None:
 
 
 def test_an_empty_history_compares_nothing() -> None:
-    """Without rows there are zeros, and no times."""
+    """Without rows, all numbers are zero and all times are None."""
     found = what_if([], TODAY, TODAY)
     assert (found.attempts, found.total.messages, found.first_ms, found.total.shift_ms) == (0, 0, None, None)
     assert found.as_dict()["cannot_know"]
 
 
 def test_a_policy_without_an_end_is_left_undecided_within_the_bounds() -> None:
-    """A policy that goes on for very long is followed for a bounded number of failures, and counted as undecided."""
+    """A policy without a last attempt is followed for a bounded number of failures. Then the message counts as
+    undecided."""
     endless = policy(max_attempts=None, delay=Fixed(1))
     one = what_if(message("a", "fd"), TODAY, endless).total
     assert (one.edited.undecided, one.edited.given_up, one.edited.retries) == (1, 0, 2 + MAX_FURTHER)
@@ -117,7 +122,7 @@ def test_a_policy_without_an_end_is_left_undecided_within_the_bounds() -> None:
 
 
 def test_the_latest_attempts_are_read_and_the_others_are_not(store: DelayStore) -> None:
-    """Only the latest rows are read, each once; what is no row is counted."""
+    """Only the latest rows are read, each once. Entries that are no rows are counted."""
     rows = [row for number in range(50) for row in message(f"m{number}", "fo")]
     History(store).append([(row.id, row.encode()) for row in rows], keep=1_000)
     History(store).append([("m49", message("m49", "fo")[1].encode()), ("m49", b"no row")], keep=1_000)
@@ -128,7 +133,7 @@ def test_the_latest_attempts_are_read_and_the_others_are_not(store: DelayStore) 
 
 
 def test_reading_is_bounded_over_all_shards() -> None:
-    """With several shards about as many rows are read in all."""
+    """The limit holds for the rows of all shards together, not for each shard."""
     with open_store("memory:", shards=4) as store:
         rows = [row for number in range(500) for row in message(f"m{number}", "fo")]
         History(store).append([(row.id, row.encode()) for row in rows], keep=100_000)

@@ -140,7 +140,8 @@ TRACEBACK, ATTEMPTS, POLICY = "retry-traceback", "retry-failed-attempts", "retry
 def test_a_letter_that_the_dead_topic_refuses_gets_smaller(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, refused: tuple[str, ...], kept: set[str]
 ) -> None:
-    """A letter goes without its traceback, then without its failed attempts, and at last as the record was read."""
+    """The dead topic refuses a letter as too large. The intake sends it again without its traceback, then without its
+    failed attempts, and at last exactly as the record was read."""
     sent: list[set[str]] = []
 
     def publish(messages: Sequence[Message]) -> list[PublishFailure | None]:
@@ -202,7 +203,7 @@ def test_records_that_nobody_signed_are_counted_by_the_store(bench: Bench) -> No
     taken = bench.take(RetryState(), failed("a", 1), failed("a", 1)) + bench.take(RetryState(), expected=3)
     assert [(one.attempt, one.dead) for one in taken] == [(1, None), (2, None), (3, None), (4, "max-attempts")]
     assert len({one.id for one in taken}) == 4
-    # our consumers never report success of such an id; if another client does, these records end with the batch
+    # our consumers report no success for such an id; if another client does, later records are duplicates
     ended = RetryState(id=content_id("g", b"v", None))
     Successes(bench.connection.store).remember([attempts_key(ended, Message("g.retry", b"v"))])
     assert bench.take(RetryState(), expected=4)[0].duplicate

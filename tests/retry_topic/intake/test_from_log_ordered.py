@@ -182,7 +182,7 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
             taken = bench.take(bench.intake(), 4)
         gone = bench.sent()
         successor = bench.intake()
-        for end in (5, 6):  # so the batches of the successor are other ones
+        for end in (5, 6):  # so that the successor takes in other batches
             bench.take(successor, end)
         assert sorted(gone + bench.sent()) == [f"{name}.1" for name in "abcdef"], f"death at step {step}"
         assert bench.position() == 6
@@ -192,7 +192,7 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
         assert min(counts) == 1 or shards > 1  # several shards: counts may be raised a step later
         if taken is not None:
             return  # the intake has no more steps
-    raise AssertionError("it never came to its end")
+    raise AssertionError("the intake did not end")
 
 
 def test_a_member_that_lost_its_partition_stores_nothing_of_it(bench: Bench) -> None:
@@ -238,7 +238,7 @@ def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
         assert (key.head, bench.dead(), bench.sent()) == ("b", ["a.4"], ["b.0", "c.1"])
         if taken is not None:
             return  # the intake has no more steps
-    raise AssertionError("it never came to its end")
+    raise AssertionError("the intake did not end")
 
 
 def test_another_message_s_id_is_left_to_it(bench: Bench) -> None:
@@ -291,7 +291,7 @@ class History:
         self.bench = Bench(self.random.choice([1, SHARDS]))
         self.scopes = {f"m{number}": self.random.choice([AWAY, OTHER, BESIDE, AWAY, None]) for number in range(25)}
         self.attempts = dict.fromkeys(self.scopes, 1)
-        self.handled = list(self.scopes)  # their handlers are about to fail
+        self.handled = list(self.scopes)  # the messages whose handlers will fail next
         self.failures: set[str] = set()
         self.sent: Counter[str] = Counter()
         self.members = [self.bench.intake(), self.bench.intake()]

@@ -140,7 +140,8 @@ TRACEBACK, ATTEMPTS, POLICY = "retry-traceback", "retry-failed-attempts", "retry
 def test_a_letter_that_the_dead_topic_refuses_gets_smaller(
     memory: Bench, policy: Policy, monkeypatch: pytest.MonkeyPatch, refused: tuple[str, ...], kept: set[str]
 ) -> None:
-    """A letter goes without its traceback, then without its failed attempts, and at last as the record was read."""
+    """The dead topic refuses a letter as too large. The intake sends it again without its traceback, then without its
+    failed attempts, and at last exactly as the record was read."""
     desk = Desk(memory, policy(max_attempts=1))
     desk.put(state=RetryState(id="m", attempt=1, traceback="Traceback"))
     forward = desk.consumer.forward
@@ -418,7 +419,7 @@ class TestCopies:
         owner = Owner(scope, "me", locks.acquire(scope, "me", 60_000).epoch)
         self.fail(desk, 2, key_lock=key_lock)
         desk.release()
-        assert locks.close(owner, [(key_lock, "m", True, "k")]) == [Outcome.DUPLICATE]  # it has left the store
+        assert locks.close(owner, [(key_lock, "m", True, "k")]) == [Outcome.DUPLICATE]  # the message has left the store
         locks.close(owner, [(key_lock, "m", False, "k")])
         if succeeded:
             Successes(desk.store).remember([attempts_of("m")])

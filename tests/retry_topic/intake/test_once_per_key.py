@@ -1,4 +1,4 @@
-"""Retries of one key: which one goes out, and that the log, the result and the history name the other one."""
+"""The intake with collapse and debounce: which retry of a key is sent, and how the other ones are reported."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 Policy = Callable[..., RetryPolicy]
 RETRY = retry_topic_of("billing")
 HOUR_MS = 3_600_000
-LOCK = f"{'s' * 12}.{'k' * 16}"  # of an ordering key
+LOCK = f"{'s' * 12}.{'k' * 16}"  # the key lock of an ordering key
 ORDER = KeySource("header", "order")
 Take = Callable[..., "list[Taken]"]
 
 
 @pytest.fixture
 def take(bench: Bench, policy: Policy) -> Iterator[Callable[[RetryPolicy], Take]]:
-    """Makes a function that publishes retry records, takes them in together and returns the results."""
+    """Return a factory. For a `Collapse` or `Debounce` it makes a function that publishes retry records, takes them in
+    together and returns the results."""
     consumers = []
 
     def made(once: Collapse | Debounce, **settings: int) -> Take:
@@ -98,9 +99,9 @@ def test_collapse_drops_later_retries_of_a_key(
 def test_debounce_replaces_the_retry_that_waits(
     bench: Bench, take: Callable[..., Take], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last retry waits.
+    """Only the last retry of a key waits.
 
-    The one before is reported as superseded, and the new row replaces the row of its failure.
+    The retry before it is reported as superseded. In the history, this row replaces the row of its failure.
     """
     caplog.set_level(logging.INFO, "retry_topic.intake")
     take_in = take(Debounce(ORDER, 2 * HOUR_MS))
@@ -114,7 +115,8 @@ def test_debounce_replaces_the_retry_that_waits(
 def test_messages_of_ordering_keys_are_never_dropped(
     bench: Bench, take: Callable[..., Take], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The next messages of an ordering key wait for each one. So the setting is refused, once, with what to change."""
+    """The next message of an ordering key waits for the message before it, so none may be dropped. The intake does not
+    apply the setting, and logs once what to change."""
     take_in = take(Collapse(ORDER))
     take_in(("a", b"7"), ("b", b"7"), key_lock=LOCK)
     take_in(("c", b"7"), key_lock=LOCK)

@@ -153,7 +153,7 @@ def test_a_stale_position_leaves_other_sources_alone(connection: Connection) -> 
     """A batch that does not begin at the stored position is dropped. The next batch, of another partition, is
     stored."""
     taking, log, other = intake(connection), Log(failed("a")), Log(failed("b"), source="g.retry/1")
-    log.place = 0  # the store knows of nothing
+    log.place = 0  # the store has no position of this partition
     taking.offer(log, log.next(1), once)
     taking.offer(other, other.next(1), once)
     taking.finish(once)

@@ -1,4 +1,4 @@
-"""The store's time without a question: it is never before the store's own time, and nobody waits for it."""
+"""The intake estimates the store's time without a call. The estimate is never before the store's time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FakeStore:
 
 
 class Clocks:
-    """This machine's two clocks, in ns."""
+    """This machine's monotonic clock and its wall clock, in ns."""
 
     def __init__(self) -> None:
         self.steady, self.wall = 10**9, 10**18
@@ -57,8 +57,8 @@ def time_of(store: Any) -> StoreTime:
 
 
 def test_the_time_that_passed_is_added(clocks: Clocks) -> None:
-    """The answer may be up to a millisecond old in itself, and the store's clock may be quicker than ours. So the
-    estimate is the answer, the time since, and a little more."""
+    """The estimate is the store's last answer, plus the time since then, plus a small margin. The answer may be a
+    millisecond old, and the store's clock may be faster than this machine's."""
     store = FakeStore()
     known = time_of(store)
     assert known.estimate() is None
@@ -72,7 +72,7 @@ def test_the_time_that_passed_is_added(clocks: Clocks) -> None:
 
 
 def test_after_a_second_the_store_is_asked_again(clocks: Clocks) -> None:
-    """A step of the store's clock is noticed within a second."""
+    """An answer is used for one second, so a step of the store's clock is noticed within a second."""
     store = FakeStore()
     known = time_of(store)
     known.ask()
@@ -84,7 +84,8 @@ def test_after_a_second_the_store_is_asked_again(clocks: Clocks) -> None:
 
 @pytest.mark.parametrize("wall_ms", [20, -20, 3_600_000])
 def test_a_machine_that_slept_asks_again(clocks: Clocks, wall_ms: int) -> None:
-    """While a machine is suspended, its monotonic clock may stand still. Then its clocks have moved apart."""
+    """While a machine is suspended, its monotonic clock may stand still. So the answer is dropped if the monotonic
+    clock and the wall clock differ."""
     known = time_of(FakeStore())
     known.ask()
     clocks.pass_ms(1, 1 + wall_ms)
@@ -92,7 +93,7 @@ def test_a_machine_that_slept_asks_again(clocks: Clocks, wall_ms: int) -> None:
 
 
 def test_a_question_without_an_answer_leaves_no_time(clocks: Clocks) -> None:
-    """If the store does not answer, the answer before is no longer used."""
+    """If the store does not answer, its previous answer is not used any more."""
 
     class Away(FakeStore):
         def now_ms(self) -> int:
@@ -108,7 +109,7 @@ def test_a_question_without_an_answer_leaves_no_time(clocks: Clocks) -> None:
 
 
 def test_a_store_on_a_test_clock_is_always_asked() -> None:
-    """A test moves such a clock, so our own clocks say nothing about it."""
+    """With a test clock there is no estimate, because this machine's clocks do not follow the test clock."""
     clock = VirtualClock(1_000)
     with open_store("memory:", test_clock=clock.monotonic_ms) as store:
         known = StoreTime(store)
@@ -117,7 +118,7 @@ def test_a_store_on_a_test_clock_is_always_asked() -> None:
 
 
 def test_the_estimate_is_never_before_a_real_servers_time(redis_url: str) -> None:
-    """At 200 moments within a second: the estimate is not below what the server then says."""
+    """The test compares up to 200 estimates with the time that the server returns just after each."""
     with open_store(redis_url) as store:
         known = StoreTime(store)
         known.ask()
@@ -130,12 +131,13 @@ def test_the_estimate_is_never_before_a_real_servers_time(redis_url: str) -> Non
             else:
                 behind.append(store.now_ms() - estimate_ms)
         assert len(behind) > 150
-        # the server was asked after the estimate, and each question takes a moment
+        # the median, because the server answers a moment after the estimate
         assert sorted(behind)[len(behind) // 2] <= 0
 
 
 def test_a_busy_store_is_not_asked_for_its_time(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While batches follow each other, the intake asks once for the time, and after a pause once more."""
+    """While batches follow each other, the intake asks for the time about once a second. After a pause it asks
+    again."""
     asked: list[int] = []
     now_ms = DelayStore.now_ms
 

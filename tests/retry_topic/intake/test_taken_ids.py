@@ -214,7 +214,7 @@ def deaths(open_connection: Callable[[], Connection], *, heard: bool) -> int:
             assert values(connection.store, "dead") == [b"2"], f"died at call {last}"
             if not dying.dead:
                 return last
-    raise AssertionError("it never came to its end")
+    raise AssertionError("the intake did not end")
 
 
 @pytest.mark.parametrize("heard", [False, True])

@@ -204,7 +204,7 @@ def records_by_chance(chance: random.Random) -> list[Message]:
             headers[chance.choice(names)] = chance.choice(ODD)
         pairs = [*headers.items()]
         if chance.random() < 1 / 20:
-            pairs.append(chance.choice(pairs))  # it is there twice
+            pairs.append(chance.choice(pairs))  # the record has this header twice
         records.append(record(offset, tuple(pairs), key, _text(chance)))
     return records
 

@@ -1,4 +1,6 @@
-"""Changes of selected messages: each applies to the version that was selected, and counts what became of the others."""
+"""Changes of selected messages: a message is changed only in the version that was selected. The other messages are
+counted by outcome.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ CHANGES: dict[str, Change] = {
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.real)])
 def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """A connection in memory, and one to a real server: the changes are one script there."""
+    """A connection in memory, and one to a real server, on which a script makes the changes."""
     address = "memory:" if request.param == "memory" else request.getfixturevalue("redis_url")
     with connect(address) as opened:
         yield opened
@@ -58,7 +60,7 @@ def bury(connection: Connection, *names: str) -> None:
 
 
 def rewrite(connection: Connection, name: str) -> None:
-    """Give a stored message another record, as another process would: its version changes."""
+    """Give a stored message another record, as another process would do. This changes the message's version."""
     store = connection.store
     (found,) = store.get([name])
     assert found is not None
@@ -125,8 +127,8 @@ def test_a_message_in_flight_that_changed_is_tried_again(connection: Connection)
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_exact_changes_apply_to_the_given_versions_only(connection: Connection, change: str) -> None:
-    """`select_exactly` keeps the versions of an earlier selection. A message with another version by then is left
-    alone, and one that is gone counts as `ABSENT`."""
+    """`select_exactly` selects messages in the versions of an earlier selection. A message that has another version now
+    is not changed. A message that is gone counts as `ABSENT`."""
     wait(connection, "a", "b", "gone")
     versions = {member.id: member.version or 0 for member in chosen(connection, "a", "b", "gone").members}
     rewrite(connection, "a")
@@ -191,13 +193,13 @@ def test_progress_counts_the_messages_so_far(connection: Connection) -> None:
     ids=["nothing", "ids and a filter", "ids and all"],
 )
 def test_a_request_names_messages_in_one_way(ids: tuple[str, ...], filter_: Filter, everything: bool) -> None:
-    """A request without ids, a filter or "all", or with two of them, is rejected."""
+    """A request must select messages in exactly one way: by ids, by a filter, or all of them."""
     with pytest.raises(Rejected, match="Give ids"):
         check_choice(ids, filter_, everything)
 
 
 def test_an_id_that_stands_for_another_is_returned(connection: Connection) -> None:
-    """When the store has a message under another id, the selection says under which."""
+    """If the store has the message under another id, the selection returns that id."""
     wait(connection, "a.2")
     assert chosen(connection, "a").stored_as == {"a": "a.2"}
     with pytest.raises(NotDone, match="there is no message b: nothing was changed"):
@@ -205,6 +207,7 @@ def test_an_id_that_stands_for_another_is_returned(connection: Connection) -> No
 
 
 def test_a_message_in_flight_that_will_not_be_tried_again_counts_as_changed() -> None:
-    """`CANCELLED` leaves a change complete; every other outcome does not."""
+    """A message in flight that gets a cancel mark (`CANCELLED`) counts as changed. Any outcome but `DONE` and
+    `CANCELLED` makes a change incomplete."""
     assert ChangedMessages(Counter({Outcome.DONE: 1, Outcome.CANCELLED: 2})).complete
     assert not ChangedMessages({Outcome.ABSENT: 1}).complete

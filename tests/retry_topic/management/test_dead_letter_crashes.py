@@ -1,4 +1,6 @@
-"""A runner dies before or after each of its calls on the store, one history for each call: the counts stay exact."""
+"""The runner of an operation dies before or after one of its calls on the store. This is tried for each call. The
+counts stay exact.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ GROUP = {"topic": "orders", "group": "aaa", "max_replays": "1"}
 
 
 class Died(BaseException):
-    """The process has died."""
+    """Raised in place of a call's answer: the process has died."""
 
 
 class World:
@@ -92,7 +94,7 @@ def _small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def calls_of(kind: str) -> int:
-    """How many calls a runner makes that does not die."""
+    """How many calls a runner makes from start to end if it does not die."""
     world = World(kind)
     world.die_at(0, False)
     world.finish(world.runner())
@@ -105,7 +107,8 @@ def calls_of(kind: str) -> int:
 def test_a_death_at_any_call_costs_nothing(
     kind: str, after: bool, forgotten: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each letter is changed once and counted as done, even if the store has forgotten its first answer."""
+    """Each letter is changed once and counted as done, even if the store no longer remembers the call before the
+    death."""
     for call in range(1, calls_of(kind) + 1):
         world = World(kind)
         world.die_at(call, after)
@@ -125,9 +128,10 @@ def test_a_death_at_any_call_costs_nothing(
 @pytest.mark.parametrize("remembered", [True, False])
 @pytest.mark.parametrize("seed", range(25))
 def test_whatever_happens_the_counts_add_up(seed: int, remembered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runners die, and people pause, resume, cancel, replay and delete meanwhile. No letter is replayed twice. While
-    the store remembers its first answers, the counts are exact. Later, a letter that somebody else has replayed just
-    then may count as done.
+    """Runners die while people pause, resume, cancel, replay and delete. No letter is replayed twice.
+
+    The counts are exact while the store remembers its first answer to each token. Later, a letter that a person replays
+    at the same moment may count as done.
     """
     if remembered:
         monkeypatch.setattr(stepping, "REMEMBERED_MS", 10**9)

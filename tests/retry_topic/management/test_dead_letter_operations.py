@@ -1,4 +1,6 @@
-"""Replay and deletion of dead letters as operations: exactly the counted letters, each once, and all accounted for."""
+"""Replays and deletions of dead letters as durable operations: they change each counted letter once and account for
+all.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ class Operations:
             if holds(found):
                 return found
             if self.runner.run_once():
-                time.sleep(0.01)  # the lease of a dead process, or the pace
+                time.sleep(0.01)  # waits for the lease of a dead process, or for the rate
         raise AssertionError(found)
 
     def counted(self, kind: str, arguments: dict[str, str], **more: Any) -> DurableOperation:
@@ -153,9 +155,8 @@ def test_a_letter_that_dies_again_is_not_replayed_again(operations: Operations) 
 
 
 def test_what_others_have_done_meanwhile_is_left_and_counted(operations: Operations) -> None:
-    """Letters that were replayed or deleted meanwhile, or replayed too often, are not replayed. They are counted by
-    reason.
-    """
+    """Letters that somebody else has replayed or deleted meanwhile are not replayed, nor are letters that were replayed
+    too often. Both are counted by reason."""
     connection = operations.connection
     ids = bury(connection, 10)
     ready = operations.counted(REPLAY, GROUP)
@@ -168,7 +169,8 @@ def test_what_others_have_done_meanwhile_is_left_and_counted(operations: Operati
 
 
 def test_a_letter_that_changes_within_a_batch_is_left(operations: Operations, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the plan of a batch and its change somebody else replays two letters. These are not replayed twice."""
+    """After a batch is planned and before it is carried out, somebody else replays two of its letters. They are not
+    replayed twice."""
     connection = operations.connection
     ids = bury(connection, 10)
     ready = operations.counted(REPLAY, GROUP)
@@ -188,9 +190,8 @@ def test_a_letter_that_changes_within_a_batch_is_left(operations: Operations, mo
 def test_a_letter_that_has_died_again_within_a_batch_is_left(
     operations: Operations, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Between the plan of a batch and its change a letter is replayed and dies again, under the same id and with the
-    same version. It stays as it is.
-    """
+    """After a batch is planned and before it is carried out, one of its letters is replayed and dies again. It has the
+    same id and the same version as before, and is not changed."""
     connection, store = operations.connection, operations.connection.store
     ids = bury(connection, 3)
     ready = operations.counted(kind, GROUP)
@@ -201,7 +202,7 @@ def test_a_letter_that_has_died_again_within_a_batch_is_left(
         DeadLetters(connection).replay(DeadLetterFilter(ids=frozenset(ids[:1])))
         assert store.cancel(ids[:1])
         before, until_s = store.now_ms(), time.monotonic() + 10
-        while store.now_ms() <= before + 20 and time.monotonic() < until_s:  # `bury` stores an age of 10 ms
+        while store.now_ms() <= before + 20 and time.monotonic() < until_s:  # `bury` sets its times 10 ms back
             time.sleep(0.001)
         bury(connection, 1)
         return perform(self, *args, **more)
@@ -238,7 +239,8 @@ def test_the_due_times_keep_the_rate(operations: Operations) -> None:
 
 
 def test_a_late_successor_finds_out_what_was_replayed(operations: Operations) -> None:
-    """The store has forgotten its first answer. A letter that is gone and whose replay was counted counts as done."""
+    """The store no longer remembers the first call. A letter that is gone, and whose replay was counted, counts as
+    done."""
     connection = operations.connection
     ids = bury(connection, 6)
     kind = ReplayDeadLetters(connection)
@@ -301,9 +303,8 @@ def test_a_killed_process_leaves_an_operation_that_another_one_finishes(
 def test_few_letters_are_found_by_their_fingerprint_and_many_by_a_search(
     operations: Operations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both ways find the same letters. An operation whose group becomes too large for the first way fails, and says
-    why.
-    """
+    """The letters of a small group are found by fingerprint, those of a large group by a search. Both ways find the
+    same letters. An operation fails with a reason if its group becomes too large for the first way."""
     connection = operations.connection
     monkeypatch.setattr(module, "_PAGE", 7)
     ids = bury(connection, 25)

@@ -1,4 +1,4 @@
-"""The inbox's rules: the state of a group, how errors differ, which letters belong to a group, and its notes."""
+"""The dead-letter inbox: the state of a group of dead letters, how its errors differ, its letters and its notes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_many_values_are_counted() -> None:
 
 @given(st.lists(st.text("ab 1.\n\x1b<", max_size=12), max_size=6))
 def test_the_parts_make_up_each_error(texts: list[str]) -> None:
-    """Each error is the common text with one value in each varying part."""
+    """`error_parts` splits errors into common texts and varying values. These parts make up each error again."""
     parts = [part.values or (part.text,) for part in error_parts(texts)]
     if all(len(values) <= 4 for values in parts) and len(parts) < 8:
         made = {"".join(choice) for choice in product(*parts)}
@@ -109,9 +109,8 @@ def connection() -> Connection:
 
 
 def test_the_letters_of_a_group_are_found_by_their_fingerprint_and_by_their_reason(connection: Connection) -> None:
-    """At most 20 letters are found, the last one first. Letters of other topics, and living items with the same ref,
-    are left out.
-    """
+    """At most 20 letters are found, the last one first. Letters of other topics, and waiting items with the same ref,
+    are left out."""
     store = connection.store
     with connection:
         for number in range(40):

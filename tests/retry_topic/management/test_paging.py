@@ -1,4 +1,4 @@
-"""Pages of a search: every match once, in order, and never more than a bounded part of the store."""
+"""Pages of a search: together they have every match once, in order. Each page reads a bounded part of the store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def pages(connection: Connection, text: str, limit: int, most: int = 2_000) -> l
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("limit", [1, 7, 50, 600])
 def test_every_match_is_on_one_page_in_order_of_due_time(shards: int, limit: int) -> None:
-    """All pages together have every match exactly once, in order, whatever the limit; states come one after another."""
+    """For any limit, the pages together have every match exactly once: first the waiting messages by due time, then the
+    held ones."""
     with connect("memory:", shards=shards) as connection:
         filled(connection, 60)
         connection.store.hold(["m0003", "m0009"], "look at it")
@@ -46,7 +47,7 @@ def test_every_match_is_on_one_page_in_order_of_due_time(shards: int, limit: int
 
 
 def test_a_page_reads_a_bounded_part_of_the_store() -> None:
-    """A search that nothing matches ends its page after the bound, with a cursor; the following page goes on."""
+    """A search without a match ends each page at the bound, with a cursor. The next page continues at the cursor."""
     with connect("memory:") as connection:
         filled(connection, 900)
         found = pages(connection, "nowhere", 50, most=400)
@@ -56,7 +57,7 @@ def test_a_page_reads_a_bounded_part_of_the_store() -> None:
 
 
 def test_other_topics_do_not_make_a_page_endless() -> None:
-    """A rare topic behind many messages of another topic is found, over several bounded pages."""
+    """A search finds a rare topic behind many messages of another topic, over several bounded pages."""
     with connect("memory:") as connection:
         filled(connection, 3_000, "noise")
         filled(connection, 2, "rare", "r")

@@ -1,4 +1,4 @@
-"""The search language: what each part chooses, the form that a search is written in again, and the errors."""
+"""The search language: what each condition selects, how a search is written as text again, and the errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR, DAY = 3_600_000, 86_400_000
 
 
 def entry(state: str = "due", at_ms: int = NOW, **more: object) -> ListedMessage:
-    """A message: in this state, due or dead at this time, after two failed attempts."""
+    """A message in this state, with two failed attempts. `at_ms` is its due time or the time of its death."""
     fields = {"error_class": "TimeoutError", "error_message": "no Answer", "error_fingerprint": "3f2a00", "attempt": 2}
     retry = replace(RetryState(id="abc", policy="payments@3"), **{**fields, **more})  # type: ignore[arg-type]
     body = encode_body(Message("orders", b"{}", b"customer-7", write((), retry)))
@@ -29,13 +29,13 @@ def entry(state: str = "due", at_ms: int = NOW, **more: object) -> ListedMessage
 
 
 def chosen(text: str, one: ListedMessage) -> bool:
-    """Whether the search chooses the message, also by its state."""
+    """Whether the search selects the message, also by its state."""
     wanted = parse_search(text).filter(NOW)
     return wanted.matches(one) and (not wanted.states or one.found.state in wanted.states)
 
 
 def read(text: str) -> tuple[Search, SearchError | None]:
-    """The search of a text, or the error; the search is empty then."""
+    """Parse a text. Return the search and None, or an empty search and the error."""
     try:
         return parse_search(text), None
     except SearchError as error:
@@ -84,7 +84,7 @@ def read(text: str) -> tuple[Search, SearchError | None]:
     ],
 )
 def test_each_part_chooses_what_it_says(text: str, yes: ListedMessage | None, no: ListedMessage | None) -> None:
-    """A part chooses the messages of its meaning, up to its exact bound, and no others."""
+    """A condition selects exactly the messages that it describes, up to its bound."""
     assert yes is None or chosen(text, yes)
     assert no is None or not chosen(text, no)
 
@@ -118,7 +118,7 @@ def test_each_part_chooses_what_it_says(text: str, yes: ListedMessage | None, no
     ],
 )
 def test_a_wrong_part_is_named_with_advice(text: str, token: str, advice: str) -> None:
-    """The error names the part that is wrong, where it stands, and what to write instead."""
+    """The error has the wrong part of the text, its position, and what to write instead."""
     with pytest.raises(SearchError) as raised:
         parse_search(text)
     assert raised.value.token == token
@@ -129,7 +129,8 @@ def test_a_wrong_part_is_named_with_advice(text: str, token: str, advice: str) -
 
 @given(st.text() | st.from_regex(rf"((({'|'.join(NAMES)})(:|<|>|<=|>=|=))?[\"a-f0-9hd\\\\* ]{{0,6}} ){{0,4}}"))
 def test_every_text_is_a_search_or_an_error_that_points_into_it(text: str) -> None:
-    """Any text gives a search that reads back as itself, with a usable filter, or an error at a part of the text."""
+    """Any text is a search or an error. A search is equal after it is written and read again, and its filter works. An
+    error names a part of the text."""
     found, wrong = read(text)
     if wrong is not None:
         assert text[wrong.at :].startswith(wrong.token)
@@ -148,7 +149,7 @@ TERMS = st.one_of(
 
 @given(TERMS, TIMES)
 def test_values_of_any_form_are_written_so_that_they_read_back(term: tuple[str, str, str], time: str) -> None:
-    """A value with spaces, quotes or backslashes survives being written as a search and read again."""
+    """A value with spaces, quotes or backslashes is equal after its search is written and read again."""
     name, comparison, value = term
     value = time if name == "due" else value
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
@@ -163,7 +164,7 @@ def test_values_of_any_form_are_written_so_that_they_read_back(term: tuple[str, 
 
 @given(st.sampled_from(["<", "<=", ">", ">="]), st.sampled_from(["due", "died"]), st.integers(-2, 2))
 def test_a_search_with_instants_means_the_same(comparison: str, name: str, step_ms: int) -> None:
-    """Durations turned into instants choose the same messages as before, now and later."""
+    """`fixed` replaces durations by points in time. At any later time, the fixed search selects the same messages."""
     found = parse_search(f"{name}{comparison}1h")
     fixed = found.fixed(NOW)
     at_ms = (NOW + HOUR if name == "due" else NOW - HOUR) + step_ms
@@ -173,7 +174,8 @@ def test_a_search_with_instants_means_the_same(comparison: str, name: str, step_
 
 
 def test_a_state_replaces_the_conditions_that_its_messages_cannot_meet() -> None:
-    """A search narrowed to one state keeps every condition that messages in this state can meet."""
+    """`only` limits a search to one state. It drops the conditions that no message in this state can meet, and keeps
+    the others."""
     assert str(parse_search("due<1h state:held topic:a").only("dead")) == "topic:a state:dead"
     assert str(parse_search("died<1h topic:a").only("due")) == "topic:a state:due"
     assert str(parse_search("state:held topic:a").only(None)) == "topic:a"
@@ -182,7 +184,7 @@ def test_a_state_replaces_the_conditions_that_its_messages_cannot_meet() -> None
 
 
 def test_conditions_that_dead_letter_filters_lack_are_refused_there() -> None:
-    """A condition that a filter of dead letters cannot express is refused, and never dropped."""
+    """A filter of dead letters lacks some conditions of a search. A search with such a condition is refused."""
     for text in ("attempt>1", "attempt<9", "policy:a", "id:a", "word"):
         assert parse_search(text).filter(NOW).narrow
         with pytest.raises(Rejected, match="nothing was done"):

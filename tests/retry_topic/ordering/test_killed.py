@@ -116,7 +116,7 @@ def judge(seen: list[bytes]) -> dict[bytes, list[int]]:
         value, what = line.split()
         key, number = value.split(b":")
         if what == b"begun":
-            assert int(number) <= len(done[key]), f"{value!r} began when only {done[key]} of its key were done"
+            assert int(number) <= len(done[key]), f"{value!r} began when these were done of its key: {done[key]}"
         elif int(number) not in done[key]:
             done[key].append(int(number))
     return done

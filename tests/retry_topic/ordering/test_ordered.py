@@ -118,9 +118,10 @@ def test_a_dead_head_lets_the_next_one_follow(bench: Bench, policy: Callable[...
 
 
 def test_parked_messages_have_their_fair_keys(bench: Bench) -> None:
-    """With `max_in_flight` 1, at most one message of a tenant runs, and a tenant that takes long stops no other.
+    """With `max_in_flight` 1, at most one message of each tenant runs at a time. A slow message of one tenant does not
+    delay the other tenant.
 
-    Both tenants have a message parked behind each of three ordering keys. All of them are handled in the end.
+    Both tenants have a message parked behind each of three ordering keys. In the end all messages are handled.
     """
     heads, slow, lock = threading.Event(), threading.Event(), threading.Lock()
     running, most, done = set[bytes](), 0, list[tuple[bytes, bytes]]()

@@ -147,8 +147,8 @@ def test_a_failed_message_parks_what_follows(bench: Bench) -> None:
 
 
 def test_records_wait_until_the_partition_s_scope_is_ours(bench: Bench) -> None:
-    """A reader hands out no record before it owns the partition's scope (its key locks and parked messages), so before
-    the previous reader has released the scope."""
+    """A reader hands out no record before it owns the partition's scope (its key locks and parked messages). It owns
+    the scope only after the previous reader has released it."""
     before = bench.locks.acquire(SCOPE, "before", 60_000)
     assert before.epoch
     bench.member.ours = {PLACE: 1}

@@ -118,9 +118,8 @@ def test_a_lone_surrogate_is_no_error() -> None:
 
 
 def test_the_rate_of_a_fair_topic_is_kept_by_the_store() -> None:
-    """The publisher does not apply the rate again. So the server may push the messages, and refused messages take no
-    places.
-    """
+    """The store applies the rate of a fair topic, so the publisher does not apply it again. Therefore the server may
+    push these messages."""
     policies = load_policies(GOOD)
     assert not is_limited(policies)
     assert limits_of(policies.topics["orders"]).interval_us == 0

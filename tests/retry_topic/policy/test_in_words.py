@@ -26,7 +26,7 @@ def test_each_kind_of_delay_has_words(delay: Delay, words: str) -> None:
 
 
 def test_a_rule_says_what_it_does() -> None:
-    """The words name what the rule replaces; a rule that replaces nothing says so."""
+    """The words name what the rule replaces. For a rule that replaces nothing, they say so."""
     assert rule_in_words(Rule(errors=("A",), dead=True)) == "dead at once"
     assert rule_in_words(Rule(errors=("A",))) == "as the policy says"
     everything = Rule(errors=("A",), delay=Fixed(1_000), max_attempts=3, max_age_ms=60_000)

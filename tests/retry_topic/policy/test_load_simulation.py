@@ -1,4 +1,4 @@
-"""The simulated load of a policy: against closed forms, on a virtual clock, bounded."""
+"""The simulated load of a policy: compared with exact formulas, in virtual time, and with bounds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ PLAIN = RetryPolicy(delay=Fixed(1_000), max_attempts=4)
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_attempts_and_deaths_agree_with_the_closed_forms(rate: float) -> None:
-    """Of messages that may fail n times with probability p: (1 - p^n) / (1 - p) attempts each, and p^n die.
+    """With failure probability p and n attempts, a message has (1 - p^n) / (1 - p) attempts on average, and dies with
+    probability p^n.
 
     With 20,000 messages the mean of the attempts has a standard error below 0.011, and each share below 0.0036.
     """
@@ -29,7 +30,7 @@ def test_attempts_and_deaths_agree_with_the_closed_forms(rate: float) -> None:
 
 
 def test_without_failures_each_message_takes_one_attempt() -> None:
-    """A failure rate of 0: every message succeeds at once, and the load is that of the messages."""
+    """With a failure rate of 0, every message succeeds at its first attempt."""
     found = simulate_load(PLAIN, Traffic(0, per_second=5, seconds=60))
     assert (found.attempts, found.load_factor, found.died) == (300, 1.0, {})
     assert found.succeeded_at == {1: 300}
@@ -39,16 +40,16 @@ def test_without_failures_each_message_takes_one_attempt() -> None:
 
 
 def test_if_everything_fails_all_die_after_the_allowed_attempts() -> None:
-    """A failure rate of 1: every message has all attempts, and no time to success exists."""
+    """With a failure rate of 1, every message has all its attempts, and there is no time to success."""
     found = simulate_load(PLAIN, Traffic(1, per_second=5, seconds=60))
     assert (found.attempts, found.died, found.success_ms) == (1_200, {"max-attempts": 300}, None)
     assert found.succeeded == 0
-    assert found.peak_per_second == 20  # each second: the message of now, and those of the three seconds before
+    assert found.peak_per_second == 20  # first attempts, and the retries of the three seconds before
 
 
 def test_an_outage_makes_a_herd_and_jitter_spreads_it() -> None:
-    """All messages of an outage fail. With equal delays their retries come together as the messages did, after a
-    silence. With jitter they are spread, and some come earlier."""
+    """All messages of an outage fail. With a fixed delay, no attempt comes for a while, and then the retries come as
+    close together as the messages did. With jitter the retries are spread, and some come earlier."""
     traffic = Traffic(0, per_second=50, seconds=30, outage_s=30)
     plain = RetryPolicy(delay=Fixed(40_000), max_attempts=4)
     spread = RetryPolicy(delay=Exponential(40_000, jitter="full"), max_attempts=4)
@@ -58,14 +59,14 @@ def test_an_outage_makes_a_herd_and_jitter_spreads_it() -> None:
     assert herd.bucket_ms == 500
     assert set(herd.attempts_in[60:80]) == {0}
     assert set(herd.attempts_in[80:]) == {25}
-    assert herd.later == 500  # the retries of the last ten seconds come after twice the 30 s
+    assert herd.later == 500  # retries for the last ten seconds of the outage come after 60 s
     assert min(calm.attempts_in[60:80]) > 0
     assert calm.success_ms is not None
     assert calm.success_ms["p50"] < 40_000
 
 
 def test_the_policys_rules_see_class_and_status() -> None:
-    """A rule for the class or the status of the simulated errors decides."""
+    """A rule for the class or for the status of the simulated errors is applied."""
     policy = RetryPolicy(rules=(Rule(statuses=(410,), dead=True), Rule(errors=("app.Final",), dead=True)))
     assert simulate_load(policy, Traffic(1, 1, 10, status=410)).died == {"fatal": 10}
     assert simulate_load(policy, Traffic(1, 1, 10, error_class="app.Final")).died == {"fatal": 10}
@@ -73,13 +74,13 @@ def test_the_policys_rules_see_class_and_status() -> None:
 
 
 def test_equal_seeds_give_equal_numbers() -> None:
-    """The simulation is a function of its arguments and the seed."""
+    """Equal arguments and an equal seed give equal results."""
     one, two, other = (simulate_load(RetryPolicy(), Traffic(0.5, 10, 10), seed).as_dict() for seed in (1, 1, 2))
     assert one == two != other
 
 
 def test_the_numbers_add_up() -> None:
-    """Every message ends once, and every attempt is in a bucket or later."""
+    """Every message ends once. Every attempt is in a bucket or counts as later."""
     found: LoadSimulation = simulate_load(RetryPolicy(), Traffic(0.7, 3, 100), 5)
     assert found.succeeded + sum(found.died.values()) == found.messages == 300
     assert sum(found.attempts_in) + found.later == found.attempts
@@ -100,13 +101,13 @@ def test_the_numbers_add_up() -> None:
     ],
 )
 def test_traffic_has_bounds(arguments: tuple[float, ...], words: str) -> None:
-    """A value outside its bounds is refused, with the bounds."""
+    """A value outside its bounds is refused, and the error names the bounds."""
     with pytest.raises(ConfigError, match=words):
         Traffic(*arguments)  # type: ignore[arg-type]
 
 
 def test_a_simulation_that_would_take_long_is_refused() -> None:
-    """A policy that retries for ever is stopped at the bound of attempts, within seconds."""
+    """The simulation of a policy that retries for ever ends at a limit of attempts with an error, within seconds."""
     endless = RetryPolicy(delay=Fixed(1), max_attempts=None)
     began = time.monotonic()
     with pytest.raises(ConfigError, match=f"at most {MAX_LOAD_ATTEMPTS:,} attempts"):
@@ -115,5 +116,5 @@ def test_a_simulation_that_would_take_long_is_refused() -> None:
 
 
 def test_a_message_in_a_second_is_enough() -> None:
-    """The slowest traffic still has one message."""
+    """Even the slowest traffic has one message."""
     assert simulate_load(PLAIN, Traffic(0, 0.001, 1)).messages == 1

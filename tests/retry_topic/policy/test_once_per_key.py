@@ -1,4 +1,4 @@
-"""Collapse and debounce in a policy: where keys come from, what is refused, and that dumping and loading agree."""
+"""Collapse and debounce in a policy: where a message has its key, what is refused, and how the settings are dumped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from wheel_sched.errors import ConfigError
     ],
 )
 def test_a_key_comes_from_the_message(source: str, key: bytes | None) -> None:
-    """A key is the message key, the last header of a name, or a single value in a JSON payload."""
+    """The key is the message key, the last header with a given name, or one value in the JSON payload."""
     payload = b'{"customer": {"id": 7}, "names": ["a", "b"], "a/b": true, "null": null}'
     message = Message("t", payload, b"k", (("tenant", b"first"), ("tenant", b"last")))
     assert parse_key_source(source).of(message) == key
@@ -40,7 +40,7 @@ def test_a_key_comes_from_the_message(source: str, key: bytes | None) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"\xff", b"[" * 100_000, b"7", b'"a"'])
 def test_a_strange_payload_has_no_key(payload: bytes) -> None:
-    """What a payload holds never raises: the message is retried as one without a key."""
+    """A payload in which the key is not found raises no error. The message has no key."""
     assert KeySource("json", "/a").of(Message("t", payload)) is None
 
 
@@ -67,7 +67,7 @@ def test_a_wrong_key_source_is_refused(source: object) -> None:
 
 
 def test_a_topic_overrides_what_the_default_says() -> None:
-    """A topic that gives one of the two settings does not inherit the other; "off" switches both off."""
+    """A topic that sets collapse does not inherit debounce, and the other way round. "off" switches both off."""
     policies = load_policies(
         '[default]\ncollapse = { key = "key" }\n'
         '[topic.a]\ndebounce = { key = "header:x", max_wait = "5m" }\n'
@@ -81,7 +81,7 @@ def test_a_topic_overrides_what_the_default_says() -> None:
 
 
 def test_wrong_settings_are_refused_with_their_places() -> None:
-    """Each mistake is named with its place, and nothing is loaded."""
+    """One error lists each mistake with its place, and nothing is loaded."""
     with pytest.raises(ConfigError) as refused:
         load_policies(
             '[topic.a]\ncollapse = { max_wait = "1h" }\n[topic.b]\ndebounce = { key = "x", max_wait = "0s" }\n'
@@ -98,6 +98,6 @@ def test_wrong_settings_are_refused_with_their_places() -> None:
 
 
 def test_a_policy_without_these_settings_is_dumped_as_before() -> None:
-    """The content hash of such a policy must not change with a release."""
+    """A policy without these settings is dumped without them. So a new release does not change its content hash."""
     assert "collapse" not in dump_policies(PolicySet())
     assert content_hash(RetryPolicy()) != content_hash(RetryPolicy(collapse=Collapse(KeySource("key"))))

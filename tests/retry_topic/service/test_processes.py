@@ -169,7 +169,7 @@ def test_a_killed_consumer_loses_nothing(
     child = start(CONSUMER, server.url, 300, 5, 1)
     first = [child.line() for _ in range(7)]
     assert first == [b"%d 1" % n for n in range(6)] + [b"hang 1"]
-    child.kill()  # one at a time was in flight, so those before it are settled
+    child.kill()  # one message at a time was in flight, so the six before "hang" are settled
     handle = handler()
     consumer = server.consume(handle, idle_ms=300)
     server.until(lambda: consumer.stats.acknowledged == 4)

@@ -236,7 +236,7 @@ def test_two_groups_that_fail_on_a_redelivered_message_each_get_their_attempts(
     bench.consume(one)
     bench.consume(other, group="audit")
     bench.publish(b"m")
-    # each record of the topic fails twice in each group: the first, and the one redelivery that each group caused
+    # in each group two messages die: the published one, and the redelivery that the other group caused
     bench.until(lambda: bench.waiting() == 0 and bench.connection.store.counts().total("dead") == 4, bench.letters)
     groups = sorted((letter.state.consumer_group, letter.state.attempt) for letter in bench.letters())
     assert groups == [("audit", 2)] * 2 + [("billing", 2)] * 2

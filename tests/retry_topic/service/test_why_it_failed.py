@@ -111,7 +111,7 @@ def test_tracebacks_can_be_switched_off(memory: Bench, handler: Handlers, policy
 
 
 def test_an_attempt_that_raised_nothing_has_no_traceback(memory: Bench, handler: Handlers, policy: Policy) -> None:
-    """The first attempt raises, and the second returns `DeadLetter`: the letter has no traceback.
+    """The first attempt raises, and the second returns `DeadLetter`. So the letter has no traceback.
 
     A traceback is always that of the last failed attempt.
     """
@@ -187,7 +187,8 @@ class Small(MemoryBroker):
 
 
 def test_a_release_that_is_too_large_goes_without_the_attempts() -> None:
-    """The broker refuses a due message as too large: it is sent without its failed attempts, and is no dead letter."""
+    """The broker refuses a due message as too large. The publisher sends it again without its failed attempts, and it
+    does not become a dead letter."""
     broker = Small()
     broker.create_topic("t")
     broker.limit = 100
@@ -202,9 +203,10 @@ def test_a_release_that_is_too_large_goes_without_the_attempts() -> None:
 
 
 def test_a_broker_that_goes_away_meanwhile_gets_nothing_twice() -> None:
-    """The broker takes one message and refuses another as too large. It is away when the second is sent again.
+    """The broker accepts one message and refuses another as too large. When the other message is sent again, the broker
+    does not answer.
 
-    The first message is done. Only the second message fails, and may be sent again.
+    The first message is done. Only the second one fails, and it may be sent again.
     """
 
     class Leaving(Small):
@@ -225,7 +227,7 @@ def test_forged_headers_stop_nothing(memory: Bench, handler: Handlers, policy: P
     read.
     """
     memory.serve(policy(base_ms=60_000))
-    Consumer(memory.connection, "orders", handler(None), group="billing")  # only its topics
+    Consumer(memory.connection, "orders", handler(None), group="billing")  # never started: it only creates the topics
     bad = (
         ("retry-failed-attempts", b"\xff\n[1]\n999999999999\n" + b"[" * 5_000),
         ("retry-traceback", b"\x1b[2J\x00\xff" * 4_000),

@@ -38,7 +38,8 @@ def log(topic: Topic, rows: list[int], position: int | None) -> RowLog:
 
 
 def test_rows_are_cut_into_slices_that_follow_each_other() -> None:
-    """Offsets without a record (transaction markers) do not matter."""
+    """Each log batch begins where the previous one ends. Offsets without a record (transaction markers) do not
+    matter."""
     topic = Topic()
     rows = log(topic, [3, 4, 7, 8, 9], 3)
     first, second, third = rows.poll(2), rows.poll(2), rows.poll(2)

@@ -1,4 +1,4 @@
-"""`run`: the user's handler and policy in virtual time, in the calling thread."""
+"""`run` calls the user's handler under the user's policy, in virtual time and in the calling thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLICY = RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=3)
 
 
 class FailsFirst:
-    """A handler that fails the first `times` calls, and keeps what it got."""
+    """A handler that fails the first `times` calls, and records the message and the thread of each call."""
 
     def __init__(self, times: int, error: BaseException) -> None:
         self.left, self.error = times, error
@@ -47,7 +47,8 @@ def fails(message: Message) -> None:
 
 
 def test_each_attempt_is_reported_with_its_virtual_time() -> None:
-    """A week of backoff: the handler sees real deliveries in the test's own thread, at the policy's times."""
+    """The delay is three days. The handler gets each delivery at the policy's virtual time, in the test's own
+    thread."""
     handler = FailsFirst(2, OSError("no route"))
     policy = RetryPolicy(delay=Fixed(base_ms=3 * DAY_S * 1_000), max_attempts=5)
     outcome = run(handler, policy, [b"order"])
@@ -67,7 +68,7 @@ def test_each_attempt_is_reported_with_its_virtual_time() -> None:
 
 
 def test_dead_letters_have_error_and_reason() -> None:
-    """Caps, rules and verdicts lead to dead letters. Each says why, and has the handler's last error."""
+    """Limits, rules and verdicts make dead letters. Each has its reason and the handler's last error."""
 
     def handler(message: Message) -> object:
         if message.value == b"refused":
@@ -85,7 +86,7 @@ def test_dead_letters_have_error_and_reason() -> None:
 
 
 def test_the_age_cap_holds_in_virtual_time() -> None:
-    """The time of the first failure is virtual too, so a message dies at its age."""
+    """The age of a message is counted in virtual time. At the maximum age the message becomes a dead letter."""
     policy = RetryPolicy(delay=Fixed(base_ms=DAY_S * 1_000), max_attempts=None)
     outcome = run(fails, policy, [b"m"])
     assert outcome.attempts == (8,)
@@ -93,7 +94,7 @@ def test_the_age_cap_holds_in_virtual_time() -> None:
 
 
 def test_a_message_expires_in_virtual_time() -> None:
-    """The consumer compares `expires-at` with the virtual clock, and does not call the handler after that moment."""
+    """The consumer compares `expires-at` with the virtual clock. After that time it does not call the handler."""
     expires = b"%d" % (WALL_START_MS + 90_000)
     outcome = run(fails, POLICY, [Message("t", b"m", headers=(("expires-at", expires),))])
     assert outcome.attempts == (2,)
@@ -101,14 +102,15 @@ def test_a_message_expires_in_virtual_time() -> None:
 
 
 def test_the_seed_decides_the_jitter() -> None:
-    """The same seed gives the same run, another one another run."""
+    """Equal seeds give equal runs. Another seed gives another run."""
     policy = RetryPolicy(delay=Exponential(base_ms=60_000), max_attempts=4)
     assert run(fails, policy, [b"m"], seed=3) == run(fails, policy, [b"m"], seed=3)
     assert run(fails, policy, [b"m"], seed=3).elapsed_s != run(fails, policy, [b"m"], seed=4).elapsed_s
 
 
 def test_an_async_handler_sleeps_in_virtual_time() -> None:
-    """An `async def` handler runs; its sleeps move the clock. An error of any class is a failed attempt."""
+    """An `async def` handler can be run. Its sleeps advance the virtual clock. An error of any class is a failed
+    attempt."""
 
     async def handler(message: Message) -> Any:
         await asyncio.sleep(30)
@@ -122,7 +124,7 @@ def test_an_async_handler_sleeps_in_virtual_time() -> None:
 
 
 def test_policies_by_topic_and_message_objects() -> None:
-    """A `Message` keeps its topic, key and headers, and its topic's policy decides."""
+    """A `Message` keeps its topic, key and headers. The policy of its topic decides."""
     handler = FailsFirst(9, OSError())
     policies = PolicySet(POLICY, {"orders": RetryPolicy(max_attempts=1)})
     outcome = run(handler, policies, [Message("orders", b"1", b"k", (("tenant", b"a"),)), b"2"])
@@ -132,7 +134,8 @@ def test_policies_by_topic_and_message_objects() -> None:
 
 
 def test_limits_and_superseded_messages() -> None:
-    """A rate spreads retries in virtual time. Of retries that collapse, the others are superseded."""
+    """A rate spreads retries in virtual time. With collapse, only the first retry of a key is sent, and the others are
+    superseded."""
     limited = RetryPolicy(delay=Fixed(base_ms=1_000), max_attempts=2, rate=Rate(1, "m"), burst=1)
     assert run(fails, limited, [b"1", b"2", b"3"]).elapsed_s > 100
     collapsing = RetryPolicy(delay=Fixed(base_ms=1_000), max_attempts=2, collapse=Collapse(parse_key_source("key")))
@@ -141,7 +144,8 @@ def test_limits_and_superseded_messages() -> None:
 
 
 def test_a_run_always_ends() -> None:
-    """Too many deliveries, too much time and a handler that waits for ever end the run, and the error says why."""
+    """A run with too many deliveries, with too much virtual time, or with a handler that never returns ends with an
+    error that says why."""
 
     async def hangs(_: Message) -> None:
         await asyncio.Event().wait()
@@ -166,7 +170,7 @@ def test_the_fixture_is_the_function(run_handler: Callable[..., HandlerRun]) -> 
 
 
 def test_the_texts_of_a_run() -> None:
-    """`repr` is one line for assertions, `str` has a line for each attempt. Control characters are escaped."""
+    """`repr` is one line, for assertions. `str` has a line for each attempt. Control characters are escaped."""
     outcome = run(FailsFirst(1, OSError("a\nb")), POLICY, [b"m"])
     assert repr(outcome) == "<HandlerRun 2 deliveries in 60.0 s: m0 succeeded after 2>"
     assert str(outcome).splitlines() == [
@@ -178,7 +182,7 @@ def test_the_texts_of_a_run() -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
-    """All wrong arguments are in one error, and nothing runs."""
+    """One error lists all wrong arguments, and nothing is run."""
     with pytest.raises(ConfigError) as raised:
         run(None, 3, [b"m", "text"], seed="x", most_deliveries=0, limit_s=-1)  # type: ignore[arg-type, list-item]
     assert len(raised.value.problems) == 6
@@ -188,7 +192,7 @@ def test_wrong_arguments_are_named() -> None:
 
     async def inside() -> None:
         async def handler(_: Message) -> None:
-            """Never called."""
+            """A handler that is never called."""
 
         run(handler, POLICY, [b"m"])
 

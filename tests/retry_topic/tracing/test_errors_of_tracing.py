@@ -1,4 +1,4 @@
-"""An error of the tracing code never fails a message: the attempt goes on without its span."""
+"""An error in the tracing code never fails a message. The attempt continues without its span."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def wait_until(holds: Callable[[], bool]) -> None:
     until_s = time.monotonic() + 30
     while not holds():
         assert time.monotonic() < until_s
-        time.sleep(0.005)  # until the service and the consumer have done their work
+        time.sleep(0.005)  # polls until the service and the consumer have finished
 
 
 @pytest.mark.parametrize("broken_part", ["start", "end", "propagator"])
 def test_a_message_lives_its_life_without_spans(
     broken_part: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The message is published, fails, waits, dies, is replayed and succeeds, while all tracing code raises. The policy
-    sees the handler's error and not that of the tracing code. Each guard warns once."""
+    """The message is published, fails, waits, becomes a dead letter, is replayed and succeeds, while all tracing code
+    raises. The policy sees the handler's error and not that of the tracing code. Each `SpanGuard` warns once."""
     provider = provider_with(BrokenAtStart() if broken_part == "start" else BrokenAtEnd())
     if broken_part == "propagator":
         provider = TracerProvider()
@@ -86,7 +86,7 @@ def test_a_message_lives_its_life_without_spans(
 
 @pytest.mark.parametrize("error", [TimeoutError("no answer"), KeyboardInterrupt()])
 def test_the_handlers_error_is_raised_as_it_is(error: BaseException) -> None:
-    """The span's own error does not hide the handler's."""
+    """An error of the span does not hide the handler's error."""
 
     def fail(message: Message) -> None:
         raise error
@@ -98,7 +98,7 @@ def test_the_handlers_error_is_raised_as_it_is(error: BaseException) -> None:
 
 
 def test_a_guard_lets_interrupts_through() -> None:
-    """A guard catches errors, and no request to end the process."""
+    """A `SpanGuard` catches errors, but not KeyboardInterrupt."""
 
     def interrupt() -> None:
         raise KeyboardInterrupt

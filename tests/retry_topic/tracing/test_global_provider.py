@@ -90,11 +90,12 @@ def spans_of(program: str, folder: Path, **values: object) -> list[str]:
 
 @pytest.mark.parametrize("provider", [True, False])
 def test_a_replay_by_the_command_line_has_a_span(tmp_path: Path, provider: bool) -> None:
-    """With a provider the replay has a span, which links to the last step of the letter. Without one it has none."""
+    """With a tracer provider, the replay has a span that links to the last span of the letter. Without one, it has
+    none."""
     expected = ["span replay orders 0af7651916cd43dd8448eb211c80319c"] if provider else []
     assert spans_of(COMMAND, tmp_path, provider=provider) == expected
 
 
 def test_a_replay_by_an_operation_of_the_dashboard_has_a_span(tmp_path: Path) -> None:
-    """The dashboard's connection and its runner of operations make the same span."""
+    """A replay by an operation of the dashboard has the same span as a replay by the command line."""
     assert spans_of(OPERATION, tmp_path) == ["span replay orders 0af7651916cd43dd8448eb211c80319c"]

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Spans:
-    """A provider of spans. It knows what the ended spans of the intake say."""
+    """A tracer provider, and the outcomes of the intake's ended spans."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -33,18 +33,18 @@ class Spans:
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
 
     def outcomes(self) -> list[str]:
-        """Of each ended span the outcome, or "stored"."""
+        """The outcome of each ended span of the intake, or "stored" if the span has none."""
         spans = [span for span in self._exporter.get_finished_spans() if span.name.startswith("receive ")]
         return [str((span.attributes or {}).get("wheel_sched.outcome", "stored")) for span in spans]
 
 
 def test_a_batch_of_a_log_that_the_store_refused_is_left() -> None:
-    """The store knows another position. The spans of the refused batch, and of the batch read after it, end as left.
-    The records come again and have new spans."""
+    """A batch does not begin at the store's position. The spans of this batch, and of the batch read after it, end with
+    the outcome "left". The records are read again and get new spans."""
     spans = Spans()
     with Connection(open_store("memory:"), Logs(), tracing=Tracing(spans.provider)) as connection:
         taking, log = intake(connection), Log(*(failed(name) for name in "abcd"))
-        log.place = 2  # the store knows of nothing
+        log.place = 2  # the store has no position of this partition
         taking.offer(log, log.next(1), once)
         assert spans.outcomes() == []
         taking.offer(log, log.next(1), once)
@@ -54,10 +54,10 @@ def test_a_batch_of_a_log_that_the_store_refused_is_left() -> None:
 
 
 def test_a_batch_of_a_log_without_an_answer_is_left() -> None:
-    """The intake stops before the store's answer about the batch in flight is known. The batch is left."""
+    """The intake stops before it knows the store's answer for the batch in flight. The batch's span ends as "left"."""
 
     class Stopped(Exception):
-        """The intake ends."""
+        """Raised to stop the intake."""
 
     def stop(call: Callable[[], T]) -> T:
         call()
@@ -68,7 +68,7 @@ def test_a_batch_of_a_log_without_an_answer_is_left() -> None:
         taking, log = intake(connection), Log(failed("a"), failed("b"))
         part = log.next(1)
         with pytest.raises(Stopped):
-            taking.offer(log, part, stop)  # before the records have spans
+            taking.offer(log, part, stop)  # stops before the records have spans
         taking.offer(log, part, once)
         with pytest.raises(Stopped):
             taking.finish(stop)
@@ -76,7 +76,8 @@ def test_a_batch_of_a_log_without_an_answer_is_left() -> None:
 
 
 def test_a_record_of_a_queue_that_cannot_be_stored_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One record of a batch cannot be stored. Its span ends as left, and those of the other records as stored."""
+    """One record of a batch cannot be stored. Its span ends as "left", and the spans of the other records as
+    "stored"."""
     spans = Spans()
     with connect("memory:", create_topics=True, tracing=Tracing(spans.provider)) as connection:
         broker = connection.broker

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("quick_poll")
 
 
 class Traces:
-    """A provider of spans, and the spans that have ended."""
+    """A tracer provider, and the spans that have ended."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()
@@ -30,11 +30,11 @@ class Traces:
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
 
     def spans(self, count: int) -> list[ReadableSpan]:
-        """Wait for this number of spans; return them in the order of their beginning."""
+        """Wait for this number of ended spans. Return them in the order of their start."""
         until_s = time.monotonic() + 30
         while len(spans := self._exporter.get_finished_spans()) < count:
             assert time.monotonic() < until_s, [span.name for span in spans]
-            time.sleep(0.005)  # until the service and the consumer have done their work
+            time.sleep(0.005)  # polls until the service and the consumer have finished
         return sorted(spans, key=lambda span: span.start_time or 0)
 
 
@@ -51,14 +51,14 @@ def connection(request: pytest.FixtureRequest, traces: Traces, tmp_path: Path) -
 
 
 def links_of(span: ReadableSpan, spans: list[ReadableSpan]) -> list[int]:
-    """The places, among `spans`, of the spans to which `span` links or whose child it is."""
+    """The positions in `spans` of the spans to which `span` links, and of its parent."""
     places = {one.context.span_id: place for place, one in enumerate(spans) if one.context is not None}
     found = [link.context.span_id for link in span.links]
     return [places[one] for one in (*found, *([span.parent.span_id] if span.parent else []))]
 
 
 class Failing:
-    """A handler that fails the first calls."""
+    """A handler that fails the first `times` calls."""
 
     def __init__(self, times: int) -> None:
         self.left = times
@@ -72,8 +72,8 @@ class Failing:
 
 
 def test_links_lead_through_every_wait(connection: Connection, traces: Traces) -> None:
-    """Each wait links to the attempt before it, and each delayed attempt to the wait before it. All link to the
-    publishing span, whose context in the message never changes."""
+    """The intake's span links to the attempt that failed, and the next attempt links to the intake's span. All spans
+    link to the publishing span, whose context in the message never changes."""
     handler = Failing(2)
     with (
         RetryService(connection, "billing", RetryPolicy(delay=Fixed(10))),
@@ -99,7 +99,8 @@ def test_links_lead_through_every_wait(connection: Connection, traces: Traces) -
 
 
 def test_links_lead_through_a_dead_letter_and_its_replay(connection: Connection, traces: Traces) -> None:
-    """The wait that ends in a dead letter says so, the replay links to it, and the next attempt to the replay."""
+    """The intake's span says that the message is a dead letter. The replay links to this span, and the next attempt
+    links to the replay."""
     handler = Failing(1)
     with (
         RetryService(connection, "billing", RetryPolicy(delay=Fixed(10), max_attempts=1)),
@@ -118,7 +119,8 @@ def test_links_lead_through_a_dead_letter_and_its_replay(connection: Connection,
 
 
 def test_a_forged_step_makes_no_link(connection: Connection, traces: Traces) -> None:
-    """A step that cannot be read is left out. A publisher's step is removed, because it belongs to another message."""
+    """An unreadable header `retry-trace-step` makes no link. `publish` removes the header, because it names a span of
+    another message."""
     handler = Failing(0)
     with Consumer(connection, "orders", traced(handler, tracer_provider=traces.provider), group="billing"):
         connection.publish("orders", b"1", headers=(("retry-trace-step", b"00-\xff"),))
@@ -131,7 +133,7 @@ def test_a_forged_step_makes_no_link(connection: Connection, traces: Traces) -> 
 
 
 def test_links_of_async_handlers_do_not_mix(connection: Connection, traces: Traces) -> None:
-    """Messages that fail side by side on one event loop each link to their own attempt."""
+    """Messages that fail at the same time on one event loop each link to their own attempt."""
 
     async def handle(message: Message) -> None:
         await asyncio.sleep(0.01)  # so that several attempts run at a time

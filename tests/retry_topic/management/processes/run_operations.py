@@ -1,8 +1,8 @@
-"""Runs durable operations in its own process, which kills itself at a named point of its third batch.
+"""Runs durable operations in its own process. The process kills itself at a named point of its third batch.
 
-argv: the address of the store, its number of shards, and the point: "planned" (the batch is written down, nothing is
-changed), "counted" (the loop guard has counted the replays) or "changed" (the letters are changed, and nobody has
-written down how many).
+argv: the address of the store, its number of shards, and the point. "planned": the batch is written down, and nothing
+is changed. "counted": the loop guard has counted the replays. "changed": the letters are changed, and their number is
+not written down yet.
 """
 
 from __future__ import annotations
