@@ -136,7 +136,7 @@ def test_it_reads_neither_a_file_nor_the_environment(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"home": "memory:"}, "must be given open"),
+        ({"home": "memory:"}, "open a store in memory first"),
         ({"home": 7}, "expected home to be the address"),
         ({"home": "redis://h", "right": "admin"}, "read, operate or delete, got: 'admin'"),
         ({"home": "redis://h", "durability": "sure"}, "expected durability to be"),
