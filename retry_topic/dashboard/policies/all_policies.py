@@ -14,7 +14,7 @@ from retry_topic.management.policy_trials import pictures
 from wheel_sched.dashboard import ApiCall, Dashboard, DashboardPage
 from wheel_sched.dashboard.schemas import INTEGER, TEXT_OR_NONE, listing
 
-_SHOWN = 10  # a picture costs some milliseconds
+_SHOWN = 10  # drawing a chart takes some milliseconds
 _NAMED = 1_000
 
 

@@ -43,7 +43,7 @@ def test_a_group_is_replayed_in_two_steps(site: InboxSite) -> None:
     site.bury(2, "b", print_="bbbb")
     preview = site.preview("start-replay", **NAMES)
     assert preview["count"] == 30
-    assert "the exact count is made first and kept" in preview["warning"]
+    assert "the operation first counts the exact number" in preview["warning"]
     operation_id = site.start_replay(**NAMES, max_replays="2")
     assert site.store.counts().total("dead") == 32
     confirmed = site.preview("confirm-operation", id=operation_id)
@@ -118,7 +118,7 @@ def test_a_deletion_needs_the_right_to_delete_for_both_steps(store: DelayStore) 
     site.do("confirm-delete", id=operation_id)
     assert site.until(operation_id, ended)["done"] == 4
     assert store.counts().total("dead") == 0
-    assert "All of them have left" in site.page("/dead-letters/orders/aaaa")
+    assert "All its letters have left" in site.page("/dead-letters/orders/aaaa")
     site.close()
     operator.close()
 
