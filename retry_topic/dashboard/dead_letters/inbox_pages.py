@@ -108,7 +108,7 @@ CALL = ApiCall(
     (
         Parameter("state", "only groups that are new, acknowledged, fixed or regressed"),
         Parameter("topic", "only groups of this topic"),
-        Parameter("text", "only groups with this text in topic, group, note or error, in any case"),
+        Parameter("text", "only groups with this text in topic, group, note or error, ignoring case"),
         Parameter("sort", "count (default) or last, the time of the last death"),
         Parameter("limit", "at most this many, up to 200", "integer"),
         Parameter("cursor", "the cursor in the answer of the page before"),

@@ -80,7 +80,7 @@ def simulated(dashboard: Dashboard, request: Request) -> LoadSimulation:
 
 
 def show(dashboard: Dashboard, request: Request) -> Response:
-    """The page."""
+    """The policy of a topic as a page."""
     topic, policies = policies_of(dashboard, request)
     policy = policies.for_topic(topic)
     one = picture(topic, policy)

@@ -49,7 +49,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
 
 
 def answer(dashboard: Dashboard, request: Request) -> Any:
-    """The same as data."""
+    """The topics as data for the JSON API."""
     found, now_ms = listed_topics(connection_of(dashboard))
     return {
         "topics": [one.as_dict() for one in found],
@@ -162,7 +162,7 @@ def show_one(dashboard: Dashboard, request: Request) -> Response:
 
 
 def answer_one(dashboard: Dashboard, request: Request) -> Any:
-    """The same as data."""
+    """The topic as data for the JSON API."""
     found = look_at(dashboard, request.path_params["topic"])
     return {
         **found.listed.as_dict(),
