@@ -1,5 +1,5 @@
 """The dashboard's pages, API calls and actions for retry topics.
 
-Each folder has those of one kind of thing, such as topics or messages, in `PAGES`, `CALLS`, `ACTIONS` and `PANELS`.
+Each folder is about one kind of thing, such as topics or messages, and has `PAGES`, `CALLS`, `ACTIONS` and `PANELS`.
 `part` collects them.
 """

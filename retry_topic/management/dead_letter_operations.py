@@ -1,7 +1,7 @@
 """Replay and deletion of dead letters as durable operations.
 
 An operation is for the letters of one group, or for those that a search chooses. It changes only letters that died
-before it was made. So a letter that is replayed and dies again is not replayed again by the same operation.
+before the operation was made. So an operation does not replay a letter twice, even if the letter dies again.
 
 If a group has few letters, they are found by their fingerprint. Otherwise the letters of the topic are read in order of
 death, some thousand in each step.
@@ -211,7 +211,7 @@ class ReplayDeadLetters(_LetterKind):
         check_secrets((letter.state for letter in letters), self._secrets())
 
     def plan(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, budget: int) -> PlannedBatch:
-        """Choose the next letters. An entry has id, version, route, the loop guard's name, and the replay's number."""
+        """Choose the next letters. An entry has id, version, route, root, and the number of this replay."""
         found, after = self._page(arguments, until_ms, cursor, budget)
         every = [read_dead(one) for one in found]
         letters = [letter for letter in every if len(encode_text(replays_key(letter.root))) <= MAX_ID_BYTES]

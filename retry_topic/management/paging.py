@@ -1,8 +1,8 @@
 """Pages of the messages that a filter chooses, in several states. A page reads a bounded number of messages.
 
 States come one after another. In each state, messages come in order of due time or time of death. A cursor consists of
-the present state and the store's cursor in it. A page that has reached its bound can be short or empty, and there may
-be further pages: it then has a cursor.
+the present state and the store's cursor in it. A page that has reached its bound can be short or even empty. Its cursor
+then leads to the next page.
 """
 
 from __future__ import annotations

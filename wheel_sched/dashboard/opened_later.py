@@ -77,7 +77,7 @@ class OpenedLater(ABC, Generic[T]):
 def page_with(
     opened_of: Callable[[Dashboard], Opened], absent_template: str
 ) -> Callable[[Callable[[Dashboard, Request, Opened], Response]], Callable[[Dashboard, Request], Response]]:
-    """Make a page of a function that gets an open source. While there is none, the page says what to start.
+    """Turn functions that show an open source into pages. While the source does not exist, a page says what to start.
 
     Args:
         opened_of: finds the source that the pages of a dashboard share.

@@ -72,7 +72,7 @@ def shown(value: object, limit: int = _CUT) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """The beginning of a text, without passwords. Passwords are hidden before the cut: half a one is not recognised."""
+    """The beginning of a text, without passwords. They are hidden before the cut, which could split a password."""
     if len(text) <= limit + _MARGIN:
         return redacted_text(text)[:limit]
     clean = redacted_text(text[: limit + _MARGIN])

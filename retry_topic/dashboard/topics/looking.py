@@ -134,7 +134,10 @@ def _policy_of(dashboard: Dashboard, topic: str) -> tuple[str, str]:
 
 
 def _first(connection: Connection, state: State, listed: ListedTopic) -> ListedMessage | None:
-    """The first message of a topic in a state, by due time or time of death. None if too many others come before it."""
+    """The first message of a topic in a state, by due time or time of death.
+
+    None if there is none, or if too many messages of other topics come before it.
+    """
     if not listed.messages[state]:
         return None
     found = connection.store.list_items(state, topic=listed.topic, limit=1).found

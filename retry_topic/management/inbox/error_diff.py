@@ -23,8 +23,8 @@ class ErrorPart(NamedTuple):
 
     Args:
         text: the words that are equal in all errors; "" for a part that varies.
-        values: the different texts that the errors have in a part that varies, at most five; "" for an error that has
-            none there. Defaults to none: the part does not vary.
+        values: the different texts of a part that varies, at most five. An error without a text there has "". Defaults
+            to none: the part does not vary.
         more: how many other values the part has. Defaults to 0.
     """
 
