@@ -58,7 +58,7 @@ def test_the_form_does_the_same_without_javascript(here: Site) -> None:
     assert "1 locked" in done.text
     assert here.things.colours == {"ball": "pink", "box": "pink"}
     again = here.client.post("/actions/paint", data=hidden(asked.text))
-    assert "an earlier request with the same key did this" in again.text
+    assert "an earlier request did this" in again.text
 
 
 RIGHTS: tuple[Right, ...] = ("read", "operate", "delete")
