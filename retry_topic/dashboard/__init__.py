@@ -1,4 +1,5 @@
-"""Retry topics in the dashboard: topics, messages, dead letters, policies; as pages, calls of the API and actions.
+"""The dashboard's pages, API calls and actions for retry topics.
 
-Each folder has one kind of thing, and names its `PAGES`, `CALLS`, `ACTIONS` and `PANELS`. `part` lists them.
+Each folder is about one kind of thing, such as topics or messages, and has `PAGES`, `CALLS`, `ACTIONS` and `PANELS`.
+`part` collects them.
 """

@@ -12,13 +12,13 @@ from wheel_sched.dashboard import Dashboard
 from wheel_sched.store import DelayStore
 
 PART = "retry_topic"
-_KEEP = 10_000  # settled records that a topic keeps; as `connect` does by default
+_KEEP = 10_000  # how many settled records a topic keeps, the default of `connect`
 
 
 class SharedConnection(Connection):
-    """A connection on a store that belongs to someone else. Closing it leaves the store open.
+    """A connection whose `close` leaves the store open, because the dashboard owns the store.
 
-    It has spans by the process's tracer provider, if there is one.
+    It makes tracing spans if the process has a tracer provider.
 
     Args:
         store: an open delay store.
@@ -31,7 +31,7 @@ class SharedConnection(Connection):
         self._owned = owned
 
     def close(self) -> None:
-        """Close the broker when this connection made it. The store stays open. Idempotent."""
+        """Close the broker if this connection owns it. The store stays open. Idempotent."""
         if self._owned:
             self.broker.close()
 
@@ -39,11 +39,11 @@ class SharedConnection(Connection):
 def open_connection(dashboard: Dashboard) -> SharedConnection:
     """Open the connection of a dashboard.
 
-    The broker is the one of the dashboard's extra "broker"; else the Kafka cluster of the settings; else the streams on
-    the store's own server, or topics in memory for a store in memory.
+    The broker is the dashboard's extra "broker", if there is one. Otherwise it is the Kafka cluster that the settings
+    name. Otherwise it is the streams on the store's server; for a store in memory, topics in memory.
 
     Raises:
-        ConfigError: the settings of the broker are wrong, or its extra is missing.
+        ConfigError: the settings of the broker are wrong, or the Python package for the broker is not installed.
     """
     given: Broker | None = dashboard.config.extras.get("broker")
     if given is not None:
@@ -58,7 +58,7 @@ def connection_of(dashboard: Dashboard) -> Connection:
 
 
 def settings_of(dashboard: Dashboard) -> RetrySettings:
-    """The settings of retry topics; the defaults when the dashboard was made with the settings of the core only."""
+    """The settings of retry topics; their defaults if the dashboard has only the core's settings."""
     loaded = dashboard.loaded
     if "prefix" in loaded.values:
         return loaded.read(RetrySettings)
@@ -76,7 +76,7 @@ def _broker_of(store: DelayStore, settings: RetrySettings) -> Broker:
         return MemoryBroker()
     from retry_topic.brokers.redis_streams import RedisStreamsBroker
 
-    level = backend.dialect.level  # the broker must be as durable as the store, whatever the settings say
+    level = backend.dialect.level  # the store's own level: the broker must be as durable as the store
     return RedisStreamsBroker(
         backend.client, prefix=settings.prefix, maxlen=_KEEP, durability=level.level, replicas=level.replicas
     )

@@ -1,4 +1,4 @@
-"""`PART`: what retry topics add to the dashboard."""
+"""`PART` has what retry topics add to the dashboard."""
 
 from __future__ import annotations
 

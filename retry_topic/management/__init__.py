@@ -1,6 +1,5 @@
-"""What the command line and the dashboard share for retry topics: which messages a request means, what a change does,
-why a message waits, and what is wrong.
+"""Functions for retry topics that the command line and the dashboard share.
 
-Nothing here prints, asks or ends the process, and nothing imports click. Importing this package imports nothing else,
-because the program imports it at each start.
+They select messages, change them, say why a message waits, and find problems. They do not print, ask the user or end
+the process, and do not import click. This module imports nothing, because each start of the program imports it.
 """

@@ -1,7 +1,7 @@
 """Changes selected messages: makes them due now, gives them another due time, holds, releases or deletes them.
 
-The store changes at most 500 messages in one step. An interrupted change has changed some messages completely and the
-others not at all. A message that has got another record since it was selected is left alone (`OTHER_VERSION`).
+The store changes at most 500 messages in one step. An interrupted change has changed some messages completely, and the
+others not at all. If a message has got a new version since it was selected, a change leaves it alone (`OTHER_VERSION`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Reach:
     """Which messages a change is for.
 
     Args:
-        states: the states of messages that it can change.
-        searched: the states in which a filter looks that names none.
-        parked: whether a filter chooses parked messages, see `Filter`. Defaults to False; an id always does.
+        states: the change is for messages in these states.
+        searched: the states in which a filter looks if it names no states.
+        parked: whether a filter chooses parked messages, see `Filter`. An id always can. Defaults to False.
     """
 
     states: Sequence[State]
@@ -62,7 +62,7 @@ def _no_progress(_: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ChangePace:
-    """How the new due times are spread: at a rate, over a time span, or (with neither) all at once.
+    """How the new due times are spread: at a rate or over a time span. Without both, all messages are due at once.
 
     Args:
         rate: about this many messages become due a second. Defaults to None: no rate.
@@ -79,7 +79,7 @@ class ChangePace:
         check_pace(self.rate, self.spread_ms)
 
     def due_ms(self, start_ms: int, place: int, total: int) -> int:
-        """The due time (epoch ms) of message number `place`, from 0, of `total` messages."""
+        """The due time (epoch ms) of one of `total` messages; `place` is its number, from 0."""
         if self.rate is not None:
             return start_ms + int(place * 1000 / self.rate)
         return start_ms + (self.spread_ms or 0) * place // max(total, 1)
@@ -112,7 +112,7 @@ class ChangedMessages:
 
     @property
     def others(self) -> dict[Outcome, int]:
-        """How many messages had each other outcome."""
+        """How many messages had each outcome except `DONE`."""
         return {outcome: self.outcomes[outcome] for outcome in Outcome if outcome in self.outcomes and outcome != "o"}
 
     @property
@@ -134,7 +134,7 @@ def outcome_words(outcome: Outcome) -> str:
 
 
 def check_replays(meant: Selected, secrets: Sequence[bytes]) -> None:
-    """Check that the dead letters among the messages can be replayed with these secrets, as far as samples show it.
+    """Check that the dead letters among the messages can be replayed with these secrets. Only samples are checked.
 
     Raises:
         ConfigError: the letters are signed, and there are no secrets.
@@ -225,14 +225,14 @@ def hold(connection: Connection, meant: Selected, reason: str) -> ChangedMessage
     Args:
         connection: where the messages are stored.
         meant: the messages.
-        reason: kept with each message, and shown to people.
+        reason: why they are held. The store keeps the reason with each message, and people see it.
     """
     held = alter(connection, meant.members, lambda member, _: Alteration(member.id, "h", reason, member.version))
     return ChangedMessages(held + _gone(meant))
 
 
 def release(connection: Connection, meant: Selected) -> ChangedMessages:
-    """Let held messages wait again, with the due times that they had. Those of a paused topic stay held.
+    """Let held messages wait again, with the due times that they had. Messages of a paused topic stay held.
 
     Args:
         connection: where the messages are stored.
@@ -249,8 +249,7 @@ def alter(
     alteration: Callable[[SelectedMessage, int], Alteration],
     progress: Progress = _no_progress,
 ) -> Counter[Outcome]:
-    """Change each message in `members` as `alteration(member, place)` says; `place` is the message's index in
-    `members`.
+    """Change each message as `alteration(member, place)` says, where `place` is its index in `members`.
 
     Returns how many messages had each outcome.
     """
@@ -278,7 +277,7 @@ def _rescheduled(
 
 
 def _with_other_version(connection: Connection, versions: Mapping[str, int]) -> int:
-    """How many of these messages are dead letters with another version than the given one."""
+    """How many of these messages are dead letters and have another version than the given one."""
     changed, ids = 0, [*versions]
     for at in range(0, len(ids), MAX_BATCH):
         for item in connection.store.get(ids[at : at + MAX_BATCH], anywhere=True):

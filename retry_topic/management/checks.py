@@ -1,4 +1,4 @@
-"""What `wheel-sched doctor` and `stats` report: how due messages reach their topics, and retries that nobody reads."""
+"""Adds to `wheel-sched doctor` and `stats`: how due messages reach their topics, and retries that no service reads."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def hand_over(target: ExaminedTarget, loaded: Loaded) -> Finding:
 
 
 def _hand_over(target: ExaminedTarget, settings: RetrySettings) -> str:
-    """How a service with these settings would hand due messages over: see `Connection.hand_over`.
+    """How a service with these settings would bring due messages into their topics, see `Connection.hand_over`.
 
-    Nothing is created, and no request is sent to Kafka.
+    This creates nothing and sends no request to Kafka.
     """
     broker: Broker
     if settings.kafka is not None:
@@ -65,7 +65,7 @@ def retries(target: ExaminedTarget, loaded: Loaded) -> Finding:
 def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
     """The part of `wheel-sched stats` about retries that no service reads.
 
-    An error of the broker becomes a note of the part, so that the other parts are still shown.
+    If the broker has an error, this part only shows the error, so that `stats` can show its other parts.
     """
     backend: Any = store.backend
     members, now_ms = Members(store).live(), store.now_ms()
@@ -80,7 +80,7 @@ def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
 
 
 def _missing(client: Any, settings: RetrySettings, members: Sequence[LiveMember], now_ms: int) -> MissingServices:
-    """The missing retry services, by the topics on the store's server. No request is sent to Kafka."""
+    """The missing retry services, as the topics on the store's server show them. Sends no request to Kafka."""
     if settings.kafka is not None:
         return missing_services(None, settings.retry_topic, members, now_ms)
     broker = RedisStreamsBroker(client, prefix=settings.prefix)

@@ -1,19 +1,19 @@
 """Replay and deletion of dead letters as durable operations.
 
-The letters are those that had died when the operation was made, of one group or of a search. A letter that dies again
-during the operation has died later, so it stays dead and is not replayed in a circle.
+An operation is for the letters of one group, or for those that a search chooses. It changes only letters that died
+before the operation was made. So an operation does not replay a letter twice, even if the letter dies again.
 
-The letters of a group are found by their fingerprint when there are few. Otherwise the letters of the topic are read in
-order of death, some thousand in each step.
+If a group has few letters, they are found by their fingerprint. Otherwise the letters of the topic are read in order of
+death, some thousand in each step.
 
-Each batch names its letters with their versions, and a letter is changed only if it still has its version. So a letter
-that is replayed or deleted by anybody else meanwhile is left, and counted by what happened to it. A letter that was
-replayed and has died again under the same id has another version.
+Each batch keeps the id and the version of its letters. A letter is changed only if it still has this version. So if
+somebody else has replayed or deleted a letter meanwhile, the operation leaves it, and counts it by what happened to it.
+A letter that was replayed and has died again under the same id has another version.
 
-If a runner dies and another one continues within a minute, the counts are exact. After a longer time, the store has
-forgotten what it did with the batch that the dead runner had begun. A letter of this batch that is not dead any more
-then counts as replayed if the loop guard has counted its replay. A deletion counts such a letter as deleted. A count is
-wrong only if somebody else changed the same letter at the same time.
+A process may die during an operation. If another process continues the operation within a minute, the counts are exact.
+After a longer time, the store has forgotten what it did with the batch that was begun. For a letter of this batch that
+is no longer dead, a replay then asks the loop guard: if it has counted this replay, the letter counts as replayed. A
+deletion counts such a letter as deleted. Such a count is wrong only if somebody else changed the letter at that time.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ from wheel_sched.store.core.plans import shard_of
 REPLAY = "replay-dead-letters"
 DELETE = "delete-dead-letters"
 UNREADABLE = "cannot be read"
-UNNAMED = "with an id too long to count replays under"
+UNNAMED = "with an id too long for counting replays"
 GUARDED = "replayed too often before"
 
 _SAMPLES = 5
-_BY_ID = "id:"  # begins the cursors of letters that are found by a ref
-_FEW, _MANY = 5_000, 20_000  # ids that are looked up in one call: at the first step, and later
-_PAGE = 500  # letters that one step of counting finds at most; it looks at 40 times as many
-_NO_VERSION = -1  # no letter has it
-_LEAST_PAGE = 50  # a page of fewer would make a search of rare letters slow
+_BY_ID = "id:"  # a cursor begins so if the letters are found by a ref
+_FEW, _MANY = 5_000, 20_000  # the most ids that one call looks up: at the first step, and later
+_PAGE = 500  # one step of counting finds at most so many letters, and reads up to 40 times as many
+_NO_VERSION = -1  # a version that no letter has
+_LEAST_PAGE = 50  # smaller pages would make a search slow if few letters match
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenLetters:
-    """Which dead letters an operation means.
+    """Which dead letters an operation is for.
 
     Args:
         topic: only letters of this topic; None: any.
-        matches: whether an item belongs to them.
+        matches: whether a dead letter is one of them.
         since_ms: only letters that died at this time, epoch ms, or later. Defaults to 0.
-        until_ms: only letters that died before. Defaults to None: any.
-        ref: a ref that all of them may have. Defaults to "": no such ref is known.
+        until_ms: only letters that died before this time, epoch ms. Defaults to None: any.
+        ref: a ref by which all the letters may be found. Defaults to "": there is none.
     """
 
     topic: str | None
@@ -81,11 +81,11 @@ class ChosenLetters:
 
 
 def chosen_letters(arguments: Mapping[str, str], now_ms: int) -> ChosenLetters:
-    """The letters that the arguments of an operation mean: `topic` and `group`, or `search`.
+    """The letters that the arguments of an operation choose: `topic` and `group`, or `search`.
 
     Args:
-        arguments: of the operation.
-        now_ms: from when durations in the search count, epoch ms.
+        arguments: the arguments of the operation.
+        now_ms: the time from which durations in the search count, epoch ms.
 
     Raises:
         Rejected: the arguments name no letters, or the search cannot be read; nothing was changed.
@@ -113,7 +113,7 @@ class _LetterKind:
         self._store: DelayStore = connection.store
 
     def count(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None) -> CountedStep:
-        """Count some of the letters."""
+        """Count the next letters after the cursor, and check samples of them."""
         found, after = self._page(arguments, until_ms, cursor, _PAGE)
         letters = [read_dead(one) for one in found[:_SAMPLES]]
         self.check(letters)
@@ -121,15 +121,15 @@ class _LetterKind:
         return CountedStep(len(found), after, samples)
 
     def check(self, letters: Sequence[DeadLetterInfo]) -> None:
-        """Raise an error if letters such as these samples cannot be changed at all."""
+        """Raise an error if the samples show that the operation cannot change its letters."""
 
     def _page(
         self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, limit: int
     ) -> tuple[list[Found], str | None]:
-        """At most `limit` letters behind the cursor, and the cursor behind them."""
+        """At most `limit` letters after the cursor, and the cursor for the next page."""
         chosen = chosen_letters(arguments, until_ms)
         ids = self._ids(chosen.ref, cursor)
-        if ids or (cursor is not None and cursor.startswith(_BY_ID)):  # the last of them may have left
+        if ids or (cursor is not None and cursor.startswith(_BY_ID)):  # all letters by id may have left
             rest = ids[bisect_right(ids, cursor.removeprefix(_BY_ID)) if cursor else 0 :]
             items = self._store.get(rest[:limit], anywhere=True) if rest else []
             found = [one for one in items if one is not None and one.state == "dead" and chosen.matches(one)]
@@ -153,24 +153,24 @@ class _LetterKind:
         return page.found[:limit], json.dumps(behind)
 
     def _ids(self, ref: str, cursor: str | None) -> list[str]:
-        """The ids of all items with this ref, sorted. Empty when the letters have to be read in order of death.
+        """The ids of all items with this ref, sorted. Empty when the letters must be read in order of death.
 
         Raises:
-            NotDone: so many have died since the first step that they cannot be looked up in one call any more.
+            NotDone: more letters have died since the first step than one call can look up.
         """
         if not ref or (cursor is not None and not cursor.startswith(_BY_ID)):
             return []
         most = _FEW if cursor is None else _MANY
         try:
             ids = self._store.find(ref, limit=most + 1)
-        except Rejected:  # the code of a reason may be no ref
+        except Rejected:  # a group named by a reason's code may be no valid ref
             return []
         if len(ids) > most and cursor is not None:
-            raise NotDone(f"over {_MANY:,} letters have this error by now: the rest is unchanged; prepare it again")
+            raise NotDone(f"over {_MANY:,} letters now have this error: the rest is unchanged; start a new operation")
         return sorted(ids) if len(ids) <= most else []
 
     def _change(self, alterations: Sequence[tuple[str | None, Alteration]], token: str) -> list[Outcome]:
-        """Make changes, each with its route. A repeat with the same token gets the first answers, for a minute."""
+        """Make changes, each with its route. Within a minute, a repeat with the same token gets the first answers."""
         return self._store.run(_changed(self._store.shards, alterations, token))
 
 
@@ -193,7 +193,7 @@ def _changed(shards: int, alterations: Sequence[tuple[str | None, Alteration]], 
 class ReplayDeadLetters(_LetterKind):
     """Lets dead letters wait again, as `DeadLetters.replay` does.
 
-    Its arguments are those of `chosen_letters`, and `max_replays`, how often one message may be replayed.
+    The operation's arguments are those of `chosen_letters`, and `max_replays`: how often one message may be replayed.
 
     Args:
         connection: where the letters are stored.
@@ -211,7 +211,7 @@ class ReplayDeadLetters(_LetterKind):
         check_secrets((letter.state for letter in letters), self._secrets())
 
     def plan(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, budget: int) -> PlannedBatch:
-        """Choose the next letters. An entry is id, version, route, name for the loop guard, number of the replay."""
+        """Choose the next letters. An entry has id, version, route, root, and the number of this replay."""
         found, after = self._page(arguments, until_ms, cursor, budget)
         every = [read_dead(one) for one in found]
         letters = [letter for letter in every if len(encode_text(replays_key(letter.root))) <= MAX_ID_BYTES]
@@ -231,7 +231,7 @@ class ReplayDeadLetters(_LetterKind):
     def perform(
         self, arguments: Mapping[str, str], batch: OperationBatch, token: str, *, remembered: bool
     ) -> PerformedBatch:
-        """Replay the letters of a batch, due one after another at the pace of the operation."""
+        """Replay the letters of a batch. Their due times follow one another at the pace of the operation."""
         found = self._store.get([entry[0] for entry in batch.entries], anywhere=True)
         now_ms, secrets = self._store.now_ms(), self._secrets()
         made = LetterReplay(
@@ -259,9 +259,9 @@ class ReplayDeadLetters(_LetterKind):
         return _performed(outcomes)
 
     def _guessed(self, batch: OperationBatch, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """The outcomes of a batch whose first answer may be lost.
+        """The outcomes of a batch that may have been performed before, when its first answer was lost.
 
-        A letter whose replay is counted counts as replayed.
+        A letter counts as replayed if the loop guard has counted this replay.
         """
         counts = replay_counts(self._store, [entry[3] for entry in batch.entries])
         return [
@@ -271,7 +271,7 @@ class ReplayDeadLetters(_LetterKind):
 
 
 class DeleteDeadLetters(_LetterKind):
-    """Deletes dead letters for good. Its arguments are those of `chosen_letters`.
+    """Deletes dead letters for good. The operation's arguments are those of `chosen_letters`.
 
     Args:
         connection: where the letters are stored.
@@ -280,7 +280,7 @@ class DeleteDeadLetters(_LetterKind):
     name = DELETE
 
     def plan(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, budget: int) -> PlannedBatch:
-        """Choose the next letters. An entry is id, version, route."""
+        """Choose the next letters. An entry has id, version and route."""
         found, after = self._page(arguments, until_ms, cursor, budget)
         return PlannedBatch(tuple([one.id, one.version, one.route] for one in found), after)
 

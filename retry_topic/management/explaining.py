@@ -18,13 +18,13 @@ from wheel_sched.store.rate_limits import Flow, RateLimits
 
 @dataclass(frozen=True, slots=True)
 class ExplainedMessage:
-    """A message, and why it is as it is.
+    """A message, and the reason for its state.
 
     Args:
         entry: the message.
         why: the reason for its state and its due time.
-        now_ms: the store's time when it was read, epoch ms.
-        stored_as: id that was asked for -> id of the message in the store, where these differ.
+        now_ms: the store's time when the message was read, epoch ms.
+        stored_as: from the requested id to the message's id in the store, where these differ.
     """
 
     entry: ListedMessage
@@ -42,7 +42,7 @@ def explain(connection: Connection, message_id: str, look_through: int | None = 
 
     Args:
         connection: where the messages are stored.
-        message_id: in one of the three forms that `selecting` describes.
+        message_id: the id, in one of the three forms that `selecting` describes.
         look_through: see `find_messages`. Defaults to None: 100,000.
 
     Raises:
@@ -57,7 +57,7 @@ def explain(connection: Connection, message_id: str, look_through: int | None = 
 
 
 def payload_bytes(entry: ListedMessage) -> bytes:
-    """The payload; for an unreadable item its body. Empty when the store holds only a reference to the payload."""
+    """The payload of a message, or the body of an unreadable item. Empty if the store has only a reference to it."""
     message = entry.letter.message
     return entry.found.body if message is None else message.value
 
@@ -116,7 +116,7 @@ def _held_back(entry: ListedMessage, flows: Sequence[Flow]) -> str:
 
 
 def details(entry: ListedMessage) -> dict[str, Any]:
-    """The fields that one message has beside those of a list."""
+    """The fields that the JSON of one message has, and that lists of messages do not have."""
     state, message, found = entry.letter.state, entry.letter.message, entry.found
     known = entry.letter.failed_attempts
     return {

@@ -1,7 +1,7 @@
-"""Messages as they are listed, and the filter that chooses among them.
+"""Messages for lists, and the filter that chooses messages.
 
-A message matches when all conditions hold. `since_ms` and `until_ms` compare the due time of a message, or the time at
-which a dead letter died. The beginning of a fingerprint is enough.
+A message matches a filter if it meets all conditions. `since_ms` and `until_ms` are bounds of a message's due time, or
+of the time at which a dead letter died.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ListedMessage:
 
     @property
     def error(self) -> str:
-        """Class and message of the error; without an error, why the message is held or dead; else ""."""
+        """Class and message of the error. Without an error, the reason why the message is held or dead, or ""."""
         state = self.letter.state
         error = ": ".join(filter(None, (state.error_class, state.error_message)))
         return error or (self.found.reason if self.found.state in ("held", "dead") else "")
@@ -91,7 +91,7 @@ def checked_fingerprint(text: str) -> str:
 
 
 def entry_of(found: Found) -> ListedMessage:
-    """Read an item as a message. For an unreadable item the retry state is empty, and the message is None."""
+    """Read an item as a message. For an unreadable item, the retry state is empty and the message is None."""
     return ListedMessage(found, read_dead(found))
 
 
@@ -101,7 +101,7 @@ class Filter:
 
     Args:
         topic: only messages that first failed in this topic, or wait for it. Defaults to None: any topic.
-        states: only messages in these states. Defaults to none: the states that the request is about.
+        states: only messages in these states. Defaults to none: the states that the caller names.
         error: a glob that must match the error's class, its message or the reason. Defaults to None: any.
         fingerprint: only errors whose fingerprint begins so. Defaults to None: any.
         since_ms: only messages that are due (or died) at this time, epoch ms, or later. Defaults to None: any.
@@ -113,7 +113,7 @@ class Filter:
         most_attempts: only messages with at most this many failed attempts. Defaults to None: any.
         policy: only messages that this policy (`name` or `name@version`) decided about. Defaults to None: any.
         id_start: only messages whose id begins so. Defaults to None: any.
-        text: only messages whose id or error contains each of these texts, in any case. Defaults to none.
+        text: only messages whose id or error contains each of these texts, ignoring case. Defaults to none.
     """
 
     topic: str | None = None
@@ -133,29 +133,29 @@ class Filter:
 
     @property
     def narrow(self) -> bool:
-        """Whether there is any condition besides `limit` and `parked`."""
+        """Whether the filter has any condition besides `limit` and `parked`."""
         given = (self.topic, self.error, self.fingerprint, self.since_ms, self.until_ms, self.key)
         return bool(self.states) or self._finer or any(value is not None for value in given)
 
     @property
     def _finer(self) -> bool:
-        """Whether there is a condition that `DeadLetterFilter` does not have."""
+        """Whether the filter has a condition that `DeadLetterFilter` does not have."""
         given = (self.least_attempts, self.most_attempts, self.policy, self.id_start)
         return bool(self.text) or any(value is not None for value in given)
 
     @property
     def only_topic(self) -> bool:
-        """Whether nothing but a topic and a limit is chosen."""
+        """Whether the filter has no condition besides `topic` and `limit`."""
         return not replace(self, topic=None).narrow and not self.states
 
     @property
     def only_dead(self) -> bool:
-        """Whether the filter names no state but dead."""
+        """Whether the filter names no states, or only dead."""
         return self.states in ((), ("dead",))
 
     @property
     def only_states(self) -> bool:
-        """Whether there is no condition besides `states`, `limit` and `parked`."""
+        """Whether the filter has no condition besides `states`, `limit` and `parked`."""
         return not replace(self, states=()).narrow
 
     def matches(self, entry: ListedMessage) -> bool:
@@ -223,7 +223,7 @@ class Filter:
         return DeadLetterFilter(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
 
     def bounds(self, state: State) -> tuple[int, int]:
-        """The least and the greatest score, in the store, of items in this state that can match."""
+        """The least and the greatest score that a matching item in this state can have in the store."""
         if state not in ("due", "dead"):  # in other states the store has another order
             return 0, MAX_DUE_MS
         return self.since_ms or 0, MAX_DUE_MS if self.until_ms is None else max(self.until_ms - 1, 0)

@@ -1,4 +1,4 @@
-"""The checks of `wheel-sched kafka doctor`. They change nothing; one check begins an empty transaction."""
+"""The checks of `wheel-sched kafka doctor`. They change nothing. One check begins an empty transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wheel_sched.store import MAX_BATCH
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
 
-_admin: Any = _typed_admin  # its types do not declare all it exports
+_admin: Any = _typed_admin  # the module's type hints lack some of its classes
 _DAY_MINUTES = 1_440
 _PAGES = 40  # at most this many pages of held messages are searched
 
@@ -34,8 +34,8 @@ class CheckedGroups:
     Args:
         topics: the topics of each group, by purpose ("retry", "redelivery", "dead").
         settings: settings of the command line, which name the store and its namespace.
-        shards: shard count of the namespace.
-        lease_ms: lease of the groups' dispatchers.
+        shards: the shard count of the namespace.
+        lease_ms: the lease of the groups' dispatchers.
     """
 
     topics: Mapping[str, Mapping[str, str]]
@@ -126,7 +126,10 @@ def _claims(broker: KafkaBroker, namespace: str, shards: int) -> Finding:
 
 
 def in_doubt(settings: Settings) -> Finding:
-    """Check for messages that are held because the cluster forgot which claims were published."""
+    """Look for messages that are held because nobody knows whether they were published.
+
+    This happens when the cluster has deleted the committed number of a shard's last claim.
+    """
     try:
         with opened(settings) as store:
             found, cursor = 0, None
@@ -162,8 +165,8 @@ def timeouts(broker: KafkaBroker, lease_ms: int) -> Finding:
 def retention(settings: Mapping[str, str]) -> Finding:
     """Check that the cluster keeps committed offsets for two days or more.
 
-    For each shard, its owner commits the number of the last claim that was sent, as an offset of the topic of claims.
-    It commits the number again once a day, so that the cluster does not delete it.
+    The owner of a shard commits the number of the last claim that it has sent, as an offset of the topic of claims.
+    The owner commits the number again once a day, so that the cluster does not delete it.
     """
     minutes = int(settings.get("offsets.retention.minutes", 7 * _DAY_MINUTES))
     fact = f"offsets.retention.minutes={minutes}"
@@ -184,7 +187,7 @@ def longest_transaction(settings: Mapping[str, str], ours_ms: int) -> Finding:
 
 
 def creation(settings: Mapping[str, str]) -> Finding:
-    """Check that the cluster does not create a topic just because a client names it."""
+    """Check that the cluster does not create a topic when a client names a topic that does not exist."""
     if settings.get("auto.create.topics.enable") == "true":
         fix = "set it to false on the brokers"
         return warn("creation", "auto.create.topics.enable=true: another client that mistypes a topic creates it", fix)
@@ -216,7 +219,7 @@ def _copies_of(broker: KafkaBroker, topics: Sequence[str]) -> dict[str, tuple[in
 
 
 def _settings(broker: KafkaBroker, kind: Any, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Settings of brokers or topics; {} for those that this user may not read."""
+    """The settings of brokers or topics; {} for a broker or topic whose settings this user may not read."""
     resources = [_admin.ConfigResource(kind, name) for name in names]
     found: dict[str, dict[str, str]] = {}
     for resource, future in broker.topology.admin.describe_configs(resources, request_timeout=TIMEOUT_S).items():

@@ -1,4 +1,4 @@
-"""What lists show of messages: payloads, errors, and dead letters grouped by error."""
+"""What lists of messages show: payloads, errors, and groups of dead letters with the same error."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from wheel_sched.management.wording import one_line
 
 
 def payload_as_dict(entry: ListedMessage) -> dict[str, Any]:
-    """The payload for scripts: in the field `payload` when it is text, else in the field `payload_base64`.
+    """The payload as data for JSON: in the field `payload` when it is text, else in the field `payload_base64`.
 
-    The other field is None. When the store holds only a reference to the payload, both fields are None, and the field
+    The other field is None. If the store has only a reference to the payload, both fields are None, and the field
     `reference` names the record that holds the payload.
     """
     message = entry.letter.message
@@ -29,7 +29,7 @@ def payload_as_dict(entry: ListedMessage) -> dict[str, Any]:
 
 
 def preview(entry: ListedMessage, limit: int) -> str:
-    """The beginning of the payload for people, on one line of at most `limit` characters."""
+    """The beginning of the payload as a line of at most `limit` characters, for people."""
     message = entry.letter.message
     value = entry.found.body if message is None else message.value
     if message is not None and message.reference is not None:
@@ -38,9 +38,9 @@ def preview(entry: ListedMessage, limit: int) -> str:
 
 
 def dead_groups(connection: Connection, chosen: Filter) -> list[Group]:
-    """The dead letters that a filter chooses, grouped by topic and error, largest group first.
+    """The groups of the dead letters that a filter chooses, by topic and error. The largest group is first.
 
-    The filter's limit counts groups.
+    `chosen.limit` is the greatest number of groups.
     """
     groups = DeadLetters(connection).groups(chosen.selection())
     return [group for group in groups if group.fingerprint.startswith(chosen.fingerprint or "")][: chosen.limit]
@@ -61,5 +61,5 @@ def group_as_dict(group: Group) -> dict[str, Any]:
 
 
 def error_of(letter: DeadLetterInfo) -> str:
-    """Class and message of a dead letter's error; without an error, why it died."""
+    """Class and message of a dead letter's error. Without an error, the reason why the message died."""
     return ": ".join(filter(None, (letter.state.error_class, letter.state.error_message))) or letter.reason

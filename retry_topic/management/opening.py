@@ -1,6 +1,6 @@
 """Opens what the settings name: the connection to store and topics, the Kafka cluster, secrets, policies.
 
-Connections have spans if the process has a tracer provider, see `process_tracing`.
+Connections make tracing spans if the process has a tracer provider, see `process_tracing`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from wheel_sched.management.opening import opened
 
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
-    from retry_topic.tracing import Tracing  # needs the extra `otel`
+    from retry_topic.tracing import Tracing  # importing it needs the extra `otel`
 
-_KEEP = 10_000  # settled records that a topic keeps; as `connect` does by default
+_KEEP = 10_000  # how many settled records a topic keeps, the default of `connect`
 
 
 @contextlib.contextmanager
 def opened_connection(settings: RetrySettings, *, create: bool = False) -> Iterator[Connection]:
-    """Open store and topics for a `with` block. With `create`, an absent namespace and data folder are created."""
-    from retry_topic.brokers.redis_streams import RedisStreamsBroker  # first: its extra may be missing
+    """Open the store and the topics for a `with` block. With `create`, create a missing namespace and data folder."""
+    from retry_topic.brokers.redis_streams import RedisStreamsBroker  # first, as its extra may be absent
 
     with contextlib.ExitStack() as stack:
         broker: Broker | None = None
-        if settings.kafka is not None:  # before anything is created: Kafka's settings can be wrong
+        if settings.kafka is not None:  # comes before the store, because Kafka's settings can be wrong
             broker = stack.enter_context(contextlib.closing(kafka_broker(settings)))
         store = stack.enter_context(opened(settings, create=create))
         if broker is None:
@@ -50,10 +50,10 @@ def opened_connection(settings: RetrySettings, *, create: bool = False) -> Itera
 
 
 def process_tracing() -> Tracing | None:
-    """Spans by this process's tracer provider; None if the process has set none.
+    """Makes spans with this process's tracer provider; None if the process has set no provider.
 
-    `opentelemetry-instrument` sets a provider before a program starts, and so may an application with a mounted
-    dashboard. Without OpenTelemetry this costs one look-up.
+    `opentelemetry-instrument` sets a provider before a program starts. An application that mounts the dashboard may set
+    one too. Without OpenTelemetry this function costs one look-up.
     """
     return SpanGuard()(_process_tracing, None)
 
@@ -71,7 +71,7 @@ def kafka_broker(settings: RetrySettings, **more: Any) -> KafkaBroker:
     """The Kafka cluster of the settings. It is not connected yet.
 
     Raises:
-        ConfigError: the settings name no cluster, the extra `kafka` is missing, the file of client properties is
+        ConfigError: the settings name no cluster, the extra `kafka` is not installed, the file of client properties is
             unreadable, or a setting is wrong.
     """
     client = cluster_of(settings)
@@ -80,8 +80,8 @@ def kafka_broker(settings: RetrySettings, **more: Any) -> KafkaBroker:
     except ImportError as error:
         raise ConfigError('Kafka needs the extra: pip install "wheel-sched[kafka]"; nothing was opened') from error
     if settings.group_protocol is not None:
-        client["group.protocol"] = settings.group_protocol  # the command's setting beats the file of client properties
-    client.setdefault("log_level", "0")  # librdkafka writes a line for each failed attempt; the errors say the same
+        client["group.protocol"] = settings.group_protocol  # the command's setting wins over the file
+    client.setdefault("log_level", "0")  # librdkafka logs each failed attempt, and the errors say the same
     return KafkaBroker(client, transactions=settings.transactions, **more)
 
 
@@ -97,7 +97,7 @@ def cluster_of(settings: RetrySettings) -> dict[str, str]:
 
 
 def kafka_settings(servers: str) -> dict[str, str]:
-    """The settings of a client. `servers` is an address, or the path of a file of client properties (*.properties).
+    """The settings of a Kafka client. `servers` is an address, or the path of a file of client properties.
 
     Raises:
         ConfigError: the file is unreadable, or a line is not name=value. The error quotes no line, because lines may
@@ -134,7 +134,7 @@ def kafka_settings(servers: str) -> dict[str, str]:
 
 
 def secrets_of(settings: RetrySettings) -> tuple[bytes, ...]:
-    """The secrets that sign headers, from the file that the settings name; none without a file. The first one signs.
+    """The secrets in the file that the settings name; none without a file. The first secret signs headers.
 
     Raises:
         ConfigError: the file is unreadable or empty, or its secrets are too short. The error quotes no secret.
@@ -162,7 +162,7 @@ def policies_of(settings: RetrySettings, file: str | None = None) -> PolicySet:
         file: a TOML file, or "default" for the built-in policy. Defaults to None.
 
     Raises:
-        ConfigError: lists every mistake of the file.
+        ConfigError: the file has mistakes. The error lists each of them.
     """
     path = file or settings.policies
     return PolicySet() if path in (None, "default") else load_policies(Path(str(path)))

@@ -1,4 +1,4 @@
-"""Durable operations on dead letters in words, for people."""
+"""Describes durable operations on dead letters in words, for people."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def meaning(operation: DurableOperation) -> str:
 
 
 def confirmation(operation: DurableOperation) -> str:
-    """What somebody confirms: what is changed, how many letters exactly, and how fast."""
+    """What a person confirms: the change, the exact number of letters, and the pace."""
     pace = "" if operation.rate is None else f", about {operation.rate:g} a second"
     pace = f", spread over {operation.spread_ms / 1000:g} s" if operation.spread_ms else pace
     return f"{meaning(operation)}: exactly {operation.matched:,}{pace}"
 
 
 def outcome(operation: DurableOperation) -> str:
-    """What came of an operation, such as "done: 7 of 9; left: 2 gone meanwhile"."""
+    """The state of an operation and its counts, such as "done: 7 of 9; left: 2 gone meanwhile"."""
     left = ", ".join(f"{count:,} {why}" for why, count in operation.left.items())
     words = f"{operation.state}: {operation.done:,} of {operation.matched:,}"
     return words + (f"; left: {left}" if left else "") + (f"; {operation.error}" if operation.error else "")

@@ -1,4 +1,4 @@
-"""Ordering keys that wait for a failed message: lists them, and releases them by hand."""
+"""Lists the ordering keys that wait for a failed message, and releases them by hand."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from wheel_sched.store.ordering import ClosedKey, OrderedKeys, ref_of
 
 
 def locked_keys(connection: Connection, limit: int) -> tuple[list[dict[str, Any]], int]:
-    """The locked keys as data for JSON, the one that waits longest first, and how many there are.
+    """The locked keys as data for JSON, and the number of all locked keys. The key that waits longest is first.
 
     Args:
         connection: where the messages are stored.
-        limit: at most this many are returned.
+        limit: the greatest number of keys to return.
     """
     found = sorted(OrderedKeys(connection.store).closed(), key=lambda key: (key.since_ms, key.lock))
     return [_as_dict(connection, key) for key in found[:limit]], len(found)
 
 
 def release_keys(connection: Connection, locks: Sequence[str]) -> int:
-    """Let the next message of each key be delivered, although its failed message never succeeded.
+    """Let the next message of each key be delivered, although the key's failed message has not succeeded.
 
     Returns how many keys were released.
 
     Args:
         connection: where the messages are stored.
-        locks: the field `lock` of the keys.
+        locks: the field `lock` of each key, as `locked_keys` returns it.
 
     Raises:
         NotDone: none of the keys is locked; nothing was changed.
@@ -41,7 +41,7 @@ def release_keys(connection: Connection, locks: Sequence[str]) -> int:
 
 
 def _as_dict(connection: Connection, key: ClosedKey) -> dict[str, Any]:
-    """A locked key as plain data, with the state of its head: the failed message for which the key waits."""
+    """A locked key as data for JSON, with the state of the failed message for which the key waits."""
     ids = [item_id for item_id in connection.store.find(ref_of(key.lock)) if item_id.startswith(f"{key.head}.")]
     items = [item for item in connection.store.get(ids, anywhere=True) if item is not None and item.state != "dead"]
     return {

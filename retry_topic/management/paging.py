@@ -1,7 +1,8 @@
-"""Pages of the messages that a filter chooses, over several states. A page reads a bounded part of the store.
+"""Pages of the messages that a filter chooses, in several states. A page reads a bounded number of messages.
 
-States come one after another, each in order of due time or time of death. A cursor is the present state and the store's
-cursor in it. A page can be short, or empty, and still have a cursor: then the bound was reached before enough matched.
+States come one after another. In each state, messages come in order of due time or time of death. A cursor consists of
+the present state and the store's cursor in it. A page that has reached its bound can be short or even empty. Its cursor
+then leads to the next page.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from wheel_sched.store.core.items import STATES
 from wheel_sched.store.core.listing import cursor_behind
 
 LOOKED_AT = 2_000
-"""How many messages a page reads at most."""
+"""The greatest number of messages that a page reads."""
 
-_PAGES = 40  # of the store's listing in one call on it
-_CALLS = 8  # without a message read: a listing of one topic passes by those of other topics
+_PAGES = 40  # a call of the store's listing reads at most so many pages
+_CALLS = 8  # the most calls that read no message, because the listing skips messages of other topics
 _CHUNK = 50
 
 
@@ -30,8 +31,8 @@ class MatchingPage:
 
     Args:
         entries: the messages that match.
-        looked: how many messages were read for it.
-        cursor: for the next page; None after the last one.
+        looked: how many messages were read for this page.
+        cursor: the cursor for the next page; None for the last page.
     """
 
     entries: Sequence[ListedMessage]
@@ -51,13 +52,13 @@ def matching_page(
 
     Args:
         connection: where the messages are stored.
-        chosen: the filter. Its own limit does not count. When it names no states, all four are searched.
-        cursor: of the page before. Defaults to None: the first page.
+        chosen: the filter. Its limit is ignored. If it names no states, all four are searched.
+        cursor: the cursor of the page before. Defaults to None: the first page.
         limit: at most this many messages. Defaults to 50.
-        most: read at most this many, and then end the page. Defaults to 2,000.
+        most: the page ends after this many messages were read. Defaults to 2,000.
 
     Raises:
-        Rejected: the cursor is not one of this search.
+        Rejected: the cursor does not come from a page of this search.
     """
     states: list[State] = [state for state in STATES if state in (chosen.states or STATES)]
     at, behind = _read_cursor(cursor, states)
@@ -95,7 +96,7 @@ def matching_page(
 
 
 def _read_cursor(cursor: str | None, states: Sequence[State]) -> tuple[int, str | None]:
-    """The place of the state in `states`, and the store's cursor."""
+    """The index in `states` at which the page begins, and the store's cursor in this state."""
     if cursor is None:
         return 0, None
     name, _, behind = cursor.partition(" ")

@@ -22,7 +22,7 @@ class DescribedPolicy:
     Args:
         policy: its name and version.
         lines: its settings and rules, one line each.
-        toml: the policy as a file of policies has it.
+        toml: the policy as TOML, as a policy file has it.
     """
 
     policy: str
@@ -38,12 +38,12 @@ def chosen_policy(settings: RetrySettings, file: str | None = None, topic: str |
     """The policy of a topic.
 
     Args:
-        settings: names the file of policies when `file` is None.
-        file: a TOML file. Defaults to None: that of the settings, else the built-in policy.
+        settings: name the policy file when `file` is None.
+        file: a TOML file. Defaults to None: the file in the settings, or without one the built-in policy.
         topic: the topic. Defaults to None: the default policy of the file.
 
     Raises:
-        ConfigError: lists every mistake of the file.
+        ConfigError: the file has mistakes. The error lists each of them.
     """
     policies = policies_of(settings, file)
     return policies.default if topic is None else policies.for_topic(topic)

@@ -1,6 +1,6 @@
-"""Tries policies: pictures of what they do, decisions in words, and comparisons with the recorded attempts.
+"""Tries policies: simulates what they do, explains decisions, and compares policies over the recorded attempts.
 
-Nothing here changes anything. A policy that is tried is never written anywhere.
+These functions change nothing. They do not store the policy that they try.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from retry_topic.policy.in_words import delay_in_words, rule_in_words
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import DelayStore
 
-LONGEST_TOML = 4_096  # characters of a policy that is tried
+LONGEST_TOML = 4_096  # characters of the longest policy that can be tried
 STEPS = 30
 _SAMPLES = 100
 
@@ -48,14 +48,14 @@ class RuleInWords:
 
 @dataclass(frozen=True, slots=True)
 class PolicyPicture:
-    """Everything about a policy that a person wants to see.
+    """What the dashboard shows about a policy.
 
     Args:
-        topic: the topic whose policy it is; None for the default of all other topics.
+        topic: the topic to which the policy belongs; None for the default policy of all other topics.
         policy: the policy.
-        described: its settings in words, and as TOML.
-        delay: how long its retries wait, in words.
-        rules: its rules.
+        described: the policy's settings in words, and as TOML.
+        delay: how long retries wait, in words.
+        rules: the policy's rules.
         steps: what happens to messages that always fail with an error that no rule matches, for at most 30 failures.
     """
 
@@ -81,12 +81,12 @@ class PolicyPicture:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedDecision:
-    """A decision with its reasons.
+    """What a policy decides about a failure, and why.
 
     Args:
         decision: the decision.
         text: the reasons in words.
-        chosen_by: what chose the delay, or why the message is dead, in a few words.
+        chosen_by: the part of the policy that chose the delay, or why the message is dead, in a few words.
     """
 
     decision: Decision
@@ -113,13 +113,13 @@ class ExplainedDecision:
 
 
 def pictures(policies: PolicySet, most: int) -> list[PolicyPicture]:
-    """The pictures of the default policy and of the policies of topics, by topic; at most `most`."""
+    """The pictures of the default policy and then of the topics' policies, in order of topic; at most `most`."""
     found: list[tuple[str | None, RetryPolicy]] = [(None, policies.default), *sorted(policies.topics.items())]
     return [picture(topic, policy) for topic, policy in found[:most]]
 
 
 def picture(topic: str | None, policy: RetryPolicy) -> PolicyPicture:
-    """The picture of a policy. It costs some thousand decisions the first time, and is the same each time."""
+    """The picture of a policy, always the same. The first call simulates some thousand decisions; it is then cached."""
     rules = [
         RuleInWords(number, rule.name, rule.errors, tuple(map(str, rule.statuses)), rule_in_words(rule))
         for number, rule in enumerate(policy.rules, 1)
@@ -129,27 +129,27 @@ def picture(topic: str | None, policy: RetryPolicy) -> PolicyPicture:
 
 
 def explained_decision(policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Random) -> ExplainedDecision:
-    """What the policy decides about a failure, with the reasons."""
+    """What the policy decides about a failure, and why."""
     decision = decide(policy, failure, now_ms, rng)
     return ExplainedDecision(decision, explain(decision), chosen_by(decision))
 
 
-@lru_cache(maxsize=256)  # policies do not change, and pages show them again and again
+@lru_cache(maxsize=256)  # a policy object does not change, and pages show it often
 def outlook(policy: RetryPolicy, error_class: str, status: int | None) -> Simulation:
     """What happens to messages that always fail with this error, for at most 30 failures."""
     return simulate(policy, STEPS, _SAMPLES, error_class=error_class, status=status)
 
 
 def policies_of_text(text: str) -> PolicySet:
-    """The policies of a TOML text. The text is never taken for the name of a file.
+    """The policies in a TOML text. The text is never read as the name of a file.
 
     Raises:
-        ConfigError: the text is too long, or lists every mistake in it.
+        ConfigError: the text is too long or has mistakes. The error lists each mistake.
     """
-    text = text.replace("\r\n", "\n")  # forms send such line breaks
+    text = text.replace("\r\n", "\n")  # browsers send CRLF in forms
     if len(text) > LONGEST_TOML:
         raise ConfigError(f"expected policies of at most {LONGEST_TOML:,} characters, got: {len(text):,}")
-    return load_policies(text + "\n")  # a text without a line break would be a path
+    return load_policies(text + "\n")  # `load_policies` takes a text without a line break for a path
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +158,9 @@ class HistoryComparison:
 
     Args:
         found: the comparison.
-        unreadable: entries of the history that are no rows of this version.
-        most: at most about so many attempts are read.
-        cannot_know: what no such comparison can say.
+        unreadable: how many entries of the history this release cannot read.
+        most: about the greatest number of attempts that are read.
+        cannot_know: sentences about what such a comparison cannot know.
     """
 
     found: WhatIf
@@ -174,7 +174,7 @@ class HistoryComparison:
 
 
 def compared_with_history(store: DelayStore, present: PolicySet, edited: PolicySet) -> HistoryComparison:
-    """Compare policies over the latest recorded attempts of a store, about 5,000.
+    """Compare the present and the edited policies over the latest 5,000 or so recorded attempts of a store.
 
     Raises:
         StoreError: the store cannot be reached.

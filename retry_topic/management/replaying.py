@@ -21,14 +21,14 @@ class PlannedReplay:
 
     Args:
         letters: the dead letters of the store.
-        selection: which of them are replayed.
+        selection: which of the dead letters are replayed.
         plan: what the replay would do.
         limit: at most this many letters; None: all.
-        target: the topic that gets the letters; None: their own.
+        target: the topic that gets the letters; None: each letter's own topic.
         max_replays: the loop guard's limit.
-        secrets: the first one signs.
-        stored_as: id that was asked for -> id of the letter in the store, where these differ.
-        advice: where matching messages are when no dead letter matches; None when there is nothing to advise.
+        secrets: the secrets of headers. The first secret signs.
+        stored_as: from the requested id to the letter's id in the store, where these differ.
+        advice: in which states messages match, when no dead letter matches; None when there is no advice.
     """
 
     letters: DeadLetters
@@ -42,7 +42,7 @@ class PlannedReplay:
     advice: str | None
 
     def check_secrets(self) -> None:
-        """Check that the letters can be replayed with the secrets, as far as samples show it.
+        """Check that the letters can be replayed with the secrets. Only samples are checked.
 
         Raises:
             ConfigError: the letters are signed, and there are no secrets.
@@ -63,7 +63,7 @@ class PlannedReplay:
         """Replay the letters.
 
         Args:
-            pace: how their due times are spread.
+            pace: how the due times of the letters are spread.
             progress: called with the number of letters handled so far. Defaults to None.
 
         Raises:
@@ -84,7 +84,7 @@ def check_replay_choice(ids: Sequence[str], chosen: Filter, everything: bool) ->
     """Check that a request names dead letters, in exactly one way: by ids, by a filter, or all.
 
     Raises:
-        Rejected: the request names other messages, names none, or names letters in two ways.
+        Rejected: the request names messages that are not dead letters, names nothing, or names letters in two ways.
     """
     if not chosen.only_dead:
         raise Rejected("Only dead letters can be replayed; for others see `wheel-sched run-now`.")
@@ -101,21 +101,21 @@ def plan_replay(
     max_replays: int = MAX_REPLAYS,
     secrets: Callable[[], Sequence[bytes]] = tuple,
 ) -> PlannedReplay:
-    """Select dead letters, and count what their replay would do. Nothing is changed.
+    """Select dead letters, and count what their replay would do. This changes nothing.
 
     Args:
         connection: where the letters are stored.
         ids: the ids of the letters.
         chosen: the filter.
         everything: whether the request is for all letters.
-        target: the topic that gets the letters. Defaults to None: their own.
-        max_replays: the loop guard's limit, per message. Defaults to 3.
-        secrets: returns the secrets of headers; it is called after `target` was checked. Defaults to none.
+        target: the topic that gets the letters. Defaults to None: each letter's own topic.
+        max_replays: the loop guard's limit for each message. Defaults to 3.
+        secrets: returns the secrets of headers; called after `target` was checked. Defaults to none.
 
     Raises:
         Rejected: see `check_replay_choice`.
-        NotDone: the topic `target` does not exist, an id is that of no dead letter, or several errors have fingerprints
-            that begin as the filter says; nothing was replayed.
+        NotDone: the topic `target` does not exist, no dead letter has one of the ids, or the fingerprints of several
+            errors begin as the filter says; nothing was replayed.
     """
     check_replay_choice(ids, chosen, everything)
     if target is not None and target not in connection.broker.topics():
@@ -140,7 +140,7 @@ def _refuse_living(ids: Sequence[str], dead: Set[str]) -> None:
     """Raise an error if some of these ids are not dead letters.
 
     Raises:
-        NotDone: some are not; nothing was replayed.
+        NotDone: one of the ids is not that of a dead letter; nothing was replayed.
     """
     others = [item_id for item_id in ids if item_id not in dead]
     if others:
@@ -152,10 +152,10 @@ def _refuse_living(ids: Sequence[str], dead: Set[str]) -> None:
 
 
 def _selection(connection: Connection, chosen: Filter) -> DeadLetterFilter:
-    """The filter as a `DeadLetterFilter`, with the whole fingerprint instead of its beginning.
+    """The filter as a `DeadLetterFilter`, with a whole fingerprint instead of the beginning of one.
 
     Raises:
-        NotDone: several errors have fingerprints with this beginning.
+        NotDone: the fingerprints of several errors have this beginning.
     """
     if chosen.fingerprint is None:
         return chosen.selection()

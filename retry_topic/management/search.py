@@ -1,9 +1,9 @@
-"""The search language for messages: one line of text that says which messages are meant.
+"""The search language for messages. A search is one line of text that chooses messages.
 
     topic:orders error:*Timeout* attempt>3 due<1h state:held key:customer-7 fp:3f2a policy:default id:abc text
 
-All parts must hold; a message must be in one of the states if several are given. Quotes keep spaces together:
-`error:"* refused"`. Inside quotes, `\\"` is a quote and `\\\\` a backslash.
+A message must meet all parts of the search. If the search names several states, the message must be in one of them. A
+value with spaces stands in quotes: `error:"* refused"`. Inside quotes, `\\"` is a quote and `\\\\` a backslash.
 
 | part | chooses messages |
 |---|---|
@@ -18,11 +18,11 @@ All parts must hold; a message must be in one of the states if several are given
 | `due<1h` | due within the next hour, or overdue; `due>1h`: due later than an hour from now |
 | `died>2d` | dead letters that died longer ago than two days; `died<2d`: less long ago |
 | `due<INSTANT`, `died<INSTANT` | due (or died) before this RFC 3339 instant; `>`: after it |
-| a word | whose id or error contains it, in any case |
+| a word | whose id or error contains it, ignoring case |
 
-`due` never chooses dead letters, and `died` only these. `<=` and `>=` include the bound itself.
+`due` never chooses dead letters, and `died` chooses only dead letters. `<=` and `>=` include the bound itself.
 
-Parsing is pure. Every text gives a `Search`, or an error that names the part that is wrong and says what to write.
+Parsing is pure. Every text gives a `Search`, or an error that names the wrong part and says what to write instead.
 `parse_search(str(search)) == search` for every search.
 """
 
@@ -43,10 +43,10 @@ from wheel_sched.store import State
 from wheel_sched.store.core.items import MAX_DUE_MS, STATES
 
 LONGEST = 1_000
-"""Characters of the longest search."""
+"""The greatest number of characters in a search."""
 
 TEXT = "text"
-"""The name of a term that is a word without a name."""
+"""The `name` of a term that consists of a word only."""
 
 _MOST_ATTEMPTS = 1_000_000
 _HEAD = re.compile(r"([A-Za-z][A-Za-z_-]*)(:|>=|<=|>|<|=)")
@@ -63,7 +63,7 @@ _EXAMPLES = {
     "died": "died>2d",
 }
 NAMES: tuple[str, ...] = tuple(_EXAMPLES)
-"""The names of terms."""
+"""The names that a term can have in a search."""
 
 _OTHER_NAMES = {"fingerprint": "fp", "class": "error", "message": "error", "attempts": "attempt", "until": "due"}
 _STATE_WORDS: dict[str, State] = {"waiting": "due", "in-flight": "leased", **{state: state for state in STATES}}
@@ -74,8 +74,8 @@ class SearchError(Rejected):
 
     Args:
         token: the part of the text that is wrong.
-        at: where it begins, from 0.
-        why: what is wrong and what to write instead.
+        at: the index of its first character in the text.
+        why: what is wrong, and what to write instead.
     """
 
     def __init__(self, token: str, at: int, why: str) -> None:
@@ -86,7 +86,7 @@ class SearchError(Rejected):
 
 
 class SearchTerm(NamedTuple):
-    """One condition of a search: its name, how it compares (":" or a comparison), and its value in its own form."""
+    """One condition of a search: its name, ":" or a comparison such as "<", and its value in one standard form."""
 
     name: str
     comparison: str
@@ -100,7 +100,7 @@ class SearchTerm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a text searches for.
+    """A search that was read from a text.
 
     Args:
         terms: the conditions, in the order of the text. Defaults to none: every message.
@@ -113,35 +113,35 @@ class Search:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """The states that the text names."""
+        """The states that the search names."""
         return tuple(dict.fromkeys(_STATE_WORDS[term.value] for term in self.terms if term.name == "state"))
 
     def without(self, place: int) -> Search:
-        """The search without the term at this place."""
+        """The search without the term at this index."""
         return Search(self.terms[:place] + self.terms[place + 1 :])
 
     def with_topic(self, topic: str) -> Search:
-        """The search for messages of this topic."""
+        """The same search in this topic only."""
         return Search((*(term for term in self.terms if term.name != "topic"), SearchTerm("topic", ":", topic)))
 
     def only(self, state: State | None) -> Search:
-        """The search for messages in one state; None: in any state.
+        """The same search in this state only; None: in any state.
 
-        A condition on a time that messages in this state do not have is left out.
+        The result has no `due` in a search for dead letters, and no `died` in a search for other messages.
         """
         lost = {"state", "due"} if state == "dead" else {"state", "died"} if state is not None else {"state"}
         kept = tuple(term for term in self.terms if term.name not in lost)
         return Search(kept if state is None else (*kept, SearchTerm("state", ":", state)))
 
     def fixed(self, now_ms: int) -> Search:
-        """The same search with instants instead of durations, so that it means the same later."""
+        """The same search with instants instead of durations. It chooses the same times when it is used later."""
         return Search(tuple(_fixed(term, now_ms) if term.name in ("due", "died") else term for term in self.terms))
 
     def filter(self, now_ms: int) -> Filter:
         """The filter that chooses the messages.
 
         Args:
-            now_ms: the store's time, epoch ms; durations count from it.
+            now_ms: the store's time, epoch ms. Durations count from this time.
         """
         texts = tuple(term.value for term in self.terms if term.name == TEXT)
         chosen = Filter(states=self.states, text=texts)
@@ -174,11 +174,11 @@ def parse_search(text: str) -> Search:
 
 
 def _term(text: str, at: int) -> tuple[SearchTerm, int]:
-    """The term that begins at this place, and where it ends."""
+    """The term that begins at index `at` of the text, and the index of its end."""
     head = _HEAD.match(text, at)
     value, end, quoted = _value(text, head.end() if head else at)
     token = text[at:end]
-    if any(0xD800 <= ord(one) < 0xE000 and not 0xDC80 <= ord(one) < 0xDD00 for one in token):  # these stand for bytes
+    if any(0xD800 <= ord(one) < 0xE000 and not 0xDC80 <= ord(one) < 0xDD00 for one in token):  # DC80-DCFF: bytes
         raise SearchError(token, at, "it holds half of a character; leave that out")
     if head is None:
         if not value:
@@ -196,7 +196,7 @@ def _term(text: str, at: int) -> tuple[SearchTerm, int]:
 
 
 def _value(text: str, at: int) -> tuple[str, int, bool]:
-    """The value that begins at this place, where it ends, and whether it stood in quotes."""
+    """The value that begins at index `at` of the text, the index of its end, and whether it stands in quotes."""
     if text[at : at + 1] != '"':
         end = at
         while end < len(text) and not text[end].isspace():
@@ -221,7 +221,7 @@ def _unknown(name: str, token: str) -> str:
 
 
 def _check_repeat(terms: list[SearchTerm], term: SearchTerm, token: str, at: int) -> None:
-    """Raise an error if a term contradicts those before it."""
+    """Raise an error if a term contradicts the terms before it."""
     before = [one for one in terms if one.name == term.name and one != term]
     if before and term.name not in (TEXT, "state", "attempt", "due", "died"):
         raise SearchError(token, at, f"{before[0]} is given too, and a message has one {term.name}; remove one of them")
@@ -292,7 +292,7 @@ _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def _fixed(term: SearchTerm, now_ms: int) -> SearchTerm:
-    """A condition on a time with an instant. More than two days ago is before that instant."""
+    """A condition on a time, with an instant instead of a duration: `died>2d` becomes `died<INSTANT`."""
     if _instant_ms(term.value) is not None:
         return term
     span_ms = parse_duration(term.value)
@@ -302,7 +302,7 @@ def _fixed(term: SearchTerm, now_ms: int) -> SearchTerm:
 
 
 def _between(least: int | None, most: int | None, comparison: str, value: int) -> tuple[int | None, int | None]:
-    """Narrow the range from `least` to `most` (both included) by a comparison."""
+    """Narrow the range from `least` to `most`, both included, to the values that meet a comparison."""
     if comparison in ("=", ">", ">="):
         bound = value + (comparison == ">")
         least = bound if least is None else max(least, bound)
@@ -338,7 +338,7 @@ _FILTERS: dict[str, Callable[[Filter, SearchTerm], Filter]] = {
 
 
 def _quoted(value: str) -> str:
-    """A value as it stands in a search: in quotes when it needs them."""
+    """A value as a search writes it: in quotes when it needs them."""
     plain = value and not value.startswith('"') and not any(one.isspace() for one in value)
     return value if plain else _in_quotes(value)
 

@@ -1,11 +1,14 @@
 """Selects the messages that a request is for: by ids, by a filter, or all.
 
-Without ids, a filter or the word "all" a request fails: it never selects the whole store by accident.
+A request without ids, a filter or the word "all" fails. So no request selects the whole store by accident.
 
-An id has one of three forms: the id that `list` shows, which names one attempt; that id without its attempt; or the
-id that handlers and logs show (the header `retry-id`). The publisher may have chosen an id of the third form, and all
-groups that read the topic share it. The store has no index of the third form. To find such an id, up to 100,000 items
-are read, in batches.
+An id has one of three forms:
+
+1. The id that `list` shows. It names one attempt.
+2. The same id without its attempt.
+3. The id that handlers and logs show, from the header `retry-id`. The publisher may have chosen it, and all groups that
+   read the topic use the same id. The store has no index of this form. To find such an id, up to 100,000 items are
+   read, in batches.
 """
 
 from __future__ import annotations
@@ -30,15 +33,14 @@ _ATTEMPT = re.compile(r"(.*?)(?:r([0-9]+))?\.([0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class SelectedMessage:
-    """One selected message, without its payload: there may be millions.
+    """One selected message, without its payload, because millions may be selected.
 
     Args:
         id: its id in the store.
         state: its state when it was selected.
         topic: its topic.
-        route: the key that chose its shard; None: its id.
-        version: version of its record when it was selected. A change of the message changes nothing when the record has
-            another version by then.
+        route: the text that chose its shard; None: its id.
+        version: its version when it was selected. A change does nothing if the message has another version by then.
     """
 
     id: str
@@ -53,10 +55,10 @@ class Selected:
     """The selected messages.
 
     Args:
-        members: all of them, without payload. Defaults to none.
-        samples: the first five, in full. Defaults to none.
-        stored_as: id that was asked for -> id of the message in the store, where these differ. Defaults to none.
-        absent: ids that were asked for exactly and do not exist, see `select_exactly`. Defaults to none.
+        members: all selected messages, without payload. Defaults to none.
+        samples: the first five messages, with payload. Defaults to none.
+        stored_as: from the requested id to the message's id in the store, where these differ. Defaults to none.
+        absent: the ids given to `select_exactly` that do not exist. Defaults to none.
     """
 
     members: list[SelectedMessage] = field(default_factory=list)
@@ -76,11 +78,11 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """The messages that ids stand for.
+    """The messages that were found by ids.
 
     Args:
         messages: each message once.
-        stored_as: id that was asked for -> id of the message in the store, where these differ.
+        stored_as: from the requested id to the message's id in the store, where these differ.
     """
 
     messages: list[ListedMessage]
@@ -94,10 +96,10 @@ def check_choice(ids: Sequence[str], chosen: Filter, everything: bool, what: str
         ids: the ids of the request.
         chosen: the filter.
         everything: whether the request is for all messages.
-        what: what the request is for; the error says so. Defaults to "messages".
+        what: what the request is for, in words for the error. Defaults to "messages".
 
     Raises:
-        Rejected: neither ids nor a filter nor `everything` is given, or ids are given together with one of the others.
+        Rejected: the request has no ids, no filter and not `everything`; or it has ids and one of the other two.
     """
     if ids and (chosen.narrow or everything):
         raise Rejected("Give ids, or a filter, not both.")
@@ -129,14 +131,14 @@ def select(
 
 
 def select_exactly(connection: Connection, versions: Mapping[str, int]) -> Selected:
-    """Select the messages of these ids, each for a change of exactly this version.
+    """Select the messages of these ids, to change exactly these versions.
 
-    A message that has another version by now is selected, and a change answers `OTHER_VERSION` for it. An id that does
-    not exist any more is in `Selected.absent`, and a change counts it as `ABSENT`.
+    If a message has another version by now, it is selected, and its change has the outcome `OTHER_VERSION`. An id that
+    no longer exists is in `Selected.absent`, and a change counts it as `ABSENT`.
 
     Args:
         connection: where the messages are stored.
-        versions: id in the store -> version, both as an earlier selection gave them.
+        versions: from the id in the store to the version, both from an earlier selection.
     """
     found = connection.store.get([*versions], anywhere=True)
     absent = [item_id for item_id, item in zip(versions, found, strict=True) if item is None]
@@ -164,7 +166,7 @@ def find_messages(
 
     Args:
         connection: where the messages are stored.
-        ids: in the three forms that the module describes.
+        ids: the ids of the messages, in the three forms that the module describes.
         unchanged: a clause for error texts, such as "nothing was changed". Defaults to "".
         look_through: how many items are read to find an id of the third form. Defaults to None: 100,000.
 
@@ -212,7 +214,7 @@ def _absent(ids: Sequence[str], unchanged: str, looked: int | None) -> str:
 def _known_as(connection: Connection, ids: Sequence[str], most: int) -> tuple[dict[str, list[Found]], bool]:
     """Search the store for messages that have one of these ids as `retry-id`.
 
-    Returns the items found, by id, and whether every item of the store was read. False: the search ended at `most`.
+    Returns the items that were found, by id, and True if every item of the store was read, False if only `most`.
     """
     known: dict[str, list[Found]] = {}
     wanted, starts = set(ids), tuple(item_id[:_KEPT] for item_id in ids)
@@ -241,9 +243,9 @@ def _pages(connection: Connection) -> Iterator[list[Found]]:
 
 
 def _latest(items: Iterable[Found]) -> list[Found]:
-    """For each message, the item of its latest attempt. Attempts after a later replay count as later.
+    """For each message, the item of its latest attempt. An attempt after a replay is later than those before it.
 
-    An id without the form of an attempt counts as a message of its own.
+    An item whose id does not have the form of an attempt counts as a message of its own.
     """
     latest: dict[str, tuple[tuple[int, int], Found]] = {}
     for item in items:

@@ -12,16 +12,16 @@ class RetrySettings(Settings):
     """The settings of the core, and those of retry topics.
 
     Args:
-        prefix: put before each topic's name to make the key of its stream. Defaults to "".
-        policies: TOML file of retry policies. Defaults to None: the default policy for every topic.
+        prefix: stands before each topic's name in the key of the topic's stream. Defaults to "".
+        policies: TOML file of retry policies. Defaults to None: the built-in policy for every topic.
         kafka: host:port,... of the Kafka cluster that has the topics, or a file of client properties (`*.properties`)
             that names `bootstrap.servers`. Defaults to None: topics are streams on the store's server.
         group_protocol: protocol of Kafka's consumer groups, classic or consumer (KIP-848). Defaults to None: that of
             the client properties, else classic.
-        transactions: whether Kafka's transactions are used. Without them due messages are delivered at least once,
+        transactions: whether Kafka's transactions are used. Without them, due messages are delivered at least once,
             with the headers `retry-id` and `retry-attempt`. Defaults to True.
-        secrets: file of the secrets that sign headers, one per line; the first one signs. Defaults to None: headers are
-            not signed.
+        secrets: file with a secret in each line. The first secret signs headers. Defaults to None: headers are not
+            signed.
         retry_topic: the topic into which a group's consumers put failed messages, for commands about one group.
             Defaults to None: the topic named after the group.
         redelivery_topic: the topic that gets the due retries of that group. Defaults to None: named after the group.

@@ -1,4 +1,4 @@
-"""Topics: what they hold and what waits for them; holds and releases their messages."""
+"""Lists topics with their records and messages, and pauses and resumes topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wheel_sched.errors import NotDone
 from wheel_sched.store import Counts, State
 from wheel_sched.store.core.items import STATES
 
-_NAMED = 10  # topics in an error
+_NAMED = 10  # how many topics an error names
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class ListedTopic:
     """A topic that the broker or the store knows.
 
     Args:
-        topic: its name; "" for items of the store without a topic.
+        topic: the name of the topic; "" for items of the store without a topic.
         records: how many records the broker holds; None when the broker has no such topic.
         messages: how many messages the store holds, by state.
         paused_since_ms: when the topic was paused, epoch ms; None when it is not paused.
@@ -38,7 +38,7 @@ class ListedTopic:
 
 
 def listed_topics(connection: Connection) -> tuple[list[ListedTopic], int]:
-    """The topics by name, and the store's time in epoch milliseconds."""
+    """All topics in order of name, and the store's time in epoch milliseconds."""
     records = connection.broker.topics()
     counts = connection.store.counts()
     found = [listed_topic(topic, records, counts) for topic in sorted({*records, *counts.topics})]
@@ -46,14 +46,14 @@ def listed_topics(connection: Connection) -> tuple[list[ListedTopic], int]:
 
 
 def listed_topic(topic: str, records: Mapping[str, int], counts: Counts) -> ListedTopic:
-    """One topic, by the numbers of the broker and of the store."""
+    """One topic, with its numbers of records at the broker and of messages in the store."""
     messages: dict[State, int] = {state: counts.now.get((state, topic), 0) for state in STATES}
     return ListedTopic(topic, records.get(topic), messages, counts.paused.get(topic))
 
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What the end of a pause did: whether the topic was paused, and how many messages wait again."""
+    """What `resume_topic` did: whether the topic was paused before, and how many messages now wait again."""
 
     was_paused: bool
     released: int

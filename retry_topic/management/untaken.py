@@ -1,10 +1,10 @@
-"""Finds failed messages that no retry service reads: they are in a retry topic, and the store does not know them.
+"""Finds failed messages that no retry service reads. They are in a retry topic, and the store does not know them.
 
-`stats`, `list` and `doctor` report them for topics that are Redis streams. For topics on Kafka these commands point to
-`wheel-sched kafka lag`, which shows how far the intake of each group is. For both kinds of topics, `stats` and `doctor`
-also report groups whose live consumers have no live service. A topic counts as a retry topic when its name ends with
-`.retry`, or when its oldest record was written by a consumer for a retry service. The cost is a few small commands for
-each topic. Nothing is changed.
+`stats`, `list` and `doctor` report these messages if topics are Redis streams. If topics are on Kafka, these commands
+name `wheel-sched kafka lag`, which shows how many records the intake of each group has not read. In both cases, `stats`
+and `doctor` also report groups that have live consumers and no live service. A topic counts as a retry topic when its
+name ends with `.retry`, or when a consumer wrote its oldest record for a retry service. Each topic costs a few small
+commands. The functions change nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wheel_sched.store import LiveMember
 NOT_ON_KAFKA = "not looked at on Kafka: `wheel-sched kafka lag GROUP` shows how far the intake is"
 _SUFFIX = ".retry"
 _REDELIVERY = ".redelivery"
-_NO_RETRIES = (_REDELIVERY, ".dead")  # endings of a group's other topics, which hold no retries
+_NO_RETRIES = (_REDELIVERY, ".dead")  # how the names of a group's other topics end; they hold no retries
 _NAMED = 5  # groups in one command
 _SILENT_MS = 10_000  # a service asks for records once a second
 
@@ -39,9 +39,9 @@ class UntakenRetries:
         group: the group; "" when neither the topic nor its oldest record names it.
         topic: the retry topic.
         waiting: how many retries wait.
-        oldest_ms: when the oldest one was written, epoch ms; None when that is unknown.
-        silent_ms: how long no service has read the topic; None when none ever did.
-        announced: the live service that should read the topic, in words. Defaults to "": no service is live.
+        oldest_ms: when the oldest retry was written, epoch ms; None when that is unknown.
+        silent_ms: for how long no service has read the topic; None when no service has ever read it.
+        announced: the live service that should read the topic, in words. Defaults to "": there is none.
     """
 
     group: str
@@ -53,9 +53,7 @@ class UntakenRetries:
 
     @property
     def fix(self) -> str:
-        """Advice for the user: start the service. If a live service should read the topic, look at that service's log
-        first.
-        """
+        """Advice for the user: start the service. If a live service should read the topic, first see its log."""
         start = start_service(self.group, self.topic)
         return f"see the log of {self.announced}; if it has died, {start}" if self.announced else start
 
@@ -69,7 +67,7 @@ class UntakenRetries:
         return f"{retries} {verb} in {self.topic}{first}, and no service reads {them}{seen}"
 
     def line(self, now_ms: int) -> str:
-        """One line: which retries wait and for how long, and how to start the service that reads them."""
+        """A line of text: which retries wait and for how long, and how to start the service that reads them."""
         return f"{self.what(now_ms)}: {self.fix}"
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,8 +76,8 @@ class UntakenRetries:
 
 
 def start_service(group: str, topic: str) -> str:
-    """Advice to start the service of a group. If the topics have other names than the default, the advice gives the
-    name of the retry topic, and tells the user to add the names of the other two topics.
+    """Advice to start the service of a group. If its retry topic does not have the default name, the advice gives the
+    name, and tells the user to add the names of the group's other two topics.
 
     Args:
         group: the group; "" when it is unknown.
@@ -92,9 +90,9 @@ def start_service(group: str, topic: str) -> str:
 
 
 def service_for(topics: Sequence[str], members: Sequence[LiveMember]) -> str:
-    """The command that starts the service of the groups whose messages wait; "" when no group is known.
+    """The command that starts the service of the groups whose messages wait; "" when no group can be found.
 
-    A group is known by the name of its redelivery topic, or by a live consumer that reads one of the topics.
+    A group is found by the name of its redelivery topic, or by a live consumer that reads one of the topics.
     """
     groups = {
         topic.removesuffix(_REDELIVERY) for topic in topics if topic.endswith(_REDELIVERY) and topic != _REDELIVERY
@@ -107,7 +105,7 @@ def service_for(topics: Sequence[str], members: Sequence[LiveMember]) -> str:
 class UnservedGroup:
     """A group whose live consumers write failed messages to a retry topic that no live service takes in.
 
-    Something else may take the messages in: a service that does not announce itself, or Spark's intake.
+    The messages may be taken in all the same, by a service that does not announce itself, or by Spark's intake.
     """
 
     group: str
@@ -125,7 +123,7 @@ class UnservedGroup:
 
 
 def unserved_groups(members: Sequence[LiveMember]) -> list[UnservedGroup]:
-    """Find the groups that have live consumers and no live service. Compares the members, and sends no request."""
+    """Find the groups that have live consumers and no live service, from `members`. Sends no request."""
     taken = {topic for one in members for topic in one.member.takes_in}
     wanted = {(one.member.name, one.member.retries_to) for one in members if one.member.retries_to}
     return [UnservedGroup(group, topic) for group, topic in sorted(wanted) if topic not in taken]
@@ -137,7 +135,7 @@ def untaken_retries(
     """Find the retry topics that hold messages and that no service reads.
 
     Args:
-        broker: the broker of the topics. For a broker that cannot count a group's records, the result is empty.
+        broker: the broker of the topics. If it cannot count a group's records, the result is empty.
         named: a retry topic that is not named after its group. Defaults to None.
         members: the live members of the namespace. Defaults to none.
         now_ms: the store's time, for words about members. Defaults to 0.
@@ -151,7 +149,7 @@ def untaken_retries(
     for topic, records in sorted(broker.topics().items()):
         if topic.endswith(_SUFFIX) and topic not in (_SUFFIX, named):
             group = topic.removesuffix(_SUFFIX)
-        elif topic == named or (records and not topic.endswith(_NO_RETRIES)):  # an empty one may not even be a stream
+        elif topic == named or (records and not topic.endswith(_NO_RETRIES)):  # an empty topic may have no stream
             state = _first_of(broker.backlog(topic, ""))
             if topic != named and not _is_untaken(state):
                 continue
@@ -188,9 +186,9 @@ class MissingServices:
     """The retry services that are missing, as far as retry topics and live members show it.
 
     Args:
-        untaken: retries that no service reads; None: the topics were not looked at.
-        unserved: groups that have consumers and no service, without those of `untaken`.
-        refused: why the broker could not be asked; "" when it could.
+        untaken: retries that no service reads; None if the topics were not looked at.
+        unserved: groups that have consumers and no service, without the groups in `untaken`.
+        refused: why the broker did not answer; "" when it answered.
     """
 
     untaken: Sequence[UntakenRetries] | None
@@ -198,7 +196,7 @@ class MissingServices:
     refused: str = ""
 
     def problems(self, now_ms: int) -> list[Problem]:
-        """All problems, the most serious first. `now_ms`: the store's time."""
+        """All problems, the most serious first. `now_ms` is the store's time, epoch ms."""
         found = [Problem(one.what(now_ms), one.fix, "problem") for one in self.untaken or ()]
         if self.refused:
             found.append(Problem(self.refused, "see the rights on the broker", "warn"))
@@ -209,10 +207,10 @@ class MissingServices:
 def missing_services(
     broker: Broker | None, named: str | None, members: Sequence[LiveMember], now_ms: int
 ) -> MissingServices:
-    """Find the retry services that are missing. Without the right to look at the broker, the rest is still found.
+    """Find the retry services that are missing. If the broker refuses, only `unserved` is found.
 
     Args:
-        broker: as for `untaken_retries`. None, or a broker that cannot count: its topics are not looked at.
+        broker: as for `untaken_retries`. If it is None or cannot count a group's records, topics are not looked at.
         named: as for `untaken_retries`.
         members: the live members of the namespace.
         now_ms: the store's time.

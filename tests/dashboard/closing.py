@@ -1,4 +1,4 @@
-"""A fixture that closes the dashboards of a test: else their threads go on, and run the operations of later tests."""
+"""A fixture that closes the dashboards of a test. Otherwise their threads would run the operations of later tests."""
 
 from __future__ import annotations
 

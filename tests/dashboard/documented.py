@@ -16,7 +16,7 @@ class DocumentedApi:
     """The API of a dashboard, as its OpenAPI document describes it.
 
     Args:
-        client: a client of the dashboard, who may do everything.
+        client: an HTTP client of the dashboard whose visitor has every right.
     """
 
     def __init__(self, client: Any) -> None:
@@ -27,11 +27,11 @@ class DocumentedApi:
 
     @property
     def left_out(self) -> set[str]:
-        """What the document lists and nobody has asked for successfully."""
+        """The paths in the document that no test has called with success."""
         return set(self._document["paths"]) - self._asked
 
     def get(self, path: str, query: dict[str, str] | None = None, **names: str) -> Any:
-        """Make a reading call. One that names a thing is also made for a thing that is not there."""
+        """Make a call that reads, and check its answer. Returns the answer."""
         address = "/api/v1" + path.format(**{name: quote(value, safe="") for name, value in names.items()})
         answer = self._client.get(address, params=query)
         self._check(path, "get", answer, 200)
@@ -41,12 +41,12 @@ class DocumentedApi:
         return answer.json()
 
     def absent(self, path: str) -> None:
-        """Make a reading call for a thing that is not there."""
+        """Make a call that reads, about a thing that does not exist. The answer must be 404."""
         answer = self._client.get("/api/v1" + re.sub(r"\{\w+\}", _NOTHING, path))
         self._check(path, "get", answer, 404)
 
     def act(self, action: str, **arguments: Any) -> Any:
-        """Preview an action that changes something, without its token, and execute it. Returns its answer."""
+        """Preview an action and execute it. Without the preview's token, it must be refused. Returns the answer."""
         path = f"/actions/{action}"
         assert self._post(path, arguments, 400)  # without the token of a preview
         seen = self._post(f"{path}/preview", arguments, 200)

@@ -1,6 +1,6 @@
-"""Actions in any order of events: an execution changes exactly what its preview selected or nothing, once per key.
+"""Actions in any order of events. An execution changes exactly what its preview selected, or nothing, once per key.
 
-Each call on the store, and each change of a thing, is a point at which something else may happen: others change a
+Each call on the store, and each change of a thing, is a point at which an event may happen: somebody else changes a
 thing, the same or another request runs from beginning to end, the reply is lost, or the process dies.
 """
 
@@ -29,7 +29,7 @@ NAMES = ("ball", "box", "cube")
 KEYS = ("the first key", "the second key")
 ADA = Visitor("ada", "delete")
 
-# what happens at a point: another one changes a thing, a request is executed, the reply is lost, the process dies
+# an event at a point: somebody else changes a thing, a request is executed, the reply is lost, or the process dies
 Event = tuple[str, int, int]
 EVENTS = st.one_of(
     st.tuples(st.just("change"), st.integers(0, len(NAMES) - 1), st.just(0)),
@@ -42,7 +42,7 @@ PLANS = st.lists(st.tuples(STEPS, st.dictionaries(st.integers(0, 9), EVENTS, max
 
 
 class Died(BaseException):
-    """The process is dead: none of its calls reaches the store any more."""
+    """The process is dead. No later call of this process reaches the store."""
 
 
 @dataclass
@@ -61,11 +61,11 @@ class Room:
     signer: TextSigner = field(default_factory=lambda: TextSigner(b"sixteen bytes ok"))
     versions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
     tokens: list[Token] = field(default_factory=list)
-    began: Counter[str] = field(default_factory=Counter)  # by key: how often its action began to change things
+    began: Counter[str] = field(default_factory=Counter)  # idempotency key -> how often its action began
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def happen(self, event: Event, inside: dict[int, Event]) -> None:
-        """Let an event happen; `inside` says what happens at its points."""
+        """Let an event happen. `inside` has the events that happen at its points."""
         kind, first, second = event
         if kind == "change":
             self.versions[NAMES[first]] += 1
@@ -78,7 +78,7 @@ class Room:
 
 
 class Process(DelayStore):
-    """One request in a process of its own: its store, its action, and what happens at its points."""
+    """A process that executes one request, with its store, its action, and the events that happen at its points."""
 
     def __init__(self, room: Room, inside: dict[int, Event]) -> None:
         super().__init__(room.backend)
@@ -90,7 +90,7 @@ class Process(DelayStore):
         self.action = Action("paint", "operate", "Paint all things", (), self._preview, self._paint)
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Overrides `DelayStore.execute`: something may happen before and after the calls."""
+        """Overrides `DelayStore.execute`: an event may happen before and after the calls."""
         lost = self._point() == "lose"
         answers = super().execute(calls)
         if lost or self._point() == "lose":
@@ -98,7 +98,7 @@ class Process(DelayStore):
         return answers
 
     def _point(self) -> str:
-        """A point at which something else may happen."""
+        """A point at which an event may happen. Returns the kind of the event, or ""."""
         if self.dead:
             raise Died
         event = self.inside.get(self.points)
@@ -130,7 +130,7 @@ class Process(DelayStore):
         return ActionResult(done, "painted", {"changed meanwhile": len(found.selected) - done})
 
     def request(self, token: Token, key: str) -> None:
-        """Execute what was previewed, as the dashboard does."""
+        """Execute what a preview showed, as the dashboard does."""
         self.key, self.token = key, token
         room = self.room
         with suppress(Died, WheelSchedError):
@@ -156,8 +156,8 @@ def test_an_execution_changes_what_was_previewed_or_nothing_and_once_per_key(
 
 
 def test_a_change_between_preview_and_execution_refuses_it_and_frees_the_key() -> None:
-    """If something has changed since the preview, the execution is refused. Its key can then be used with a new
-    preview, and once only.
+    """If something has changed since the preview, the execution is refused. The idempotency key can then be used with a
+    new preview, but only once.
     """
     room = Room()
     room.happen(("preview", 0, 0), {})
@@ -173,7 +173,7 @@ def test_a_change_between_preview_and_execution_refuses_it_and_frees_the_key() -
 
 @pytest.mark.parametrize("point", range(9))
 def test_a_process_that_dies_at_any_point_changes_nothing_twice(point: int) -> None:
-    """Whoever repeats the request after the death gets a refusal, or the only execution, never a second one."""
+    """After the death, a repeated request is refused or executed. In no case is the request executed twice."""
     room = Room()
     room.happen(("preview", 0, 0), {})
     room.happen(("execute", 0, 0), {point: ("die", 0, 0)})

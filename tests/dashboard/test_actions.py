@@ -1,4 +1,4 @@
-"""Actions: a preview, then exactly that, once per key; who may ask for them; and what the audit log says."""
+"""Actions: the execution does exactly what the preview showed, once per key. Also rights and the audit log."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_preview_changes_nothing_and_the_execution_does_what_it_said(here: Sit
 
 
 def test_the_form_does_the_same_without_javascript(here: Site) -> None:
-    """Button, preview, confirmation, result: each page leads to the next one."""
+    """A button leads to the preview, its confirmation to the result, and the result back to the page."""
     asked = here.client.post(
         "/actions/paint", data={"csrf": here.csrf(), "name": ["ball", "box"], "colour": "pink", "back": "/things?x=1"}
     )
@@ -58,7 +58,7 @@ def test_the_form_does_the_same_without_javascript(here: Site) -> None:
     assert "1 locked" in done.text
     assert here.things.colours == {"ball": "pink", "box": "pink"}
     again = here.client.post("/actions/paint", data=hidden(asked.text))
-    assert "had been carried out before" in again.text
+    assert "an earlier request did this" in again.text
 
 
 RIGHTS: tuple[Right, ...] = ("read", "operate", "delete")
@@ -71,9 +71,7 @@ NEEDED: dict[str, Right] = {"paint": "operate", "scrap": "delete"}
 def test_a_right_includes_those_before_it_and_none_after(
     tmp_path: Path, right: Right, ceiling: Right, action: str
 ) -> None:
-    """By API and by form, each action is allowed exactly if its right is within the visitor's right and the
-    dashboard's.
-    """
+    """By API and by form, an action is allowed only if the visitor and the dashboard both have the right for it."""
     made = site(tmp_path, everyone(right), right=ceiling)
     may = min(RIGHTS.index(right), RIGHTS.index(ceiling)) >= RIGHTS.index(NEEDED[action])
     body = BODY if action == "paint" else {"name": ["ball"]}
@@ -141,7 +139,9 @@ def test_an_execution_needs_a_key(here: Site, key: str | None) -> None:
 
 
 def test_what_changed_meanwhile_is_refused_with_the_new_preview(here: Site) -> None:
-    """Nothing is changed, the key can be used again, and the visitor sees the present state."""
+    """If something has changed since the preview, the action changes nothing. The answer has a new preview, and the
+    idempotency key can be used again.
+    """
     token = here.token("paint", BODY)
     here.things.colours["ball"] = "white"
     refused = here.post("paint", {**BODY, "token": token}, key=KEY)
@@ -153,7 +153,7 @@ def test_what_changed_meanwhile_is_refused_with_the_new_preview(here: Site) -> N
 
 
 def test_a_form_shows_what_changed_meanwhile(here: Site) -> None:
-    """The new page can be confirmed at once."""
+    """The form shows a new preview, and the visitor can confirm it at once."""
     asked = here.client.post("/actions/paint", data={**BODY, "csrf": here.csrf()})
     here.things.colours["ball"] = "white"
     refused = here.client.post("/actions/paint", data=hidden(asked.text))
@@ -193,7 +193,7 @@ def test_two_visitors_may_choose_the_same_key(tmp_path: Path) -> None:
 
 
 def test_a_process_that_died_in_the_middle_leaves_the_key_begun(here: Site) -> None:
-    """A repeat changes nothing, and says that it is not known what the first one did. The audit log says it too."""
+    """A repeated request changes nothing. It and the audit log say that the first request has begun and not ended."""
     body = {**BODY, "token": here.token("paint", BODY)}
     here.things.fail = KeyboardInterrupt()
     dashboard, local = here.app.dashboard, Visitor("local", "delete")
@@ -226,7 +226,7 @@ def test_a_failed_action_is_in_the_audit_log(here: Site, error: Exception, statu
 
 
 def test_nothing_is_changed_when_the_audit_log_cannot_be_written(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key is free again, so the same request can be repeated."""
+    """The idempotency key can be used again, so the request can be repeated."""
     body = {**BODY, "token": here.token("paint", BODY)}
 
     def away(*_: object) -> None:
@@ -242,7 +242,7 @@ def test_nothing_is_changed_when_the_audit_log_cannot_be_written(here: Site, mon
 def test_what_was_done_is_answered_although_its_end_cannot_be_written(
     here: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer is "done", and not an error that invites to do it twice. Log entry and key stay begun."""
+    """The answer says what was done. An error would lead the user to do it twice. Audit entry and key stay "begun"."""
 
     def away(*_: object) -> None:
         raise StoreUnavailable("away")
@@ -296,7 +296,7 @@ def test_wrong_arguments_change_nothing_and_say_what_is_wrong(here: Site, body: 
 
 
 def test_a_form_with_two_values_for_one_field_is_refused(here: Site) -> None:
-    """If a form has a field twice, it is refused. Taking one of the values silently would be a guess."""
+    """A form that has a field twice is refused, because nobody knows which of the values is meant."""
     answer = here.client.post("/actions/paint", data={"name": "ball", "colour": ["red", "green"], "csrf": here.csrf()})
     assert answer.status_code == 400
     assert "expected colour to be a text" in answer.text

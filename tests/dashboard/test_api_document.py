@@ -95,7 +95,7 @@ def test_every_call_and_action_is_in_it(here: Site, document: dict[str, Any]) ->
 
 
 def test_no_call_is_answered_that_the_document_does_not_list(here: Site, document: dict[str, Any]) -> None:
-    """Each route of the API is in the document, or is the document itself, or only says that there is no such call."""
+    """Each route of the API is in the document. Two are not: the document itself, and the answer "no such call"."""
     routes = ApiEndpoints(here.app.dashboard, everyone("read")).routes()
     paths = {re.sub(r"\{(\w+)(:\w+)?\}", r"{\1}", route.path.removeprefix("/api/v1")) for route in routes}
     actions = {"/actions/{name}", "/actions/{name}/preview"}
@@ -104,7 +104,7 @@ def test_no_call_is_answered_that_the_document_does_not_list(here: Site, documen
 
 
 def test_the_calls_about_the_process_and_the_core_are_all_asked() -> None:
-    """The test makes every call of the two parts that each dashboard has."""
+    """The test makes every call of the core part and of the process part."""
     with open_store("memory:") as store:
         app = DashboardApp(store, given_settings({}), everyone("delete"), parts=(CORE, PROCESS))
         api = DocumentedApi(TestClient(app, base_url="http://localhost"))

@@ -1,4 +1,4 @@
-"""The files that pages load: they are few, they are ours to ship, and they load nothing from elsewhere."""
+"""The files that pages load are small, have a licence, and load nothing from other servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_together_they_are_small() -> None:
 
 
 def test_foreign_scripts_have_their_licence() -> None:
-    """Each script that others wrote lies beside the text of its licence, and no licence is without its script."""
+    """Each script of another project has a licence file beside it, and each licence file has its script."""
     foreign = {path.name.removesuffix(".min.js") for path in LOADED if path.name.endswith(".min.js")}
     licences = {path.stem: path.read_text() for path in FOLDER.glob("*.LICENSE")}
     assert foreign == set(licences) == {"htmx", "htmx-sse"}
@@ -30,7 +30,7 @@ def test_foreign_scripts_have_their_licence() -> None:
 
 
 def test_pages_load_only_them(here: Site) -> None:
-    """A page names no script, style sheet or picture of another server, nor does the style sheet."""
+    """No page names a script, style sheet or picture of another server. The style sheet does not either."""
     page = here.client.get("/").text
     sources = re.findall(r'<(?:script|img|link)\b[^>]*?\b(?:src|href)="([^"]*)"', page)
     assert {one.partition("?")[0] for one in sources} == {f"/assets/{path.name}" for path in LOADED}

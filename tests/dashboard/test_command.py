@@ -172,7 +172,9 @@ def test_it_serves_until_a_signal(redis_url: str, sent: signal.Signals, code: in
 
 @pytest.mark.real
 def test_it_serves_users_behind_a_proxy(redis_url: str) -> None:
-    """With a password file every host name is answered; the proxy's path and scheme count for links and cookies."""
+    """With a password file, requests for every host name are answered. Links have the proxy's path, and cookies follow
+    the proxy's scheme.
+    """
     with open_store(redis_url):
         pass
     password("ada", "--right", "delete", "--file", "users", "--stdin", stdin="lovelace 1815\n")

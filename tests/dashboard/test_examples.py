@@ -1,4 +1,4 @@
-"""The applications in `examples/dashboard/` work as their texts say: each is served over a real store."""
+"""The applications in `examples/dashboard/` work as their comments say. Each is served over a real store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from tests.dashboard.trying import password_file, sign_in
 from wheel_sched.store import Item, open_store
 
-# imports of four frameworks, and a real server
+# imports four frameworks and starts a real server
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "dashboard"
@@ -45,7 +45,7 @@ def client_of(app: Any) -> TestClient:
 
 
 def check(client: TestClient, right: str, **headers: str) -> None:
-    """The overview shows the stored item, its assets are there, and the visitor has this right."""
+    """Check that the overview shows the stored item and this right of the visitor, and that its assets exist."""
     page = client.get("/wheel/", headers=headers)
     assert page.status_code == 200
     assert ">orders<" in page.text
@@ -74,7 +74,7 @@ def test_starlette_app() -> None:
     assert module.wheel.dashboard._home._store is None
 
 
-# a2wsgi's other direction only serves the tests
+# WSGI in ASGI, which only the tests use
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_flask_app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHEEL_USERS", str(password_file(tmp_path, ada="delete")))

@@ -66,7 +66,7 @@ def test_pages_and_data_are_not_kept_in_caches(here: Site) -> None:
 
 
 def test_no_page_has_an_inline_script_or_style(tmp_path: Path) -> None:
-    """The policy forbids them, so a page that had one would not work."""
+    """The Content-Security-Policy forbids them, so a page with an inline script or style would not work."""
     visited = site(tmp_path, PasswordFile(password_file(tmp_path, ada="delete")))
     texts = [visited.client.get("/sign-in").text]
     open_to_all = site(tmp_path)

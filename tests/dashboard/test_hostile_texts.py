@@ -1,4 +1,4 @@
-"""Ids, topics, names and errors come from outside: none of them is run, forges a page, or makes it fail."""
+"""Ids, topics, names and errors come from outside. No such text is run as code, forges a page, or makes a page fail."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def check_page(page: str, status: int = 200) -> None:
 
 
 def fill(made: Site, text: str) -> None:
-    """Put the text wherever a foreign text can stand on the core's pages."""
+    """Store the text in each place that the core's pages show."""
     cut = text[:2000]
     member = Member(cut or "x", cut, topics=(cut,), takes_in=(cut,), holds={cut: 1}, host=cut, pid=1, version=cut)
     Members(made.store).announce(member, 60_000)
@@ -77,7 +77,7 @@ def test_pages_show_the_text_and_nothing_else(here: Site, text: str) -> None:
 
 @every_text
 def test_data_has_the_text_exactly(here: Site, text: str) -> None:
-    """JSON is in ASCII, so also what is no valid UTF-8 arrives unchanged."""
+    """JSON is in ASCII, so a text that is not valid UTF-8 arrives unchanged too."""
     log = AuditLog(here.store)
     log.end(log.begin("ada", "paint", text, {}), "done")
     answer = here.client.get("/api/v1/audit")
@@ -124,7 +124,7 @@ def test_the_api_finds_the_thing_by_path_and_query(here: Site, text: str) -> Non
 
 @every_text
 def test_errors_and_unknown_pages_show_the_text_safely(here: Site, text: str) -> None:
-    """A text that comes with the request is shown safely too."""
+    """A hostile text in the request is shown with unsafe characters escaped."""
     part = quote(text[:4000].encode("utf-8", "replace"))
     for path in (
         f"/x{part}",
@@ -149,9 +149,7 @@ def test_errors_and_unknown_pages_show_the_text_safely(here: Site, text: str) ->
 
 
 def test_the_path_is_that_of_the_request() -> None:
-    """The path is decoded once, so each byte of an id is kept. If the server in front has rewritten the path, it is
-    used as it is.
-    """
+    """The path is decoded once, so each byte of an id is kept. A path that a proxy has rewritten is used as it is."""
 
     def path_of(path: str, raw: bytes, **more: str) -> str:
         found: str = exact({"type": "http", "path": path, "raw_path": raw, **more})["path"]
@@ -198,7 +196,7 @@ def test_no_redirect_leads_to_another_site(tmp_path: Path, target: str) -> None:
 
 @pytest.mark.parametrize("target", ["/%2f%2fevil.example", "/%5cevil.example", "/.//evil.example", "/%09/evil.example"])
 def test_an_encoded_address_stays_a_path_of_this_server(tmp_path: Path, target: str) -> None:
-    """Browsers do not decode a path before they ask for it, so the redirect keeps it encoded."""
+    """The redirect keeps the path encoded, because browsers send a path as the redirect has it."""
     made = site(tmp_path, PasswordFile(password_file(tmp_path, ada="delete")))
     assert sign_in(made.client, "ada", to=target).headers["location"] == target
 

@@ -1,4 +1,4 @@
-"""Values of messages are made fit for JSON."""
+"""Values of messages become values that JSON can hold."""
 
 from __future__ import annotations
 

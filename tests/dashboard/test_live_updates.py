@@ -60,7 +60,7 @@ class Stream:
             self._events.put_nowait(message["body"])
 
     async def until(self, wanted: Callable[[str], bool]) -> str:
-        """The text of the next event that has what is wanted."""
+        """The text of the next event for which `wanted` is true."""
 
         async def search() -> str:
             while True:
@@ -82,8 +82,8 @@ async def streaming(made: Site, path: str = "/live") -> AsyncIterator[Stream]:
 
 
 def test_an_event_comes_when_something_changes(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first event shows the state, and the next one the change. Between them only comments come, which keep the
-    connection open.
+    """The first event shows the state, and the next event shows the change. Between them the stream sends only
+    comments, which keep the connection open.
     """
     monkeypatch.setattr("wheel_sched.dashboard.sampling._FRESH_S", 0.0)
 
@@ -103,7 +103,7 @@ def test_an_event_comes_when_something_changes(here: Site, monkeypatch: pytest.M
 
 
 def test_every_live_page_streams_what_it_shows(here: Site) -> None:
-    """Each page with live updates has an address for them, and they arrive."""
+    """Each live page names the address of its updates, and this address sends updates."""
     here.store.schedule([Item("id", 0, b"x", "orders")])
 
     async def watch() -> None:
@@ -128,8 +128,8 @@ def test_the_stream_ends_when_the_client_leaves(here: Site) -> None:
 
 
 def test_the_stream_ends_by_itself_and_with_the_server(here: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream ends after a while, and the browser opens it again. So a visitor who has lost the right to a page does
-    not see it for long.
+    """A stream ends after a while, and the browser opens a new one. So a visitor who has lost the right to see a page
+    does not see it for long.
     """
 
     async def watch(stop: Callable[[], None]) -> None:
@@ -162,7 +162,7 @@ def test_an_error_is_shown_and_the_stream_goes_on(here: Site, monkeypatch: pytes
 
 
 def test_a_hostile_text_cannot_forge_an_event(here: Site) -> None:
-    """Each line of a fragment has its own field, so no text of a message begins one."""
+    """Each line of a page is sent as an SSE field `data:`, so no text of a message can begin another field."""
     here.things.colours = {"a\n\nevent: forged\ndata: forged\r\rid: 7": "red"}
 
     async def watch() -> None:

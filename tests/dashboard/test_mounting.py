@@ -54,7 +54,7 @@ def in_starlette(app: DashboardApp) -> Any:
 
 
 def behind_a_proxy(app: DashboardApp) -> Any:
-    """A proxy cuts off /tools, and the application knows it as its root path, as FastAPI's `root_path` does."""
+    """An application behind a proxy that cuts off /tools. The root path is /tools, as with FastAPI's `root_path`."""
     outer = Starlette(routes=[Mount("/wheel", app)])
 
     async def rooted(scope: Any, receive: Any, send: Any) -> None:
@@ -122,7 +122,7 @@ def test_it_is_read_only_and_without_payloads_by_default(store: DelayStore) -> N
 def test_it_reads_neither_a_file_nor_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: DelayStore
 ) -> None:
-    """An application has its own settings; those of the command line would be a surprise."""
+    """An application has its own settings, so the settings of the command line are not read."""
     monkeypatch.chdir(tmp_path)
     Path("wheel-sched.toml").write_text('namespace = "other"\nbroken\n', "utf-8")
     monkeypatch.setenv("WHEEL_SCHED_NAMESPACE", "another")
@@ -136,7 +136,7 @@ def test_it_reads_neither_a_file_nor_the_environment(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"home": "memory:"}, "must be given open"),
+        ({"home": "memory:"}, "open a store in memory first"),
         ({"home": 7}, "expected home to be the address"),
         ({"home": "redis://h", "right": "admin"}, "read, operate or delete, got: 'admin'"),
         ({"home": "redis://h", "durability": "sure"}, "expected durability to be"),
@@ -166,8 +166,8 @@ def test_a_namespace_that_nobody_names_is_the_default(given: dict[str, str], ori
 
 
 def test_an_application_starts_without_its_store(monkeypatch: pytest.MonkeyPatch, store: DelayStore) -> None:
-    """While the store is away, the dashboard says so. It works as soon as the store is there, opens it once, and closes
-    it.
+    """While the store does not answer, the dashboard says so. When the store answers, the dashboard opens it once. It
+    closes the store at the end.
     """
     closed = []
     here = [False]
@@ -199,7 +199,7 @@ def test_an_application_starts_without_its_store(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.real
 def test_a_namespace_that_does_not_exist_is_not_created(redis_url: str) -> None:
-    """A mistyped name is an error and no empty dashboard; once a program makes the namespace, it is shown."""
+    """For a mistyped namespace, the dashboard shows an error. When a program has made the namespace, it is shown."""
     app = dashboard(redis_url, access=everyone("read"), namespace="mine")
     client = TestClient(app, base_url="http://localhost")
     answer = client.get("/")
@@ -213,7 +213,7 @@ def test_a_namespace_that_does_not_exist_is_not_created(redis_url: str) -> None:
 
 
 def wsgi(app: Any, path: str, **environ: str) -> tuple[str, dict[str, str], str]:
-    """Ask a WSGI application."""
+    """Send a GET request to a WSGI application."""
     got: list[Any] = []
     asked = {
         "REQUEST_METHOD": "GET",
@@ -260,8 +260,8 @@ def test_under_wsgi_wrong_passwords_are_counted_by_address(store: DelayStore) ->
 
 @pytest.mark.parametrize("right", ["read", "operate"])
 def test_a_mounted_dashboard_starts_its_parts_with_the_first_request(store: DelayStore, right: Any) -> None:
-    """A mounted dashboard does not learn when its server starts, so the first request starts its parts. A dashboard
-    that only reads starts none.
+    """A mounted dashboard does not learn when the server starts, so the first request starts the background work of its
+    parts. A read-only dashboard starts none.
     """
     started = threading.Event()
     part = DashboardPart("one", started=lambda _: started.set())
@@ -282,8 +282,8 @@ def test_a_mounted_dashboard_starts_its_parts_with_the_first_request(store: Dela
 def test_a_part_without_its_framework_is_left_out(
     monkeypatch: pytest.MonkeyPatch, package: str, left_out: bool
 ) -> None:
-    """If a framework such as Celery is not installed, its pages are left out. If a module of this project is missing,
-    that is an error.
+    """If a framework such as Celery is not installed, its pages are left out. A missing module of this project is an
+    error.
     """
 
     def absent(target: str) -> Any:

@@ -37,7 +37,7 @@ FORGED: dict[str, Callable[[Site], str]] = {
 
 @pytest.mark.parametrize("forged", FORGED.values(), ids=FORGED)
 def test_a_change_needs_the_visitors_own_token(here: Site, forged: Callable[[Site], str]) -> None:
-    """A token that is missing, forged, or of someone else changes nothing: by the API and by a form."""
+    """Without a token, or with a forged token or that of another visitor, API and form change nothing."""
     token = forged(here)
     by_api = here.post("paint/preview", BODY, csrf=token.encode())  # type: ignore[arg-type]
     assert (by_api.status_code, by_api.json()["error"]["kind"]) == (403, "NotAllowed")
@@ -87,7 +87,7 @@ def test_its_own_pages_and_programs_are_accepted(here: Site, headers: dict[str, 
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonp"]
 )
 def test_only_json_is_read_as_json(here: Site, kind: str) -> None:
-    """A request with another content type is refused, because forms of other sites can send those types only."""
+    """A request whose content type is not JSON is refused, because a form of another site cannot send JSON."""
     headers = {"X-CSRF-Token": here.csrf(), "Content-Type": kind}
     answer = here.client.post("/api/v1/actions/paint/preview", content='{"name": ["ball"]}', headers=headers)
     assert answer.status_code == 400
@@ -107,7 +107,7 @@ def test_signing_in_and_out_need_a_page_of_the_dashboard(tmp_path: Path) -> None
 
 
 def test_a_reading_request_changes_nothing(here: Site) -> None:
-    """No action can be asked for with GET, so a link or a picture cannot start it."""
+    """No action can be requested with GET, so a link or a picture cannot start an action."""
     for path in ("/actions/paint?name=ball", "/api/v1/actions/paint?name=ball", "/api/v1/actions/paint/preview"):
         assert here.client.get(path).status_code in (404, 405)
     check_nothing_changed(here)
@@ -124,6 +124,6 @@ def test_the_token_of_one_user_is_none_of_another(tmp_path: Path) -> None:
 
 
 def test_a_page_does_not_show_its_token_to_other_sites(here: Site) -> None:
-    """No answer allows other origins to read it."""
+    """No answer has a CORS header that lets a page of another origin read it."""
     answer = here.client.get("/api/v1/session", headers={"Origin": "https://evil.example"})
     assert not [name for name in answer.headers if name.startswith("access-control-")]

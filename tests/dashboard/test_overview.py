@@ -1,4 +1,4 @@
-"""The overview and its call: how late items went out, as the live processes report it."""
+"""The overview as a page and as an API call: how late items went out, and which topics are paused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SERVICE = Member("retry-service", "billing", releases=True, lateness=COUNTS, id=
 
 
 def test_the_lateness_of_all_live_processes_is_added_up() -> None:
-    """Counts of another length, which another release may send, are left out."""
+    """A process of another release may send more or fewer counts. They are left out."""
     with open_store("memory:") as store:
         app = DashboardApp(store, load_settings({}, env={}), everyone("read"), config=DashboardConfig(), parts=(CORE,))
         client = TestClient(app, base_url="http://localhost")
@@ -33,7 +33,7 @@ def test_the_lateness_of_all_live_processes_is_added_up() -> None:
 
 
 def test_a_paused_topic_is_told_until_it_is_resumed() -> None:
-    """Page and call name the topic, since when it is paused, and what to do."""
+    """Page and API call say which topic is paused, for how long, and what to do."""
     with open_store("memory:") as store:
         app = DashboardApp(store, load_settings({}, env={}), everyone("read"), config=DashboardConfig(), parts=(CORE,))
         client = TestClient(app, base_url="http://localhost")

@@ -58,7 +58,7 @@ BAD_LINES = (
 
 @pytest.mark.parametrize("line", BAD_LINES, ids=range(len(BAD_LINES)))
 def test_a_bad_line_is_an_error_that_quotes_no_line(tmp_path: Path, line: str) -> None:
-    """Nobody is let in by a file with a line that cannot be read, and its hashes are not shown."""
+    """If a line of the file cannot be read, nobody is let in. The error shows no hash."""
     with pytest.raises(ConfigError) as caught:
         PasswordFile(written(tmp_path, f"# comment\n{line}\n"))
     assert "users, line " in str(caught.value)
@@ -91,7 +91,7 @@ def test_a_change_counts_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spoil", ["line", "mode", "gone"])
 def test_a_file_that_becomes_wrong_lets_nobody_in(tmp_path: Path, spoil: str) -> None:
-    """Visitors with a session are not let in either, and see that nobody is. When the file is right again, it works."""
+    """Nobody is let in, not even with a session, and the answer says so. When the file is right again, users are."""
     path = password_file(tmp_path, ada="delete")
     made, text = site(tmp_path, PasswordFile(path)), path.read_text("utf-8")
     sign_in(made.client, "ada")
@@ -113,7 +113,7 @@ def test_a_file_that_becomes_wrong_lets_nobody_in(tmp_path: Path, spoil: str) ->
 
 
 def test_an_unknown_name_takes_as_long_as_a_wrong_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both cost one hash of the same cost, so the time does not tell which names exist."""
+    """In both cases one hash of the same cost is computed, so the time does not tell which names exist."""
     salt_and_hash = GOOD.split("$", 4)[4]
     users = PasswordFile(written(tmp_path, f"ada:read:scrypt$8192$8$2${salt_and_hash}"))
     costs = []

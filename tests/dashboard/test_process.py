@@ -1,4 +1,4 @@
-"""The page and the call about the purgatories and timers of this process."""
+"""The page and the API call about the purgatories and timers of this process."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def client_of(store: DelayStore, **config: Any) -> TestClient:
 
 
 def data(client: TestClient) -> Any:
-    """The answer of the call, which fits its schema."""
+    """The answer of the API call, checked against the schema of the call."""
     answer = client.get("/api/v1/process")
     assert answer.status_code == 200
     validate(answer.json(), PROCESS.calls[0].schema)
@@ -69,7 +69,7 @@ def data(client: TestClient) -> Any:
 
 
 def made_on(loop: asyncio.AbstractEventLoop, delay_ms: int) -> AsyncTimer:
-    """A timer of the loop with one waiting timer."""
+    """An `AsyncTimer` on this event loop, in which one timer waits."""
 
     async def make() -> AsyncTimer:
         timer = AsyncTimer()
@@ -80,14 +80,14 @@ def made_on(loop: asyncio.AbstractEventLoop, delay_ms: int) -> AsyncTimer:
 
 
 def test_without_anything_the_page_says_how_to_hand_it_over(store: DelayStore) -> None:
-    """If the dashboard was given nothing of the process, the page shows an example, and the call has empty lists."""
+    """Without a timer and a purgatory, the page shows how to pass them, and the API call has empty lists."""
     client = client_of(store)
     page = client.get("/timers")
     assert page.status_code == 200
     assert 'purgatories={"heartbeats": purgatory}, timers={"app": timer}' in page.text
     imports = re.findall(r"from (\S+) import (.+)", page.text)
     assert len(imports) == 3
-    for module, names in imports:  # the example imports what exists
+    for module, names in imports:  # the imports of the example work
         assert all(hasattr(import_module(module), name) for name in names.split(", "))
     found = data(client)
     assert (found["purgatories"], found["timers"]) == ([], [])
@@ -96,7 +96,7 @@ def test_without_anything_the_page_says_how_to_hand_it_over(store: DelayStore) -
 
 
 def test_a_purgatory_is_shown_with_what_it_counts(store: DelayStore) -> None:
-    """The page shows waiting, completed and expired operations; the call has the same numbers."""
+    """The page shows how many operations wait, were completed and expired. The API call has the same numbers."""
     with Purgatory[str]() as purgatory:
         first, second = Waiting(60_000), Waiting(60_000)
         purgatory.try_complete_else_watch(first, ["a", "b"])
@@ -115,7 +115,7 @@ def test_a_purgatory_is_shown_with_what_it_counts(store: DelayStore) -> None:
 
 
 def test_expirations_are_shown_by_lateness(store: DelayStore) -> None:
-    """An operation that expired late is in the bucket of its lateness."""
+    """An operation that expired late is counted in the bar of its lateness."""
     clock = VirtualClock()
     ended = threading.Event()
 
@@ -136,7 +136,7 @@ def test_expirations_are_shown_by_lateness(store: DelayStore) -> None:
 
 
 def test_a_monitor_of_heartbeats_is_shown(store: DelayStore) -> None:
-    """A monitor shows its members, the expired ones and when the next one expires."""
+    """The page shows how many members the monitor has, how many have expired, and when the next member expires."""
     clock = VirtualClock()
     monitor = HeartbeatMonitor[str](1_000, lambda _: None, clock=clock)
     monitor.add("a")
@@ -150,7 +150,7 @@ def test_a_monitor_of_heartbeats_is_shown(store: DelayStore) -> None:
 
 
 def test_a_timer_is_shown_with_its_levels(store: DelayStore) -> None:
-    """A timer shows what waits on which level, when it looks next, and what ran late."""
+    """The page shows how many timers wait on each level, when the timer wakes next, and how many ran late."""
     clock = VirtualClock()
     with SystemTimer(clock=clock) as timer:
         timer.schedule(5_000, lambda: None)
@@ -170,7 +170,7 @@ def test_a_timer_is_shown_with_its_levels(store: DelayStore) -> None:
 
 
 def test_a_timer_of_a_loop_is_read_on_its_loop(store: DelayStore, loop: asyncio.AbstractEventLoop) -> None:
-    """Only the thread of its loop may use an `AsyncTimer`, so the page reads the timer's numbers in that thread."""
+    """An `AsyncTimer` may be used only in the thread of its event loop, so its numbers are read in this thread."""
     threads: list[int] = []
 
     class Noting(AsyncTimer):
@@ -195,7 +195,7 @@ async def _ident() -> int:
 
 
 def test_on_its_own_loop_a_timer_is_read_at_once() -> None:
-    """If the reader already runs on the timer's loop, it reads the timer directly, instead of waiting for itself."""
+    """A function that already runs on the timer's event loop reads the timer directly. To wait would be a deadlock."""
 
     async def read() -> Any:
         timer = AsyncTimer()

@@ -18,7 +18,7 @@ class Clock:
 
 
 def test_ten_who_ask_cost_one_reading() -> None:
-    """All callers within the time get one value. When it is too old, the next caller reads a new one."""
+    """All callers get the same value while it is fresh. When it is too old, the next caller reads a new value."""
     clock, made, start = Clock(), [], Barrier(10)
     recent = Recent(clock)
 

@@ -1,4 +1,4 @@
-"""Wrong queries, bodies that are no bodies, a store that is away, and who a callback says a visitor is."""
+"""Wrong queries, unreadable bodies, a store that does not answer, and a callback that identifies visitors."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_an_unknown_call_answers_in_json(here: Site, method: str) -> None:
 def test_while_the_store_is_away_pages_and_calls_say_so_and_then_recover(
     here: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the store is away, pages and calls answer 503. They work again as soon as it answers."""
+    """While the store does not answer, pages and calls answer 503. They work again as soon as the store answers."""
 
     def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("the server at redis://user:hunter2@host does not answer")

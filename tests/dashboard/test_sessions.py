@@ -30,7 +30,7 @@ def made(tmp_path: Path, file: Path) -> Site:
 
 
 def test_a_stranger_sees_nothing(made: Site) -> None:
-    """Pages lead to the sign-in, calls and live updates answer 401; no names, numbers or tokens are shown."""
+    """Pages redirect to the sign-in. API calls and live updates answer 401. No answer has a name, number or token."""
     for path in ("/", "/members", "/nowhere", "/things/ball"):
         answer = made.client.get(path)
         assert answer.status_code == 303
@@ -117,7 +117,7 @@ def test_a_session_ends_with_the_password_and_with_the_user(made: Site, file: Pa
 
 
 def test_a_smaller_right_counts_at_once(made: Site, file: Path) -> None:
-    """The right is that of the file and not that of the session."""
+    """A visitor has the right that the file names now, and not the right at the beginning of the session."""
     sign_in(made.client, "ada")
     assert made.client.get("/api/v1/session").json()["right"] == "delete"
     file.write_text(file.read_text("utf-8").replace("ada:delete", "ada:read"), "utf-8")
@@ -125,7 +125,7 @@ def test_a_smaller_right_counts_at_once(made: Site, file: Path) -> None:
 
 
 def test_signing_out_ends_this_session_everywhere(tmp_path: Path, file: Path) -> None:
-    """A copy of its cookie lets nobody in, also in another process. Other sessions of the user go on."""
+    """A copy of the session's cookie is refused, in other processes too. Other sessions of the user go on."""
     made, other = (
         site(tmp_path, PasswordFile(file), secret=b"s" * 32, store=store) for store in [open_store("memory:")] * 2
     )
@@ -142,7 +142,7 @@ def test_signing_out_ends_this_session_everywhere(tmp_path: Path, file: Path) ->
 
 
 def test_without_its_store_a_dashboard_knows_the_sessions_that_it_ended(caplog: pytest.LogCaptureFixture) -> None:
-    """A store that is away stops neither signing out nor the pages that say so."""
+    """While the store does not answer, a visitor can sign out, and pages say that the store does not answer."""
 
     def away() -> DelayStore:
         raise StoreUnavailable("the store does not answer")

@@ -1,4 +1,4 @@
-"""The background work of parts: started in a thread, started again after an error, and closed in the opposite order."""
+"""The background work of parts is started in a thread, started again after an error, and closed in reverse order."""
 
 from __future__ import annotations
 

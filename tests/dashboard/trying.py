@@ -1,4 +1,4 @@
-"""A dashboard over a store in memory, with a small part of its own, and the ways in which tests use it."""
+"""A dashboard over a store in memory, with a small part for tests, and functions that send requests to it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TEMPLATE = """{% extends "base.html" %}{% from "macros.html" import act, badge %
 
 @dataclass
 class Things:
-    """Things with a colour, which the part's actions change. `fail` is raised by the next change."""
+    """Things with a colour, which the part's actions change. The next change raises `fail`, if it is set."""
 
     colours: dict[str, str] = field(default_factory=lambda: {"ball": "red", "box": "blue"})
     fail: BaseException | None = None
@@ -111,7 +111,7 @@ class Things:
 
 @dataclass
 class Site:
-    """A dashboard and a client of it. The client does not follow redirects."""
+    """A dashboard and an HTTP client that sends requests to it. The client does not follow redirects."""
 
     app: DashboardApp
     client: TestClient
@@ -123,7 +123,7 @@ class Site:
         return token
 
     def post(self, call: str, body: Any, *, key: str | None = None, csrf: str | None = None, **headers: str) -> Any:
-        """A changing call of the JSON API."""
+        """Send a call of the JSON API that previews or executes an action."""
         sent = {"X-CSRF-Token": self.csrf() if csrf is None else csrf, **headers}
         if key is not None:
             sent["Idempotency-Key"] = key
@@ -168,7 +168,7 @@ PASSWORDS = {"ada": "lovelace 1815", "bob": "builder 1998"}
 
 
 def password_file(folder: Path, **rights: Any) -> Path:
-    """A password file with these users, each with the password of `PASSWORDS`."""
+    """Write a password file with these users. Their passwords are in `PASSWORDS`."""
     path = folder / "users"
     path.write_text("\n".join(password_line(name, right, PASSWORDS[name]) for name, right in rights.items()), "utf-8")
     path.chmod(0o600)
@@ -190,6 +190,6 @@ def hidden(page: str) -> dict[str, list[str]]:
 
 
 def action_forms(page: str) -> list[dict[str, list[str]]]:
-    """The hidden fields of each form of a page that asks for an action."""
+    """The hidden fields of each form on a page with which a visitor asks for an action."""
     forms = re.findall(r'<form method="post" action="[^"]*/actions/.*?</form>', page, re.DOTALL)
     return [hidden(form) for form in forms]

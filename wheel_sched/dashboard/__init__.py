@@ -1,6 +1,6 @@
-"""The dashboard: one page over everything that waits, with a JSON API. An ASGI application to serve alone or to mount.
+"""The dashboard: web pages that show everything that waits, and a JSON API. It is an ASGI application.
 
-`wheel-sched dashboard` serves it. `dashboard(...)` makes it for another application:
+`wheel-sched dashboard` serves it alone. `dashboard(...)` makes it for another application to mount:
 
     from wheel_sched.dashboard import dashboard, everyone
 

@@ -1,10 +1,9 @@
-"""Carries out actions: a preview first, then exactly what was previewed, once.
+"""Previews an action, and then executes exactly what the preview showed, once.
 
-A preview ends in a token: the action, its arguments, the digest and the count, signed for ten minutes. `execute` makes
-the preview again and goes on only when the digest is the same, so nothing is done if anything has changed in between:
-the visitor gets the new preview instead. The store keeps the idempotency key for a day: a repeated request gets the
-first answer and changes nothing. When the process dies in the middle, the key stays "begun", and a repeat says so
-instead of changing things twice.
+A preview returns a token, valid for ten minutes. It is the signed action, arguments, digest and count. `execute` makes
+the preview again. If the digest differs, something has changed: `execute` does nothing, and the visitor gets the new
+preview. The store keeps the idempotency key for a day. A repeated request gets the first answer and changes nothing.
+When the process dies during an action, the key stays "begun". A repeat then says so and changes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class NotAllowed(WheelSchedError):
 
 
 class ChangedMeanwhile(WheelSchedError):
-    """Something has changed since the preview; nothing was done. `preview` is the present one."""
+    """Something has changed since the preview. Nothing was done. `preview` is a new preview."""
 
     def __init__(self, preview: Preview, before: int) -> None:
         super().__init__(
@@ -47,11 +46,11 @@ class ChangedMeanwhile(WheelSchedError):
 
 
 class KeyTaken(WheelSchedError):
-    """The idempotency key was used before: by another request, or by one that has not ended."""
+    """The idempotency key belongs to another request, or the first request with this key has not ended."""
 
 
 def digest_of(parts: Iterable[Any]) -> str:
-    """A text over exactly these values, in this order."""
+    """The hash of these values as a text. Other values, or another order, give another text."""
     whole = hashlib.sha256()
     for part in parts:
         whole.update(json.dumps(part, default=str).encode("utf-8", "surrogatepass") + b"\n")
@@ -94,7 +93,7 @@ def allow(action: Action, visitor: Visitor) -> None:
 
 
 def preview(dashboard: Dashboard, action: Action, arguments: Arguments, visitor: Visitor) -> tuple[Preview, str]:
-    """The preview of an action, and the token that allows to execute exactly that."""
+    """The preview of an action, and the token with which exactly this preview can be executed."""
     allow(action, visitor)
     found = action.preview(dashboard, arguments)
     return found, _token(dashboard, action, arguments, visitor, found)
@@ -108,24 +107,24 @@ def _token(dashboard: Dashboard, action: Action, arguments: Arguments, visitor: 
 def execute(
     dashboard: Dashboard, action: Action, arguments: Arguments, visitor: Visitor, token: str, key: str
 ) -> dict[str, Any]:
-    """Execute what was previewed.
+    """Execute what a preview showed.
 
     Args:
         dashboard: the dashboard.
         action: what to do.
         arguments: the arguments of the preview, unchanged.
-        visitor: who asks.
+        visitor: who sends the request.
         token: the token of the preview.
         key: the idempotency key, at least 8 characters, chosen by the caller.
 
     Returns:
-        `ActionResult.as_dict()` and "repeated": whether this is the stored answer of an earlier request.
+        `ActionResult.as_dict()`, and "repeated": whether this is the stored answer to an earlier request.
 
     Raises:
         NotAllowed: the visitor does not have the right.
         Rejected: the token is forged, expired or for another request; or the key is too short. Nothing was changed.
         ChangedMeanwhile: the preview is no longer true. Nothing was changed.
-        KeyTaken: the key was used for another request, or that request has not ended.
+        KeyTaken: the key belongs to another request, or the first request with this key has not ended.
     """
     allow(action, visitor)
     claims = dashboard.signer.read("preview", token, PREVIEW_SECONDS)
@@ -155,7 +154,7 @@ def execute(
     try:
         result = action.execute(dashboard, arguments, found, visitor.name)
     except Exception as error:
-        with contextlib.suppress(WheelSchedError):  # the first error tells more
+        with contextlib.suppress(WheelSchedError):  # the action's error tells more than an error of the audit log
             audit.end(begun, f"failed: {error}")
         raise
     answer = result.as_dict()
@@ -163,7 +162,7 @@ def execute(
     try:
         documents.put(_KEYS, key_id, kept, expect=slot, ttl_ms=_KEY_MS)
         audit.end(begun, _outcome(result))
-    except WheelSchedError as error:  # it is done, so the answer says so; key and entry stay "begun"
+    except WheelSchedError as error:  # the action is done, so its result is returned
         logger.warning("dashboard.end_not_recorded: %s: %s: %s", action.name, type(error).__name__, error)
     return {**answer, "repeated": False}
 
@@ -173,7 +172,7 @@ def _begun(request_digest: str) -> bytes:
 
 
 def _earlier(documents: Documents, key_id: str, request_digest: str) -> dict[str, Any]:
-    """The answer of the request that used the key before."""
+    """The stored answer to the request that used the key first."""
     (document,) = documents.get(_KEYS, [key_id])
     kept = {} if document is None else json.loads(document.value)
     if kept.get("request") != request_digest:

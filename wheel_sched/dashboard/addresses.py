@@ -1,7 +1,7 @@
-"""Where a request points: the path under which the dashboard is mounted, and the page below it.
+"""Reads a request's address: the path under which the dashboard is mounted, and the page below that path.
 
-Paths hold ids of messages, which may be any bytes. They are decoded so that each byte comes back as it was sent.
-Nothing here reads the Host header: links are paths.
+A path may hold a message id, and an id may be any bytes. Decoding keeps each byte. No function reads the Host header,
+because links are paths without a host.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class AnyPath(Route):
 
 
 def base_of(request: HTTPConnection) -> str:
-    """The path under which the dashboard is mounted, ready for a link; "" at the root of a server."""
+    """The path under which the dashboard is mounted, percent-encoded for a link; "" at the root of a server."""
     return quote(request.scope.get("root_path", "").rstrip("/"), safe=_SAFE, errors="surrogateescape")
 
 
 def path_of(request: HTTPConnection) -> str:
-    """The path of the page, below the dashboard's root and decoded."""
+    """The decoded path of the page, without the path under which the dashboard is mounted."""
     base = request.scope.get("root_path", "").rstrip("/")
     path: str = request.scope["path"]
     return (path[len(base) :] if path.startswith(f"{base}/") else "" if path == base else path) or "/"
@@ -44,7 +44,7 @@ def query_of(request: HTTPConnection) -> str:
 
 
 def here(request: HTTPConnection) -> str:
-    """Path and query of the page, ready for a link behind `base_of`."""
+    """Path and query of the page, percent-encoded. `base_of(request) + here(request)` is a link to it."""
     return quote(path_of(request), safe=_SAFE, errors="surrogateescape") + query_of(request)
 
 
@@ -54,11 +54,11 @@ def is_local(address: str) -> bool:
 
 
 def exact(scope: Scope) -> Scope:
-    """The scope of a request with its exact path.
+    """The ASGI scope of a request, with its exact path.
 
-    Servers replace bytes that are not UTF-8. An application behind a proxy that cuts off a part of the path, such as
-    FastAPI with `root_path`, mounts the dashboard with a root path that is no prefix of the path. This function
-    corrects both.
+    Two things can make the path wrong, and this function corrects both. Servers replace bytes that are not UTF-8. And
+    a proxy may cut off the start of the path, as with FastAPI's `root_path`: the root path is then no prefix of the
+    path.
     """
     path, root = scope["path"], scope.get("root_path", "")
     raw = (scope.get("raw_path") or b"").decode("latin-1")

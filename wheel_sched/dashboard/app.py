@@ -39,7 +39,7 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 class _Assets(StaticFiles):
-    """The style sheet, the scripts and the icon. Browsers may keep them for an hour. No other name is looked up."""
+    """Serves the style sheet, the scripts and the icon, and no other file. Browsers may keep them for an hour."""
 
     def __init__(self) -> None:
         super().__init__(directory=ASSETS)
@@ -56,20 +56,20 @@ class _Assets(StaticFiles):
 class DashboardApp:
     """The dashboard as an ASGI application. Mount it, or serve it alone.
 
-    It does not close a store that was given open.
+    `close` leaves a store open that the caller has opened.
 
     Args:
         store: an open store, or a `LazyStore`.
         loaded: the settings, also those of the extensions.
         access: who the visitors are: a password file, or a function from a request to a `Visitor` or None.
-        config: how things are shown. Defaults to `DashboardConfig()`: read-only, without payloads.
-        hosts: the host names under which it answers. Defaults to None: all.
+        config: what the pages show and permit. Defaults to `DashboardConfig()`: read-only, without payloads.
+        hosts: the host names under which the dashboard answers. Defaults to None: all.
         secret: signs sessions and previews; all processes that serve this dashboard need the same. Defaults to a random
             one.
         parts: the parts. Defaults to the core's and those of the installed packages.
         live: whether pages update themselves. Defaults to True.
-        mounted: whether another application mounts it: then the first request starts the background work of the parts,
-            unless visitors may only read. Defaults to False: the start of the server starts it.
+        mounted: whether another application mounts the dashboard. Then the first request starts the background work
+            of the parts, unless visitors may only read. Defaults to False: this work starts with the server.
     """
 
     def __init__(
@@ -102,15 +102,15 @@ class DashboardApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._mounted and not self._started and scope["type"] == "http":
-            self._started = True  # no server tells a mounted application that it begins
+            self._started = True  # a mounted application gets no ASGI "startup" from the server
             await run_in_threadpool(self.dashboard.start)
         await self._app(scope, receive, send)
 
     def close(self) -> None:
-        """Close what the dashboard has opened: the store of an address, and what the parts opened. Idempotent.
+        """Close what the dashboard has opened: its store, unless the caller opened it, and what the parts opened.
 
-        A server that serves the dashboard alone does this at its end. An application that mounts it may do it at its
-        own end: servers do not tell mounted applications that they end.
+        Idempotent. A server that serves the dashboard alone calls this when the server ends. An application that mounts
+        the dashboard may call it: a mounted application gets no ASGI "shutdown" from the server.
         """
         self.dashboard.close()
         self._started = False
@@ -128,10 +128,10 @@ class DashboardApp:
 def installed_parts() -> tuple[DashboardPart, ...]:
     """The core's parts and those of the installed extensions.
 
-    A part is left out while its framework is not installed: Celery's without celery.
+    A part whose framework is not installed is left out: without `celery`, the part of Celery.
 
     Raises:
-        ConfigError: an extension names something else than a `DashboardPart`.
+        ConfigError: the name in an extension leads to an object that is no `DashboardPart`.
     """
     parts = [CORE, PROCESS]
     for extension in installed().extensions:

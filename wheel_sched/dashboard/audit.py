@@ -16,7 +16,7 @@ _ARGUMENTS = 2_000
 
 
 class AuditEntry(NamedTuple):
-    """One entry: who did which action, what was to be done and what came of it, and when (epoch ms)."""
+    """An entry: who did which action, when (epoch ms), what the preview showed and how the action ended."""
 
     at_ms: int
     who: str
@@ -30,7 +30,7 @@ class AuditEntry(NamedTuple):
 
 
 class BegunEntry(NamedTuple):
-    """An entry whose action has begun."""
+    """The entry of an action that has begun and not ended."""
 
     id: str
     fields: dict[str, str]

@@ -1,6 +1,6 @@
-"""Charts as SVG, made on the server: readable without JavaScript, and coloured by the style sheet, light or dark.
+"""Makes charts as SVG on the server, so they need no JavaScript. The style sheet has their colours, light and dark.
 
-Each chart has a text for people who cannot see it. No attribute `style` is used, because the page's policy forbids it.
+Each chart has a text for screen readers. No chart has an attribute `style`: the Content-Security-Policy forbids it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _WIDTH, _HEIGHT = 120, 28
 
 
 def sparkline(values: Sequence[float], about: str) -> Markup:
-    """A small bar chart without axes, such as counts per hour, the newest on the right.
+    """A small bar chart without axes, such as counts per hour. The last value stands on the right.
 
     Args:
-        values: the heights, at least one and all from 0 up.
-        about: what the chart shows, in words; the greatest and the last value are added.
+        values: the heights of the bars, at least one, none negative.
+        about: what the chart shows, in words. The function adds the greatest and the last value.
     """
     greatest = max(values, default=0)
     step = _WIDTH / max(len(values), 1)
@@ -55,9 +55,11 @@ def histogram(rows: Sequence[tuple[str, int]], about: str) -> Markup:
 
 
 def lateness_rows(counts: Sequence[tuple[int | None, int]]) -> list[tuple[str, int]]:
-    """Counts by lateness as rows of a histogram: upper bound in ms (None: later) and count, up to the last that counts.
+    """The rows of a histogram of lateness; empty when all counts are 0.
 
-    Empty when nothing was counted.
+    Args:
+        counts: upper bound in ms and count of each bar. The bound None means later than the bounds before. The bars
+            after the last one with a count are left out.
     """
     last = max((number for number, (_, count) in enumerate(counts) if count), default=-1)
     return [
@@ -74,14 +76,14 @@ def curve(
     y_label: str,
     band: Sequence[tuple[float, float]] = (),
 ) -> Markup:
-    """A line over points (x, y), with an optional band of (low, high) for each point, and labelled ticks.
+    """A line through points (x, y), with labelled axes, and a band around the line if `band` is given.
 
     Args:
-        points: at least two points, x rising.
+        points: at least two points, in rising order of x.
         about: what the chart shows, in words.
         x_label: what x means, with its unit.
         y_label: what y means, with its unit.
-        band: low and high of each point, such as the spread of jitter. Defaults to none.
+        band: the lower and upper edge at each point, such as the spread of jitter. Defaults to none.
     """
     width, height, left, bottom, top = 560, 240, 64, 34, 12
     xs, ys = [x for x, _ in points], [y for _, y in points] + [y for pair in band for y in pair]
@@ -115,7 +117,7 @@ def curve(
 
 
 def nice_above(value: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is not below the value."""
+    """The end of an axis: the smallest number not below the value that is 1, 2 or 5 times a power of ten."""
     power = 10.0 ** len(str(int(value))) if value >= 1 else 1.0
     while power / 10 >= value:
         power /= 10

@@ -1,4 +1,4 @@
-"""`Dashboard`: what all pages share: the store, the settings, the parts, and how a page is rendered."""
+"""`Dashboard` has what all pages share: the store, the settings, the parts, and how a page is rendered."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ T = TypeVar("T")
 TEMPLATES = Path(__file__).parent / "templates"
 CSRF_SECONDS = 86_400
 START_AGAIN_S = 5.0
-CSRF_STEP_S = 600  # a live page with a form must not differ each second
+CSRF_STEP_S = 600  # the token stays equal for so long, so a live page with a form is not sent anew each second
 
 
 @dataclass(frozen=True, slots=True)
 class DashboardConfig:
-    """How a dashboard shows things.
+    """What the pages of a dashboard show and permit.
 
     Args:
         right: the greatest right of any visitor. Defaults to "read".
@@ -62,7 +62,7 @@ class Dashboard:
         store: the open store of the settings' namespace, or a `LazyStore`.
         loaded: the settings, also those of the extensions.
         parts: the parts, the core's own first.
-        config: how it shows things.
+        config: what the pages show and permit.
         signer: signs previews, sessions and CSRF tokens.
     """
 
@@ -86,22 +86,22 @@ class Dashboard:
         self._navigation = [(page.label, page.path) for _, page in sorted(listed, key=lambda one: one[0])]
         self.actions: Mapping[str, Action] = {action.name: action for part in parts for action in part.actions}
         self._renderer = Renderer([TEMPLATES, *(part.templates for part in parts if part.templates is not None)])
-        self.ending = threading.Event()  # live updates end when it is set
+        self.ending = threading.Event()  # when set, live updates end
         self._opened: dict[str, Any] = {}
         self._starter: threading.Thread | None = None
         self._closed = threading.Event()
-        self._opening = threading.RLock()  # what one part makes may ask for what another keeps open
+        self._opening = threading.RLock()  # reentrant: `open` of one part may call `opened` for another part
 
     @property
     def store(self) -> DelayStore:
-        """The open store. An address is opened here, when a page first needs it."""
+        """The open store. A `LazyStore` is opened when a page first asks for the store."""
         return self._home.opened() if isinstance(self._home, LazyStore) else self._home
 
     def _counts(self) -> Counts:
         return self.store.counts()
 
     def opened(self, name: str) -> Any:
-        """What the part of this name keeps open. The first call opens it; an error is raised to each caller anew."""
+        """What the part of this name keeps open. The first call opens it. After an error the next call tries again."""
         with self._opening:
             if name not in self._opened:
                 (opens,) = (part.open for part in self.parts if part.name == name and part.open is not None)
@@ -109,7 +109,7 @@ class Dashboard:
             return self._opened[name]
 
     def kept(self, name: str, make: Callable[[Dashboard], T]) -> T:
-        """What `make` has made under this name, such as a thread. The first call makes it; `close` closes it."""
+        """The object of this name, such as a thread. The first call makes it with `make`; `close` closes it."""
         with self._opening:
             if name not in self._opened:
                 self._opened[name] = make(self)
@@ -117,7 +117,7 @@ class Dashboard:
             return found
 
     def start(self) -> None:
-        """Start the background work of the parts, in a thread: pages are shown even if the store is away."""
+        """Start the background work of the parts in a thread, so pages are served even if the store does not answer."""
         waiting = [part for part in self.parts if part.started is not None]
         with self._opening:
             if waiting and self._starter is None:
@@ -126,7 +126,7 @@ class Dashboard:
                 self._starter.start()
 
     def _start(self, waiting: list[DashboardPart]) -> None:
-        """Call `started` of each part, and again every few seconds if it fails."""
+        """Call `started` of each part. If a call fails, repeat it after a few seconds."""
         while waiting:
             for part in [*waiting]:
                 try:
@@ -139,7 +139,7 @@ class Dashboard:
                 return
 
     def close(self) -> None:
-        """Close what the parts have opened, the last one first, and a store that was opened here. Idempotent."""
+        """Close what the parts have opened, in reverse order, and then the store if it is a `LazyStore`. Idempotent."""
         self._closed.set()
         with self._opening:
             starter, self._starter = self._starter, None
@@ -170,8 +170,8 @@ class Dashboard:
     def _shared(self, request: Request) -> dict[str, Any]:
         """The values that every template has.
 
-        `base` is the path under which the dashboard is mounted; links are `{{ base }}/items`. `may(right)` says whether
-        to offer a button. `live_path` is the address of live updates, "" for a page without them.
+        `base` is the path under which the dashboard is mounted; a link is `{{ base }}/items`. `may(right)` says whether
+        the visitor has this right. `live_path` is the address of the page's live updates, "" for a page without them.
         """
         visitor: Visitor = request.state.visitor
         return {

@@ -1,8 +1,9 @@
-"""The sessions that were signed out before their end: a kept copy of such a cookie lets nobody in.
+"""The sessions whose users have signed out. A copy of the cookie of such a session is refused.
 
-Their ids stand in the store until the cookies would have ended, so all processes that serve the dashboard know them:
-the process that ended a session at once, the others within two seconds. While the store does not answer, a process
-knows those that it ended itself. During that time the pages show nothing from the store, and no change is possible.
+The store keeps the id of an ended session for as long as its cookie would have been valid. The process that ended the
+session knows this at once. The other processes that serve the dashboard read it within two seconds. While the store
+does not answer, a process knows only the sessions that it ended itself. During that time the pages show nothing from
+the store, and no change is possible.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class EndedSessions:
 
     Args:
         store: returns the open store, or raises a `StoreError`.
-        kept_s: how long an ended session is remembered; at least as long as a cookie is valid.
+        kept_s: how many seconds an ended session is remembered; at least as long as a cookie is valid.
     """
 
     def __init__(self, store: Callable[[], DelayStore], kept_s: int) -> None:
@@ -39,7 +40,7 @@ class EndedSessions:
         self._lock = threading.Lock()
 
     def end(self, session_id: str) -> None:
-        """End a session. When the store refuses it, the log says so, and the session has ended in this process only."""
+        """End a session. If the store cannot keep this, the log says so, and only this process refuses the session."""
         with self._lock:
             self._here[session_id] = None
             if len(self._here) > _KEPT:

@@ -1,4 +1,4 @@
-"""The JSON API as ASGI routes, below /api/v1. Errors are JSON too: `{"error": {"kind": ..., "message": ...}}`."""
+"""Serves the JSON API below /api/v1. Errors are JSON too: `{"error": {"kind": ..., "message": ...}}`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ApiEndpoints:
     """Makes the routes of the JSON API.
 
     Args:
-        dashboard: what the calls share.
+        dashboard: what all calls share, such as the store.
         access: who the visitors are.
     """
 

@@ -1,4 +1,4 @@
-"""The pages for people as ASGI routes: pages, live updates, the form of an action, signing in and out."""
+"""Serves the pages for people, their live updates, the forms of actions, and signing in and out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class HtmlEndpoints:
     """Makes the routes of the pages.
 
     Args:
-        dashboard: what the pages share.
+        dashboard: what all pages share, such as the store.
         access: who the visitors are.
         live: whether pages update themselves.
     """
@@ -127,10 +127,10 @@ class HtmlEndpoints:
         return updates
 
     async def _events(self, page: DashboardPage, request: Request) -> AsyncIterator[bytes]:
-        """Server-sent events: the block `live` of the page whenever it has changed, and a comment to keep it open.
+        """A stream of server-sent events: the block `live` of the page when it has changed, and comments in between.
 
-        The stream ends after a while, and the browser opens it again. So the visitor is identified again from time to
-        time, and a server that shuts down does not wait for an open page.
+        The comments keep the connection open. The stream ends after a while, and the browser opens a new one. So the
+        visitor is identified again, and a server that shuts down does not wait for an open page.
         """
         key = "live", page.path, base_of(request), here(request), request.state.visitor
 

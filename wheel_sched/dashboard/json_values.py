@@ -1,4 +1,4 @@
-"""Makes values of messages fit for JSON: what a hostile message holds must not make an answer fail."""
+"""Turns values from messages into values that JSON can hold, so no value in a message makes an answer fail."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ DEEPEST = 30
 
 
 def json_value(value: Any, depth: int = 0) -> Any:
-    """The value as JSON can carry it.
+    """The value, changed where JSON cannot hold it.
 
-    Numbers that JSON lacks become texts, and so do values of other types. Halves of characters (lone surrogates) are
-    escaped. What lies deeper than `DEEPEST` levels is left out.
+    NaN and infinite numbers become texts, and so do values of types that JSON does not have. Lone surrogates are
+    escaped. A text stands in place of values more than `DEEPEST` levels deep.
     """
     if value is None or isinstance(value, bool):
         return value

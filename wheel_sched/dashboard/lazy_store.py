@@ -1,4 +1,4 @@
-"""A store that is opened when a page first needs it: so a program with a dashboard also starts without its store."""
+"""A store that is opened when a page first needs it. So a program with a dashboard starts even if its store is down."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wheel_sched.store import DelayStore
 
 
 class LazyStore:
-    """Opens the store of the settings once. Thread-safe. A namespace that does not exist is not created.
+    """Opens the store that the settings name, once. Does not create a namespace. Thread-safe.
 
     Args:
         settings: the settings that name the store.

@@ -41,33 +41,33 @@ def dashboard(
 ) -> DashboardApp:
     """Make the dashboard as an ASGI application, to mount in another one.
 
-    It opens the store when it is first needed: an application with a dashboard starts although the store is away, and
-    each of its processes has a connection of its own. Until then, and whenever the store is away, the pages say so with
-    status 503. A namespace that does not exist is not created. It reads neither wheel-sched.toml nor WHEEL_SCHED_*: an
-    application has its own settings.
+    The dashboard opens the store when a page first needs it. So an application with a dashboard starts even if the
+    store is down, and each of its processes has a connection of its own. While the store does not answer, the pages say
+    so with status 503. The dashboard does not create a namespace. It does not read wheel-sched.toml or WHEEL_SCHED_*,
+    because an application has its own settings.
 
     Args:
         home: the address of the store ("redis://...", "rediss://...", "unix://..." or "embedded:FOLDER"), or an open
-            store, which stays the caller's.
-        access: who the visitors are: a function from a request to a `Visitor` (or None: nobody known), a
-            `PasswordFile`, or `everyone("read")`.
+            store, which the caller closes.
+        access: who the visitors are: a `PasswordFile`, `everyone("read")`, or a function that takes a request and
+            returns its `Visitor`, or None for an unknown one.
         namespace: the namespace. Defaults to "wheel". An open store has its own.
         shards: the shard count. Defaults to None: that of the namespace.
-        durability: see docs/guarantees.md; what the dashboard changes is kept at this level. Defaults to "everysec".
+        durability: what a write of the dashboard waits for, see docs/guarantees.md. Defaults to "everysec".
         replicas: how many replicas confirm at durability "replicated". Defaults to 1.
         right: the greatest right of any visitor: "read", "operate" or "delete". Defaults to "read".
         show_payloads: whether payloads, keys and header values are shown. Defaults to False.
-        hosts: the host names under which it answers. Defaults to None: all; the application checks them.
+        hosts: the host names under which the dashboard answers. Defaults to None: all; the application checks them.
         secret: at least 16 bytes that sign sessions and previews. All processes that serve this dashboard need the
             same. Defaults to None: a random one, for a single process.
         title: stands in the title of each page. Defaults to "wheel-sched".
         purgatories: purgatories of this process to show, by name. Defaults to none.
         timers: timers of this process to show, by name. Defaults to none.
-        celery_app: the Celery application, for what needs it. Defaults to None.
+        celery_app: the Celery application, for pages and actions that need it. Defaults to None.
         settings: settings of the installed packages, by the names that they have in wheel-sched.toml, such as
             `{"kafka": "broker:9092"}`. Defaults to none.
         live: whether pages update themselves. Defaults to True.
-        extras: what the parts of installed packages use besides, such as `{"broker": broker}`. Defaults to none.
+        extras: objects that the parts of installed packages use, such as `{"broker": broker}`. Defaults to none.
 
     Returns:
         The application. Its `close()` closes what it has opened.
@@ -100,19 +100,19 @@ def _place(home: str | DelayStore, namespace: str, shards: int | None) -> dict[s
     if not isinstance(home, str) or home == "memory:":
         raise ConfigError(
             f"expected home to be the address of a server, embedded:FOLDER or an open store, got: {home!r:.100}; "
-            "nothing was opened; a store in memory must be given open"
+            "nothing was opened; open a store in memory first, and pass the store"
         )
-    # the default is not passed on: the packages then choose the namespaces that they have without settings
+    # the default namespace counts as "not set", so each package uses its own default namespace
     return {"store": home, "namespace": None if namespace == NAMESPACE else namespace, "shards": shards}
 
 
 def dashboard_wsgi(home: str | DelayStore, *, live: bool = False, **options: Any) -> WsgiApp:
-    """Make the dashboard as a WSGI application, for Flask and Django. It runs on an event loop in a thread of its own.
+    """Make the dashboard as a WSGI application, for Flask and Django. It runs an event loop in a thread of its own.
 
     Args:
         home: see `dashboard`.
-        live: whether pages update themselves. An open page then holds a thread of the WSGI server, so it needs a server
-            with many threads. Defaults to False: pages show the state of the moment when they were asked for.
+        live: whether pages update themselves. Each open page then occupies a thread of the WSGI server, so the server
+            needs many threads. Defaults to False: a page shows the state at the time of its request.
         options: see `dashboard`.
 
     Raises:
@@ -133,7 +133,7 @@ def dashboard_wsgi(home: str | DelayStore, *, live: bool = False, **options: Any
         except ValueError:
             start_response("404 Not Found", [("Content-Type", "text/plain")])
             return [b"there is no such page\n"]
-        # without a port a2wsgi passes no address on, and wrong passwords are counted by address
+        # Wrong passwords are counted by the client's address. a2wsgi passes the address on only with a port.
         answer: Iterable[bytes] = inner({"REMOTE_PORT": "0", **environ}, start_response)
         return answer
 

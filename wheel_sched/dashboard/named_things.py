@@ -1,4 +1,4 @@
-"""Actions on things that a request names one by one: which it names, and the preview of those that can be changed."""
+"""For actions on things that a request names, such as jobs: reads the names, and previews what can be changed."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from wheel_sched.dashboard.parts import ActionField, Arguments, Preview
 from wheel_sched.errors import Rejected
 
 MOST = 500
-"""How many things a request may name."""
+"""The greatest number of things that a request may name."""
 
 _SAMPLES = 5
 
 
 class NamedKind(NamedTuple):
-    """A kind of things with names.
+    """A kind of things that requests name, such as jobs.
 
     Args:
-        one: the argument that names one thing and may be repeated, such as "job".
-        many: the argument that has a name in each line, such as "jobs".
+        one: an argument whose value is one name, such as "job". It may be repeated.
+        many: an argument whose value has a name in each line, such as "jobs".
         name: what a name is, such as "the id of a job".
-        words: a number of things as text, such as "3 jobs".
+        words: makes a text of a number, such as "3 jobs" of 3.
     """
 
     one: str
@@ -33,10 +33,10 @@ class NamedKind(NamedTuple):
 
     @property
     def fields(self) -> tuple[ActionField, ...]:
-        """The two arguments."""
+        """The arguments `one` and `many`, for an action."""
         return (
             ActionField(self.one, f"{self.name}; may be repeated", many=True),
-            ActionField(self.many, f"as {self.one}, one in a line"),
+            ActionField(self.many, f"the same as {self.one}, with one in each line"),
         )
 
     def names_of(self, arguments: Arguments) -> list[str]:
@@ -55,10 +55,10 @@ class NamedKind(NamedTuple):
 
 
 class ChosenThings:
-    """The things of a request that an action would change, and why it would leave the others.
+    """The things that an action would change, and for the others the reasons why it would not.
 
     Args:
-        kind: their kind.
+        kind: the kind of the things.
     """
 
     def __init__(self, kind: NamedKind) -> None:
@@ -69,13 +69,13 @@ class ChosenThings:
         self._left = Counter[str]()
 
     def choose(self, name: str, thing: Any, identity: Any, sample: str) -> None:
-        """Add a thing that would be changed; a repeat counts once.
+        """Add a thing that the action would change. A repeated thing counts once.
 
         Args:
-            name: its name.
-            thing: what the execution needs.
+            name: the name of the thing.
+            thing: what `execute` needs to change it.
             identity: data that differs when the thing has changed.
-            sample: the thing in a line.
+            sample: a line about the thing, for the preview.
         """
         if name not in self._chosen:
             self._chosen[name] = thing
@@ -83,11 +83,11 @@ class ChosenThings:
             self._samples.append(sample)
 
     def leave(self, why: str) -> None:
-        """Count a thing that would be left as it is."""
+        """Count a thing that the action would not change."""
         self._left[why] += 1
 
     def preview(self, words: str, warning: str) -> Preview:
-        """The preview. Its `selected` is a dict from name to thing.
+        """The preview of the action. Its `selected` is a dict from name to thing.
 
         Args:
             words: what the action would do; `{}` becomes the number of things.

@@ -53,7 +53,7 @@ def document(parts: Sequence[DashboardPart], prefix: str) -> dict[str, Any]:
         parts: the parts of the dashboard.
         prefix: the path of the API on this server.
     """
-    paths: dict[str, Any] = {"/session": {"get": _read("Who asks, and the CSRF token of changing calls", _SESSION, [])}}
+    paths: dict[str, Any] = {"/session": {"get": _read("The visitor, and the CSRF token", _SESSION, [])}}
     for part in parts:
         for call in part.calls:
             paths[_PLACE.sub(r"{\1}", call.path)] = {"get": _read(call.summary, call.schema, _parameters(call))}
@@ -118,7 +118,7 @@ def _header(name: str, about: str) -> dict[str, Any]:
 
 
 _CSRF = _header("X-CSRF-Token", "the token of /session")
-_KEY = _header("Idempotency-Key", "a text of the caller's choice; a repeat with it gets the first answer")
+_KEY = _header("Idempotency-Key", "a text that the caller chooses; a repeated request with it gets the first answer")
 
 
 def _preview(action: Action) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A source of data in a namespace that may not exist yet, such as a jobstore. A page opens it, and never creates it."""
+"""A source of data, such as a jobstore, whose namespace may not exist yet. A page opens it and never creates it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 Opened = TypeVar("Opened", bound="OpenedLater[Any]")
 Dashboard = Any
 
-_ASK_AGAIN_S = 3.0  # an absent namespace is looked for at most so often
+_ASK_AGAIN_S = 3.0  # the pause before an absent namespace is looked for again
 
 
 class NotThereYet(NotFound):
@@ -30,7 +30,7 @@ class NotThereYet(NotFound):
 class OpenedLater(ABC, Generic[T]):
     """Opens a source of data once, and keeps it open until `close`. Thread-safe.
 
-    A subclass says in `absent` which error pages get while the namespace does not exist.
+    A subclass names in `absent` the error that `get` raises while the namespace does not exist.
     """
 
     absent: ClassVar[type[NotThereYet]] = NotThereYet
@@ -43,7 +43,7 @@ class OpenedLater(ABC, Generic[T]):
 
     @abstractmethod
     def _open(self, stack: contextlib.ExitStack) -> T:
-        """Open the source. What must be closed goes onto the stack.
+        """Open the source, and push onto the stack what must be closed.
 
         Raises:
             NotDone: there is no such namespace; it was not created.
@@ -77,7 +77,7 @@ class OpenedLater(ABC, Generic[T]):
 def page_with(
     opened_of: Callable[[Dashboard], Opened], absent_template: str
 ) -> Callable[[Callable[[Dashboard, Request, Opened], Response]], Callable[[Dashboard, Request], Response]]:
-    """Make a page of a function that gets an open source. While there is none, the page says what to start.
+    """Turn functions that show an open source into pages. While the source does not exist, a page says what to start.
 
     Args:
         opened_of: finds the source that the pages of a dashboard share.

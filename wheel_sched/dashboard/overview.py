@@ -1,4 +1,4 @@
-"""The overview: what waits, how fast it moves, how late it goes out, what is due next, and problems with their fix."""
+"""The overview page: counts, rates, lateness, what is due next, and problems with their fix."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SCHEMA = record(
 
 
 def problems_of(dashboard: Dashboard, sample: Sample) -> list[Problem]:
-    """The problems of this namespace that need a person, by the store's own numbers. The parts add further ones."""
+    """The problems that need a person, as the store's numbers show them. The parts add their own problems."""
     counts, found = sample.counts, []
     now_ms = counts.now_us // 1000
     if counts.frozen:
@@ -67,7 +67,7 @@ def problems_of(dashboard: Dashboard, sample: Sample) -> list[Problem]:
 
 
 def panels_of(dashboard: Dashboard) -> list[Panel]:
-    """The parts' panels. A part that fails shows its error in its panel, and the others are shown all the same."""
+    """The panels of the parts. If a part fails, its panel shows the error; the other panels are not affected."""
     panels = []
     for part in dashboard.parts:
         for panel in part.panels:
@@ -81,7 +81,7 @@ def panels_of(dashboard: Dashboard) -> list[Panel]:
 
 
 def show(dashboard: Dashboard, request: Request) -> Response:
-    """The page."""
+    """The overview as a page."""
     sample = dashboard.sampler.now()
     counts = sample.counts
     panels, live = panels_of(dashboard), Members(dashboard.store).live()
@@ -105,7 +105,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
 
 
 def answer(dashboard: Dashboard, request: Request) -> Any:
-    """The same as data."""
+    """The overview as data for the JSON API."""
     sample = dashboard.sampler.now()
     found = [*problems_of(dashboard, sample), *(one for panel in panels_of(dashboard) for one in panel.problems)]
     return {

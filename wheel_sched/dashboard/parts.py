@@ -1,6 +1,6 @@
 """What a package adds to the dashboard: pages, calls of the JSON API, and actions that change something.
 
-A package names its part in its `Extension`, as the text "module:attribute". The dashboard imports it when it starts.
+A package names its part in its `Extension`, as the text "module:attribute". The dashboard imports the part at start.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from wheel_sched.errors import WheelSchedError
 from wheel_sched.management.problem import Problem
 
 Dashboard = Any
-"""A `wheel_sched.dashboard.Dashboard`. The module of that class imports this one, so it has no name here."""
+"""A `wheel_sched.dashboard.Dashboard`. Its module imports this module, so this module cannot import the class."""
 
 
 class NotFound(WheelSchedError):
-    """The thing that an address names does not exist. The message says what to do."""
+    """An address names something that does not exist. The message says what to do."""
 
 
 class DashboardPage(NamedTuple):
@@ -33,10 +33,10 @@ class DashboardPage(NamedTuple):
         path: below the dashboard's root, such as "/items/{id:path}".
         show: called as `show(dashboard, request)` in a worker thread; returns
             `dashboard.page(request, template, values)`.
-        label: its name in the navigation. Defaults to "": it is not listed there.
-        live: whether the template's block `live` is sent again about once a second while a browser shows the page.
+        label: the page's name in the navigation. Defaults to "": the navigation does not list the page.
+        live: whether an open page gets the template's block `live` again when it has changed, about once a second.
             Defaults to False.
-        place: its place in the navigation, see `DashboardPart`. Defaults to 0: the place of its part.
+        place: the page's place in the navigation, see `DashboardPart`. Defaults to 0: the place of its part.
     """
 
     path: str
@@ -62,7 +62,7 @@ class ApiCall(NamedTuple):
         path: below /api/v1, such as "/items/{id}".
         answer: called as `answer(dashboard, request)` in a worker thread; returns data for JSON.
         summary: one line for the OpenAPI document.
-        schema: JSON schema of the answer. The tests check each answer by it.
+        schema: the JSON schema of the answer. The tests check each answer against the schema.
         parameters: the query parameters. Defaults to none.
     """
 
@@ -75,16 +75,16 @@ class ApiCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What an action would do. Nothing has been changed.
+    """What an action would do. A preview changes nothing.
 
     Args:
-        count: how many things it would change.
-        words: what it would do, such as "replay 3 dead letters of orders".
-        digest: a text over exactly what would be changed, such as `digest_of` ids and versions. Another preview of the
-            same request has the same digest, unless something has changed meanwhile.
+        count: how many things the action would change.
+        words: what the action would do, such as "replay 3 dead letters of orders".
+        digest: identifies what would be changed, such as `digest_of` the ids and versions. Another preview of the same
+            request has the same digest, unless something has changed meanwhile.
         samples: up to five of the things, a line each. Defaults to none.
-        warning: what the user should know before. Defaults to "".
-        selected: whatever `execute` needs; it does not leave the process. Defaults to None.
+        warning: what the user should know before the action. Defaults to "".
+        selected: an object for `execute`, which does not leave the process. Defaults to None.
     """
 
     count: int
@@ -100,9 +100,9 @@ class ActionResult:
     """What an action did.
 
     Args:
-        done: how many things it changed.
-        words: what it did, such as "3 messages due now".
-        left: how many things it left unchanged, by reason. Defaults to none.
+        done: how many things the action changed.
+        words: what the action did, such as "3 messages due now".
+        left: how many things the action left unchanged, by reason. Defaults to none.
         link: a path of the dashboard where the user sees the result. Defaults to "": the page before.
     """
 
@@ -119,10 +119,10 @@ class ActionField(NamedTuple):
     """An argument of an action.
 
     Args:
-        name: its name in forms and JSON. A form may repeat it when `many` is True.
-        about: what it means, for the OpenAPI document.
-        required: whether it must be given. Defaults to False.
-        many: whether it is a list of texts. Defaults to False.
+        name: its name in forms and JSON. A form may repeat the name when `many` is True.
+        about: what the argument means, for the OpenAPI document.
+        required: whether a request must give it. Defaults to False.
+        many: whether the value is a list of texts. Defaults to False.
     """
 
     name: str
@@ -132,22 +132,22 @@ class ActionField(NamedTuple):
 
 
 Arguments = Mapping[str, Any]
-"""The given arguments of an action by name: a text, or a list of texts for a field that is `many`."""
+"""The arguments that a request gives, by name: a text, or a list of texts if the field has `many`."""
 
 
 class Action(NamedTuple):
-    """A change that a user can ask for. It is first previewed, and then executed exactly as previewed, or refused.
+    """A change that a user can ask for. The user sees a preview first. The execution does what it shows, or nothing.
 
     Args:
         name: its name in the API, in kebab case, such as "pause-topic".
-        right: the right that it needs: "operate" or "delete".
+        right: the right that the user needs: "operate" or "delete".
         summary: one line for the OpenAPI document.
         fields: its arguments.
-        preview: called as `preview(dashboard, arguments)` in a worker thread. Raises a `WheelSchedError` when the
-            request makes no sense; nothing is changed then.
-        execute: called as `execute(dashboard, arguments, preview, name of the visitor)` with a new preview that has
-            the same digest as the one that the user has seen. It must change only what that preview selected: a thing
-            that has changed in between stays as it is, and is counted in `left`.
+        preview: called as `preview(dashboard, arguments)` in a worker thread. Changes nothing. Raises a
+            `WheelSchedError` when the request makes no sense.
+        execute: called as `execute(dashboard, arguments, preview, name of the visitor)`. The preview is a new one, with
+            the digest of the preview that the user has seen. `execute` must change only what this preview selected. If
+            one of these things has changed since, it stays as it is and is counted in `left`.
     """
 
     name: str
@@ -163,17 +163,18 @@ class DashboardPart:
     """The additions of a package to the dashboard.
 
     Args:
-        name: the folder of its templates, such as "retry_topic"; also the name of what it keeps open.
+        name: the folder of its templates, such as "retry_topic". `Dashboard.opened` takes the same name.
         pages: its pages. Defaults to none.
         calls: its calls of the JSON API. Defaults to none.
         actions: its actions. Defaults to none.
         templates: a folder that holds `NAME/page.html`. Defaults to None.
-        open: called once as `open(dashboard)` when a page first asks for `dashboard.opened(name)`; returns whatever the
-            pages share, such as a connection, with a method `close`. Defaults to None.
-        panels: parts of the overview: called as `panel(dashboard)`; returns a `Panel` or None. Defaults to none.
-        started: called as `started(dashboard)` in a thread when a server begins to serve the dashboard, to start
-            background work, see `Dashboard.kept`; again every 5 s while it raises. A mounted dashboard calls it at its
-            first request, unless visitors may only read. Defaults to None.
+        open: called once as `open(dashboard)` when a page first asks for `dashboard.opened(name)`. Returns an object
+            that the pages share, such as a connection, with a method `close`. Defaults to None.
+        panels: functions for the overview, called as `panel(dashboard)`. Each returns a `Panel` or None. Defaults to
+            none.
+        started: starts background work, see `Dashboard.kept`. Called as `started(dashboard)` in a thread when a server
+            begins to serve the dashboard. If it raises, it is called again after 5 s. A mounted dashboard calls it at
+            the first request, unless visitors may only read. Defaults to None.
         place: parts with a lower number come first in the navigation and on the overview, from 0. Defaults to 50.
     """
 

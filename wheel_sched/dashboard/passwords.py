@@ -1,7 +1,7 @@
 """The password file: who may sign in to the dashboard, and with which right.
 
-A line for each user: `name:right:scrypt$N$r$p$salt$hash`, salt and hash in base64. Lines with # in front are comments.
-`wheel-sched dashboard-password` writes such a line. The file is read again when it has changed.
+Each user has a line `name:right:scrypt$N$r$p$salt$hash`, with salt and hash in base64. A line that begins with # is a
+comment. `wheel-sched dashboard-password` writes the line of a user. The file is read again when it has changed.
 """
 
 from __future__ import annotations
@@ -92,16 +92,16 @@ class PasswordFile:
         return Visitor(name, entry.right) if entry is not None and fits else None
 
     def mark(self, name: str) -> str:
-        """A text that changes with the password of this user; it does not reveal the password."""
+        """A text that changes when this user gets another password. The text does not reveal the password."""
         with self._lock:
             self._load()
             entry = self._entries.get(name)
         return "" if entry is None else entry.mark
 
     def visitor(self, name: str, mark: str) -> Visitor | None:
-        """The user of this name, for a session that was opened before, when `mark` was the user's mark.
+        """The visitor of this name, for a session that began when `mark` was the user's mark.
 
-        None if the file has no such user any more, or the user has another password.
+        None if the file no longer has this user, or if the user has got another password since.
         """
         with self._lock:
             self._load()
@@ -140,7 +140,7 @@ class PasswordFile:
 
 
 def with_line(text: str, line: str) -> str:
-    """The text of a password file with this line; it replaces the line of the same user."""
+    """The text of a password file after this line was added. It replaces the line of the same user."""
     name = line.partition(":")[0]
     others = [one for one in text.splitlines() if one.startswith("#") or one.strip().partition(":")[0] != name]
     return "\n".join([*others, line]) + "\n"
@@ -158,6 +158,6 @@ def _read(line: str) -> tuple[str, _Entry | None]:
         salt, wanted = (base64.b64decode(part, validate=True) for part in parts[3:])
     except ValueError:
         return name, None
-    if n not in (2**13, 2**14, 2**15) or r != 8 or not 1 <= p <= 4:  # so that a line cannot use up the memory
+    if n not in (2**13, 2**14, 2**15) or r != 8 or not 1 <= p <= 4:  # other costs could use up the memory
         return name, None
     return name, _Entry(known, (n, r, p), salt, wanted)

@@ -1,4 +1,4 @@
-"""The part of the dashboard about this process: its purgatories and timers."""
+"""The dashboard's page about the process that serves it: the purgatories and timers of this process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABELS = {
 
 
 def _ends(one: ShownPurgatory) -> list[tuple[str, int]]:
-    """How operations ended, as bars."""
+    """How many operations ended in which way: a label and a count for each bar of the chart."""
     return [(label, one.numbers[name] or 0) for name, label in _LABELS.items() if name in one.numbers]
 
 

@@ -1,7 +1,6 @@
-"""What was read a moment ago, shared among pages and visitors.
+"""Keeps values that were read a moment ago. Pages and visitors share them.
 
-A page that ten people watch is rendered once a second, and not ten times; numbers that are expensive to read are read
-every few seconds.
+So a page that ten people watch is rendered once a second, and numbers that are slow to read are read every few seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _KEPT = 200
 
 
 class _Value:
-    """The newest value of one key. `at_s` is when reading it was begun."""
+    """The newest value of one key. `at_s` is the time at which the read of this value began."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -30,7 +29,7 @@ class Recent:
     """Keeps the newest value of each of the last 200 keys that were asked for. Thread-safe.
 
     Args:
-        clock: seconds that only rise. Defaults to `time.monotonic`.
+        clock: returns seconds that never go back. Defaults to `time.monotonic`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,14 +38,14 @@ class Recent:
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, fresh_s: float, read: Callable[[], T]) -> T:
-        """The value of a key, read anew when it is too old. Others who ask for it meanwhile wait for it.
+        """The value of a key. If the value is too old, `read` is called; other callers for this key wait meanwhile.
 
         An error of `read` is raised, and nothing is kept.
 
         Args:
-            key: what is read, with everything that it depends on.
-            fresh_s: how old the value may be.
-            read: reads it.
+            key: names the value. Values that can differ need different keys.
+            fresh_s: how many seconds old the value may be.
+            read: reads the value.
         """
         with self._lock:
             kept = self._kept.setdefault(key, _Value())

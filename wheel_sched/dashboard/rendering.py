@@ -1,6 +1,6 @@
 """Renders the pages' templates. All text is escaped for HTML; control characters and direction marks are made visible.
 
-Templates lie in `templates/` of the dashboard and of each part. They find texts of messages only through the filter
+Templates lie in `templates/` of the dashboard and of each part. They show texts of messages only through the filter
 `shown`, which also hides passwords. A template's block `live` can be rendered alone, for live updates.
 """
 
@@ -65,14 +65,14 @@ class Renderer:
 
 
 def shown(value: object, limit: int = _CUT) -> str:
-    """A foreign text for a page: unsafe characters as escapes, passwords hidden, cut to `limit` characters."""
+    """A text from outside, made safe for a page: characters escaped, passwords hidden, cut to `limit` characters."""
     text = str(value)
     rest = len(text) - limit
     return escaped(_cut(text, limit)) + (f"... ({rest:,} more characters)" if rest > 0 else "")
 
 
 def _cut(text: str, limit: int) -> str:
-    """The beginning of a text, without its passwords. They are hidden first: half a password is not recognised."""
+    """The beginning of a text, without passwords. They are hidden before the cut, which could split a password."""
     if len(text) <= limit + _MARGIN:
         return redacted_text(text)[:limit]
     clean = redacted_text(text[: limit + _MARGIN])
@@ -92,7 +92,7 @@ def quote_path(text: object) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """The bytes of a text. What is neither a character nor a byte of the store becomes a question mark."""
+    """The bytes of a text. Surrogates that stand for bytes become these bytes; other surrogates become `?`."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -100,7 +100,7 @@ def _bytes(text: str) -> bytes:
 
 
 def query(pairs: Mapping[str, Any]) -> str:
-    """The query of a link: `?a=1&b=2`, without empty values; a list is repeated."""
+    """The query of a link, such as `?a=1&b=2`. Empty values are left out. A list gives a pair for each element."""
     kept = [
         (name, _bytes(str(one)))
         for name, value in pairs.items()
@@ -111,7 +111,7 @@ def query(pairs: Mapping[str, Any]) -> str:
 
 
 def number(value: float | None) -> str:
-    """A number with thousands separated; a dash for None."""
+    """A number with commas between thousands; a dash for None."""
     return "-" if value is None else f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.2g}"
 
 

@@ -1,4 +1,4 @@
-"""Reads requests: who sends them, the fields of a form, JSON; and turns errors into answers."""
+"""Reads requests: the visitor, the fields of a form, and JSON. Turns errors into HTTP statuses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOBODY_LET_IN = "the dashboard cannot find out who you are: nothing was shown or
 
 
 class NotSignedIn(Exception):
-    """The request has no known visitor."""
+    """The request comes from no known visitor."""
 
 
 class TooLarge(Rejected):
@@ -58,7 +58,7 @@ class Exact(Request):
 
 
 class ExactJson(Response):
-    """JSON in ASCII: also a text that is no valid UTF-8 arrives unchanged."""
+    """An answer in JSON that has only ASCII characters. So a text that is not valid UTF-8 arrives unchanged too."""
 
     media_type = "application/json"
 
@@ -67,11 +67,11 @@ class ExactJson(Response):
 
 
 async def identify(request: Request, dashboard: Dashboard, access: Authenticate | PasswordSessions) -> Visitor:
-    """Find the visitor and keep it in `request.state`.
+    """Find out who sent the request, and keep the visitor in `request.state`.
 
     Raises:
-        NotSignedIn: nobody known.
-        NobodyLetIn: the visitor cannot be found out.
+        NotSignedIn: the request comes from no known visitor.
+        NobodyLetIn: looking for the visitor failed.
     """
     signed_in = False
     try:
@@ -108,8 +108,8 @@ async def body_of(request: Request) -> bytes:
 async def form_of(request: Request) -> dict[str, list[str]]:
     """The fields of a form, each with its values.
 
-    A browser changes line breaks, NUL and bytes that are not UTF-8. A field whose name ends with % has a value in
-    percent-encoding instead, which arrives unchanged: the pages put ids and other foreign texts into such fields.
+    A browser changes line breaks, NUL and bytes that are not UTF-8. So the pages put ids and other texts from outside
+    into fields whose name ends with %. The value of such a field is percent-encoded, and arrives unchanged.
 
     Raises:
         Rejected: the body is no form, or is too large; nothing was changed.

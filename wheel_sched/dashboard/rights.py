@@ -23,7 +23,7 @@ class Visitor:
     """A person or program that uses the dashboard.
 
     Args:
-        name: shown on the page and kept in the audit log.
+        name: the pages show it, and the audit log keeps it.
         right: the greatest right that the visitor has.
     """
 
@@ -43,10 +43,10 @@ class Visitor:
 
 
 Authenticate = Callable[[Request], Visitor | Awaitable[Visitor | None] | None]
-"""Finds out who sent a request; None: nobody known. It may be async. It runs on the event loop: it must not block."""
+"""Finds out who sent a request; returns None for an unknown sender. May be async. Must not block the event loop."""
 
 
 def everyone(right: Right, name: str = "local") -> Authenticate:
-    """Accept every request, with this right. Only for a dashboard that nobody else can reach."""
+    """Give every request this right. Use it only for a dashboard that nobody else can reach."""
     visitor = Visitor(name, right)
     return lambda _: visitor

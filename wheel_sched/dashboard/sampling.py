@@ -1,4 +1,4 @@
-"""Samples of the store's counters, from which pages compute rates.
+"""Samples the store's counters. Pages compute rates from the samples.
 
 All pages together cause at most one read a second.
 """
@@ -20,7 +20,7 @@ _FRESH_S = 1.0
 
 
 class Sample(NamedTuple):
-    """The counters at one time: `at_s` by the clock of this process, `ever` the events of each kind so far."""
+    """The counters at the time `at_s` of this process's clock. `ever` counts the events of each kind so far."""
 
     at_s: float
     counts: Counts
@@ -32,7 +32,7 @@ class Sampler:
 
     Args:
         read: reads the counters.
-        clock: seconds that only rise. Defaults to `time.monotonic`.
+        clock: returns seconds that never go back. Defaults to `time.monotonic`.
     """
 
     def __init__(self, read: Callable[[], Counts], clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,7 +52,7 @@ class Sampler:
             return self._samples[-1]
 
     def rate(self, event: str, over_s: float = 10.0, topic: str | None = None) -> float | None:
-        """Events a second over the last `over_s` seconds, of one topic or of all; None without an older sample."""
+        """Events a second over the last `over_s` seconds, of one topic or of all. None if there is no older sample."""
         with self._lock:
             if len(self._samples) < 2:
                 return None
@@ -63,7 +63,7 @@ class Sampler:
             return _speed(first, last, event, topic)
 
     def series(self, event: str, topic: str | None = None) -> list[float]:
-        """Events a second between each two neighbouring samples, oldest first; of one topic, or of all."""
+        """Events a second between each sample and the next one, oldest first, of one topic or of all."""
         with self._lock:
             kept = list(self._samples)
         return [_speed(earlier, later, event, topic) for earlier, later in pairwise(kept)]

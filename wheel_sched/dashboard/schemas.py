@@ -14,7 +14,7 @@ SWITCH: Schema = {"type": "boolean"}
 
 
 def nullable(schema: Schema) -> Schema:
-    """The schema, or null."""
+    """A value of this schema, or null."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
@@ -23,7 +23,7 @@ INTEGER_OR_NONE: Schema = nullable(INTEGER)
 
 
 def record(**fields: Schema) -> Schema:
-    """An object with these fields, all of them present; it may have more."""
+    """An object that has all these fields, and perhaps others."""
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
@@ -32,10 +32,10 @@ def array(item: Schema) -> Schema:
 
 
 def mapping(value: Schema) -> Schema:
-    """An object whose names are data, each with a value of this schema."""
+    """An object with any names, such as topics. Each value has this schema."""
     return {"type": "object", "additionalProperties": value}
 
 
 def listing(name: str, item: Schema, **more: Schema) -> Schema:
-    """An object with a list of items under this name."""
+    """An object whose field of this name is a list of such items."""
     return record(**{name: array(item), **more})

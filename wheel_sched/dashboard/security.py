@@ -1,7 +1,7 @@
-"""What protects the pages: the headers of every answer, and the checks of the host name and of a change's origin.
+"""Protects the pages: sets headers in each answer, and checks the host name and where a change comes from.
 
-The policy allows scripts, styles and pictures of the dashboard itself only, no inline script or style, and no frame
-around the page. Nothing is kept in caches, because pages hold messages.
+The Content-Security-Policy allows only scripts, styles and pictures that the dashboard serves. It forbids inline
+scripts, inline styles and frames around the page. Caches keep no page, because pages show messages.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Guard:
 
     Args:
         app: the dashboard.
-        hosts: the host names under which it answers; None: every name. With a list, requests under any other name are
-            refused. That stops another site whose name points to this address (DNS rebinding). Defaults to None.
+        hosts: the host names under which the dashboard answers. Requests for other names are refused. That stops
+            another site whose name points to this address (DNS rebinding). Defaults to None: every name.
     """
 
     def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None) -> None:
@@ -74,9 +74,9 @@ def host_of(host: str) -> str:
 
 
 def is_from_here(headers: Headers) -> bool:
-    """Whether a changing request comes from a page of this dashboard, as far as the browser says.
+    """Whether a request for a change comes from a page of this dashboard, by Sec-Fetch-Site and Origin.
 
-    Programs send neither header and are let through: the CSRF token is the check that counts.
+    Programs other than browsers send neither header. This check accepts them; each change also needs a CSRF token.
     """
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False

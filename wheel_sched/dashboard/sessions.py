@@ -1,7 +1,8 @@
-"""Signing in: a form, a signed cookie, and the same user by HTTP Basic for programs.
+"""Signs visitors in: people by a form and a signed cookie, programs by HTTP Basic.
 
-After five wrong passwords for a name or from an address, further ones are refused for a minute. A session ends after
-twelve hours, when its user signs out of it, and when its user gets another password or leaves the password file.
+After five wrong passwords for a name or from an address, nobody can sign in with this name or from this address for a
+minute. A session ends after twelve hours, and earlier when the user signs out, gets another password, or is removed
+from the password file.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ SESSION_SECONDS = 12 * 3600
 _WRONG_AT_MOST = 5
 _REFUSED_S = 60.0
 _REMEMBERED = 10_000
-_AT_ONCE = 2  # passwords; it also bounds how many can be tried before the first wrong ones are counted
+_AT_ONCE = 2  # passwords that are checked at the same time; few, so that wrong ones are counted soon
 
 
 class Throttle:
-    """Counts wrong passwords by name and by address. Thread-safe; remembers at most 10,000 of them."""
+    """Counts wrong passwords by name and by address. Keeps at most 10,000 names and addresses. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -81,7 +82,10 @@ class PasswordSessions:
         self._checking = threading.BoundedSemaphore(_AT_ONCE)
 
     def visitor(self, request: Request) -> tuple[Visitor | None, bool]:
-        """The visitor, and whether a cookie says so (then the page offers to sign out). It may take 50 ms."""
+        """The visitor or None, and whether the request has a session's cookie. Takes up to 50 ms.
+
+        With a cookie, the page offers to sign out.
+        """
         session = self._session(request)
         if session is not None:
             name, mark, session_id = session
@@ -96,15 +100,15 @@ class PasswordSessions:
         return self.check(request, user, password), False
 
     def _session(self, request: Request) -> tuple[str, str, str] | None:
-        """User, mark and id of the session that the cookie names; None without a valid cookie."""
+        """User name, mark (see `PasswordFile.mark`) and session id from the cookie; None without a valid cookie."""
         found = self._signer.read("session", request.cookies.get(COOKIE, ""), SESSION_SECONDS)
-        if not isinstance(found, list) or len(found) != 3:  # an older release knew no ids: sign in again
+        if not isinstance(found, list) or len(found) != 3:  # a cookie of an older release has no id: sign in again
             return None
         name, mark, session_id = found
         return name, mark, session_id
 
     def check(self, request: Request, user: str, password: str) -> Visitor | None:
-        """The user of this name and password; None if there is none, or after too many wrong passwords."""
+        """The visitor with this name and password; None if one is wrong, or after too many wrong passwords."""
         names = f"name {user[:100]}", f"address {request.client.host if request.client else ''}"
         with self._checking:
             if self._throttle.refuses(*names):
@@ -114,7 +118,7 @@ class PasswordSessions:
         return found
 
     def sign_in(self, request: Request, visitor: Visitor, to: str) -> Response:
-        """Redirect to a path of the dashboard, with the cookie of a session."""
+        """Start a session: the answer sets its cookie, and redirects to a path of the dashboard."""
         answer = RedirectResponse(to, 303)
         answer.set_cookie(
             COOKIE,

@@ -1,6 +1,6 @@
-"""Signed texts: values that leave the process in a cookie or a form, and must come back unchanged and in time.
+"""Signs values that leave the process in a cookie or a form, and checks that they come back unchanged and in time.
 
-A signed text is base64(JSON of [purpose, time of issue, value]) and its HMAC-SHA256. It is not encrypted.
+A signed text is base64(JSON of [purpose, time of issue, value]) and the HMAC-SHA256 of it. The value is not encrypted.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 from wheel_sched.errors import ConfigError
 
 _LEAST = 16  # bytes of a secret
-SKEW_SECONDS = 60  # so far the clock of another process that signs may be ahead
+SKEW_SECONDS = 60  # the clock of another process that signs may be this far ahead
 
 
 class TextSigner:
     """Signs values and reads them back. Thread-safe.
 
     Args:
-        secret: at least 16 bytes, the same in all processes that serve one dashboard. Defaults to None: a random one,
-            so no text is valid after the process has ended.
+        secret: at least 16 bytes, the same in all processes that serve one dashboard. Defaults to None: a random one.
+            Then signed texts are valid only until the process ends.
 
     Raises:
         ConfigError: the secret is too short.
@@ -40,10 +40,10 @@ class TextSigner:
         """Sign a JSON value for one purpose.
 
         Args:
-            purpose: only a `read` for this purpose gets the value.
+            purpose: only a `read` with the same purpose returns the value.
             value: the value.
-            step_s: the time of issue is rounded down to a multiple of it, so that equal values get equal texts for so
-                long. Defaults to 1 s.
+            step_s: the time of issue is rounded down to a multiple of these seconds, so that equal values that are
+                signed within one step get equal texts. Defaults to 1 s.
         """
         issued = int(time.time()) // step_s * step_s
         body = base64.urlsafe_b64encode(json.dumps([purpose, issued, value]).encode()).rstrip(b"=")

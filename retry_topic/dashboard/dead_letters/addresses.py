@@ -1,7 +1,7 @@
-"""The addresses of groups. A topic or a group may be empty or hold a slash, which an address may not.
+"""The addresses of the pages of groups. A part of an address cannot be empty or hold a slash; topics and groups can.
 
-In an address `~1` stands for a slash, `~0` for a tilde, `~2` for a dot of a name that has nothing but dots, and `~` for
-an empty text. Other texts stand for themselves, so a link from a fingerprint needs no more than the usual quoting.
+So an address has `~1` for a slash, `~0` for a tilde, and `~` for an empty text. A name of dots only, such as `..`, has
+`~2` for each dot. Other texts are only percent-encoded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ESCAPES = (("~2", "."), ("~1", "/"), ("~0", "~"))
 
 
 def segment(text: str) -> str:
-    """A text as one part of an address, before it is quoted."""
+    """A topic or group as one part of an address, not yet percent-encoded."""
     if not text:
         return "~"
     if not text.strip("."):
@@ -23,7 +23,7 @@ def segment(text: str) -> str:
 
 
 def text_of(part: str) -> str:
-    """The text that a part of an address stands for."""
+    """The topic or group that a part of an address stands for."""
     if part == "~":
         return ""
     for escape, sign in _ESCAPES:
@@ -38,5 +38,5 @@ def group_path(topic: str, group: str) -> str:
 
 
 def group_in(request: Request) -> tuple[str, str]:
-    """The topic and the group that a request names."""
+    """The topic and the group in the address of a request."""
     return text_of(request.path_params["topic"]), text_of(request.path_params["group"])

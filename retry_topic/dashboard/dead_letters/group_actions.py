@@ -1,4 +1,4 @@
-"""What people do with a group: acknowledge it, mark it fixed, open it again, write a note."""
+"""The actions on a group of dead letters: acknowledge it, mark it as fixed, open it again, write a note."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from wheel_sched.dashboard.parts import Arguments
 from wheel_sched.management.wording import amount
 
 GROUP_FIELDS = (
-    ActionField("topic", "the topic of the group; none for letters without a topic"),
+    ActionField("topic", "the topic of the group; leave it out for letters without a topic"),
     ActionField("group", "the fingerprint of the error, or the code of the reason"),
 )
 
 
 def group_names(arguments: Arguments) -> tuple[str, str]:
-    """The topic and the group of a request. Empty arguments do not arrive, so an absent one means the empty text."""
+    """The topic and the group of a request. An absent argument means the empty text."""
     return arguments.get("topic", ""), arguments.get("group", "")
 
 
@@ -30,7 +30,7 @@ def _marking(mark: Mark, words: str) -> tuple[Callable[..., Preview], Callable[.
         about = f"{words} of {topic or '(no topic)'}, group {group}: {amount(found.counted.count, 'dead letter')}"
         warning = ""
         if mark == "fixed" and found.counted.count:
-            warning = "Its letters stay dead: replay or delete them as well. If another dies, the group is regressed."
+            warning = "The group's letters stay dead: replay or delete them. If another dies, the group is regressed."
         digest = digest_of([topic, group, mark, found.note.version])
         return Preview(1, about, digest, (found.error,) if found.error else (), warning, found.note)
 

@@ -1,4 +1,4 @@
-"""One group of dead letters: its note, its numbers, how its errors differ, and some of its letters."""
+"""The page of one group of dead letters: its note, its numbers, how its errors differ, and some of its letters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PAYLOAD = 200  # characters of a payload
 
 
 def found_group(dashboard: Dashboard, topic: str, group: str) -> tuple[InboxGroup, int]:
-    """A group and the time of the store.
+    """The group of this topic and name, and the store's time in epoch ms.
 
     Raises:
         NotFound: the store counts no such group.

@@ -1,4 +1,6 @@
-"""The inbox: all groups of dead letters, by state, topic and text. No letters are read but the samples shown."""
+"""The inbox: a page of the groups of dead letters, searched by state, topic and text.
+
+It reads no dead letters except the samples that it shows."""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ GROUP_SCHEMA: Schema = record(
 
 
 def _found(dashboard: Dashboard, request: Request) -> tuple[InboxPage, dict[str, str]]:
-    """The page that a request asks for, and its filters without the cursor."""
+    """The page of groups that a request asks for, and the filters of the request without the cursor."""
     asked = request.query_params
     state, sort, text = asked.get("state", ""), asked.get("sort", ""), asked.get("text", "")
     if state not in ("", *GROUP_STATES):
@@ -106,7 +108,7 @@ CALL = ApiCall(
     (
         Parameter("state", "only groups that are new, acknowledged, fixed or regressed"),
         Parameter("topic", "only groups of this topic"),
-        Parameter("text", "only groups with this text in topic, group, note or error, in any case"),
+        Parameter("text", "only groups with this text in topic, group, note or error, ignoring case"),
         Parameter("sort", "count (default) or last, the time of the last death"),
         Parameter("limit", "at most this many, up to 200", "integer"),
         Parameter("cursor", "the cursor in the answer of the page before"),

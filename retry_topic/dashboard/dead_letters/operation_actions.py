@@ -1,7 +1,7 @@
-"""Replays and deletions of dead letters as operations: prepare one, confirm its count, pause, resume and cancel it.
+"""Actions for durable operations, which replay or delete many dead letters.
 
-Preparing an operation changes no letter: it only counts them. The preview of the confirmation shows this count, and its
-token is valid for exactly this count.
+A user prepares an operation, confirms its count, and may pause, resume and cancel it. A prepared operation only counts
+letters and changes none. The preview of the confirmation shows the count, and its token is valid for this count only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from wheel_sched.management.operations import (
 )
 from wheel_sched.management.wording import amount
 
-_PREPARED = "the exact count is made first and kept; {what} before somebody confirms it"
+_PREPARED = "the operation first counts the exact number; {what} before somebody confirms this number"
 
 
 def _max_replays(arguments: Arguments) -> int:
@@ -45,7 +45,10 @@ def _max_replays(arguments: Arguments) -> int:
 
 
 def _meant(dashboard: Dashboard, arguments: Arguments) -> tuple[dict[str, str], int, str, tuple[str, ...]]:
-    """The letters of a request: arguments of the operation, about how many, in words, and a sample."""
+    """The letters that a request chooses.
+
+    Returns arguments for the operation, about how many letters they choose, the choice in words, and a sample.
+    """
     if "search" in arguments:
         if "topic" in arguments or "group" in arguments:
             raise Rejected("give topic and group, or search, not both: nothing was changed")
@@ -132,7 +135,7 @@ def _change(
     right: Right = "operate",
     kind: str | None = None,
 ) -> Action:
-    """An action that changes the state of an operation, of this kind if one is given."""
+    """Make an action that changes the state of an operation. With `kind`, it refuses operations of other kinds."""
 
     def preview(dashboard: Dashboard, arguments: Arguments) -> Preview:
         found = _operation(dashboard, arguments)

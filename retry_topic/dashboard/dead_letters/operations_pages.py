@@ -1,4 +1,4 @@
-"""The durable operations: all of them with their progress, and one in detail."""
+"""The pages of durable operations: the list of all with their progress, and one operation in detail."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def operation_path(operation_id: str) -> str:
 
 
 def link_of(operation: DurableOperation) -> str:
-    """The address of the group that an operation is about; "" for a search."""
+    """The address of the group whose letters an operation changes; "" if a search chose the letters."""
     arguments = operation.arguments
     return group_path(arguments.get("topic", ""), arguments["group"]) if "group" in arguments else ""
 
 
 def further(operation: DurableOperation) -> str:
-    """The last part of the names of the actions that let this operation change letters: "delete" or "operation"."""
+    """How the names of the actions end that let this operation change letters, such as "delete" of "resume-delete"."""
     return "delete" if operation.kind == DELETE else "operation"
 
 

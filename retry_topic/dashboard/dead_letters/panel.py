@@ -1,4 +1,4 @@
-"""The part of the overview about dead letters: what is new, what came back, and whether deaths rise."""
+"""The overview's panel about dead letters: new groups, regressed groups, and whether more messages die than before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheel_sched.dashboard import Dashboard, Panel, Problem
 from wheel_sched.management.wording import amount
 
 _SHOWN = 5
-_FRESH_S = 3.0  # a thousand groups take some 50 ms to read
+_FRESH_S = 3.0  # reading a thousand groups takes about 50 ms
 
 
 def panel(dashboard: Dashboard) -> Panel | None:
@@ -33,7 +33,7 @@ def panel_of(groups: Sequence[InboxGroup]) -> Panel | None:
 
 
 def problems_of(groups: Sequence[InboxGroup], regressed: Sequence[InboxGroup]) -> list[Problem]:
-    """What needs a person: errors that came back after they were marked as fixed, and deaths that rise."""
+    """The problems: errors that came back after somebody had marked them as fixed, and more deaths than before."""
     found = []
     if regressed:
         names = ", ".join(_name(one) for one in regressed[:3])

@@ -1,4 +1,4 @@
-"""The runner of durable operations beside the dashboard, one for each process."""
+"""Starts the thread that runs durable operations in the process of the dashboard."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _NAME = "operations"
 
 
 def runner_of(dashboard: Dashboard) -> OperationRunner:
-    """The runner of this dashboard. The first call starts its thread; the dashboard closes it."""
+    """What runs this dashboard's durable operations. The first call starts its thread; the dashboard closes it."""
     return dashboard.kept(_NAME, _make).start()
 
 
 def start_runner(dashboard: Dashboard) -> None:
-    """Start the runner, unless this dashboard may change nothing."""
+    """Start to run durable operations, unless visitors of this dashboard may only read."""
     if dashboard.config.right != "read":
         runner_of(dashboard)
 

@@ -1,4 +1,4 @@
-"""Messages in the dashboard: a search over all of them, each of them alone, and what can be done with them."""
+"""Messages in the dashboard: a search over all messages, a page for each message, and actions on messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The actions on messages: run now, replay, give another due time, hold, release, delete.
 
-Each changes exactly the versions that its preview selected. A message that has changed since then stays as it is, and
-is counted by what happened to it.
+An action changes exactly the versions of messages that its preview selected. If a message has changed since the
+preview, the action leaves it as it is. The answer counts such messages by what happened to them.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from wheel_sched.store import Outcome
 _SPREAD = ActionField("spread", "spread the due times evenly over this duration, such as 10m")
 _IN = ActionField("in", "due this long from now, such as 5m")
 _AT = ActionField("at", "due at this instant, such as 2030-01-01T06:00:00Z; instead of `in`")
-_REASON = ActionField("reason", "why they are held, for people")
+_REASON = ActionField("reason", "why the messages are held, for people who look at them")
 
 
 class Deed(NamedTuple):
     """What an action does to messages.
 
     Args:
-        words: what it would do, such as "make {} due now"; the number of messages replaces the braces.
-        done: what it did, such as "{} due now".
-        reach: which messages it is for.
+        words: what the action would do, such as "make {} due now". The number of messages replaces the braces.
+        done: what the action did, such as "{} due now".
+        reach: the states of messages that the action can change.
         change: called as `change(dashboard, arguments, selection, name of the visitor)`.
     """
 
@@ -43,11 +43,11 @@ class Deed(NamedTuple):
 
 
 def action_of(name: str, right: Right, summary: str, deed: Deed, *fields: ActionField) -> Action:
-    """Make an action of a deed."""
+    """Make an action of the dashboard from what it does to messages."""
 
     def preview(dashboard: Dashboard, arguments: Arguments) -> Preview:
         connection = connection_of(dashboard)
-        words = deed.words(arguments)  # first, because it refuses wrong times
+        words = deed.words(arguments)  # comes first, because it refuses wrong times
         chosen = choose(connection, arguments, deed.reach)
         count = len(chosen.meant)
         samples = chosen.samples(connection.store.now_ms())
@@ -70,12 +70,12 @@ def _left(changed: ChangedMessages) -> dict[str, int]:
     others = {outcome: count for outcome, count in changed.others.items() if outcome != Outcome.CANCELLED}
     left = {outcome_words(outcome): count for outcome, count in others.items()}
     if changed.guarded:
-        left["of them replayed too often before"] = changed.guarded
+        left["that were replayed too often before"] = changed.guarded
     return left
 
 
 def _connected(change: Callable[[Connection, ChosenMessages], ChangedMessages]) -> Callable[..., ChangedMessages]:
-    """A change that needs nothing but the connection and the messages."""
+    """Make the `change` of a `Deed` from a function that needs only the connection and the messages."""
     return lambda dashboard, _arguments, chosen, _who: change(connection_of(dashboard), chosen)
 
 

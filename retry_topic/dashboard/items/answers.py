@@ -1,4 +1,4 @@
-"""Messages as the JSON API answers them: payloads, keys and header values only when the dashboard shows them."""
+"""The JSON of messages. It has payloads, keys and header values only if the dashboard shows them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ONE_ITEM: Schema = record(
 
 
 def item_as_dict(entry: ListedMessage, *, show_payloads: bool) -> dict[str, Any]:
-    """A message of a list."""
+    """A message as an element of a list."""
     found = entry.as_dict()
     return found if show_payloads else {**found, "key": None}
 

@@ -1,6 +1,6 @@
-"""Chooses the messages of an action: by ids or by a search, at most 10,000, and only those that the action can change.
+"""Chooses the messages that an action changes, by ids or by a search. At most 10,000 messages can be chosen.
 
-Nothing but the messages' ids, versions, states and due times is kept, because payloads may be large.
+Only the ids, versions, states and due times of the messages are kept in memory, because payloads may be large.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from wheel_sched.management.wording import amount, one_line, relative, state_wor
 from wheel_sched.store import MAX_BATCH, Outcome, State
 
 MOST = 10_000
-"""How many messages an action changes at most."""
+"""The greatest number of messages that an action changes."""
 
 _LOOKED_AT = 100_000
-_FOUND_BY_OTHER_IDS = 2_000  # items read to find an id that is not one of the store
+_FOUND_BY_OTHER_IDS = 2_000  # items that are read to find a message by the id in its log lines
 _OTHERS = {
     "due": "waiting, which this does not change",
     "leased": outcome_words(Outcome.IN_FLIGHT),
@@ -42,12 +42,12 @@ FIELDS = (
 
 @dataclass(slots=True)
 class ChosenMessages:
-    """The messages of an action.
+    """The messages that an action was asked to change.
 
     Args:
-        meant: those that it changes.
-        others: how many messages it leaves as they are, by reason.
-        seen: id, version, state and due time of each message that it changes.
+        meant: the messages that the action changes.
+        others: how many messages the action leaves as they are, by reason.
+        seen: id, version, state and due time of each message that the action changes.
     """
 
     meant: Selected = field(default_factory=Selected)
@@ -56,12 +56,12 @@ class ChosenMessages:
 
     @property
     def digest(self) -> str:
-        """A text over the ids, versions, states and due times of exactly these messages."""
+        """A hash of the messages' ids, versions, states and due times."""
         return digest_of([*sorted(self.seen), *sorted(self.others.items())])
 
     @property
     def warning(self) -> str:
-        """What is left as it is, in words; "" for nothing."""
+        """Says which messages the action leaves as they are; "" if it changes all."""
         left = "; ".join(f"{count:,} {why}" for why, count in self.others.items())
         return f"These are left as they are: {left}." if left else ""
 
@@ -70,12 +70,12 @@ class ChosenMessages:
         return tuple(_line(entry, now_ms) for entry in self.meant.samples)
 
     def add(self, entry: ListedMessage, states: Sequence[State]) -> None:
-        """Add a message, when it is in one of these states."""
+        """Add a message. The action changes it if its state is one of these."""
         found = entry.found
         if found.state not in states:
             self.others[_OTHERS[found.state]] += 1
             return
-        due_ms = 0 if found.state == "leased" else found.score_ms  # a lease is renewed again and again
+        due_ms = 0 if found.state == "leased" else found.score_ms  # the lease's end, which renewals change
         self.seen.append((found.id, found.version, found.state, due_ms))
         self.meant.members.append(SelectedMessage(found.id, found.state, found.topic, found.route, found.version))
         if len(self.meant.samples) < SAMPLES:
@@ -88,10 +88,11 @@ def choose(connection: Connection, arguments: Arguments, reach: Reach) -> Chosen
     Args:
         connection: where the messages are stored.
         arguments: the arguments of the action, with the fields `FIELDS`.
-        reach: which messages the action is for.
+        reach: the states of messages that the action can change.
 
     Raises:
-        Rejected: neither ids nor a search is given, both are, the search chooses everything, or too many messages.
+        Rejected: the arguments have neither ids nor a search, or both; or the search chooses everything, or too many
+            messages.
         NotFound: no message has one of the ids.
     """
     ids, text = arguments.get("ids") or [], arguments.get("search", "")
@@ -129,7 +130,7 @@ def _refuse(dead: bool) -> None:
 
 
 def _by_ids(connection: Connection, ids: Sequence[str], states: Sequence[State]) -> ChosenMessages:
-    """The messages of these ids. An id that is no item's id may be the one that logs and handlers show."""
+    """The messages of these ids. An id may be an item's id in the store, or the message id in logs and handlers."""
     if len(ids) > MOST:
         _refuse(dead=True)
     found, absent, seen = ChosenMessages(), [], set()

@@ -1,4 +1,4 @@
-"""What changed between the errors of two attempts: words that stayed, went and came."""
+"""Compares the errors of two attempts word by word."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _COMPARED = 400  # characters of each error
 
 
 class DiffPiece(NamedTuple):
-    """A part of the text of two errors: in both ("same"), only in the earlier ("del"), only in the later ("ins")."""
+    """Words that both errors have ("same"), only the earlier one ("del"), or only the later one ("ins")."""
 
     kind: Literal["same", "del", "ins"]
     text: str
 
 
 class ErrorChange(NamedTuple):
-    """Two attempts, one after the other, and how their errors differ; no pieces for equal errors."""
+    """The numbers of two successive attempts, and how their errors differ. Equal errors have no pieces."""
 
     before: int
     after: int
@@ -38,7 +38,7 @@ def error_changes(attempts: Sequence[FailedAttempt]) -> list[ErrorChange]:
 
 
 def diff_pieces(before: str, after: str) -> list[DiffPiece]:
-    """The words of two texts; none when they are equal. Only the first 400 characters of each are compared."""
+    """The pieces in which two texts agree or differ; empty for equal texts. Compares the first 400 characters."""
     if before == after:
         return []
     old, new = _WORD.findall(before[:_COMPARED]), _WORD.findall(after[:_COMPARED])

@@ -27,12 +27,12 @@ class NextDecision(NamedTuple):
 
 
 def next_decision(settings: RetrySettings, entry: ListedMessage, now_ms: int) -> NextDecision | None:
-    """Decide as the policies of the settings do; None for a message that has no next attempt.
+    """The decision by the policies in the settings; None for a message that has no next attempt.
 
-    A delay with jitter is one example of what may be drawn. The same message gives the same example.
+    If the policy has jitter, the delay is one random example. It is always the same for the same message.
 
     Args:
-        settings: name the file of policies. A service may have another file.
+        settings: name the policy file. The running retry service may have other policies.
         entry: the message.
         now_ms: the store's time, epoch ms.
     """

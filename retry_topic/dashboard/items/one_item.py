@@ -1,4 +1,4 @@
-"""One message: why it is as it is, its attempts, its error, its payload, and what can be done with it."""
+"""The page of one message: the reason for its state, its attempts, its error, its payload, and its actions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wheel_sched.dashboard.addresses import base_of
 from wheel_sched.dashboard.rendering import shown_lines
 from wheel_sched.errors import NotDone
 
-_LOOKED_THROUGH = 2_000  # items read to find the id of a log or of a handler
+_LOOKED_THROUGH = 2_000  # items that are read to find a message by the id in its log lines
 _TRACEBACK = 20_000  # characters
 _VALUE = 200
 _HEADERS = 100
@@ -55,7 +55,7 @@ def _found(dashboard: Dashboard, request: Request) -> ExplainedMessage:
 
 
 def show(dashboard: Dashboard, request: Request) -> Response:
-    """The page."""
+    """The message as a page."""
     found = _found(dashboard, request)
     entry, shows = found.entry, dashboard.config.show_payloads
     message, known = entry.letter.message, entry.letter.failed_attempts
@@ -87,7 +87,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
 
 
 def answer(dashboard: Dashboard, request: Request) -> Any:
-    """The same as data."""
+    """The message as data for the JSON API."""
     found = _found(dashboard, request)
     coming = next_decision(settings_of(dashboard), found.entry, found.now_ms)
     whole = one_as_dict(found, show_payloads=dashboard.config.show_payloads)
@@ -100,7 +100,7 @@ def _key(entry: ListedMessage) -> str | None:
 
 
 def _call(request: Request, entry: ListedMessage) -> str:
-    """The calls of the API that run the message now, for a shell. `NAME` is the user's name; curl asks for the rest."""
+    """A shell script that runs the message now through the API. `NAME` is the user's name; curl asks the password."""
     host = request.headers.get("host", "localhost")
     return _CALL.format(
         api=quote(f"{request.url.scheme}://{host}{base_of(request)}/api/v1"),

@@ -1,4 +1,4 @@
-"""The part of the overview about messages: how late attempts start, and what is due next."""
+"""The overview's panel about messages: which are due next, and how late attempts start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEPS_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000)
 
 
 def lateness_rows(late_ms: Sequence[int]) -> list[tuple[str, int]]:
-    """How many attempts started how late, as (label, count); empty without attempts."""
+    """The rows of a histogram, as (label, count), from the lateness of each attempt; empty without attempts."""
     if not late_ms:
         return []
     rows, below = [], 0
@@ -31,7 +31,7 @@ def lateness_rows(late_ms: Sequence[int]) -> list[tuple[str, int]]:
 
 
 def _lateness(dashboard: Dashboard) -> Sequence[tuple[str, int]]:
-    """The rows of the latest 1,000 attempts."""
+    """The rows of the histogram for the latest 1,000 attempts."""
     found = latest_attempts(dashboard.store, ATTEMPTS).rows
     return lateness_rows([max(0, one.started_ms - one.due_ms) for one in found if one.due_ms is not None])
 
@@ -42,7 +42,7 @@ def due_next(store: DelayStore, limit: int = NEXT) -> list[ListedMessage]:
 
 
 def panel(dashboard: Dashboard) -> Panel:
-    """Due next, and the lateness of the latest attempts."""
+    """The panel: messages that are due next, and the lateness of the latest attempts."""
     store = dashboard.store
     now_ms = store.now_ms()
     lines = [

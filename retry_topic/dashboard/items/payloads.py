@@ -20,11 +20,11 @@ class ShownPayload(NamedTuple):
     """A payload, ready for a page.
 
     Args:
-        view: how it is shown.
-        size: its size in bytes; for a reference the size of what it names.
-        text: safe text of several lines.
+        view: "text", "json" or "hex".
+        size: the size of the payload in bytes, also when another record holds the payload.
+        text: the payload as lines that are safe to show.
         reference: the record that holds the payload; None when the store holds it.
-        cut: whether only its beginning is shown.
+        cut: whether the text is only the beginning of the payload.
     """
 
     view: PayloadView

@@ -1,4 +1,4 @@
-"""The list of messages: a search, tabs for the states, and pages of what matches."""
+"""The list of messages: a search, tabs for the states, and the messages that match, in pages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def search_of(request: Request) -> Search:
 
 
 def show(dashboard: Dashboard, request: Request) -> Response:
-    """The page. A search that cannot be read is shown with what is wrong, and nothing is read from the store."""
+    """The list as a page. For a search with a mistake, the page names the mistake and lists no messages."""
     counts = dashboard.sampler.now().counts
     shared = {"suggestions": _suggestions(counts), "text": request.query_params.get("search", ""), "error": None}
     none: dict[str, Any] = {"tabs": [], "badges": [], "entries": [], "looked": 0, "cursor": None, "now_ms": 0}
@@ -83,7 +83,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
 
 
 def answer(dashboard: Dashboard, request: Request) -> Any:
-    """The same as data."""
+    """The list as data for the JSON API."""
     search, connection = search_of(request), connection_of(dashboard)
     now_ms = dashboard.store.now_ms()
     page = matching_page(connection, search.filter(now_ms), cursor=cursor_of(request), limit=limit_of(request))
@@ -98,7 +98,10 @@ def answer(dashboard: Dashboard, request: Request) -> Any:
 
 
 def _tabs(search: Search, counts: Counts) -> list[StateTab]:
-    """The tabs. Their counts are of the search's topic, or of all topics, whatever else the search says."""
+    """The tabs, one for each state, with the number of messages in the search's topic, or in all topics.
+
+    The other conditions of the search do not change these numbers.
+    """
     topic = next((term.value for term in search.terms if term.name == "topic"), None)
     amounts = {state: counts.total(state) if topic is None else counts.now.get((state, topic), 0) for state in STATES}
     rows = [

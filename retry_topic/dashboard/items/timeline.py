@@ -1,4 +1,4 @@
-"""The failed attempts of a message as a picture: a row for each, the wait after it as a bar, and now as a line."""
+"""Draws the failed attempts of a message: a row for each attempt, a bar for its wait, and a line for the present."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Waited(NamedTuple):
 
 
 def waits_of(entry: ListedMessage) -> list[Waited]:
-    """The attempts that are on record, oldest first. Without a record of each, only the last one.
+    """The failed attempts that the message's headers record, oldest first; without such records, only the last attempt.
 
-    If the message still waits, its last wait ends at its present due time. Somebody may have changed that time.
+    If the message still waits, its last wait ends at its present due time, which somebody may have changed.
     """
     waits = _recorded(entry)
     if waits and entry.found.state == "due":
@@ -53,7 +53,7 @@ def _recorded(entry: ListedMessage) -> list[Waited]:
 
 
 def timeline(waits: Sequence[Waited], now_ms: int) -> Markup:
-    """The picture; empty without attempts. It has a text for people who cannot see it."""
+    """The picture as SVG, with a text for screen readers; empty without attempts."""
     if not waits:
         return Markup()
     instants = [now_ms, *(one.at_ms for one in waits), *(one.until_ms for one in waits if one.until_ms is not None)]

@@ -1,4 +1,4 @@
-"""The times and the pace in the arguments of an action: `in`, `at`, `spread` and `rate`."""
+"""Reads the times and the pace in the arguments of an action: `in`, `at`, `spread` and `rate`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def start_of(arguments: Arguments, now_ms: int) -> int:
         now_ms: the store's time, epoch ms.
 
     Raises:
-        Rejected: none of the two is given, or both, or it cannot be read; nothing was changed.
+        Rejected: neither or both of them are given, or the given one cannot be read; nothing was changed.
     """
     check_moment(arguments.get("in"), arguments.get("at"))
     at = arguments.get("at")

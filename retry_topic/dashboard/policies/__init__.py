@@ -1,4 +1,4 @@
-"""Policies in the dashboard: what they do in words, simulated, and compared with the recorded attempts."""
+"""Policies in the dashboard: explained in words, simulated, and compared with the recorded attempts."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ from retry_topic.management.policy_trials import pictures
 from wheel_sched.dashboard import ApiCall, Dashboard, DashboardPage
 from wheel_sched.dashboard.schemas import INTEGER, TEXT_OR_NONE, listing
 
-_SHOWN = 10  # a picture costs some milliseconds
+_SHOWN = 10  # drawing a chart takes some milliseconds
 _NAMED = 1_000
 
 
 def show(dashboard: Dashboard, request: Request) -> Response:
-    """The page."""
+    """The policies as a page."""
     policies = present_policies(dashboard)
     found = pictures(policies, _SHOWN)
     shown = {one.topic for one in found}
@@ -32,7 +32,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
 
 
 def answer(dashboard: Dashboard, request: Request) -> Any:
-    """The same as data."""
+    """The policies as data for the JSON API."""
     policies = present_policies(dashboard)
     found = pictures(policies, _SHOWN)
     return {

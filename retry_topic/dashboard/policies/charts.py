@@ -15,9 +15,9 @@ _NAMES = (("h", "hours"), ("m", "minutes"), ("s", "seconds"))
 
 
 def delay_chart(picture: PolicyPicture) -> Markup | None:
-    """The delay after each attempt: the median as a line, and the spread of the jitter as a band.
+    """The chart of the delay after each attempt. A line shows the median, a band shows the spread of the jitter.
 
-    Returns None for a policy with fewer than two delays.
+    None for a policy with fewer than two delays.
     """
     delays = [(step.attempt, step.delay) for step in picture.steps.steps if step.delay is not None]
     if len(delays) < 2:
@@ -33,7 +33,7 @@ def delay_chart(picture: PolicyPicture) -> Markup | None:
 
 
 def load_chart(found: LoadSimulation) -> Markup:
-    """Attempts a second over time as a line, and the first attempts among them as an area."""
+    """The chart of attempts a second over time. A line shows all attempts, an area shows the first attempts."""
     per_bucket = 1_000 / found.bucket_ms
     unit_ms, name = _unit(len(found.attempts_in) * found.bucket_ms)
     peak = f"at most {found.peak_per_second:.3g} attempts a second, {found.load_factor:.3g} for each message"
@@ -41,7 +41,7 @@ def load_chart(found: LoadSimulation) -> Markup:
         _points(found.attempts_in, found.bucket_ms / unit_ms, per_bucket),
         f"simulated attempts over time: {peak}",
         x_label=f"{name} after the first message",
-        y_label="attempts a second; the area: first attempts",
+        y_label="attempts a second (line), first attempts (area)",
         band=[(0, count * per_bucket) for count in found.first_attempts_in],
     )
 
@@ -51,5 +51,5 @@ def _points(counts: Sequence[int], width: float, scale: float) -> list[tuple[flo
 
 
 def _unit(most_ms: int) -> tuple[int, str]:
-    """The unit for a scale up to `most_ms`: its milliseconds and its name."""
+    """The unit of time for a scale up to `most_ms`: how many milliseconds it has, and its name."""
     return next(((UNITS_MS[unit], name) for unit, name in _NAMES if most_ms >= 5 * UNITS_MS[unit]), (1_000, "seconds"))

@@ -47,7 +47,7 @@ def policies_of(dashboard: Dashboard, request: Request) -> tuple[str, PolicySet]
     """The topic in the address, and the policies.
 
     Raises:
-        NotFound: no topic has such a long name.
+        NotFound: the name is longer than a topic's name can be.
         ConfigError: the policy file of the settings has mistakes.
     """
     topic: str = request.path_params["topic"]
@@ -57,7 +57,7 @@ def policies_of(dashboard: Dashboard, request: Request) -> tuple[str, PolicySet]
 
 
 def explained(dashboard: Dashboard, request: Request) -> ExplainedDecision:
-    """What the policy decides about the failure in the query. The draw of the jitter is the same each time.
+    """What the policy decides about the failure in the query. The random part of the delay is always the same.
 
     Raises:
         Rejected: the query has a mistake.
@@ -80,7 +80,7 @@ def simulated(dashboard: Dashboard, request: Request) -> LoadSimulation:
 
 
 def show(dashboard: Dashboard, request: Request) -> Response:
-    """The page."""
+    """The policy of a topic as a page."""
     topic, policies = policies_of(dashboard, request)
     policy = policies.for_topic(topic)
     one = picture(topic, policy)
@@ -135,7 +135,7 @@ CALLS = (
             Parameter("failure_rate", "probability that an attempt fails, 0 to 1; defaults to 0.3", "number"),
             Parameter("per_second", f"messages a second, up to {MAX_PER_SECOND:,}; defaults to 10", "number"),
             Parameter("seconds", f"how long messages arrive, up to {MAX_SECONDS:,}; defaults to 60", "integer"),
-            Parameter("outage", "all attempts of so many first seconds fail; defaults to 0", "integer"),
+            Parameter("outage", "seconds at the start in which all attempts fail; defaults to 0", "integer"),
             Parameter("seed", "seed of failures and jitter; defaults to 0", "integer"),
             *_FAILURE,
         ),

@@ -24,7 +24,7 @@ _SHOWN = 50
 
 
 def show(dashboard: Dashboard, request: Request) -> Response:
-    """The page. A policy with mistakes comes back in the form, with all of its mistakes."""
+    """The comparison as a page. If the edited policy has mistakes, the page shows the policy and lists them."""
     text = request.query_params.get("policy")
     found, problems = None, list[str]()
     present = present_policies(dashboard)
@@ -52,10 +52,10 @@ def show(dashboard: Dashboard, request: Request) -> Response:
 
 
 def answer(dashboard: Dashboard, request: Request) -> Any:
-    """The same as data.
+    """The comparison as data for the JSON API.
 
     Raises:
-        Rejected: there is no policy, or it has mistakes.
+        Rejected: the query has no policy, or the policy has mistakes.
     """
     text = request.query_params.get("policy")
     if text is None:
@@ -63,7 +63,7 @@ def answer(dashboard: Dashboard, request: Request) -> Any:
     with refusing():
         edited = policies_of_text(text)
     found = compared_with_history(dashboard.store, present_policies(dashboard), edited).as_dict()
-    # a recorded name may hold half a character, which JSON in UTF-8 cannot
+    # a recorded topic name may hold lone surrogates, which cannot be encoded in UTF-8
     topics = {name.encode("utf-8", "backslashreplace").decode(): one for name, one in found["topics"].items()}
     return {**found, "topics": topics}
 
@@ -75,6 +75,6 @@ CALLS = (
         answer,
         "What other policies would have done with the latest recorded attempts",
         WHAT_IF,
-        (Parameter("policy", f"a policy file as TOML, at most {LONGEST_TOML:,} characters; it is never written"),),
+        (Parameter("policy", f"a policy file as TOML, at most {LONGEST_TOML:,} characters; it is not stored"),),
     ),
 )

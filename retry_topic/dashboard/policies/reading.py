@@ -1,4 +1,4 @@
-"""Reads what a visitor asks about policies: a failure, traffic, a policy as TOML. A wrong value is refused."""
+"""Reads the queries about policies: a failure, traffic, or a policy as TOML. Refuses wrong values."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MAX_SEED = 10**12
 
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
-    """Refuse what the visitor gave, in the words of the check that found the mistakes.
+    """Turn a `ConfigError` in the block into `Rejected`, because a wrong value in a query is the visitor's mistake.
 
     Raises:
-        Rejected: the block has raised a `ConfigError`.
+        Rejected: the block has raised a `ConfigError`. The message is the same.
     """
     try:
         yield
@@ -37,10 +37,10 @@ def refusing() -> Iterator[None]:
 
 
 def present_policies(dashboard: Dashboard) -> PolicySet:
-    """The policies that the settings name, else the built-in one. The file is read anew each time.
+    """The policies in the file that the settings name, or the built-in policy. Each call reads the file again.
 
     Raises:
-        ConfigError: lists every mistake of the file.
+        ConfigError: the file has mistakes. The error lists each of them.
     """
     return policies_of(settings_of(dashboard))
 
@@ -51,7 +51,7 @@ def source_of(dashboard: Dashboard) -> str | None:
 
 
 def failure_of(request: Request, now_ms: int) -> Failure:
-    """The failure in the query, which happened now.
+    """The failure that the query describes, as if it happened at `now_ms`.
 
     Raises:
         Rejected: a number is out of bounds, or the class is too long.
@@ -111,7 +111,7 @@ def seed_of(request: Request) -> int:
 
 
 def decimal_of(request: Request, name: str, default: float) -> float:
-    """A number such as 0.25 of the query. Its bounds are not checked.
+    """A number of the query, such as 0.25. The caller must check its bounds.
 
     Raises:
         Rejected: the value is not such a number.

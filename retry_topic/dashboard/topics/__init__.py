@@ -1,4 +1,4 @@
-"""Topics in the dashboard: what they hold, who reads them, and pausing them."""
+"""Topics in the dashboard: how many messages they hold, who reads them, and the actions that pause and resume them."""
 
 from __future__ import annotations
 

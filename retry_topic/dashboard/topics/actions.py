@@ -1,4 +1,4 @@
-"""The actions on topics: pause and resume. A preview stays valid when messages come and go."""
+"""The actions on topics: pause and resume. A preview stays valid when messages arrive in or leave the topic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _pause_preview(dashboard: Dashboard, arguments: Arguments) -> Preview:
     topic, since_ms, _, due = _state(dashboard, arguments["topic"])
     digest = digest_of(["pause", topic, since_ms])
     if since_ms is not None:
-        return Preview(0, f"leave {topic} as it is: it is paused since {instant(since_ms)}", digest)
+        return Preview(0, f"leave {topic} as it is: it has been paused since {instant(since_ms)}", digest)
     words = f"hold {amount(due, 'message')} of {topic}, and all later ones until it is resumed"
     return Preview(1, words, digest, warning="Messages in flight finish their attempt.")
 
@@ -48,7 +48,7 @@ def _resume(dashboard: Dashboard, arguments: Arguments, _: Preview, __: str) -> 
 
 
 def _state(dashboard: Dashboard, topic: str) -> tuple[str, int | None, int, int]:
-    """The topic, since when it is paused, and how many of its messages are held and how many wait.
+    """The topic, the time since which it is paused or None, and the numbers of its held and of its waiting messages.
 
     Raises:
         NotFound: neither broker nor store knows the topic; nothing was changed.

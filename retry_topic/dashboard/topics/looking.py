@@ -1,4 +1,4 @@
-"""The list of topics, and one topic: its numbers, its policy, and who reads it."""
+"""The pages of topics: the list, and one topic with its numbers, its policy and its readers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
 
 
 def answer(dashboard: Dashboard, request: Request) -> Any:
-    """The same as data."""
+    """The topics as data for the JSON API."""
     found, now_ms = listed_topics(connection_of(dashboard))
     return {
         "topics": [one.as_dict() for one in found],
@@ -60,19 +60,20 @@ def answer(dashboard: Dashboard, request: Request) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LookedAtTopic:
-    """One topic.
+    """What the page of one topic shows.
 
     Args:
-        listed: its numbers.
-        policy: the name and version of its policy; "" when the policies cannot be read.
+        listed: the numbers of the topic.
+        policy: the name and version of the topic's policy; "" when the policies cannot be read.
         policy_words: the policy in one line, or why it cannot be read.
-        next_due: the topic's message that is due next. None: there is none, or many of other topics are due before it.
-        oldest_dead: the topic's message that died first. None: there is none, or many of other topics died before it.
+        next_due: the topic's message that is due next. None if no message waits, or none was found because many
+            messages of other topics are due before it.
+        oldest_dead: the topic's message that died first. None if the topic has no dead letter, or none was found
+            because many messages of other topics died before it.
         readers: the live members that read the topic, as its consumers or as the intake of a retry topic.
-        fair: which of its keys are behind, if it is a fair topic.
-        dropped, replaced: how many of its messages another message of the same key has superseded, by collapse and by
-            debounce.
-        own: what the topic holds, if a package stores its own things under it; None if it holds messages.
+        fair: which fair keys have overdue messages; None if the topic is not a fair topic.
+        dropped, replaced: how many messages of the topic were superseded, by collapse and by debounce.
+        own: what an installed package stores under this topic, such as tasks; None if the topic holds messages.
         now_ms: the store's time, epoch ms.
     """
 
@@ -90,7 +91,7 @@ class LookedAtTopic:
 
 
 def look_at(dashboard: Dashboard, topic: str) -> LookedAtTopic:
-    """Look at one topic.
+    """Read from the store and the broker what the page of one topic shows.
 
     Raises:
         NotFound: neither broker nor store knows the topic.
@@ -116,7 +117,7 @@ def look_at(dashboard: Dashboard, topic: str) -> LookedAtTopic:
 
 
 def _own_topic(listed: ListedTopic) -> OwnTopic | None:
-    """What a topic holds if it is one of an extension's own topics. A topic that the broker has holds messages."""
+    """What an installed package stores under this topic. None for a topic of the broker, which holds messages."""
     if listed.records is not None:
         return None
     found = (one.topics[listed.topic] for one in installed().extensions if listed.topic in one.topics)
@@ -124,7 +125,7 @@ def _own_topic(listed: ListedTopic) -> OwnTopic | None:
 
 
 def _policy_of(dashboard: Dashboard, topic: str) -> tuple[str, str]:
-    """The name and version of a topic's policy, and the policy in one line; "" and the reason if it cannot be read."""
+    """The name and version of a topic's policy, and the policy in one line. If it cannot be read: "" and the reason."""
     try:
         described = described_policy(chosen_policy(settings_of(dashboard), topic=topic))
     except ConfigError as error:
@@ -133,7 +134,10 @@ def _policy_of(dashboard: Dashboard, topic: str) -> tuple[str, str]:
 
 
 def _first(connection: Connection, state: State, listed: ListedTopic) -> ListedMessage | None:
-    """The first message of a topic in a state, by due time or time of death. Looks at a bounded number of messages."""
+    """The first message of a topic in a state, by due time or time of death.
+
+    None if there is none, or if too many messages of other topics come before it.
+    """
     if not listed.messages[state]:
         return None
     found = connection.store.list_items(state, topic=listed.topic, limit=1).found
@@ -161,7 +165,7 @@ def show_one(dashboard: Dashboard, request: Request) -> Response:
 
 
 def answer_one(dashboard: Dashboard, request: Request) -> Any:
-    """The same as data."""
+    """The topic as data for the JSON API."""
     found = look_at(dashboard, request.path_params["topic"])
     return {
         **found.listed.as_dict(),

@@ -1,6 +1,6 @@
-"""Retries that no service takes in, with the command that starts the service.
+"""Finds retry topics whose records no retry service takes in, and says which command starts the service.
 
-Read from the broker every five seconds.
+The result is read from the broker every five seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FRESH_S = 5.0
 
 
 def unread(dashboard: Dashboard) -> Sequence[Problem]:
-    """The retry topics whose records no service takes in, and the groups that have consumers and no service."""
+    """Retry topics whose records no retry service takes in, and groups with live consumers and no retry service."""
     return dashboard.recent.get("untaken retries", _FRESH_S, lambda: _look(dashboard))
 
 

@@ -1,7 +1,7 @@
-"""How the errors of one group differ: the text that all of them share, and the parts that vary.
+"""Shows how the errors of one group differ: the text that all of them share, and the parts that vary.
 
-Texts are compared by words and signs, so that an id or a number varies as a whole. Pure, and bounded: at most 20 texts
-are compared, 400 words of each.
+Texts are compared by words and signs, so that an id or a number varies as a whole. The functions are pure. They compare
+at most 20 texts, and 400 words of each.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _WORD = re.compile(r"\w+|\s+|[^\w\s]")
 
 
 class ErrorPart(NamedTuple):
-    """A part of the errors' text.
+    """A part of the text of several errors: words that are equal in all of them, or a part that varies.
 
     Args:
-        text: what all texts have here; "" for a part that varies.
-        values: what the texts have here, each once, at most five; "" stands for nothing. Defaults to none: this part
-            does not vary.
-        more: how many further values there are. Defaults to 0.
+        text: the words that are equal in all errors; "" for a part that varies.
+        values: the different texts of a part that varies, at most five. An error without a text there has "". Defaults
+            to none: the part does not vary.
+        more: how many other values the part has. Defaults to 0.
     """
 
     text: str
@@ -34,10 +34,10 @@ class ErrorPart(NamedTuple):
 
 
 def error_parts(texts: Sequence[str]) -> list[ErrorPart]:
-    """The common text of errors, with the parts that vary. The texts without these parts are the same.
+    """Split errors into parts that are equal in all of them and parts that vary.
 
     Args:
-        texts: the errors, of which the first 20 are compared.
+        texts: the errors. The first 20 are compared.
     """
     words = [_WORD.findall(text)[:MOST_WORDS] for text in dict.fromkeys(texts[:MOST_TEXTS])]
     if not words:
@@ -61,7 +61,7 @@ def error_parts(texts: Sequence[str]) -> list[ErrorPart]:
 
 
 def _gaps(common: Sequence[str], words: Sequence[str]) -> list[str]:
-    """What stands before, between and behind the common words, which are a subsequence of the words."""
+    """The texts before, between and after the common words. The common words are a subsequence of the words."""
     gaps: list[str] = []
     gap: list[str] = []
     place = 0

@@ -1,6 +1,6 @@
-"""The groups of dead letters as an inbox: each with its state, its counts, a sample and its note.
+"""The inbox of groups of dead letters. Each group has a state, counts, a sample and a note.
 
-The counts come from the store's death groups, so a list of them reads no letters but the samples that it shows.
+The store counts the letters of each group. So a list of groups reads no letters except the samples that it shows.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ GroupState = Literal["new", "acknowledged", "fixed", "regressed"]
 GROUP_STATES: tuple[GroupState, ...] = get_args(GroupState)
 Sort = Literal["count", "last"]
 
-_READ = 200  # letters that a search for a text reads
+_READ = 200  # how many samples a search for a text reads
 _REF = "fp:"
-_RISE = 3  # times the mean of the hours before
-_RISE_ABOVE = 10  # deaths in this hour
+_RISE = 3  # deaths rise if the last hour has over 3 times the mean of the hours before it,
+_RISE_ABOVE = 10  # and over 10 deaths
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class InboxGroup:
     """One group of the inbox.
 
     Args:
-        counted: its counts.
-        note: what people have noted.
+        counted: the counts of the group.
+        note: what people have noted about the group.
         state: see `state_of`.
-        sample: its last letter; None when that has left the store, or was not asked for.
+        sample: the letter that died last; None when it has left the store, or was not asked for.
     """
 
     counted: DeathGroup
@@ -48,7 +48,7 @@ class InboxGroup:
 
     @property
     def error(self) -> str:
-        """Class and message of the sample's error; "" without a sample."""
+        """Class and message of the error of the sample; "" without a sample."""
         return "" if self.sample is None else error_of(self.sample)
 
     def as_dict(self) -> dict[str, Any]:
@@ -76,11 +76,11 @@ class InboxPage:
 
     Args:
         groups: the groups, in the order that was asked for.
-        cursor: for the next page; None: there are no more.
-        states: how many groups are in each state, of the topic that the filter names, or of all topics.
-        dead: how many dead letters there are.
-        uncounted: how many of them are in no group, because an older release has buried them.
-        now_ms: the time of the store.
+        cursor: the cursor for the next page; None for the last page.
+        states: how many groups are in each state, in the topic that the request names, or in all topics.
+        dead: how many dead letters the namespace has.
+        uncounted: how many of the dead letters are in no group, because they died under an older release.
+        now_ms: the store's time, epoch ms.
     """
 
     groups: list[InboxGroup]
@@ -92,11 +92,11 @@ class InboxPage:
 
 
 def state_of(note: GroupNote, last_ms: int) -> GroupState:
-    """The state of a group: what a person has set, but a death after "fixed" makes it "regressed".
+    """The state of a group: the mark that a person has set, or "new". A death after "fixed" makes it "regressed".
 
     Args:
-        note: what people have noted.
-        last_ms: when the group's last letter died.
+        note: what people have noted about the group.
+        last_ms: when the group's last letter died, epoch ms.
     """
     if note.mark == "fixed":
         return "regressed" if last_ms > note.marked_ms else "fixed"
@@ -104,13 +104,13 @@ def state_of(note: GroupNote, last_ms: int) -> GroupState:
 
 
 def is_rising(by_hour: Sequence[int]) -> bool:
-    """Whether deaths rise: over 10 in the last hour, and over three times the mean of the hours before."""
+    """Whether deaths rise: the last hour has over 10, and over three times the mean of the hours before."""
     *before, last = by_hour
     return last > _RISE_ABOVE and last * max(len(before), 1) > _RISE * sum(before)
 
 
 def group_of(found: Found) -> str:
-    """The group of a dead letter within its topic, as the store counts it: its fingerprint, or its reason's code."""
+    """The name of a dead letter's group: the error's fingerprint, or without one the code of the reason."""
     for ref in found.refs:
         if ref.startswith(_REF) and len(ref) > len(_REF):
             return ref.removeprefix(_REF)
@@ -118,8 +118,9 @@ def group_of(found: Found) -> str:
 
 
 def is_selectable(topic: str, group: str) -> bool:
-    """Whether the letters of a group can be selected. If there are too many groups, the store counts the others as one,
-    whose letters cannot.
+    """Whether the letters of a group can be selected.
+
+    If there are too many groups, the store counts the other letters as one group. These letters cannot be selected.
     """
     return (topic, group) != ("", OTHER_GROUP)
 
@@ -136,11 +137,11 @@ class Inbox:
         self.notes = GroupNotes(connection.store)
 
     def groups(self) -> list[InboxGroup]:
-        """All groups that have letters, or had some in the last 30 days; the largest first, without samples."""
+        """All groups that have letters, or had letters in the last 30 days, without samples. The largest is first."""
         return self._of(DeathGroups(self._store).groups().groups)
 
     def group(self, topic: str, group: str) -> tuple[InboxGroup | None, int]:
-        """One group with its sample (None: there is no such group), and the store's time."""
+        """The group of this topic and name with its sample, or None; and the store's time in epoch ms."""
         found, now_ms = DeathGroups(self._store).group(topic, group)
         if found is None:
             return None, now_ms
@@ -162,14 +163,14 @@ class Inbox:
         Args:
             state: only groups in this state. Defaults to None: any.
             topic: only groups of this topic. Defaults to None: any.
-            text: only groups with this text in topic, group, note or error, in any case. The errors of the first 200
-                groups in this order are searched. Defaults to "": any.
+            text: only groups with this text in topic, group, note or error, ignoring case. Errors are searched only in
+                the first 200 groups. Defaults to "": any.
             sort: "count", or "last" for the time of the last death; the greatest first. Defaults to "count".
-            limit: at most this many. Defaults to 50.
-            cursor: of the page before. Defaults to None: the first page.
+            limit: at most this many groups. Defaults to 50.
+            cursor: the cursor of the page before. Defaults to None: the first page.
 
         Raises:
-            Rejected: the cursor is not that of a page.
+            Rejected: the cursor is not the cursor of a page.
         """
         counted = DeathGroups(self._store).groups()
         places = {_place(one, sort): one for one in counted.groups if topic is None or one.topic == topic}

@@ -1,4 +1,4 @@
-"""Some letters of a group, found without reading the whole store."""
+"""Finds some letters of a group without reading the whole store."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from wheel_sched.errors import Rejected
 from wheel_sched.store import Found
 
 MOST_MEMBERS = 20
-_FOUND = 400  # ids that are looked up by the fingerprint, which groups of several topics may share
-_READ = 25  # letters in one call
+_FOUND = 400  # ids that are found by the fingerprint; groups of several topics may have the same fingerprint
+_READ = 25  # letters that one call reads
 
 
 def group_members(connection: Connection, topic: str, group: str, last_id: str = "") -> list[ListedMessage]:
-    """At most 20 dead letters of a group, the last one first.
+    """At most 20 dead letters of a group. The one that died last is first.
 
-    At most 400 items with the fingerprint are read. If no item has it, as in a group that is named after the reason,
+    At most 400 items with the fingerprint are read. A group whose name is the code of a reason has no fingerprint. Then
     the first letters of the topic are read, in order of death.
 
     Args:
         connection: where the letters are stored.
         topic: the topic of the group.
-        group: its fingerprint, or the code of the reason.
+        group: the name of the group: a fingerprint, or the code of a reason.
         last_id: the id of the letter that died last. Defaults to "": unknown.
     """
     store = connection.store
@@ -32,7 +32,7 @@ def group_members(connection: Connection, topic: str, group: str, last_id: str =
 
     try:
         ids = store.find(f"fp:{group}", limit=_FOUND)
-    except Rejected:  # the code of a reason may be no ref
+    except Rejected:  # the code of a reason may be no valid ref
         ids = []
     if last_id:
         ids = [last_id, *(one for one in ids if one != last_id)]

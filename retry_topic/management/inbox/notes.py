@@ -1,7 +1,7 @@
-"""What people have noted about groups of dead letters: acknowledged, fixed, a text, a link.
+"""The notes of people about groups of dead letters: a mark (acknowledged or fixed), a text and a link.
 
-A note is a document. Each change names the version that its writer has seen, so nobody overwrites what somebody else
-has written meanwhile. The 5,000 notes that were written last are kept.
+The store keeps each note as a document. Each change names the version that its writer has seen. So nobody overwrites
+what somebody else has written meanwhile. The 5,000 notes that were written last are kept.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class GroupNote:
 
     Args:
         topic: the topic of the group.
-        group: its fingerprint, or the code of the reason.
+        group: the name of the group: a fingerprint, or the code of a reason.
         mark: "acknowledged", "fixed", or "" for neither.
-        marked_by: who has set the mark; "": nobody.
-        marked_ms: when, epoch ms of the store's clock.
+        marked_by: who has set the mark; "" for nobody.
+        marked_ms: when the mark was set, epoch ms of the store's clock.
         text: at most 1,000 characters.
         link: an http or https address, or "".
-        noted_by: who has written text and link.
-        noted_ms: when.
-        version: of the document; 0: there is none.
+        noted_by: who has written the text and the link; "" for nobody.
+        noted_ms: when they were written, epoch ms of the store's clock.
+        version: the version of the document; 0 if the store has no document.
     """
 
     topic: str
@@ -109,7 +109,7 @@ class GroupNotes:
         return notes
 
     def mark(self, note: GroupNote, mark: Mark, who: str) -> GroupNote:
-        """Mark a group, or take its mark away. `note` is the note that the person has seen.
+        """Mark a group, or remove its mark. `note` is the note that the person has seen.
 
         Raises:
             NotDone: somebody has changed the note meanwhile; nothing was changed.
@@ -117,7 +117,7 @@ class GroupNotes:
         return self._put(replace(note, mark=mark, marked_by=who[:200], marked_ms=self._store.now_ms()))
 
     def write(self, note: GroupNote, text: str, link: str, who: str) -> GroupNote:
-        """Write text and link of a note. The mark stays.
+        """Write the text and the link of a note. The mark stays.
 
         Raises:
             Rejected: see `checked_note`.
@@ -146,7 +146,7 @@ def _id_of(topic: str, group: str) -> str:
 
 
 def _read(document: Document) -> GroupNote | None:
-    """Read a note. Returns None when it is of a form that this release does not know."""
+    """Read a note. Returns None when this release does not know its format."""
     kept = json.loads(document.value)
     known = {one.name for one in fields(GroupNote)}
     if kept.get("mark") not in get_args(Mark):

@@ -32,11 +32,11 @@ class Seen:
     """A dashboard and its visitor.
 
     Args:
-        connection: store and broker, the same as those of the dashboard.
+        connection: the dashboard's store and broker.
         right: what the visitor may do. Defaults to "delete".
         show_payloads: whether the dashboard shows payloads. Defaults to False.
         env: the environment of the settings. Defaults to none.
-        given: whether the dashboard is given the broker; else it opens its own. Defaults to True.
+        given: whether the dashboard uses the broker of `connection`. Otherwise it opens one. Defaults to True.
     """
 
     def __init__(
@@ -73,9 +73,9 @@ class Seen:
         reason: str = "out of attempts",
         **fields: Any,
     ) -> str:
-        """Store a message that has failed twice, and bring it into a state. Returns its id.
+        """Store a message that has failed twice, in one of the states. Returns its id.
 
-        It is due `in_ms` from now. If the state is dead, it died `in_ms` ago.
+        The message is due `in_ms` from now. A dead letter died `in_ms` ago.
         """
         now_ms = self.store.now_ms()
         lines = None
@@ -127,7 +127,7 @@ class Seen:
         return answer.json()
 
     def valid(self, template: str, path: str, **query: str) -> Any:
-        """The answer of a call, checked against the schema of the call."""
+        """The answer of an API call, checked against the schema of the call."""
         (call,) = (call for call in PART.calls if call.path == template)
         found = self.api(path, **query)
         validate(found, dict(call.schema))
@@ -137,7 +137,7 @@ class Seen:
         return {"X-CSRF-Token": self.client.get("/api/v1/session").json()["csrf_token"]}
 
     def _post(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Send JSON in ASCII: only in this form can it have an id that is not UTF-8."""
+        """Send JSON in ASCII, because only then can it contain an id that is not UTF-8."""
         headers = {**self._csrf(), "Content-Type": "application/json", **headers}
         return self.client.post(f"/api/v1/actions/{path}", content=json.dumps(body), headers=headers)
 
@@ -153,7 +153,7 @@ class Seen:
         return answer.json()
 
     def act(self, action: str, **arguments: Any) -> Any:
-        """Preview and execute. The count of the preview is the count of what was done."""
+        """Preview an action and execute it. Both must have the same count."""
         found = self.preview(action, **arguments)
         done = self.execute(action, found["token"], **arguments)
         assert done["done"] == found["count"], (found, done)
@@ -179,7 +179,7 @@ class Seen:
 
 @pytest.fixture
 def see() -> Iterator[Callable[..., Seen]]:
-    """Make a dashboard. Those of one test share their store and broker in memory."""
+    """A function that makes a dashboard. The dashboards of one test share a store and a broker in memory."""
     with ExitStack() as opened:
         connection = opened.enter_context(connect("memory:"))
 

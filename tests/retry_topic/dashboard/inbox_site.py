@@ -1,4 +1,4 @@
-"""A dashboard with the part of retry topics, dead letters for it, and the ways in which tests use both."""
+"""A dashboard with the pages of retry topics. It stores dead letters and sends requests, for tests."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ CALLS = {call.path: call for call in PART.calls}
 
 
 class InboxSite:
-    """A dashboard and a client of it.
+    """A dashboard, and an HTTP client that sends requests to it.
 
     Args:
         store: an open store.
-        right: what everyone may do. Defaults to "delete".
-        config: more of the dashboard's configuration.
+        right: the right of every visitor. Defaults to "delete".
+        config: further arguments of `DashboardConfig`.
     """
 
     def __init__(self, store: DelayStore, right: Any = "delete", **config: Any) -> None:
@@ -113,13 +113,13 @@ class InboxSite:
         return found
 
     def refused(self, call: str, status: int, **arguments: str) -> str:
-        """The message of a refused call."""
+        """Send a call that must be refused with this status. Returns the error's message."""
         answer = self.post(call, arguments)
         assert answer.status_code == status, answer.text
         return str(answer.json()["error"]["message"])
 
     def until(self, operation_id: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait until an operation of the dashboard's runner is in some state."""
+        """Wait until `holds` is true for the operation. Returns the operation as the API shows it."""
         until_s = time.monotonic() + 40
         while time.monotonic() < until_s:
             found: dict[str, Any] = self.call(f"/operations/{operation_id}", "/operations/{id}")

@@ -1,4 +1,4 @@
-"""The actions on messages: each does what its preview says, to the versions that the preview saw, and nothing else."""
+"""The actions on messages. An action does what its preview says, and only to the versions that the preview selected."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_an_action_does_exactly_what_its_preview_said(seen: Any, action: str, by
 
 
 def test_the_new_due_times_are_those_that_were_asked_for(seen: Any) -> None:
-    """`run-now` makes messages due now, `reschedule` at one time, and `spread` evenly over a span of time."""
+    """`run-now` makes messages due now, and `reschedule` at one time. With `spread`, due times are spread evenly."""
     ids = [seen.message(f"m{n}.2") for n in range(4)]
     seen.act("run-now", ids=ids[:1])
     assert seen.found(ids[0]).score_ms <= seen.store.now_ms()
@@ -99,8 +99,8 @@ CHANGES = {
 def test_a_message_that_changes_in_the_last_moment_stays_as_it_is(
     seen: Any, action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message whose record changes between the last check and the change is not changed, and is counted as changed
-    meanwhile.
+    """A message that others change between the last check and the action is left alone, and is counted as "changed
+    meanwhile".
     """
     state, arguments, after = ACTIONS[action]
     for item_id in ("a.2", "b.2"):
@@ -140,8 +140,8 @@ def test_messages_that_an_action_cannot_change_are_named_and_left(seen: Any) -> 
 
 
 def test_a_message_in_flight_is_not_tried_again_after_it_was_deleted(seen: Any) -> None:
-    """If a message in flight is deleted, its present attempt continues and no further one follows. The answer says so,
-    and counts the message as done.
+    """If a message in flight is deleted, its present attempt continues, and no other attempt follows. The answer says
+    so, and counts the message as done.
     """
     seen.message("a.2", in_ms=-1)
     seen.store.claim(limit=1)
@@ -216,7 +216,7 @@ def test_actions_need_their_right(see: Callable[..., Any], right: str, refused: 
 
 
 def test_the_forms_of_the_pages_work_as_a_browser_sends_them(seen: Any) -> None:
-    """Selected messages, all that match, and one message can be changed by the pages' own forms, without scripts."""
+    """The forms of the pages work without scripts. They change one message, selected messages, or all that match."""
     seen.message("a b.2")
     seen.message("c.2", in_ms=2 * HOUR)
     assert "1 message rescheduled" in seen.submit("reschedule", {"ids%": ["a%20b.2"], "in": "5m"})

@@ -1,4 +1,4 @@
-"""The OpenAPI document holds for the calls of retry topics: each is made, and answers and refuses as it says."""
+"""The calls and actions of retry topics answer and refuse as the OpenAPI document says."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def check(document: dict[str, Any], path: str, status: str, answer: Any) -> None
 
 
 def test_every_reading_call_answers_and_refuses_as_the_document_says(site: InboxSite) -> None:
-    """The test makes every call of the document. A call that names a thing is also made for one that does not exist."""
+    """The test makes every call of the document. A call that names a thing is also made for a thing that does not
+    exist.
+    """
     (letter, *_) = site.bury(3)
     site.store.schedule([Item("w.1", site.store.now_ms() + 3_600_000, b"no message", "orders")])
     operation = site.start_replay(topic="orders", group="aaaa")
@@ -55,7 +57,7 @@ def test_every_reading_call_answers_and_refuses_as_the_document_says(site: Inbox
 
 
 def made_paused(site: InboxSite) -> str:
-    """A deletion of the group "bbbb" that was counted and is paused. Returns its id."""
+    """Prepare a deletion of the group "bbbb", wait until it has counted, and pause it. Returns the operation's id."""
     book = OperationBook(site.store)
     operation_id = book.create(DELETE, {"topic": "orders", "group": "bbbb"}, "ada").id
     site.until(operation_id, lambda found: found["state"] == "ready")

@@ -1,4 +1,4 @@
-"""No page and no call about messages reads the whole store, however many messages wait and whatever is searched."""
+"""No page and no call about messages reads the whole store, for any number of messages and any search."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The ids of the messages that a search has looked at."""
+    """A list that gets the id of each message that a search reads."""
     seen: list[str] = []
     matches = Filter.matches
 
@@ -50,8 +50,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_the_list_of_messages_reads_a_bounded_part(
     see: Callable[..., Any], connection: Connection, read: list[str], search: str
 ) -> None:
-    """A page that finds nothing ends after 2,000 messages, with a cursor, and so does the call. No call lists all keys
-    of the server.
+    """The page and the API call read at most 2,000 messages, and the answer has a cursor. Neither of them sends a
+    command that lists all keys of the server.
     """
     seen = see(connection=connection)
     seen.page("/items", search=search)

@@ -1,4 +1,4 @@
-"""Replays and deletions of dead letters through the dashboard: prepared, counted, confirmed, run, paused, cancelled."""
+"""Replays and deletions of dead letters in the dashboard: a visitor prepares, confirms, pauses and cancels them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_group_is_replayed_in_two_steps(site: InboxSite) -> None:
     site.bury(2, "b", print_="bbbb")
     preview = site.preview("start-replay", **NAMES)
     assert preview["count"] == 30
-    assert "the exact count is made first and kept" in preview["warning"]
+    assert "the operation first counts the exact number" in preview["warning"]
     operation_id = site.start_replay(**NAMES, max_replays="2")
     assert site.store.counts().total("dead") == 32
     confirmed = site.preview("confirm-operation", id=operation_id)
@@ -61,7 +61,7 @@ def test_the_end_of_an_operation_is_in_the_audit_log(site: InboxSite) -> None:
     operation_id = site.start_replay(**NAMES)
     site.do("confirm-operation", id=operation_id)
     site.until(operation_id, ended)
-    runner_of(site.app.dashboard).close()  # its entry is written behind the end
+    runner_of(site.app.dashboard).close()  # the runner writes the audit entry after the operation's end
     entries = site.client.get("/api/v1/audit").json()["entries"]
     outcomes = {one["action"]: one["outcome"] for one in entries}
     assert outcomes["replay-dead-letters"] == "done: 3 of 3"
@@ -118,7 +118,7 @@ def test_a_deletion_needs_the_right_to_delete_for_both_steps(store: DelayStore) 
     site.do("confirm-delete", id=operation_id)
     assert site.until(operation_id, ended)["done"] == 4
     assert store.counts().total("dead") == 0
-    assert "All of them have left" in site.page("/dead-letters/orders/aaaa")
+    assert "All its letters have left" in site.page("/dead-letters/orders/aaaa")
     site.close()
     operator.close()
 
@@ -185,9 +185,7 @@ def test_a_wrong_search_is_refused_and_an_unknown_group_not_found(site: InboxSit
 
 
 def test_deaths_after_the_preview_do_not_spoil_it(site: InboxSite) -> None:
-    """If more letters die after the preview, the action is not refused, because the operation counts its letters
-    afterwards.
-    """
+    """If more letters die after the preview, the action is not refused: the operation counts its letters later."""
     site.bury(3)
     token = site.preview("start-replay", **NAMES)["token"]
     site.bury(2, "more")
@@ -226,9 +224,7 @@ def test_letters_that_die_during_a_replay_are_not_replayed_again(site: InboxSite
 
 
 def test_a_served_dashboard_goes_on_with_the_operations_of_a_dead_one(site: InboxSite) -> None:
-    """The runner of operations starts with the server, before anybody opens a page. If the dashboard may change
-    nothing, no runner starts.
-    """
+    """The thread that runs operations starts with the server, before anybody opens a page."""
     site.bury(3)
     operation_id = site.start_replay(**NAMES)
     site.close()

@@ -1,4 +1,4 @@
-"""The dead-letter inbox as pages and calls: groups with their states, one group, what people note about it."""
+"""The dead-letter inbox as pages and API calls: groups with their states, one group, and notes about a group."""
 
 from __future__ import annotations
 
@@ -125,9 +125,7 @@ def test_payloads_are_shown_only_when_the_dashboard_may(store: DelayStore) -> No
 
 
 def test_hostile_texts_stay_texts(site: InboxSite) -> None:
-    """Errors, topics, fingerprints, tracebacks and notes are shown as text: markup is escaped, and so are direction
-    marks.
-    """
+    """Errors, topics, fingerprints, tracebacks and notes are shown as text. Markup and direction marks are escaped."""
     topic = "to/pic~<i>"
     print_ = "</a>/.."
     site.bury(2, topic=topic, print_=print_, error=HOSTILE.replace("{", "") + "{}", traceback=HOSTILE)
@@ -212,7 +210,7 @@ def test_a_wrong_note_is_refused(site: InboxSite, wrong: dict[str, str]) -> None
 
 
 def test_nobody_overwrites_the_note_of_somebody_else(site: InboxSite) -> None:
-    """A note that was changed after the preview is not changed; the new one is shown."""
+    """If somebody else has changed the note after the preview, it stays as it is, and the page shows it."""
     names = {"topic": "orders", "group": "aaaa"}
     site.bury(1)
     token = site.preview("acknowledge-group", **names)["token"]
@@ -235,7 +233,7 @@ def test_readers_get_no_buttons_and_no_actions(store: DelayStore) -> None:
 
 
 def test_letters_of_an_older_release_are_named(site: InboxSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Letters that belong to no group are counted, and the page says how to see them."""
+    """The page counts the letters that belong to no group, and says how to see them."""
     found = Inbox.page
 
     def older(self: Inbox, **asked: object) -> object:

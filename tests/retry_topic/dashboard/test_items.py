@@ -1,4 +1,4 @@
-"""The pages of messages: the search, the pages of its result, and one message."""
+"""The pages of messages: the search, its result in several pages, and the page of one message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOUR = 3_600_000
 
 
 def test_the_list_shows_what_matches_and_nothing_else(seen: Any) -> None:
-    """A search shows its messages on the page and in the API, with badges that can be removed."""
+    """Page and API show the messages that a search chooses. The page shows each condition with a link to remove it."""
     seen.message("a1.2")
     seen.message("b1.2", topic="mail", in_ms=2 * HOUR)
     seen.message("c1.2", state="dead", in_ms=-HOUR)
@@ -46,7 +46,7 @@ def test_messages_come_in_order_of_due_time_page_by_page(seen: Any) -> None:
 
 
 def test_a_wrong_search_is_shown_with_what_is_wrong(seen: Any) -> None:
-    """The page of a search that cannot be read says what is wrong; the API refuses it with the same words."""
+    """For a search that cannot be read, the page says what is wrong. The API refuses the search in the same words."""
     page = seen.page("/items", 400, search="topik:orders")
     assert "did you mean topic:orders?" in page
     assert 'value="topik:orders"' in page
@@ -56,7 +56,7 @@ def test_a_wrong_search_is_shown_with_what_is_wrong(seen: Any) -> None:
 
 
 def test_tabs_have_the_numbers_of_messages(seen: Any) -> None:
-    """Each state has a tab with the number of its messages, and keeps the other parts of the search."""
+    """Each state has a tab with the number of its messages. The link of a tab keeps the other parts of the search."""
     seen.message("a1.2")
     seen.message("c1.2", state="dead", in_ms=-HOUR)
     page = seen.page("/items", search="due<3h topic:orders")
@@ -66,13 +66,15 @@ def test_tabs_have_the_numbers_of_messages(seen: Any) -> None:
 
 
 def test_one_message_says_why_it_is_due_then(seen: Any) -> None:
-    """The page of a message has its reason, the picture of its attempts, what changed in the error, what comes next."""
+    """The page of a message has the reason for its due time, the picture of its attempts, how their errors differ, and
+    the next decision.
+    """
     seen.message()
     page = seen.page("/items/m1.2")
     assert "policy payments@3 said: wait 1h" in page
     assert 'class="chart timeline"' in page
     assert page.count('class="failed"') == 2
-    assert ">wait 1m</text>" in page  # as recorded
+    assert ">wait 1m</text>" in page  # as the header of the attempt records it
     assert ">wait 1h10m" in page  # from the last failure to the present due time
     assert "<del>a</del><ins>b</ins>" in page
     assert "Traceback (most recent call last)" in page
@@ -101,7 +103,7 @@ def test_the_decision_is_that_of_the_policies_of_the_settings(see: Callable[...,
 
 @pytest.mark.parametrize("path", ["/items/gone", "/items/a/b%2Fc"])
 def test_an_unknown_message_is_not_found_in_the_words_of_the_command(seen: Any, path: str) -> None:
-    """An id that no message has is a page with the status 404 that says the same as the command `show`."""
+    """For an id that no message has, the page has status 404 and says the same as the command `show`."""
     seen.message()
     assert "there is no message" in seen.page(path, 404)
     assert "it was delivered or deleted, never stored here" in seen.page(path, 404)
@@ -115,7 +117,7 @@ def test_a_message_is_found_by_the_id_that_logs_show(seen: Any) -> None:
 
 
 def test_payloads_keys_and_header_values_are_hidden_unless_shown(see: Callable[..., Any]) -> None:
-    """Without `show_payloads` neither page nor API has a payload, a key or a header's value; with it they do."""
+    """Page and API have payloads, keys and header values only with `show_payloads`."""
     secret = {"value": b'{"pin": "4711"}', "key": b"jane-roe", "headers": (("trace", b"abc-secret"),)}
     hidden = see()
     hidden.message(**secret)
@@ -140,7 +142,7 @@ def test_payloads_keys_and_header_values_are_hidden_unless_shown(see: Callable[.
 
 
 def test_a_large_payload_is_cut(see: Callable[..., Any]) -> None:
-    """Of a payload of ten million bytes the page shows the size and the beginning, and the API leaves it out."""
+    """For a payload of ten million bytes, the page shows its size and its beginning. The API leaves the payload out."""
     shown = see(show_payloads=True)
     shown.message(value=b"x" * 10_000_000)
     for view in ("", "text", "json", "hex"):
@@ -155,7 +157,7 @@ HOSTILE = "<script>alert(1)</script>\"'\x1b[31m\u202eabc\x00"
 
 
 def test_foreign_texts_cannot_act_on_a_page(see: Callable[..., Any]) -> None:
-    """HTML, terminal codes and direction marks in every foreign text of a message are shown as escapes."""
+    """HTML, terminal codes and direction marks in any text of a message are shown as escapes."""
     shown = see(show_payloads=True)
     item_id = "<b>&\x1b\u202e?#/.."
     fields = {"error_class": HOSTILE, "error_message": HOSTILE, "policy": HOSTILE, "consumer_group": HOSTILE}
@@ -182,7 +184,7 @@ def test_foreign_texts_cannot_act_on_a_page(see: Callable[..., Any]) -> None:
 
 
 def test_ids_of_any_bytes_can_be_opened_and_changed(seen: Any) -> None:
-    """An id that is not UTF-8 has a working link, a working button, and comes back exactly in the API."""
+    """For an id that is not UTF-8, the page's link and button work, and the API returns exactly this id."""
     seen.message("m\udcff.2")
     assert "/items/m%FF.2" in seen.page("/items")
     page = seen.page("/items/m%FF.2")
@@ -192,7 +194,7 @@ def test_ids_of_any_bytes_can_be_opened_and_changed(seen: Any) -> None:
 
 
 def test_an_item_that_is_no_message_is_shown(seen: Any) -> None:
-    """An item with another body than a message is listed and has a page."""
+    """An item whose body is not a message is in the list and has a page."""
     from wheel_sched.store import Item
 
     seen.store.schedule([Item("odd", seen.store.now_ms() + HOUR, b"\xff\x00", "orders")])
@@ -202,7 +204,7 @@ def test_an_item_that_is_no_message_is_shown(seen: Any) -> None:
 
 
 def test_the_call_of_the_api_is_shown_without_a_secret(seen: Any) -> None:
-    """The page has the calls that run the message now, quoted for a shell, without token or password."""
+    """The page has a shell script that runs the message now. The script has no token and no password."""
     seen.message("it's.2")
     page = seen.page("/items/it%27s.2")
     assert "actions/run-now/preview" in page
@@ -220,7 +222,7 @@ def test_a_dead_letter_links_to_its_group_and_its_policy(seen: Any) -> None:
 
 
 def test_a_visitor_who_may_only_read_sees_no_buttons(see: Callable[..., Any]) -> None:
-    """Buttons are there for those who may use them."""
+    """A page has buttons only if the visitor may use them."""
     reader = see("read")
     reader.message()
     for path in ("/items", "/items/m1.2", "/topics", "/topics/orders"):

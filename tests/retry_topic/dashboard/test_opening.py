@@ -1,4 +1,4 @@
-"""What the pages share: a connection that leaves the dashboard's store open; and the pages over a real server."""
+"""The connection that the pages share, and the pages over a real server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retry_topic.dashboard.opening import connection_of
 
 
 def test_closing_a_dashboard_leaves_its_store_and_a_given_broker_open(see: Callable[..., Any]) -> None:
-    """The dashboard does not close a store or a broker that it was given. Whoever opened them closes them."""
+    """The dashboard does not close a store or a broker that the caller has opened."""
     one = see()
     one.page("/topics")
     one.app.dashboard.close()
@@ -24,7 +24,7 @@ def test_closing_a_dashboard_leaves_its_store_and_a_given_broker_open(see: Calla
 
 
 def test_a_store_in_memory_has_topics_in_memory(see: Callable[..., Any]) -> None:
-    """Without a broker, a dashboard over a store in memory makes its own, and closes it."""
+    """Without a broker, a dashboard over a store in memory makes a broker in memory, and closes it at the end."""
     one = see(given=False)
     assert isinstance(connection_of(one.app.dashboard).broker, MemoryBroker)
     one.app.dashboard.close()

@@ -1,4 +1,4 @@
-"""The dashboard's pages and calls about policies: in words, explained, simulated, and compared with the history."""
+"""The dashboard's pages and API calls about policies. They describe, explain, simulate and compare policies."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def client_of(store: DelayStore, **flags: str) -> TestClient:
 
 
 def data(client: TestClient, address: str, call: str, **query: Any) -> Any:
-    """The answer of an API call, which fits its schema."""
+    """The answer of an API call, checked against the schema of the call."""
     answer = client.get(f"/api/v1{address}", params=query)
     assert answer.status_code == 200, answer.text
     validate(answer.json(), SCHEMAS[call])
@@ -79,7 +79,9 @@ def data(client: TestClient, address: str, call: str, **query: Any) -> Any:
 
 
 def test_the_page_shows_every_policy_of_the_file(client: TestClient) -> None:
-    """The page has each policy in words, its delays as a curve, its rules as a table and its flow control."""
+    """For each policy, the page has the policy in words, a curve of its delays, a table of its rules and its flow
+    control.
+    """
     page = client.get("/policies")
     assert page.status_code == 200
     for text in ("All other topics", "default@1", "orders@7", "1s, 1m; then 1m each time", "at most 30/m", "breaker"):
@@ -108,7 +110,7 @@ def test_the_call_lists_the_policies(client: TestClient) -> None:
 
 
 def test_many_policies_are_listed_by_name(store: DelayStore, tmp_path: Path) -> None:
-    """Only some policies are shown in full; the others are links."""
+    """Only some policies are shown in full. For the others, the page has links."""
     file = tmp_path / "many.toml"
     file.write_text("".join(f"[topic.t{number:03}]\nmax_attempts = 2\n" for number in range(50)))
     client = client_of(store, policies=str(file))
@@ -119,7 +121,7 @@ def test_many_policies_are_listed_by_name(store: DelayStore, tmp_path: Path) -> 
 
 
 def test_a_file_with_mistakes_is_an_error_of_the_server(store: DelayStore, tmp_path: Path) -> None:
-    """A policy file that cannot be read is reported in the loader's words."""
+    """For a policy file with mistakes, page and call show the message of the function that loads the file."""
     file = tmp_path / "wrong.toml"
     file.write_text("[default]\nmax_attempts = 0\n")
     page = client_of(store, policies=str(file)).get("/policies")
@@ -136,7 +138,7 @@ def test_a_file_with_mistakes_is_an_error_of_the_server(store: DelayStore, tmp_p
     ],
 )
 def test_a_decision_is_explained(client: TestClient, query: Any, reason: str | None, words: str) -> None:
-    """Page and call say what the topic's policy decides about an error, and which rule did."""
+    """Page and call say what the topic's policy decides about an error, and which rule decided."""
     found = data(client, "/policies/orders/explain", "/policies/{topic:path}/explain", **query)
     assert (found["reason"], found["decision"]) == (reason, "dead" if reason else "retry")
     assert words in found["chosen_by"]
@@ -146,7 +148,7 @@ def test_a_decision_is_explained(client: TestClient, query: Any, reason: str | N
 
 
 def test_a_topic_without_its_own_policy_has_the_default(client: TestClient) -> None:
-    """Any topic may be asked about, also one with a slash or with hostile characters."""
+    """The page works for any topic, also for one with a slash or with hostile characters."""
     for topic in ("mail", "a/b", HOSTILE, "explain"):
         page = client.get(f"/policies/{quote(topic, safe='')}", params={"form": "explain"})
         assert page.status_code == 200
@@ -159,7 +161,7 @@ def test_a_topic_without_its_own_policy_has_the_default(client: TestClient) -> N
 
 
 def test_traffic_is_simulated_as_the_function_says(client: TestClient) -> None:
-    """Page and call show the simulation of `simulate_load`, the same for the same seed."""
+    """Page and call show the result of `simulate_load`. The same seed gives the same result."""
     query = {"failure_rate": 0.5, "per_second": 20, "seconds": 30, "outage": 5, "seed": 3}
     call = "/policies/{topic:path}/simulate"
     found = data(client, "/policies/default/simulate", call, **query)
@@ -174,8 +176,8 @@ def test_traffic_is_simulated_as_the_function_says(client: TestClient) -> None:
 
 
 def test_the_call_simulates_the_topics_own_policy(client: TestClient, store: DelayStore) -> None:
-    """The numbers are those of the function with the topic's policy and the default seed; without a file, with the
-    built-in policy."""
+    """The call has the numbers of `simulate_load` for the topic's policy and the default seed. Without a policy file,
+    it uses the built-in policy."""
     address, call = "/policies/orders/simulate", "/policies/{topic:path}/simulate"
     own = load_policies(POLICIES).for_topic("orders")
     found = data(client, address, call, failure_rate=0.2)
@@ -202,7 +204,7 @@ def test_the_call_simulates_the_topics_own_policy(client: TestClient, store: Del
     ],
 )
 def test_traffic_outside_its_bounds_is_refused(client: TestClient, query: dict[str, str], words: str) -> None:
-    """A wrong number is an error of the visitor, which names the bounds; page and call answer alike."""
+    """For a wrong number, page and call answer 400 with the same error, which says what is expected."""
     answer = client.get("/api/v1/policies/orders/simulate", params=query)
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
@@ -216,7 +218,7 @@ def test_a_wrong_attempt_is_refused(client: TestClient) -> None:
 
 
 def record(store: DelayStore, topic: str = "orders", error: str = "app.Away") -> None:
-    """Write a history of two messages: one succeeded at the third attempt, one was given up there."""
+    """Write a history of two messages. At the third attempt one succeeded, and the other was given up."""
     rows = [
         Attempt(name, topic, number, None, number * 1_000, outcome, None if outcome == "ok" else error)
         for name, end in (("a", "ok"), ("b", "dead"))
@@ -226,7 +228,7 @@ def record(store: DelayStore, topic: str = "orders", error: str = "app.Away") ->
 
 
 def test_an_edited_policy_is_held_against_the_history(client: TestClient, store: DelayStore) -> None:
-    """The call compares the edited policies with the present ones over the recorded attempts, by topic."""
+    """The call compares the edited and the present policies over the recorded attempts, for each topic."""
     record(store)
     found = data(client, "/policies/what-if", "/policies/what-if", policy="[default]\nmax_attempts = 2")
     assert found["attempts"] == 6
@@ -237,7 +239,7 @@ def test_an_edited_policy_is_held_against_the_history(client: TestClient, store:
 
 
 def test_the_page_compares_and_says_what_it_cannot_know(client: TestClient, store: DelayStore) -> None:
-    """The form holds the present policies at first; the comparison and its limits are on the page."""
+    """At first the form holds the present policies. The page shows the comparison, and what it cannot know."""
     record(store)
     first = client.get("/what-if").text
     assert "max_attempts = 3" in first
@@ -252,7 +254,7 @@ def test_the_page_compares_and_says_what_it_cannot_know(client: TestClient, stor
 
 @pytest.mark.real
 def test_the_history_of_a_server_is_compared(real_server: TemporaryServer) -> None:
-    """The comparison works in the same way over a store on a real server with several shards."""
+    """The comparison also works over a store on a real server with several shards."""
     with open_store(real_server.url, namespace="what-if", shards=4) as store:
         record(store)
         found = data(client_of(store), "/policies/what-if", "/policies/what-if", policy="[default]\nmax_attempts = 2")
@@ -277,7 +279,7 @@ def test_without_a_history_the_page_says_how_to_get_one(client: TestClient) -> N
     ],
 )
 def test_mistakes_come_back_in_the_loaders_words(client: TestClient, policy: str, words: str) -> None:
-    """A policy with mistakes is refused by page and call; the page keeps the text in its form."""
+    """Page and call refuse a policy with mistakes. The form of the page keeps the text."""
     answer = client.get("/api/v1/policies/what-if", params={"policy": policy})
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
@@ -288,7 +290,7 @@ def test_mistakes_come_back_in_the_loaders_words(client: TestClient, policy: str
 
 
 def test_a_text_is_never_taken_for_a_file(client: TestClient, tmp_path: Path) -> None:
-    """A policy that is the name of a file is a wrong policy; the file is not read."""
+    """If the policy's text is the name of a file, the text is refused, and the file is not read."""
     (tmp_path / "secret.toml").write_text("[default]\nname = 5\n")
     for policy in (str(tmp_path / "secret.toml"), "/etc/passwd", "default"):
         answer = client.get("/api/v1/policies/what-if", params={"policy": policy})
@@ -302,7 +304,7 @@ def test_the_call_needs_a_policy(client: TestClient) -> None:
 
 
 def test_hostile_names_of_the_history_are_harmless(client: TestClient, store: DelayStore) -> None:
-    """Names and times of a history may be anything: markup is escaped, half characters and huge times do no harm."""
+    """A history may hold any names and times. Markup is escaped. Lone surrogates and huge times do no harm."""
     record(store, HOSTILE, "\ud800")
     record(store, "\ud800half")
     row = Attempt("late", "orders", 1, None, 10**30, "dead", "x" * 10_000)

@@ -1,4 +1,4 @@
-"""The command line and the JSON API decide the same: the same input has the same answer, or the same refusal."""
+"""The command line and the JSON API give the same answer, or the same refusal, for the same input."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def seen(see: Callable[..., Any], connection: Connection) -> Any:
 
 
 def plain(text: str) -> str:
-    """A refusal in one line, without what only the command line says: usage, the program's name, dashes of options."""
+    """A refusal as one line, without the parts that only the command line has, such as usage and program name."""
     words = " ".join(text.split()).rpartition("Error: ")[2].removeprefix("wheel-sched: ")
     return words.replace("--", "")
 
 
 def read(reader: Callable[[], Any]) -> Any:
-    """What `reader` returns; None if it refuses its text."""
+    """The result of `reader`; None if `reader` refuses the text."""
     try:
         return reader()
     except (Rejected, click.BadParameter):
@@ -159,7 +159,7 @@ def test_overdue_items_are_told_in_the_same_words(cli: Cli, seen: Any, monkeypat
     seen.message("a.2", in_ms=-60_000)
     level, what, fix = told_by_doctor(cli, "backlog")
     assert (level, fix) == ("problem", told_by_overview(seen, "overdue")[2])
-    pieces = re.split(r"[0-9.]+m?s(?=:)", what)  # how late it is grows from one look to the next
+    pieces = re.split(r"[0-9.]+m?s(?=:)", what)  # the lateness grows from one look to the next
     assert all(piece in told_by_overview(seen, "overdue")[1] for piece in pieces)
     assert all(piece in cli("stats").stdout for piece in (*pieces, fix))
     monkeypatch.setattr("wheel_sched.management.overdue.NOTICED_MS", 3_600_000)
@@ -176,7 +176,7 @@ def test_overdue_items_are_told_in_the_same_words(cli: Cli, seen: Any, monkeypat
 def test_damage_has_the_same_fix_and_level(
     cli: Cli, seen: Any, connection: Connection, field: str, value: str, check: str, word: str
 ) -> None:
-    """`doctor` and the overview name the same fix for what they both find."""
+    """`doctor` and the overview name the same fix for a problem that both of them find."""
     backend: Any = connection.store.backend
     backend.client.hset("{wheel:0}:meta", field, value)
     level, _, fix = told_by_doctor(cli, check)
@@ -207,7 +207,7 @@ def test_missing_services_are_told_in_the_same_words(cli: Cli, seen: Any, connec
 @pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("change", ["run-now", "reschedule", "delete", "replay"])
 def test_the_same_messages_can_be_changed(cli: Cli, seen: Any, change: str, state: str) -> None:
-    """By id, a command changes a message exactly if the preview of the action counts it."""
+    """For a message's id, the command changes the message exactly if the preview of the action counts it."""
     if state == "leased":
         seen.message("a.2", in_ms=-1)
         seen.store.claim(limit=1)

@@ -20,7 +20,7 @@ HOUR = 3_600_000
 
 
 def test_topics_have_their_numbers(seen: Any) -> None:
-    """Page and API list what broker and store know about each topic."""
+    """Page and API list the numbers of the broker and of the store for each topic."""
     seen.connection.broker.create_topic("orders")
     seen.connection.broker.publish([Message("orders", b"1"), Message("orders", b"2")])
     seen.message("a.2")
@@ -91,7 +91,7 @@ def test_superseded_messages_are_counted_by_topic(seen: Any) -> None:
 
 
 def test_an_unknown_topic_is_not_found(seen: Any) -> None:
-    """A topic that nobody knows is a page with the status 404 that names the similar one."""
+    """For an unknown topic, the page has status 404 and names a similar topic."""
     seen.message()
     assert "did you mean &#39;orders&#39;?" in seen.page("/topics/order", 404)
     assert "there is no topic" in seen.api("/topics/order", 404)["error"]["message"]
@@ -99,7 +99,9 @@ def test_an_unknown_topic_is_not_found(seen: Any) -> None:
 
 
 def test_a_topic_can_be_paused_and_resumed(seen: Any) -> None:
-    """Pausing holds the messages of the topic, resuming delivers them again; each previews and does one topic."""
+    """Pausing a topic holds its messages, and resuming it delivers them again. If there is nothing to do, the preview
+    has the count 0.
+    """
     seen.message("a.2")
     found = seen.act("pause-topic", topic="orders")
     assert found["words"] == "1 message of orders held; it is paused"
@@ -115,7 +117,7 @@ def test_a_topic_can_be_paused_and_resumed(seen: Any) -> None:
 
 
 def test_a_pause_that_was_made_meanwhile_is_seen(seen: Any) -> None:
-    """If someone else pauses the topic after the preview, the confirmation is refused; new messages do not matter."""
+    """If somebody else resumes the topic after the preview, the confirmation is refused. New messages do not matter."""
     seen.message("a.2")
     token = seen.preview("pause-topic", topic="orders")["token"]
     seen.message("b.2")
@@ -134,8 +136,8 @@ def test_pausing_needs_the_right_to_operate(see: Callable[..., Any], action: str
 
 
 def test_retries_that_nobody_takes_in_are_told_with_the_command(seen: Any) -> None:
-    """If a group has consumers and no service, the page of topics and the overview say so, with the command that starts
-    one.
+    """If a group has consumers and no retry service, the page of topics and the overview say so, with the command that
+    starts a service.
     """
     Members(seen.store).announce(Member("consumer", "billing", topics=("orders",), retries_to="billing.retry"), 60_000)
     assert "wheel-sched serve billing" in seen.page("/topics")
@@ -146,7 +148,7 @@ def test_retries_that_nobody_takes_in_are_told_with_the_command(seen: Any) -> No
 
 
 def test_what_ails_is_looked_at_every_few_seconds_only(seen: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many pages are opened in a short time, the retry topics are checked once."""
+    """If many pages are opened in a short time, the retry topics are read only once."""
     looks: list[int] = []
     monkeypatch.setattr(unread, "_look", lambda _: looks.append(1) or [])
     for _ in range(5):
@@ -167,7 +169,7 @@ def test_the_overview_shows_what_is_due_next_and_the_lateness(seen: Any) -> None
 
 
 def test_every_lateness_is_in_exactly_one_bar() -> None:
-    """The bars add up to the number of attempts; without attempts there are none."""
+    """The counts of the bars add up to the number of attempts. Without attempts there are no bars."""
     late = [0, 1, 2, 3, 1_000, 1_001, 10_000, 10_001]
     assert sum(count for _, count in lateness_rows(late)) == len(late)
     assert dict(lateness_rows(late))["up to 1 ms"] == 2

@@ -263,7 +263,7 @@ def test_the_longest_ids_fit_into_the_record(operations: Operations) -> None:
     store.bury([(Item(name, store.now_ms() - 10, body, "orders", ("fp:aaa",), name), "max-attempts") for name in names])
     done = operations.ended(operations.counted(REPLAY, GROUP))
     assert (done.state, done.done, done.error) == ("done", 91, "")
-    assert done.left == {"with an id too long to count replays under": 1}
+    assert done.left == {"with an id too long for counting replays": 1}
     assert sorted(replays(connection)) == names[:91]
 
 
@@ -332,4 +332,4 @@ def test_few_letters_are_found_by_their_fingerprint_and_many_by_a_search(
     bury(connection, 30, "more")
     failed = operations.ended(operations.book.get(ready.id) or ready)
     assert (failed.state, failed.done + failed.left["not reached"]) == ("failed", 25)
-    assert "prepare it again" in failed.error
+    assert "start a new operation" in failed.error

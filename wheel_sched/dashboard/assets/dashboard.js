@@ -1,4 +1,4 @@
-// Theme, keys, and what makes live updates bearable: the pages are complete without it. htmx swaps the updates in.
+// The theme, the keys, and the stream of live updates. Without this script a page can be read too. htmx puts updates in.
 (() => {
   const root = document.documentElement;
   const kept = localStorage.getItem("theme");
@@ -19,9 +19,9 @@
   });
 
   // The stream of a page is open only while somebody sees the page: a browser keeps at most six connections to a server.
-  // A stream that breaks is opened again.
+  // A stream whose connection breaks is opened again.
   class SeenStream extends EventTarget {
-    readyState = EventSource.OPEN; // for htmx; it is always being kept open
+    readyState = EventSource.OPEN; // htmx must not open it again: this class does
     #url;
     #inner = null;
     #ended = false;
@@ -59,7 +59,7 @@
     }
   }
 
-  // What is larger than its frame can be scrolled with the arrow keys, in every browser.
+  // An element with more content than it shows gets a tabindex, so that arrow keys scroll it in every browser.
   const markScrolling = () => {
     [...document.querySelectorAll(".scroll, pre")].forEach((one, number) => {
       const heading = one.closest("section")?.querySelector("h2") ?? document.querySelector("h1");
@@ -71,7 +71,7 @@
   addEventListener("resize", markScrolling);
   document.addEventListener("DOMContentLoaded", markScrolling);
 
-  // An update leaves the focus, what is scrolled and what is unfolded as they are. It waits while text is selected.
+  // An update keeps the focus, the scroll positions and the open details. It waits while text is selected.
   let stream = null;
   let missed = false;
   let place = null;
