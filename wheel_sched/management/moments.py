@@ -45,7 +45,7 @@ def check_moment(after: object, at: object, *, dashes: str = "") -> None:
     Args:
         after: the duration from now; None: not given.
         at: the instant; None: not given.
-        dashes: what the names of the two begin with in the error, such as "--". Defaults to "".
+        dashes: the prefix of both names in the error, such as "--". Defaults to "".
 
     Raises:
         Rejected: neither is given, or both.

@@ -107,7 +107,7 @@ def dead_letters(target: ExaminedTarget) -> Finding:
     if max(dead) >= 0.8 * DEAD_CAP:
         return warn(
             "dead letters",
-            f"{text}; a shard holds {max(dead):,} of {DEAD_CAP:,}, then the oldest are deleted",
+            f"{text}; a shard holds {max(dead):,} of {DEAD_CAP:,} allowed; above this number, the oldest are deleted",
             "find the cause, then replay or delete them",
         )
     return ok("dead letters", text)

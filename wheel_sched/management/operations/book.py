@@ -154,14 +154,15 @@ class OperationBook:
         return self._change(operation_id, "cancelled", lambda found: found.ended("cancelled", now_ms))
 
     def found(self, operation_id: str) -> DurableOperation:
-        """An operation.
-
+        """The operation with this id.
         Raises:
             NotDone: no operation has this id.
         """
         found = self.get(operation_id)
         if found is None:
-            raise NotDone(f"there is no operation {operation_id!r:.80}: nothing was changed; they are kept for 30 days")
+            raise NotDone(
+                f"there is no operation {operation_id!r:.80}: nothing was changed; operations are kept for 30 days"
+            )
         return found
 
     def _change(

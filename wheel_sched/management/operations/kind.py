@@ -45,7 +45,7 @@ class PerformedBatch(NamedTuple):
 
 
 class OperationKind(Protocol):
-    """A kind of durable operation. Runners of several processes may use it at the same time.
+    """A kind of durable operation, such as a replay of dead letters. Several runners may use it at the same time.
 
     `arguments` are those of the operation. The operation concerns only things from before `until_ms`, in epoch ms.
     """

@@ -1,4 +1,4 @@
-"""The record of a durable operation, and its states.
+"""The record of a durable operation, and its states. A thing is what an operation changes, such as a dead letter.
 
     counting ─► ready ─► running ◄─► paused        counting  things are counted, nothing is changed
         │         │         ├─► done    │          ready     the count is kept, and somebody has to confirm it
