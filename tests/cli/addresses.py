@@ -28,7 +28,7 @@ URLS = [
 ]
 
 
-TAILS = [  # a part of the secret is where another component of the URL belongs
+TAILS = [  # a part of the secret looks like another component of the URL
     "redis://h:1/0?password=hun#ter2",
     "redis://h:1/0?password=hun;ter2",
     "redis://h:1/0?password=hun&ter2",

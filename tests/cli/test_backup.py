@@ -92,8 +92,8 @@ def test_a_restore_equals_its_backup(filled: DelayStore, tmp_path: Path) -> None
 
 
 def test_items_that_wait_for_their_fair_share_are_kept(store: DelayStore, tmp_path: Path) -> None:
-    """Items in the queue of their fair key, and in flight, are in the backup with their keys. After the restore they
-    are shared again, as soon as their topic is fair there."""
+    """A backup has the items in the queues of fair keys and the items in flight, with their keys. After the restore
+    they are shared again, as soon as their topic is fair there."""
     due, keys = now_ms() - 5_000, ["a"] * 40 + ["b"] * 3
     shares = FairShares(store)
     shares.configure("t", FairSettings(max_in_flight=2))

@@ -21,7 +21,7 @@ def pytest_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     places = [str(Path(__file__).with_name("core_alone")), *filter(None, [env.get("PYTHONPATH")])]
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly", "-m", UNIT]
-    # sitecustomize imports a module of the core before pytest can rewrite its assertions; the module has none
+    # pytest warns that sitecustomize has imported a module before pytest could rewrite its assertions
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, *arguments],

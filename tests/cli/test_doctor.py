@@ -1,4 +1,4 @@
-"""The command doctor: each check finds its own kind of damage, and says what it found and how to fix it."""
+"""The command doctor: each check finds its own kind of damage. Its finding says what is wrong and how to fix it."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_a_server_that_may_drop_or_lose_messages_is_a_problem(cli_at: Any) -> No
             client.config_set("appendfsync", "no")
             assert harmed(cli, 1) == {("persistence", "problem")}
             while client.info("persistence")["aof_rewrite_in_progress"]:
-                time.sleep(0.02)  # the first file is being written by a child; a server in that state does not stop
+                time.sleep(0.02)  # the server does not stop while its child writes the first append-only file
             client.config_set("appendfsync", "everysec")
             assert harmed(cli, 1, "--durability", "replicated") == {("persistence", "problem")}
 

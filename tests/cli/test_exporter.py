@@ -1,4 +1,4 @@
-"""`wheel-sched exporter`: the metrics of a namespace without a service, in a process of its own."""
+"""`wheel-sched exporter` serves the metrics of a namespace in which no service runs."""
 
 from __future__ import annotations
 

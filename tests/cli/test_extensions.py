@@ -137,7 +137,7 @@ def test_a_broken_extension_costs_one_line_and_its_own_commands(
 
 
 def test_without_extensions_the_core_stands_alone(run: Run) -> None:
-    """`--help` lists only the core's six commands and prints nothing on stderr. `config show` has only the core's
+    """`--help` lists only the core's commands and prints nothing on stderr. `config show` has only the core's
     settings."""
     done = run("--help")
     assert done.stderr == ""

@@ -21,7 +21,7 @@ from wheel_sched.management.missing import install_line, missing_package
     ],
 )
 def test_the_line_installs_the_missing_package(package: str, store: str, extra: str, expected: str) -> None:
-    """The line names the extra that the command needs. If the command names none, it is the extra of the missing
+    """The line names the extra that the command needs. If the command names none, the line names that of the missing
     package.
 
     If redis is missing, an embedded store needs the extra `embedded`.

@@ -89,8 +89,8 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
 
 
 def test_each_part_of_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """An error is one line, followed by one line for each of the server's last words. A line break inside a text is
-    escaped."""
+    """An error is one line. Each line that the server wrote last follows as a line of its own. A line break inside a
+    text is escaped."""
     blame("wheel-sched", EmbeddedServerError("no start over a\nb:", last_words=["one", "two\x1b[31m"]))
     assert capsys.readouterr().err == "wheel-sched: no start over a\\nb:\n  one\n  two\\x1b[31m\n"
     blame("wheel-sched", StoreError("he said:\nforged"))

@@ -1,5 +1,7 @@
-"""Reshard: no item is lost or doubled, and counters are correct afterwards. A namespace in use is refused. A killed
-reshard can be resumed."""
+"""A reshard neither loses nor doubles an item, and the counters are correct afterwards.
+
+A reshard of a namespace in use is refused. A killed reshard can be resumed.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,7 @@ def test_paused_topics_stay_paused_in_new_shards(redis_url: str, backend: RedisB
 
 
 def test_documents_stay_in_shard_0(redis_url: str, backend: RedisBackend) -> None:
-    """A reshard keeps all documents with their versions, and the versions go on from where they were."""
+    """A reshard keeps all documents with their versions. A document that is stored later has a higher version."""
     with open_store(redis_url, shards=2) as store:
         version = Documents(store).put("notes", "a", b"kept", ttl_ms=HOUR)
         before = Documents(store).get("notes", ["a"])

@@ -1,7 +1,7 @@
 """Measure the structure of the product: `python -m tests.house [--json] [--tree DIR] [--verbose] [--no-rooms]`.
 
-DIR may be a checkout of any commit, so one program measures before and after a change. The module `structure` computes
-the figures that are read from the source, and `rooms` those of traced runs.
+DIR may be a checkout of any commit, so the same program can measure the product before and after a change. The module
+`structure` computes figures from the source, and `rooms` computes figures from traced runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--tree", type=Path, default=ROOT, metavar="DIR", help="the checkout to measure")
     parser.add_argument("--verbose", action="store_true", help="also list what was counted, module by module")
     parser.add_argument("--no-rooms", action="store_true", help="leave the traced runs out")
-    parser.add_argument("--way", action="append", choices=WAYS, help="trace only this way (may be repeated)")
+    parser.add_argument("--way", action="append", choices=WAYS, help="trace only this program in ways/ (repeatable)")
     given = parser.parse_args(arguments)
     tree = Tree(given.tree)
     if not tree.folders:

@@ -1,4 +1,4 @@
-"""Figures that are read from the source: import circles, class names, layers, sizes, public names."""
+"""Computes figures from the source: import circles, class names, layers, sizes, public names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ GUEST_MODULE = re.compile(r"\b(retry_topic[.:](?=\w)|(wheel_sched_celery|wheel_s
 # full name of a layer -> its height, and its number among siblings that must not import each other (else None)
 Layers = dict[str, tuple[int, int | None]]
 
-# Names that two classes may share, with the reason: a compiled and a Python class in one folder.
+# Names that two classes may share, with the reason. Each pair is a compiled class and a Python class in one folder.
 ONE_MEANING = {
     "TimingWheel": "the compiled wheel and its twin in Python keep one contract and pass one suite",
     "TimerTaskEntry": "the entry of the compiled wheel and of its twin in Python, see TimingWheel",
@@ -162,8 +162,9 @@ def _contracts(root: Path) -> tuple[Layers, ...]:
 
 
 def _contracts_of(root: Path) -> Iterable[Layers]:
-    """Yield the layers that import-linter's `layers` contracts in pyproject.toml list.
-    A contract with several containers (packages whose submodules are the layers) yields once for each.
+    """Yield the layers of each `layers` contract of import-linter in pyproject.toml.
+
+    A contract may have several containers: packages whose submodules are the layers. Yields once for each container.
     """
     path = root / "pyproject.toml"
     linter = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("importlinter", {}) if path.exists() else {}

@@ -1,4 +1,4 @@
-"""Durable operations: counted first, confirmed, run in batches, and accounted for exactly whatever dies or changes."""
+"""Durable operations are counted, confirmed and run in batches. Their counts stay exact, whatever dies or changes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Clock:
 
 
 class Numbers:
-    """A kind that changes the numbers below `size`.
+    """A kind of operation that changes the numbers below `size`.
 
-    It records its calls, and gives a repeated token its first answer again.
+    It records its calls. A call with a repeated token gets the answer of the first call.
     """
 
     name = "numbers"
@@ -106,7 +106,7 @@ def until_ended(runner: OperationRunner, book: OperationBook, operation_id: str)
 
 
 def test_an_operation_counts_waits_for_a_person_and_runs(store: DelayStore) -> None:
-    """Nothing is changed before the count is confirmed. Then each thing is changed once, and all are accounted for."""
+    """Nothing is changed before the count is confirmed. Then each thing is changed once, and the counts add up."""
     kind, book = Numbers(1_000), OperationBook(store)
     ended: list[DurableOperation] = []
     runner = OperationRunner(store, [kind], on_end=ended.append)
@@ -123,7 +123,7 @@ def test_an_operation_counts_waits_for_a_person_and_runs(store: DelayStore) -> N
 
 
 def test_things_that_went_away_meanwhile_are_counted(store: DelayStore) -> None:
-    """What was counted and is not found any more is left as "gone meanwhile", so the counts add up."""
+    """Things that were counted and then disappeared count as left, as "gone meanwhile". So the counts add up."""
     kind, book = Numbers(300), OperationBook(store)
     runner = OperationRunner(store, [kind])
     ready = until_ready(runner, book)
@@ -147,7 +147,7 @@ def test_no_more_is_changed_than_was_counted(store: DelayStore) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("late", [False, True])
 def test_a_dead_runners_batch_is_settled_once(store: DelayStore, clock: Clock, when: str, late: bool) -> None:
-    """A runner that dies before or after its change leaves a batch that another one performs under the same token."""
+    """When a runner dies before or after its change, another runner performs its batch under the same token."""
 
     class Died(BaseException):
         pass
@@ -173,7 +173,7 @@ def test_a_dead_runners_batch_is_settled_once(store: DelayStore, clock: Clock, w
 
 
 def test_two_runners_share_the_operations_and_change_each_thing_once(store: DelayStore) -> None:
-    """Only the holder of the lease works at an operation."""
+    """Only the holder of the lease works on an operation."""
     kind, book = Numbers(900), OperationBook(store)
     first, second = OperationRunner(store, [kind]), OperationRunner(store, [kind])
     ready = until_ready(first, book)
@@ -242,7 +242,7 @@ def test_a_spread_becomes_a_rate_of_the_counted_things(store: DelayStore) -> Non
 
 
 def test_an_error_of_the_kind_ends_only_its_operation(store: DelayStore) -> None:
-    """The operation keeps the error and counts the things of the failed batch, so all things are accounted for."""
+    """The operation keeps the error and counts the things of the failed batch, so the counts add up."""
     kind, book = Numbers(450), OperationBook(store)
     runner = OperationRunner(store, [kind])
     ready = until_ready(runner, book)
@@ -319,7 +319,7 @@ def test_ended_operations_leave_after_thirty_days(store: DelayStore, clock: Cloc
 
 
 def test_the_list_of_open_operations_heals(store: DelayStore, clock: Clock) -> None:
-    """An entry of the list whose operation was never stored is removed after a minute."""
+    """An entry in the list of open operations is removed after a minute if its operation was never stored."""
     Documents(store).put("open-operations", "lost", b"")
     book = OperationBook(store)
     assert book.open() == []
@@ -355,7 +355,8 @@ def test_the_thread_runs_operations_and_stops(store: DelayStore) -> None:
 def test_an_operation_whose_record_took_long_is_found_by_runners(
     store: DelayStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A runner forgets an entry that has no record for a minute. The record may come after that."""
+    """Runners remove an entry from the list of open operations if its record is missing for a minute. If the record
+    is stored later, the operation is in the list again."""
     book = OperationBook(store)
     put = Documents.put
 

@@ -27,7 +27,7 @@ QUIET_S = 0.02  # a server that is silent for this long has executed and answere
 
 @dataclass(frozen=True, slots=True)
 class ProxyCounts:
-    """The number of connections so far, and what the proxy has discarded."""
+    """How many connections there were so far, and how much the proxy has discarded."""
 
     connections: int = 0
     dropped_replies: int = 0
@@ -36,7 +36,7 @@ class ProxyCounts:
 
 
 class FaultyProxy:
-    """A TCP listener on loopback that forwards all traffic, except what its methods let it lose or delay.
+    """A TCP listener on loopback that forwards all traffic, unless one of its methods says to lose or delay it.
 
     Args:
         upstream: address of the server: `unix:///path` or `scheme://host:port`. The scheme may be any but `unix`.

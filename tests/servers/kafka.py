@@ -30,7 +30,7 @@ from tests.servers.mock_cluster import MockCluster
 from tests.servers.valkey import free_port
 from wheel_sched.errors import ConfigError
 
-VERSION = "4.3.1"  # change it once every test passes over the newer one
+VERSION = "4.3.1"  # use a newer release when every test passes with it
 CONNECTOR = "4.2.0"  # the newest release of Spark's connector whose dependencies are published; Spark 4.3 runs it
 START_TIMEOUT_S = 120.0
 FETCH_TIMEOUT_S = 600.0
@@ -252,7 +252,7 @@ class TemporaryKafka:
             "java",
             *_MEMORY,
             *_COLLECTOR,
-            "-XX:TieredStopAtLevel=1",  # the optimizing compiler works for minutes before it pays off
+            "-XX:TieredStopAtLevel=1",  # the optimizing compiler costs more time than it saves in a test
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
             "-cp",
             self._classpath,

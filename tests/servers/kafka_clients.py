@@ -17,8 +17,8 @@ TASKS = Path("/proc/self/task")
 def no_more_clients() -> Iterator[None]:
     """Fail if more clients are open at the end than at the beginning. Without `/proc`, nothing is checked.
 
-    A client ends when it is freed. Clients in a cycle of references are freed by the garbage collector, so it runs
-    first if clients are left.
+    A client ends when it is freed. Only the garbage collector frees clients in a cycle of references, so it runs while
+    clients are left.
     """
     before = open_clients()
     yield
@@ -30,7 +30,7 @@ def no_more_clients() -> Iterator[None]:
 
 
 def open_clients() -> int:
-    """The number of clients of librdkafka in this process: each has one thread of this name."""
+    """The number of clients of librdkafka in this process. Each client has one thread named "rdk:main"."""
     return sum(_name(task) == "rdk:main" for task in TASKS.iterdir()) if TASKS.exists() else 0
 
 

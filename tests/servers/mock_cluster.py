@@ -7,9 +7,9 @@
 Other processes may connect. The cluster ends with this process. A topic that is used without being created gets four
 partitions. Groups rebalance at once; by default the mock cluster would wait three seconds for further members.
 
-The mock cluster is part of librdkafka, which confluent-kafka contains. The Python interface can start one but cannot
-configure it. So this module uses librdkafka's C interface (`rdkafka_mock.h`, which calls itself experimental). A start
-takes milliseconds, and a cluster has two threads. Any thread may use it; one thread closes it.
+The mock cluster is part of librdkafka, which confluent-kafka contains. The Python interface can start a cluster but
+cannot configure it. So this module uses librdkafka's C interface (`rdkafka_mock.h`, which calls itself experimental).
+A start takes milliseconds, and a cluster has two threads. Any thread may use a cluster, and one thread closes it.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def temporary_cluster(
     """Run a Cluster of primaries on loopback, each with the same share of the hash slots.
 
     Args:
-        primaries: how many. Defaults to 2, which have the slots `HALVES`.
+        primaries: how many primaries. Defaults to 2, which have the slots `HALVES`.
         extra: more lines of each `valkey.conf`. Defaults to none.
 
     Raises:

@@ -108,8 +108,8 @@ def temporary_server(
     Args:
         fsync: as `EmbeddedServer.open` takes it. Defaults to "everysec".
         tcp: also listen on a free loopback port (`port`, `tcp_url`). Defaults to False.
-        replica_of: the primary to follow, which must have a port. The block starts once they are linked.
-            Defaults to None.
+        replica_of: the primary to follow, which must have a port. The block starts once the replica is linked to the
+            primary. Defaults to None.
         extra: more lines of `valkey.conf`. Defaults to none.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Simulated histories of periodic tasks keep every promise, and a step that is cut in two is noticed."""
+"""Simulated histories of periodic tasks keep every promise. The checker notices when a step is cut in two."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ CUT = Safeguard(
 
 
 def test_histories_keep_every_promise() -> None:
-    """Each occurrence runs once, none is missed under `all`, none is early, and none comes after the removal. Among the
-    histories the clock of the store steps in both directions, by less than a second as with NTP, and by hours."""
+    """Each occurrence runs once, none is missed under `all`, none is early, and none comes after its entry is removed.
+
+    In some histories the store's clock steps forward or back, by less than a second as with NTP, or by hours.
+    """
     results = list(run_seeds(KIND, range(24)))
     assert [(one.scenario.seed, one.violations) for one in results if one.violations] == []
     steps = {fault.amount for one in results for fault in one.scenario.faults if fault.kind == "step-clock"}
@@ -40,20 +42,20 @@ def test_histories_keep_every_promise() -> None:
 
 @pytest.mark.proof
 def test_more_histories_keep_every_promise() -> None:
-    """These seeds are others than in the test above."""
+    """The test above, with other seeds."""
     results = list(run_seeds(KIND, range(1_000, 1_080)))
     assert [(one.scenario.seed, one.violations) for one in results if one.violations] == []
 
 
 def test_a_seed_gives_the_same_history_again() -> None:
-    """The operator, the ticks and the runs happen at the same virtual times."""
+    """Two runs of one seed have the same changes, ticks and task runs at the same virtual times."""
     scenario = KIND.draw(1)
     first, second = run_scenarios(KIND, [scenario] * 2)
     assert first.digest == second.digest
 
 
 class Altered(BeatKind):
-    """Runs a history, then alters what is known of one run in three ways, and reports what the checker says of each."""
+    """Runs a history, alters the record of one task run in three ways, and returns what the checker says of each."""
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
         """Overrides `BeatKind.run`."""
@@ -71,7 +73,7 @@ class Altered(BeatKind):
 
 
 def test_the_checker_counts_what_is_missed_doubled_and_early() -> None:
-    """A history that kept every promise breaks one as soon as a run is taken out, comes twice, or begins too early."""
+    """The checker reports a violation when a task run of a correct history is removed, doubled, or begun too early."""
     scenario = next(one for seed in range(99) if not (one := KIND.draw(seed)).faults)
     (result,) = run_scenarios(Altered(), [scenario])
     assert list(result.violations) == ["missed", "repeated", "early"]

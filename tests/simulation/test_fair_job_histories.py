@@ -1,6 +1,8 @@
-"""The world of jobs keeps all its promises while due jobs are shared between tenants with few places.
+"""Simulated histories of APScheduler jobs keep all promises while tenants share the schedulers.
 
-The checker knows that a job waits while its tenant has no free place. It still notices a run that is lost in this wait.
+A tenant has a few places. It may have one run at a time for each place.
+
+The checker accepts that a job waits while its tenant has no free place. It notices a run that is lost during this wait.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ USES_A_FREE_PLACE = Safeguard(
 class CountingKind(JobKind):
     """Also reports places as if they were violations.
 
-    These are places that are still taken at the end, that ran out of time, or that one item gave to another.
+    It reports a place that is still taken at the end, one that a timeout freed, and one that an item gave to another.
     """
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
@@ -100,7 +102,7 @@ def kinds_broken(seeds: Sequence[int], faults: int | None = 0) -> set[str]:
 
 
 def test_shared_jobs_keep_every_promise() -> None:
-    """No job is lost, early or run twice, and no tenant has more runs than places, whatever dies and whatever is
+    """No job is lost, early or run twice, and no tenant has more runs than places, although processes die and jobs are
     changed. In half of the histories, the jobs of three tenants have tags."""
     assert kinds_broken(range(400), faults=None) == set()
 
@@ -134,8 +136,8 @@ def test_some_jobs_wait_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=lambda one: one.name)
 def test_the_checker_notices_a_run_that_is_lost_while_it_waits(safeguard: Safeguard) -> None:
-    """A run that waited may be merged or skipped only as its own job says. There are no faults, so runs are late only
-    because they wait for a place."""
+    """A run that waited may be merged or skipped only as its job's settings say. There are no faults, so runs are late
+    only because they wait for a place."""
     with switched_off(safeguard):
         assert "lost" in kinds_broken(WITHOUT_FAULTS)
 
@@ -152,8 +154,8 @@ def test_the_checker_notices_a_long_run_that_loses_its_place() -> None:
 
 
 def test_places_are_carried_and_become_free() -> None:
-    """Without faults, no place is still taken at the end, and none becomes free by a timeout. Long runs of recurring
-    jobs have taken their places from the items of their jobs.
+    """Without faults, no place is still taken at the end, and none becomes free by a timeout. The items of long runs
+    take over the places of the items of their jobs.
     """
     results = run_scenarios(CountingKind(), [draw(seed, faults=0, fair=True) for seed in range(20)])
     found = [text.partition(":")[0] for result in results for text in result.violations]

@@ -1,4 +1,4 @@
-"""The world of fair topics: histories keep all promises, and its checker notices a claim by due time."""
+"""Simulated histories of fair topics keep all promises, and the checker notices claims by due time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wheel_sched.store.fair_shares.taking_in_memory import Picked, RingEntry, Ta
 pytestmark = pytest.mark.slow
 
 KIND = RetryFairKind()
-CAPPED = (2, 21)  # without faults these histories have several retries of a key at a time
+CAPPED = (2, 21)  # in these histories, without faults, several retries of one key wait at the same time
 BY_DUE = (69, 107)
 
 

@@ -33,28 +33,28 @@ KEPT = {
     # - A read that counted as lost reached the broker late.
     # - An owner that had stood still took its records back after its lease, so the next owner did not read them.
     "retry-ordered": (4299, 116, 3, 101118, 101907, 102365, 101771),
-    # Letters had died again under their old id and version before a batch was repeated.
+    # Before a batch was repeated, its dead letters had died again, with the same id and version.
     "operations": (168,),
-    # A reader that started again took its new assignments for old ones.
+    # A reader that started again confused its new assignments with old ones.
     "retry-log-ordered": (100354,),
     # - Run times were later than the store's clock.
-    # - The last run of a job waited for room and was missed.
+    # - The last run of a job waited because of `max_instances`, and was missed.
     # - A run was put back, and ran beyond `max_instances`.
     # - The answer to a claim arrived after the claim's lease.
     # - A run began although the store had refused to settle it.
     # - A job was resumed to a run time that was claimed meanwhile.
-    # - A settler looped without an end during a shutdown.
+    # - During a shutdown, a settler's loop did not end.
     # - A shutdown did not wait for a store that refused writes.
     # - A run was put back for a minute, because the store's clock was a minute ahead.
-    # - An addition was repeated after a lost reply, and put its job back to a run time that had run.
-    # - A job was changed while its last run was under way, by a faster clock.
+    # - After a lost reply, a call that added a job was repeated. It set the job back to a run time that had run.
+    # - A job was changed while its last run was under way, by a clock that was ahead.
     # - With delivery at most once, runs were lost without a crash: the store refused writes (309681, 309972), or a pass
     #   of a stock scheduler broke off.
     # - A stock scheduler had two runs of one run time, and one of them was not stored.
     # - A pass of a stock scheduler put a lost run back, and then found it late (401872).
-    # - A run time was in time at its claim, and too late after the run before it in a stock scheduler (407085).
+    # - A stock scheduler claimed a run in time. After the run before it, the run was too late (407085).
     # - A job that was stored between the claim of a pass and the end of the pass woke no scheduler (708816).
-    # - Two runs that waited for room counted each other, so neither ever ran (720397, 724177).
+    # - Two runs that waited because of `max_instances` counted each other, so neither ever ran (720397, 724177).
     "apscheduler": (
         *(2, 13, 18, 390, 745, 2831, 101481, 101316, 200792),
         *(301541, 307424, 309681, 309972, 305383, 401582, 401872, 407085, 708816, 720397, 724177),
@@ -70,9 +70,9 @@ MISJUDGED = {
     # - The server lost a claim. The holder of the claim then stored the run beside its job, and died. So the run was
     #   handed out twice: once from the job, and once from the item beside it.
     # - By the clock of a scheduler, a run time was too late when its job was added.
-    # - A job was resumed while a scheduler with a clock ahead had claimed later run times and not begun them.
-    # - A claim lost its lease to a step of the clock, two claims before the repeated run.
-    # - A run found no room, because of a clock ahead, or of another run that was lost before it began, or began late.
+    # - A scheduler whose clock was ahead had claimed later run times and not begun them. Then the job was resumed.
+    # - A step of the clock ended the lease of a claim. Two claims later, the run was repeated.
+    # - `max_instances` refused a run, because a clock was ahead, or because another run was lost or began late.
     # - A claim arrived late at the store (715075).
     # - A job was rescheduled, and the change took effect two seconds after the time from which it counted (721318).
     "apscheduler": (702953, 703615, 704356, 708258, 711419, 706422, 706590, 707313, 709992, 715075, 721318),
@@ -87,8 +87,8 @@ def command(*options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_seed_gives_the_same_history_again(kind: Kind) -> None:
-    """Ten seeds give ten different traces. Twenty runs of one of these seeds give a single trace: 140 runs in all, in
-    seven kinds of worlds."""
+    """In each kind of world, ten seeds give ten different traces, and twenty runs of one of these seeds give the same
+    trace."""
     results = list(run_seeds(kind, range(10)))
     assert len({result.digest for result in results}) == 10
     small = [result for result in results if not {"huge", "just-fits"} & {s.kind for s in result.scenario.steps}]
@@ -127,8 +127,8 @@ class Endless:
 
 
 def test_a_turn_that_does_not_end_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a history runs in an endless loop, its result is a violation that names the loop's code. Later histories
-    run."""
+    """If a history runs in an endless loop, its result is a violation that shows the loop's code. The histories after
+    it still run."""
     monkeypatch.setattr("wheel_sched.simulation.runner.STUCK_S", 0.3)
     results = run_scenarios(Endless(), [Endless().draw(seed) for seed in range(2)])
     assert [result.violations[0].partition(":")[0] for result in results] == ["stuck"] * 2

@@ -43,7 +43,7 @@ def median(numbers: Sequence[int]) -> int:
 
 @pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=lambda one: one.name)
 def test_each_safeguard_is_where_the_table_says(safeguard: Safeguard) -> None:
-    """The source of the function that the safeguard names has the text that is changed to switch the safeguard off."""
+    """The function that a safeguard names still has the source text that a test changes to switch it off."""
     for where, old, _ in safeguard.changes:
         assert old in source_at(where)[2]
 
@@ -81,8 +81,7 @@ def test_failing_histories_become_short() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("finding", KEPT, ids=lambda one: one.name)
 def test_the_product_keeps_its_promises_where_it_did_not_without_a_safeguard(finding: Finding) -> None:
-    """With all safeguards on, no stored scenario breaks a promise. Several of the safeguards were once missing in
-    the product."""
+    """With all safeguards on, no stored scenario breaks a promise."""
     assert finding.scenario is not None
     (result,) = run_scenarios(kinds()[finding.world], [scenario_of(finding.scenario)])
     assert result.violations == ()
@@ -91,8 +90,7 @@ def test_the_product_keeps_its_promises_where_it_did_not_without_a_safeguard(fin
 @pytest.mark.slow
 @pytest.mark.parametrize("finding", KEPT[:: max(1, len(KEPT) // 5)], ids=lambda one: one.name)
 def test_without_a_safeguard_a_kept_scenario_breaks_a_promise(finding: Finding) -> None:
-    """A stored scenario breaks a promise again without its safeguard. This test tries about five scenarios; a proof
-    tries all."""
+    """A stored scenario breaks a promise again without its safeguard. This test tries about five stored scenarios."""
     assert finding.scenario is not None
     assert shows(kinds()[finding.world], named(finding.name), scenario_of(finding.scenario))
 

@@ -40,7 +40,7 @@ def assert_one_trace(kind: Kind, seeds: Sequence[int], store: str) -> None:
 @pytest.mark.slow
 @each_kind
 def test_a_history_over_scripts_is_that_over_memory(kind: Kind) -> None:
-    """A history has the same trace whether Lua scripts on fakeredis or the store in memory executes its calls.
+    """A history has the same trace with Lua scripts on fakeredis as with the store in memory.
 
     In one of the two histories a failover occurs. In the other the server forgets its scripts.
     """

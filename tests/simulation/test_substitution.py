@@ -40,7 +40,7 @@ def module() -> Iterator[ModuleType]:
 
 
 def used(module: ModuleType) -> list[Any]:
-    """All that the module takes from the standard library."""
+    """Everything that the module takes from the standard library."""
     wait: Callable[..., Any] = module.wait
     timer = module.Timer
     defaults = [*wait.__defaults__, *wait.__kwdefaults__.values()]  # type: ignore[attr-defined]
@@ -49,9 +49,8 @@ def used(module: ModuleType) -> list[Any]:
 
 
 def test_everything_is_replaced_and_restored(module: ModuleType) -> None:
-    """Globals, base classes, class attributes and default arguments are simulated while the block runs, then as before.
-
-    Defaults of methods once stayed simulated.
+    """Globals, base classes, class attributes and default arguments are simulated while the block runs. Afterwards they
+    are as before, also the defaults of methods.
     """
     real = used(module)
     assert real[3:] == [threading.Thread, time.monotonic, *[time.monotonic, time.sleep] * 2]

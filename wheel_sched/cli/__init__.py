@@ -1,4 +1,4 @@
-"""The command line `wheel-sched`. It imports only the standard library, so that it can report missing packages."""
+"""The command line `wheel-sched`. This module imports only the standard library, so it can report missing packages."""
 
 from __future__ import annotations
 

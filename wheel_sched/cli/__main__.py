@@ -1,4 +1,4 @@
-"""`python -m wheel_sched.cli` does the same as `wheel-sched`, also where scripts are not on PATH."""
+"""`python -m wheel_sched.cli` does the same as `wheel-sched`. It works even if `wheel-sched` is not on PATH."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from wheel_sched.dashboard.security import LOOPBACK
 from wheel_sched.errors import ConfigError, NotDone
 from wheel_sched.management.opening import opened
 
-_GRACE_S = 3  # so long an answer may take when the program ends
+_GRACE_S = 3  # how long an open request may take when the program ends
 _rights = click.Choice(RIGHTS)
 
 
@@ -39,14 +39,14 @@ _rights = click.Choice(RIGHTS)
     show_default=True,
     help="Address to listen on; port 0: any free port.",
 )
-@click.option("--password-file", metavar="FILE", help="Who may sign in, see dashboard-password.")
+@click.option("--password-file", metavar="FILE", help="The users who may sign in, see dashboard-password.")
 @click.option(
     "--right",
     type=_rights,
-    help="The greatest right of any visitor (default: operate; with a password file what the file says).",
+    help="The greatest right of any visitor (default: operate; with --password-file: the right in that file).",
 )
 @click.option("--show-payloads", is_flag=True, help="Show payloads, keys and header values.")
-@click.option("--secret-file", metavar="FILE", help="A secret that signs sessions, for several processes or restarts.")
+@click.option("--secret-file", metavar="FILE", help="A secret that signs sessions, so that they outlive a restart.")
 @click.option("--root-path", default="", metavar="PATH", help="The path that a reverse proxy cuts off, such as /wheel.")
 @pass_session
 def dashboard(
@@ -94,7 +94,7 @@ def dashboard(
 
 
 class _Server(uvicorn.Server):
-    """A server that first ends the live updates of open pages, because it waits for its answers to end."""
+    """A server that ends the live updates of open pages before it waits for open responses."""
 
     def __init__(self, config: uvicorn.Config, app: DashboardApp) -> None:
         super().__init__(config)
@@ -142,7 +142,7 @@ def _is_loopback(host: str) -> bool:
 
 @contextlib.contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen before the store is opened, so that a port in use is an error at once."""
+    """Open the port before the store, so that a port in use is an error at once."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         sock = socket.create_server(address[:2], family=family)

@@ -44,7 +44,7 @@ def say_finding(finding: Finding) -> None:
 
 
 def say_report(report: DoctorReport, as_json: bool) -> int:
-    """Write the report as JSON, or its sums for people. Returns the exit code."""
+    """Write the report as JSON, or for people how many findings there are. Returns the exit code."""
     if as_json:
         emit(report.as_dict())
     else:

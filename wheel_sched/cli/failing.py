@@ -50,7 +50,7 @@ def code_of(error: BaseException) -> int:
 
 @contextlib.contextmanager
 def as_usage() -> Iterator[None]:
-    """Show a `Rejected` of the `with` block as wrong usage of the command: with the line that says how to use it."""
+    """Show a `Rejected` from the `with` block as wrong usage, with the line that says how to use the command."""
     try:
         yield
     except Rejected as error:
@@ -89,7 +89,7 @@ def guarded(run: Callable[[], Any]) -> NoReturn:
     try:
         code = run()
         sys.stdout.flush()
-    except BrokenPipeError:  # in the flush, when the command has ended: its exit code stays
+    except BrokenPipeError:  # the flush failed after the command had ended: its exit code stays
         drop_output()
     except (click.Abort, KeyboardInterrupt) as error:
         sys.stderr.write("\ninterrupted\n")

@@ -23,7 +23,7 @@ class LazyGroup(click.Group):
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         try:
             return super().make_context(*args, **kwargs)
-        except BrokenPipeError:  # from --help, which is written here; click would report a failure
+        except BrokenPipeError:  # --help has written the help text and exits; click would report a failure
             drop_output()
             raise click.exceptions.Exit(OK) from None
 
@@ -44,7 +44,7 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete names of commands and options. Imports no command, so a missing package disturbs nothing."""
+        """Complete names of commands and options. Imports no command, so it works when packages are missing."""
         names = [name for name in self._lazy if name.startswith(incomplete)]
         found = [CompletionItem(name, help=self._lazy[name].short_help) for name in names]
         return found + click.Command.shell_complete(self, ctx, incomplete)

@@ -1,6 +1,6 @@
 """The log of the commands that run until a signal: as text or as JSON lines, on stderr.
 
-With JSON the comments of these commands are log records too, so that everything on stderr is JSON, one object a line.
+With JSON, the comments of these commands are log records too. So everything on stderr is JSON, one object a line.
 """
 
 from __future__ import annotations

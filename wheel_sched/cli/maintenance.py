@@ -98,7 +98,7 @@ def reshard(session: Session, shards: int | None, resume: bool, yes: bool, as_js
     """Change the shard count of the namespace to SHARDS, offline.
 
     Stop every process that uses the namespace first. The namespace is frozen during the reshard, and a running process
-    does not notice the new shard count. The command refuses while items are in flight or a dispatcher runs. An
+    does not notice the new shard count. The command does nothing while items are in flight or a dispatcher runs. An
     interrupted reshard loses nothing: the namespace stays frozen until `--resume` has finished it.
 
     \b

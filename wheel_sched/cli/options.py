@@ -78,7 +78,7 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def may_replace(file: str, force: bool) -> bool:
-    """Whether `file` exists. True also means that the user has allowed its replacement, by an answer or by `force`.
+    """Whether `file` exists. If it does, the user has allowed its replacement, by an answer or by `force`.
 
     Raises:
         NotDone: `file` exists and may not be replaced, or it is `-`; nothing was written.

@@ -24,7 +24,7 @@ from wheel_sched.redacting import redacted_text
 
 _MARK = os.urandom(16).hex()
 _STYLED = re.compile(rf"\x00{_MARK}([0-9]+);")
-_comments: list[Callable[[str], None]] = []  # at most one: who writes comments instead of `note`
+_comments: list[Callable[[str], None]] = []  # at most one: the function that writes comments instead of `note`
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 
@@ -42,7 +42,7 @@ def comment_by(write: Callable[[str], None] | None) -> None:
     """Let a function write all further comments of this process.
 
     Args:
-        write: takes the comment without styles. None: they are lines on stderr again.
+        write: takes a comment without styles. None: comments are lines on stderr again.
     """
     _comments[:] = [] if write is None else [write]
 
@@ -90,7 +90,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
     """Write a heading and rows to stdout in aligned columns; the columns numbered in `right` are right-aligned."""
     cells = [
         [cell if _MARK in cell else escaped(one_line(cell)) for cell in row] for row in rows
-    ]  # escaped before the widths are measured
+    ]  # escape first: it changes the widths
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     for number, row in enumerate([head, *cells]):
         placed = [

@@ -16,7 +16,7 @@ from wheel_sched.store.core.items import STATES
 from wheel_sched.store.fair_shares.numbers import FairTopicNumbers
 from wheel_sched.store.rate_limits import Flow
 
-_DEEPEST = 3  # keys of a fair topic that its line names
+_DEEPEST = 3  # at most this many keys of a fair topic are named in its line
 
 
 @click.command()

@@ -5,9 +5,10 @@ A package names one `Extension` in its entry points, where the core finds it. Th
     [project.entry-points."wheel_sched.extensions"]
     my-package = "my_package.extension:EXTENSION"
 
-Every start of the program imports that module, so it may import only the standard library and `wheel_sched.cli`. It
-names everything else as a "module:attribute" text, which is imported when it is needed. When an extension cannot be
-loaded, its commands are missing and one line on stderr says why; the commands of the core still work.
+Every start of the program imports that module. So the module may import only the standard library and
+`wheel_sched.cli`. It names everything else as a "module:attribute" text, which the program imports when it needs it.
+When an extension cannot be loaded, its commands are missing and one line on stderr says why. The commands of the core
+still work.
 """
 
 from __future__ import annotations
@@ -74,20 +75,21 @@ class Extension:
         commands: its commands by name. Defaults to none.
         examples: lines of `wheel-sched --help`: a command line and its purpose. Defaults to none.
         settings: a subclass of `Settings` that declares its settings. Defaults to None: it declares none.
-        variables: environment variables, without the prefix `WHEEL_SCHED_`, that it reads itself. Defaults to none.
+        variables: more environment variables that the extension reads, without the prefix `WHEEL_SCHED_`. Defaults to
+            none.
         dispatchers: names of programs that release due items, for hints such as "start a Celery worker". Defaults to
             none.
-        dispatcher_of: "module:function" that names the program for a namespace, called as `function(topics, members)`
-            with the topics of waiting items and the live members; returns text such as "`my-program orders`", or ""
-            when it does not know these topics. Defaults to "": there is no such function.
+        dispatcher_of: "module:function" that names the program to start, called as `function(topics, members)` with the
+            topics of waiting items and the live members; returns text such as "`my-program orders`", or "" when it
+            does not know these topics. Defaults to "": there is no such function.
         server_checks: checks of `wheel-sched doctor` on a server: "module:function", called as
             `function(target, loaded)` with an `ExaminedTarget` and `Loaded` settings; returns a `Finding`. Defaults to
             none.
         namespace_checks: checks on a namespace that exists, in the form of `server_checks`. Defaults to none.
         stats: parts of `wheel-sched stats`: "module:function", called as `function(store, loaded)`; returns a
             `StatsPart`. Defaults to none.
-        metrics: more metrics of a store, by topic: "module:function" for a namespace with items of this topic, now or
-            before, called at each scrape as `function(store)`; returns `Metric` objects, see
+        metrics: more metrics of a store: "module:function" by topic. Each scrape of a namespace that has or had items
+            of the topic calls `function(store)`, which returns `Metric` objects, see
             `wheel_sched.observability.families`. Defaults to none.
         dashboard: what it adds to the dashboard: "module:attribute" of a part, see `wheel_sched.dashboard`. Defaults to
             "": nothing.
@@ -182,7 +184,7 @@ def load(entries: Iterable[EntryPoint]) -> Installed:
             found = resolve(entry.value)
             if not isinstance(found, Extension):
                 raise TypeError(f"expected {entry.value} to be an Extension, got: {type(found).__name__}")
-        except Exception as error:  # the commands of the core must work whatever a foreign module raises
+        except Exception as error:  # the commands of the core must work, whatever the extension's module raises
             why = " ".join(f"{type(error).__name__}: {error}".split())
             problems.append(f"the extension {entry.name!r} cannot be loaded, its commands are missing: {why}")
         else:

@@ -34,7 +34,7 @@ def counted(found: Sequence[LiveMember]) -> str:
 
 
 def lateness_of(found: Sequence[LiveMember]) -> list[tuple[int | None, int]]:
-    """The items that the members have released, by lateness: upper bound in ms and count. None is for the others."""
+    """How many items the members have released, by lateness: upper bound in ms and count. The last bound is None."""
     bounds = (*LATENESS_BUCKETS_MS, None)
     told = [one.member.lateness for one in found if len(one.member.lateness) == len(bounds)]
     return [(bound_ms, sum(max(0, one[at]) for one in told)) for at, bound_ms in enumerate(bounds)]

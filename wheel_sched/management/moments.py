@@ -1,6 +1,6 @@
-"""When a change takes effect, as people ask for it: an instant, a duration from now, a pace.
+"""When a change takes effect, as people ask for it: an instant, a duration from now, or a pace.
 
-The command line, the search language and the dashboard read such values here, so each accepts and refuses the same.
+The command line, the search language and the dashboard read such values here, so all three accept the same values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def instant_ms(text: str, zone: tzinfo | None = None) -> int:
-    """Epoch milliseconds of an RFC 3339 instant, rounded up: nothing is early.
+    """Epoch milliseconds of an RFC 3339 instant, rounded up so that nothing is early.
 
     Args:
         text: such as "2030-01-01T06:00:00Z".
@@ -45,7 +45,7 @@ def check_moment(after: object, at: object, *, dashes: str = "") -> None:
     Args:
         after: the duration from now; None: not given.
         at: the instant; None: not given.
-        dashes: what the names of the two begin with in the error, such as "--". Defaults to "".
+        dashes: the prefix of both names in the error, such as "--". Defaults to "".
 
     Raises:
         Rejected: neither is given, or both.

@@ -1,4 +1,4 @@
-"""Opens other namespaces on the server of a store that a program has opened itself."""
+"""Opens other namespaces on the server of a store that is already open."""
 
 from __future__ import annotations
 

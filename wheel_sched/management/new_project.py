@@ -10,7 +10,7 @@ from pathlib import Path
 from wheel_sched.errors import NotDone
 from wheel_sched.extensions import Stack
 
-_SUFFIX = ".in"  # so that no tool takes a file for a module or test of the package
+_SUFFIX = ".in"  # of the stored files, so that no tool takes them for modules or tests of the package
 
 
 def files_of(stack: Stack) -> dict[str, str]:

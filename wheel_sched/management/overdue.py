@@ -10,8 +10,8 @@ from wheel_sched.management.members import place
 from wheel_sched.management.wording import span
 from wheel_sched.store import DelayStore, LiveMember
 
-NOTICED_MS = 5_000  # an item that is later than this shows that no dispatcher runs: one would release it within ms
-_COUNTED = 1_000  # at most so many items of each shard are counted
+NOTICED_MS = 5_000  # an item that is later than this shows that no dispatcher releases it
+_COUNTED = 1_000  # at most this many items of each shard are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def overdue(store: DelayStore) -> OverdueItems:
 
 
 def is_noticed(late_ms: int) -> bool:
-    """Whether an item that is so late shows that nothing releases items."""
+    """Whether an item is late enough to show that no dispatcher releases items."""
     return late_ms >= NOTICED_MS
 
 
@@ -71,7 +71,7 @@ def unreleased(topics: Sequence[str], members: Sequence[LiveMember], now_ms: int
 def overdue_problem(
     late: OverdueItems, topics: Sequence[str], members: Sequence[LiveMember], now_ms: int
 ) -> tuple[str, str] | None:
-    """What is wrong when items are overdue, and what a user can do about it. None: they are not late enough to show it.
+    """What is wrong when items are overdue, and what a user can do. None: they are not late enough to show a problem.
 
     Args:
         late: the overdue items.

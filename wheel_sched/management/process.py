@@ -43,7 +43,7 @@ class ShownPurgatory:
 
     @property
     def completed(self) -> int:
-        """How many operations have ended by completion: by a try, by force or by the timer."""
+        """How many operations were completed: by a try, by force or by the timer."""
         return sum(self.numbers.get(name) or 0 for name in ("satisfied", "forced", "expired"))
 
     def as_dict(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class ShownTimer:
 
 
 def shown_purgatories(purgatories: Mapping[str, Any]) -> list[ShownPurgatory]:
-    """The numbers of purgatories and monitors of heartbeats, by name. Other objects get an error.
+    """The numbers of purgatories and heartbeat monitors, by name. For other objects, `error` says what was expected.
 
     Any thread may call it.
     """
@@ -99,7 +99,7 @@ def shown_purgatories(purgatories: Mapping[str, Any]) -> list[ShownPurgatory]:
 
 
 def shown_timers(timers: Mapping[str, Any]) -> list[ShownTimer]:
-    """The numbers of timers, by name. Other objects, and timers whose loop does not answer, get an error.
+    """The numbers of timers, by name. For other objects, and for timers whose loop does not answer, `error` says why.
 
     Any thread may call it. It waits for each event loop, up to a second.
     """

@@ -24,7 +24,7 @@ class ConnectionRefused(Exception):
 
 
 def once(perform: Callable[[], T]) -> Callable[[], T]:
-    """Return a function that calls `perform` at its first call, and returns that result at each call."""
+    """Return a function that calls `perform` once, at its first call, and always returns the result of `perform`."""
     answers: list[T] = []
 
     def perform_once() -> T:

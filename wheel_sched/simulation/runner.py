@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 BATCH = 40  # histories per child process; a history leaves about a megabyte in memory
 HASH_SEED = "0"
-STUCK_S = 60  # a history takes some hundredths of a second
+STUCK_S = 60  # processor time, in seconds; a usual history takes some hundredths of a second
 
 
 class Stuck(BaseException):
@@ -97,7 +97,7 @@ def run_one(kind: Kind, scenario: Scenario, *, with_trace: bool = False) -> Resu
 def _interrupt(_: int, frame: FrameType | None) -> None:
     """Handle the signal of the timer: raise `Stuck` in the code that runs, a task or the checker."""
     where = "".join(traceback.format_stack(frame, limit=6))
-    raise Stuck(f"one turn does not end within {STUCK_S} s:\n{where}")
+    raise Stuck(f"the history does not end within {STUCK_S} s:\n{where}")
 
 
 def run_scenarios(kind: Kind, scenarios: Sequence[Scenario], *, with_trace: bool = False) -> list[Result]:
@@ -174,7 +174,7 @@ def _in_children(works: Sequence[Callable[[], T]], cores: int) -> Iterator[T]:
             while waiting and len(open_) < cores:
                 pid, reading = _fork(waiting.pop())
                 open_[pid] = reading
-            pid = next(iter(open_))  # the oldest; the others go on meanwhile
+            pid = next(iter(open_))  # wait for the oldest child; the others run meanwhile
             with os.fdopen(open_.pop(pid), "rb") as pipe:
                 answer = pipe.read()
             os.waitpid(pid, 0)

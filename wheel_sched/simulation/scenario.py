@@ -180,7 +180,7 @@ def draw_faults(
                 if kind == "pause"
                 else rng.choice((20, 200, 2_000, 5_000)) * kind.startswith("late-")
             )
-            # the first calls are rare and delicate: starting, joining, reading the state
+            # some faults aim at the first calls of a process: starting, joining, reading the state
             at = rng.randrange(12) if rng.random() < 0.3 else rng.randrange(calls)
             found.append(Fault(kind, target, at, amount))
         elif where < 0.9 and on_servers:

@@ -81,7 +81,7 @@ class Task:
         self.name = name
         self.greenlet: greenlet | None = None
         self.switch: Callable[[], object] = lambda: None
-        self.generation = 0  # each wake-up adds 1; a deadline with an older number is over
+        self.generation = 0  # each wake-up adds 1; a deadline with an older number no longer counts
         self.notified = False
         self.calling = ""  # the call to a server that is under way
         self.thread: Any = None

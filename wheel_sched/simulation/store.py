@@ -83,9 +83,10 @@ class StoreServer(SimulatedServer):
         return self._loading_until_ns > self.world.scheduler.now_ns
 
     def perform(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls, and note calls that write in the journal.
+        """Perform calls, and add those that write to the journal.
 
-        Each answer is an error while the server loads or, if one of the calls writes, while the server refuses writes.
+        Each answer is an error while the server loads. If one of the calls writes, it is also an error while the server
+        refuses writes.
         """
         if self.loading:
             return [StoreUnavailable("LOADING: the server is still loading its data") for _ in calls]

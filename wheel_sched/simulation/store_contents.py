@@ -70,7 +70,7 @@ class StoreContents(Protocol):
 
 
 class MemoryContents:
-    """The contents of a memory store; it has no scripts."""
+    """The contents of a store in memory, which has no scripts."""
 
     def __init__(self, shards: int) -> None:
         self._shards = shards

@@ -176,7 +176,7 @@ def substituted(packages: Sequence[str]) -> Iterator[None]:
             for name, value in list(vars(module).items()):
                 if id(value) in table:
                     replace(module, name, table[id(value)])
-                elif type(value) is threading.local:  # one that a module keeps for all its threads
+                elif type(value) is threading.local:  # a global of the module
                     replace(module, name, threads.SimulatedLocal())
                 elif isinstance(value, type) and value.__module__ == module.__name__ and id(value) not in seen:
                     seen.add(id(value))

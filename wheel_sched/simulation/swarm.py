@@ -74,7 +74,7 @@ def draw_swarm(
         names = named.get(target.rpartition("-")[0] or target, [])
         if names and rng.random() < aimed:
             call, at = rng.choice(names), rng.randrange(rng.choice((2, 6, 20)))
-        else:  # the first calls are rare and delicate: starting, joining, reading the state
+        else:  # some faults aim at the first calls of a process: starting, joining, reading the state
             call, at = "", rng.randrange(12) if rng.random() < 0.3 else rng.randrange(calls)
         amount = rng.choice(pause_ms) if kind == "pause" else 0
         if kind.startswith("late-"):

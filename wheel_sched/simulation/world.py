@@ -118,7 +118,7 @@ class Host:
         self._stop: Callable[[], object] | None = None
         self.calls = 0  # how many calls all processes of this host have made
         self.lives = 0
-        self.drift_ppm: int | None = None  # of the machine's clock; None: the drift of all other machines
+        self.drift_ppm: int | None = None  # drift of this host's clock; None: that of all other hosts
         self.process = Process(f"{name}.0", 0)
 
     def boot(self) -> None:
@@ -185,7 +185,7 @@ class World:
         self.rng = random.Random(scenario.order)
         self.scheduler = running.scheduler = Scheduler(self.rng, START_NS, most_steps)
         self.scheduler.on_failure = self._thread_failed
-        store_call._process[:] = [0, ""]  # else the first token depends on the history before
+        store_call._process[:] = [0, ""]  # otherwise the first token would depend on the history before
         self.trace = Trace()
         self.drift_ppm = self.rng.choice((0, 0, 100, -100))
         self.hosts: dict[str, Host] = {}

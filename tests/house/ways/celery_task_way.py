@@ -1,7 +1,7 @@
 """Traces one Celery task with an ETA, from before `apply_async(countdown=...)` until it has run in a worker.
 
-This process is the producer. The worker is a second process, with the solo pool. Both begin to record just before that
-call. The result lists the files whose functions either process called.
+This process is the producer. The worker is a second process, with the solo pool. Both begin to record just before
+`apply_async`. The result lists the files whose functions either process called.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Records in which files of the measured tree functions are called. The programs beside this file import it first.
+"""Records the files of the measured tree whose functions are called. The programs in this folder import it first.
 
 The tracer sets its trace function for every thread from the start, because the threads that handle a message are older
 than the message. The trace function records nothing until `begin`. Python calls it at the start of each function.
 
-Functions that are called during an import are not recorded. So Python calls the trace function also when the body of a
-module ends: the tracer then knows that the import is over.
+Functions that are called during an import are not recorded. Python also calls the trace function when the body of a
+module ends. So the tracer knows when an import is over.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 SETTLE_S = 1.0  # acknowledging, settling and committing happen after the user's code has returned
 PATIENCE_S = 120.0
-OPTIMIZED = 1  # code of a function (inspect.CO_OPTIMIZED); modules and class bodies do not have it
+OPTIMIZED = 1  # flag of a function's code (inspect.CO_OPTIMIZED); the code of modules and class bodies does not have it
 TREE = os.environ["HOUSE_TREE"] + os.sep
 UNAVAILABLE = 3  # exit code of a way that cannot run on this machine
 
@@ -94,7 +94,7 @@ def public(name: str) -> Any:
     raise ImportError(f"add the new place of {name} in {TREE} to NAMES: {'; '.join(failures)}")
 
 
-# In which modules an object is in the versions that are measured. The first module that exists is used.
+# Name of an object -> the modules that have it in some measured version. The first module that exists is used.
 NAMES = {
     "SystemTimer": ("wheel_sched.timers:SystemTimer", "wheel_sched.timer:SystemTimer"),
     "EmbeddedServer": ("wheel_sched.store.embedded:EmbeddedServer", "wheel_sched.store:EmbeddedServer"),

@@ -92,14 +92,14 @@ SAFEGUARDS = [
         "apscheduler",
     ),
     Safeguard(
-        "a last run that finds no room is tried again",
+        "a last run that max_instances refuses is tried again",
         f"{APS}.schedulers.claiming_source:ClaimingJobSource._refused",
         "if occurrence.next_run_time is None:",
         "if False:",
         "apscheduler",
     ),
     Safeguard(
-        "waiting for room does not count as lateness",
+        "a wait for max_instances does not count as lateness",
         f"{APS}.stores.loading:ClaimLoader._occurrence",
         "put_back_ms > 0",
         "False",

@@ -79,7 +79,7 @@ SAFEGUARDS = [
         "celery",
     ),
     Safeguard(
-        "a hold reads the store's answer",
+        "apply_async reads the store's answer to a held task",
         f"{CELERY}.wheel:Wheel._begin",
         "values_of(begun.answers())",
         "begun.answers()",

@@ -68,8 +68,8 @@ def invariant_of(result: Result) -> str:
 
 
 def slices(kind: Kind, safeguard: Safeguard, seeds: int) -> Iterator[list[int]]:
-    """Yield the seeds below `seeds` in lists of growing size, without the seeds whose histories have none of the faults
-    in `safeguard.needs`. If `needs` is empty, yield all seeds."""
+    """Yield the seeds below `seeds` in lists of growing size. If `safeguard.needs` is not empty, leave out the seeds
+    whose histories have none of the faults in it."""
     wanted, needs, size = list(range(seeds)), set(safeguard.needs), 20
     if needs:
         wanted = [seed for seed in wanted if needs & {fault.kind for fault in kind.draw(seed).faults}]
@@ -79,8 +79,8 @@ def slices(kind: Kind, safeguard: Safeguard, seeds: int) -> Iterator[list[int]]:
 
 
 def first_violation(kind: Kind, safeguard: Safeguard, seeds: int = SEEDS, *, cores: int | None = None) -> Result | None:
-    """Return the result of the lowest seed below `seeds` that breaks a promise only without the safeguard; None: no
-    seed does."""
+    """Return the result of the lowest seed below `seeds` whose history breaks a promise only without the safeguard.
+    None: no history does."""
     for part in slices(kind, safeguard, seeds):
         with switched_off(safeguard):
             broken = [result for result in run_seeds(kind, part, cores=cores) if result.violations]
@@ -176,8 +176,8 @@ def page(findings: Sequence[Finding], hidden: Sequence[Safeguard]) -> str:
         "| world | safeguard | histories until it is noticed | invariant | steps after shrinking |\n"
         "|---|---|---:|---|---:|\n" + "\n".join(rows) + "\n\n"
         "## Not noticed\n\n"
-        "Few histories or none show these; the table says why. The specification is that of the\n"
-        "[claim protocol](../spec/README.md).\n\n"
+        "Without these safeguards, few histories or none break a promise. The table says why. Where it names the\n"
+        "specification, that is the one of the [claim protocol](../spec/README.md).\n\n"
         "| world | safeguard | why |\n"
         "|---|---|---|\n" + "\n".join(f"| {one.world} | {one.name} | {one.hidden} |" for one in hidden) + "\n"
     )

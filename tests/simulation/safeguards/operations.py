@@ -29,21 +29,21 @@ SAFEGUARDS = [
         "operations",
     ),
     Safeguard(
-        "a batch is written down before it is performed",
+        "a batch is stored before its letters are changed",
         f"{OPERATIONS}.stepping:Stepper._run",
         "stored = self._book.put(begun)",
         "stored = begun",
         "operations",
     ),
     Safeguard(
-        "a batch that comes again has its old token",
+        "a repeated batch has the token of the first call",
         f"{OPERATIONS}.stepping:Stepper._settle",
         'token = f"operation-{operation.id}-{batch.number}"',
         'token = f"operation-{operation.id}-{batch.number}-{now_ms}"',
         "operations",
     ),
     Safeguard(
-        "an operation means only letters that had died before it was made",
+        "an operation changes only letters that died before it was created",
         f"{KINDS}:_LetterKind._page",
         " if one.score_ms < until_ms",
         "",
@@ -78,7 +78,7 @@ SAFEGUARDS = [
         "operations",
     ),
     Safeguard(
-        "a runner works only at operations that it holds or that are free",
+        "a runner works only on operations that it holds or that are free",
         f"{OPERATIONS}.runner:OperationRunner.run_once",
         " or not operation.is_free(self.owner, now_ms)",
         "",

@@ -64,7 +64,7 @@ SAFEGUARDS = [
         "retry-ordered",
     ),
     Safeguard(
-        "after a lost reply the topic is given up when its records come again",
+        "after a lost reply the owner gives up the topic when its records come again",
         f"{ORDERED}.leased_topic:OrderedTopic._read_as_owner",
         "if empty and (left_s <= 0 or not self._stopping.wait(left_s)):",
         "if empty:",

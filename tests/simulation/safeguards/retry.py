@@ -64,14 +64,14 @@ SAFEGUARDS = [
         f"{STORE}.shard:MemoryShard.jumped",
         "self.epoch += 1",
         "pass",
-        hidden="each reply of the store has its time, and a dispatcher follows it",
+        hidden="each reply of the store has the store's time, and the dispatcher sets its clock by it",
     ),
     Safeguard(
         "an old lease is not published after it ran out",
         "wheel_sched.dispatcher.workers:Workers._publish",
         "if self._clock.monotonic_ns() < batch.lease_until_ns:",
         "if True:",
-        hidden="a process that stands still may repeat what it holds, and the checker cannot tell the two",
+        hidden="a process that stood still may repeat what it holds; the checker cannot tell this from the fault",
     ),
     Safeguard(
         "the lease of a batch in flight is extended",

@@ -12,7 +12,7 @@ SAFEGUARDS = [
         "False",
     ),
     Safeguard(
-        "a service that finds the store away tries again soon",
+        "a service that cannot reach the store tries again soon",
         "retry_topic.intake.worker:IntakeWorker._until_available",
         "_AWAY_S[min(failures, len(_AWAY_S) - 1)]",
         "60.0",
@@ -55,7 +55,7 @@ SAFEGUARDS = [
         hidden="none of the first thousand histories has shown it",
     ),
     Safeguard(
-        "a message whose id was stolen is not the thief's",
+        "a message with the id of another message is not taken for it",
         "retry_topic.intake.records:is_same",
         "return same and",
         "return True or",

@@ -52,7 +52,7 @@ SAFEGUARDS = [
         hidden="it matters after a restart that lost a claim; then the checker allows repeats",
     ),
     Safeguard(
-        "a stale epoch makes the owner ask again",
+        "an owner with a stale epoch asks the store again",
         "retry_topic.release.shard_ownership:ShardOwner.acquire",
         "self.outdated(shard)",
         "pass",
@@ -143,7 +143,7 @@ SAFEGUARDS = [
         hidden="rare; the specification shows it: doubt-not-confirmed",
     ),
     Safeguard(
-        "an unanswered store makes an owner look at its open claims",
+        "an owner looks at its open claims after the store did not answer",
         "retry_topic.release.shard_ownership:ShardOwner.suspect",
         "owned.suspect = True",
         "pass",

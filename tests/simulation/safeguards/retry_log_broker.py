@@ -66,7 +66,7 @@ SAFEGUARDS = [
         "retry-log",
     ),
     Safeguard(
-        "a record that our headers make too large goes without them",
+        "a record that our headers make too large is sent without them",
         "retry_topic.consumer.settling:Settler._refused",
         "lighter(outcome.forward) or outcome.delivery.message.to(topic)",
         "outcome.forward",

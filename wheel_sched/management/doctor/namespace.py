@@ -27,7 +27,7 @@ def frozen(target: ExaminedTarget) -> Finding:
 
 
 def members(target: ExaminedTarget) -> Finding:
-    """Report which members are live. Other checks, such as `backlog`, find out whether one is missing."""
+    """Report which members are live. Other checks, such as `backlog`, find out whether a member is missing."""
     return ok("members", f"live: {counted(target.members)}" if target.members else "none has announced itself")
 
 
@@ -100,14 +100,14 @@ def clock_jumps(target: ExaminedTarget) -> Finding:
 
 
 def dead_letters(target: ExaminedTarget) -> Finding:
-    """Check that each shard holds far fewer dead letters than the cap, above which the oldest are deleted."""
+    """Check that each shard holds far fewer dead letters than the limit. Above it, the oldest are deleted."""
     dead = [counts.sizes["dead"] for counts in target.counts]
     trimmed = sum(counts.happened("trimmed") for counts in target.counts)
     text = f"{sum(dead):,} dead letters" + (f", {trimmed:,} trimmed so far" if trimmed else "")
     if max(dead) >= 0.8 * DEAD_CAP:
         return warn(
             "dead letters",
-            f"{text}; a shard holds {max(dead):,} of {DEAD_CAP:,}, then the oldest are deleted",
+            f"{text}; a shard holds {max(dead):,} of {DEAD_CAP:,} allowed; above this number, the oldest are deleted",
             "find the cause, then replay or delete them",
         )
     return ok("dead letters", text)

@@ -1,4 +1,4 @@
-"""Durable operations: long changes of many things that survive the process that runs them.
+"""Durable operations: long changes of many things, such as dead letters. They survive the process that runs them.
 
 `operation.py` has the record and its states, `kind.py` what a package provides for its own changes, `book.py` keeps the
 records in the store, `stepping.py` takes one step, and `runner.py` is the thread that takes all of them.

@@ -1,8 +1,7 @@
 """`OperationBook`: the durable operations of a namespace, as documents.
 
-Each change names the version that it has read, so of two changes at the same time one is refused and reads again. The
-collection "open-operations" lists the ids of the operations that have not ended, so that a runner does not read the
-others.
+Each change names the version that it has read. Of two changes at the same time, one is refused and has to read again.
+The collection "open-operations" lists the operations that have not ended, so that a runner does not read the others.
 
 The record of an operation is deleted 30 days after its last change.
 """
@@ -24,7 +23,7 @@ KEPT_MS = 30 * 86_400_000
 _OPERATIONS = "operations"
 _OPEN = "open-operations"
 _LARGEST = 8_192  # bytes of the arguments
-_YOUNG_MS = 60_000  # so long an entry of the list may be without its operation, which is stored after it
+_YOUNG_MS = 60_000  # the time that `create` has to store the operation after its entry in the list
 _TRIES = 20
 
 
@@ -53,7 +52,7 @@ class OperationBook:
         Args:
             kind: the name of its kind.
             arguments: for the kind.
-            who: who asks for it.
+            who: who asks for the operation.
             rate: about this many changes a second, above 0. Defaults to None: as fast as possible.
             spread_ms: spread the changes over this time instead. Defaults to None.
 
@@ -71,7 +70,7 @@ class OperationBook:
         )
         self._documents.put(_OPEN, new.id, b"", ttl_ms=KEPT_MS)
         version = self._documents.put(_OPERATIONS, new.id, new.as_json(), expect=0, ttl_ms=KEPT_MS)
-        self._documents.put(_OPEN, new.id, b"", ttl_ms=KEPT_MS)  # a runner removes it if the record took a minute
+        self._documents.put(_OPEN, new.id, b"", ttl_ms=KEPT_MS)  # a runner may have removed the entry
         return replace(new, version=version or 0)
 
     def get(self, operation_id: str) -> DurableOperation | None:
@@ -138,7 +137,7 @@ class OperationBook:
         return self._change(operation_id, "paused", lambda found: replace(found, state="paused"))
 
     def resume(self, operation_id: str) -> DurableOperation:
-        """Let a paused operation run on.
+        """Let a paused operation continue.
 
         Raises:
             NotDone: the operation is not paused; nothing was changed.
@@ -155,14 +154,15 @@ class OperationBook:
         return self._change(operation_id, "cancelled", lambda found: found.ended("cancelled", now_ms))
 
     def found(self, operation_id: str) -> DurableOperation:
-        """An operation.
-
+        """The operation with this id.
         Raises:
             NotDone: no operation has this id.
         """
         found = self.get(operation_id)
         if found is None:
-            raise NotDone(f"there is no operation {operation_id!r:.80}: nothing was changed; they are kept for 30 days")
+            raise NotDone(
+                f"there is no operation {operation_id!r:.80}: nothing was changed; operations are kept for 30 days"
+            )
         return found
 
     def _change(
@@ -177,7 +177,7 @@ class OperationBook:
             stored = self.put(change(found))
             if stored is not None:
                 return stored
-        raise NotDone(f"operation {operation_id} changes all the time: nothing was changed; try again")
+        raise NotDone(f"other programs keep changing operation {operation_id}: this change was not made; try again")
 
 
 def check_operation_pace(rate: float | None, spread_ms: int | None) -> None:

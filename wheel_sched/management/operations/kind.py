@@ -26,8 +26,8 @@ class PlannedBatch(NamedTuple):
     """What the next batch changes.
 
     Args:
-        entries: JSON data for each thing, enough to change exactly this thing as it is now: its id and version. It is
-            written down before anything is changed.
+        entries: JSON data for each thing, such as its id and version: enough to change exactly this thing as it is now.
+            The runner stores the entries before it changes anything.
         cursor: where the next step begins; None: this was the last.
         left: how many things stay as they are, by reason. Defaults to none.
     """
@@ -38,16 +38,16 @@ class PlannedBatch(NamedTuple):
 
 
 class PerformedBatch(NamedTuple):
-    """What came of a batch: how many things were changed, and how many were not, by reason. They add up."""
+    """The result of a batch: how many things were changed, and how many were not, by reason."""
 
     done: int
     left: Mapping[str, int] = {}
 
 
 class OperationKind(Protocol):
-    """A kind of durable operation. Runners of several processes may use it at the same time.
+    """A kind of durable operation, such as a replay of dead letters. Several runners may use it at the same time.
 
-    `arguments` and `until_ms` are those of the operation: it means only things from before `until_ms`, epoch ms.
+    `arguments` are those of the operation. The operation concerns only things from before `until_ms`, in epoch ms.
     """
 
     @property
@@ -60,7 +60,7 @@ class OperationKind(Protocol):
         ...
 
     def plan(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, budget: int) -> PlannedBatch:
-        """Choose at most `budget` things, counting those of `left`. Changes nothing, reads a bounded number."""
+        """Choose at most `budget` things, including those of `left`. Changes nothing, and reads a bounded number."""
         ...
 
     def perform(
@@ -68,7 +68,7 @@ class OperationKind(Protocol):
     ) -> PerformedBatch:
         """Change the things of a batch.
 
-        The same batch may come again: when the answer was lost, or its runner died.
+        The same batch may come again, because an answer was lost or a runner died.
 
         Args:
             arguments: those of the operation.

@@ -1,4 +1,4 @@
-"""The record of a durable operation, and its states.
+"""The record of a durable operation, and its states. A thing is what an operation changes, such as a dead letter.
 
     counting ─► ready ─► running ◄─► paused        counting  things are counted, nothing is changed
         │         │         ├─► done    │          ready     the count is kept, and somebody has to confirm it
@@ -38,11 +38,11 @@ _ERROR = 500  # characters
 
 @dataclass(frozen=True, slots=True)
 class OperationBatch:
-    """Things that an operation has begun to change. It is written down before the first of them is changed.
+    """Things that an operation has begun to change. A runner stores the batch before it changes the first of them.
 
     Args:
         number: its number within the operation, from 1.
-        begun_ms: when it was written down, epoch ms of the store's clock.
+        begun_ms: when the batch was stored, epoch ms of the store's clock.
         every_ms: the time between two of its things, in ms. Defaults to 0: all at once.
         entries: what the kind needs to change each thing, as JSON data. Defaults to none.
         left: how many things of the same step stay as they are, by reason. Defaults to none.
@@ -64,9 +64,9 @@ class DurableOperation:
         kind: the name of its `OperationKind`.
         arguments: what the kind needs to know, as texts by name.
         who: who asked for it.
-        created_ms: when. Things that came later do not belong to it.
+        created_ms: when the operation was created. It does not change things that came later.
         state: see the module.
-        matched: how many things were counted. It stays when they have all been counted.
+        matched: how many things were counted. It does not change after the counting.
         done: how many were changed.
         left: how many stay as they are, by reason.
         samples: the first things in words.
@@ -76,9 +76,9 @@ class DurableOperation:
         spread_ms: changes are spread over this time, instead of `rate`. Defaults to None.
         batch: the things that are being changed. Defaults to None.
         batches: how many batches have begun.
-        next_ms: the next batch begins not before then.
-        owner: the runner that works at it. Defaults to "": nobody.
-        lease_until_ms: another runner may go on from then.
+        next_ms: the earliest time at which the next batch may begin.
+        owner: the runner that works on the operation. Defaults to "": nobody.
+        lease_until_ms: from this time on, another runner may continue.
         confirmed_by: who confirmed the count.
         started_ms: when it was confirmed; 0: not yet.
         ended_ms: when it ended; 0: not yet.
@@ -127,7 +127,7 @@ class DurableOperation:
 
     @property
     def handled(self) -> int:
-        """How many things are changed, or stay as they are for a known reason."""
+        """How many things were changed, or stay as they are for a known reason."""
         return self.done + sum(self.left.values())
 
     @property
@@ -145,7 +145,7 @@ class DurableOperation:
         return self.is_open and (self.state not in OPEN or (self.state == "running" and self.next_ms <= now_ms))
 
     def is_free(self, owner: str, now_ms: int) -> bool:
-        """Whether this runner may work at it: it has the lease, or nobody has it."""
+        """Whether this runner may work on the operation: it has the lease, or nobody has."""
         return self.owner in ("", owner) or self.lease_until_ms <= now_ms
 
     def with_counted(self, count: int, cursor: str | None, samples: tuple[str, ...]) -> DurableOperation:
@@ -154,7 +154,7 @@ class DurableOperation:
         return replace(self, matched=self.matched + count, cursor=cursor, state=state, samples=samples[:5])
 
     def with_settled(self, done: int, left: Mapping[str, int]) -> DurableOperation:
-        """The operation after its batch: `done` things were changed, and the others were left for these reasons."""
+        """The operation after its batch: `done` things were changed; `left` counts the others by reason."""
         batch = self.batch
         added = Counter(self.left) + Counter(left) + Counter({} if batch is None else batch.left)
         return replace(self, done=self.done + done, left=dict(added), batch=None)
@@ -178,7 +178,7 @@ class DurableOperation:
         return json.dumps(kept).encode()
 
     def as_dict(self) -> dict[str, Any]:
-        """The operation for scripts, without what only runners need."""
+        """The operation as data for JSON, without the fields that only runners need."""
         hidden = ("version", "batch", "cursor", "owner", "lease_until_ms", "next_ms", "at_end", "batches")
         kept = {name: value for name, value in asdict(self).items() if name not in hidden}
         return {**kept, "samples": list(self.samples), "handled": self.handled}

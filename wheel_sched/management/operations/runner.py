@@ -24,8 +24,8 @@ from wheel_sched.store import DelayStore
 
 logger = logger_of(__name__)
 
-_IDLE_S = 2.0  # between two looks when there is nothing to do
-_TROUBLE_S = 2.0  # after an error of the store
+_IDLE_S = 2.0  # from one look to the next when there is nothing to do
+_TROUBLE_S = 2.0  # from an error of the store to the next look
 
 
 def _ignore(_: DurableOperation) -> None:
@@ -70,7 +70,7 @@ class OperationRunner:
         return self
 
     def wake(self) -> None:
-        """Look for work now, and not only after the present wait."""
+        """Look for work now, without waiting for the next regular look."""
         self._news.set()
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class OperationRunner:
         try:
             for operation in self._book.open():
                 if operation.owner == self.owner:
-                    self._book.put(released(operation))  # refused if somebody has changed it: then the lease ends
+                    self._book.put(released(operation))  # refused if somebody has changed the record
         except (StoreError, OSError) as error:
             logger.warning("operations.not_released: %s: %s", type(error).__name__, error)
 
@@ -96,7 +96,7 @@ class OperationRunner:
             self._news.clear()
             try:
                 wait_s = self.run_once()
-            except Exception as error:  # the thread must outlive every error, or operations stand still
+            except Exception as error:  # without the thread, operations would stop
                 logger.warning("operations.trouble: %s: %s", type(error).__name__, error)
                 wait_s = _TROUBLE_S
             if wait_s and not self._stop.is_set():
@@ -132,7 +132,7 @@ class OperationRunner:
         except (StoreError, BrokerError, OSError) as error:
             logger.warning("operations.waits: %s: %s: %s", operation.id, type(error).__name__, error)
             return _TROUBLE_S
-        except Exception as error:  # a wrong argument, or a mistake in the kind: others go on
+        except Exception as error:  # a wrong argument, or a mistake in the kind: the other operations continue
             logger.warning("operations.failed: %s: %s: %s", operation.id, type(error).__name__, error)
             ended = self._stepper.fail(operation.id, error)
         if ended is not None:

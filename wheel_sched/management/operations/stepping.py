@@ -1,11 +1,11 @@
 """One step of a durable operation: count some of its things, or change one batch of them.
 
-A batch is written down before its things are changed, with their ids and versions. Whoever goes on after a runner's
-death performs the same batch again under the same token, and the store answers with what the first call did, for a
-minute. The lease ends sooner. So the counts are exact, and no thing is changed twice.
+A runner stores a batch, with the ids and versions of its things, before it changes them. When a runner dies, the next
+one performs the same batch again under the same token. For a minute the store answers with what the first call did. The
+lease ends sooner. So the counts are exact, and no thing is changed twice.
 
-Only when nobody goes on within that minute, the kind has to find out which things of this one batch were changed. Each
-kind says in its own docstring how sure it can be.
+If no runner continues within that minute, the kind has to find out which things of this batch were changed. Each kind
+says in its own docstring how sure it can be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wheel_sched.store import DelayStore
 LEASE_MS = 20_000
 REMEMBERED_MS = 45_000  # the store keeps an answer for a minute; the rest is for the call itself
 BATCH = 200
-_PACED_S = 1.0  # a paced batch has the things of so many seconds
+_PACED_S = 1.0  # a paced batch has as many things as the rate allows in this time
 _LARGEST = 40_000  # bytes of a batch in the record; a document may have 64 KiB
 _TRIES = 20
 
@@ -56,7 +56,7 @@ class Stepper:
             The operation if this step has ended it, else None.
 
         Raises:
-            StoreError, BrokerError: the step can be taken again.
+            StoreError, BrokerError: a server did not answer. The step can be taken again.
         """
         if operation.batch is not None:
             return self._settle(operation, operation.batch, kind)
@@ -106,7 +106,7 @@ class Stepper:
             return None
         budget = min(batch_size(held.rate), held.matched - held.handled)
         plan = kind.plan(held.arguments, held.created_ms + 1, held.cursor, budget)
-        while len(json.dumps(plan.entries)) > _LARGEST and budget > 1:  # long ids: fewer of them
+        while len(json.dumps(plan.entries)) > _LARGEST and budget > 1:  # long ids: the batch gets fewer things
             budget = max(1, budget // 4)
             plan = kind.plan(held.arguments, held.created_ms + 1, held.cursor, budget)
         now_ms = self._store.now_ms()
@@ -130,10 +130,10 @@ class Stepper:
     def _settle(
         self, operation: DurableOperation, batch: OperationBatch, kind: OperationKind
     ) -> DurableOperation | None:
-        """Perform a batch that is written down, and write down what came of it.
+        """Perform the batch in the operation's record, and store its result.
 
-        Others may change the record meanwhile, for example to cancel the operation: the counts are added to the record
-        as it is then. The same write removes the batch, so they are added once.
+        Others may change the record meanwhile, for example to cancel the operation. So this adds the counts to the
+        newest record. The same write removes the batch, so the counts are added once.
         """
         now_ms = self._store.now_ms()
         if operation.owner != self._owner or operation.lease_until_ms <= now_ms:
@@ -161,7 +161,7 @@ class Stepper:
 
 
 def released(operation: DurableOperation) -> DurableOperation:
-    """The operation without an owner, so that any runner may go on at once."""
+    """The operation without an owner, so that any runner may continue at once."""
     return replace(operation, owner="", lease_until_ms=0)
 
 
@@ -171,6 +171,6 @@ def batch_size(rate: float | None) -> int:
 
 
 def _complete(performed: PerformedBatch, batch: OperationBatch) -> Mapping[str, int]:
-    """The things that were left, so that together with the changed ones they are all of the batch."""
+    """The counts of unchanged things by reason, completed: with the changed things they add up to the batch."""
     missing = len(batch.entries) - performed.done - sum(performed.left.values())
     return {**performed.left, NOT_REACHED: missing} if missing > 0 else performed.left
