@@ -1,6 +1,6 @@
 """Announces workers and beat processes in the delay store, for `wheel-sched ps`.
 
-`AnnounceStep` is the bootstep of a worker, `beat_announcer` is what a process of `celery beat -S wheel` starts.
+A worker runs the bootstep `AnnounceStep`. A process of `celery beat -S wheel` starts a `beat_announcer`.
 
 Threads: the main thread of a worker or beat process starts and stops the announcer; one thread announces.
 """
@@ -82,7 +82,10 @@ def beat_announcer(wheel: Wheel, embedded: EmbeddedDispatcher) -> MemberAnnounce
 
 
 def _with_dispatcher(member: Member, embedded: EmbeddedDispatcher | None) -> Member:
-    """The member with what its dispatcher sends now, and how late it was. Without a dispatcher: the same member."""
+    """The member with the number of tasks in flight and the lateness, as its dispatcher counts them.
+
+    Without a dispatcher: the same member.
+    """
     dispatcher = None if embedded is None else embedded.dispatcher
     if dispatcher is None:
         return member

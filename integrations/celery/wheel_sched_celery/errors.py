@@ -13,7 +13,7 @@ class HoldRefused(WheelSchedError, OperationalError):
     There are two cases, and `in_doubt` and the text say which one it is. Either the task was not sent. Or the store has
     not confirmed the task, and may hold it. A held task runs when it is due.
 
-    It is a subclass of kombu's `OperationalError`, which callers of `apply_async` catch when the broker is away.
+    It is an `OperationalError` of kombu, which callers of `apply_async` catch when the broker is away.
 
     Args:
         text: what happened.
@@ -31,10 +31,10 @@ class HoldRefused(WheelSchedError, OperationalError):
         """Make the error to raise after the store's `error`. `what` names the task that was to be sent."""
         if not error.in_doubt:
             return cls(f"{what}: not sent: {error}")
-        why = "the delay store gave no answer and may hold what it was sent"
+        why = "the delay store gave no answer and may have stored what was sent"
         if isinstance(error, InDoubt):
-            why = "the delay store holds it, but not as durably as asked for"
+            why = "the delay store holds it, but has not confirmed that it is durable"
         return cls(
-            f"{what}: in doubt, {why}; if it is sent again with the same task_id and eta, it stays one task: {error}",
+            f"{what}: in doubt, {why}; sending again with the same task_id and eta stores nothing twice: {error}",
             in_doubt=True,
         )

@@ -1,4 +1,4 @@
-"""What the Celery integration adds to `wheel-sched` and to the dashboard; its commands are those of `celery wheel`."""
+"""What the Celery integration adds to the command `wheel-sched` and to the dashboard. See `cli` for `celery wheel`."""
 
 from __future__ import annotations
 

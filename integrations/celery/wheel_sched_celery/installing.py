@@ -11,7 +11,7 @@ from wheel_sched.errors import ConfigError
 from wheel_sched_celery.announcing import AnnounceStep
 from wheel_sched_celery.hold.producing import HoldingAMQP, holding
 from wheel_sched_celery.release.dispatcher_step import DispatcherStep
-from wheel_sched_celery.remote_control import commands  # noqa: F401  # the `celery` program knows a command once it is registered
+from wheel_sched_celery.remote_control import commands  # noqa: F401  # the import registers the commands with the `celery` program
 from wheel_sched_celery.settings import NAMES, UNSET
 from wheel_sched_celery.takeover.step import TakeoverStep
 from wheel_sched_celery.wheel import Wheel, wheel_of
@@ -38,7 +38,8 @@ def install(
         app: the Celery app.
         url: address of the store; None = no store, only a better timer in the worker. Defaults to `app.conf.wheel_url`,
             else to the broker's URL if the broker is a Redis.
-        horizon: a task due later than this from now is held; None = Celery's own behaviour. Defaults to "2s".
+        horizon: a task is held if more than this time is left until it is due; None = Celery's own behaviour. Defaults
+            to "2s".
         beat: whether workers send the periodic tasks of the app's schedule, so that no `celery beat` is necessary.
             Defaults to `app.conf.wheel_beat`, else False.
         settings: the other fields of `WheelSettings`.
@@ -53,8 +54,8 @@ def install(
         raise ConfigError("install: this app has it installed already; nothing was changed")
     if "amqp" in app.__dict__ and not isinstance(app.amqp, HoldingAMQP):
         raise ConfigError(
-            "install: app.amqp is in use already, so messages would go past the hold; call install(app) right after "
-            "the app is made"
+            "install: app.amqp is in use already, so tasks could not be held; call install(app) right after the app is "
+            "made"
         )
     wheel = Wheel(app, {"url": url, "horizon": horizon, "beat": beat, **settings})
     app.wheel = wheel
@@ -69,10 +70,9 @@ def install(
 
 
 def _choose_scheduler(sender: Any, **_: Any) -> None:
-    """Let `celery beat` and `worker -B` use the entries in the store, if workers do.
+    """If the setting `beat` is True, let `celery beat` and `worker -B` use the entries in the store, as workers do.
 
-    With Celery's own scheduler beside them every periodic task would be sent twice. A scheduler that the app has chosen
-    stays.
+    Celery's own scheduler would send every periodic task a second time. A scheduler that the app has chosen stays.
     """
     given = sender.wheel.given("beat")
     if given is True and sender.conf.beat_scheduler == _STOCK_SCHEDULER:

@@ -29,7 +29,7 @@ _MAY_BE_ZERO = ("lead", "announce", "beat_grace")
 _FLAGS = ("dispatch", "takeover", "beat")
 WORKER: Final = "celery-worker"
 BEAT: Final = "celery-beat"
-"""The kinds of the members of a namespace that send what is due, see `wheel-sched ps`."""
+"""The kinds of members that send due tasks, see `wheel-sched ps`."""
 CATCH_UP: Final = ("skip", "latest", "all")
 MOST_LATE: Final = 1_000  # the greatest number of missed occurrences that beat sends
 
@@ -53,12 +53,12 @@ class WheelSettings:
     Args:
         url: address of the delay store (redis://, rediss://, unix://, embedded:FOLDER or a redis-py client); None = no
             store, only a better timer in the worker. Defaults to the broker's URL if the broker is a Redis.
-        horizon: a task due later than this from now waits in the store. None = no task is held; tasks that are held
-            already are still released. Defaults to 2 s, at most half of the broker's visibility timeout.
+        horizon: a task waits in the store if more than this time is left until it is due. None = no task is held; tasks
+            that are held already are still released. Defaults to 2 s, at most half of the broker's visibility timeout.
         namespace: prefix of the store's keys. Defaults to "celery".
-        shards: number of shards of the namespace, fixed when it is created. Defaults to 1.
+        shards: number of shards, fixed when the namespace is created. Defaults to 1.
         durability: "memory", "everysec", "fsync" or "replicated". Defaults to "everysec".
-        replicas: how many replicas confirm under "replicated". Defaults to 1.
+        replicas: how many replicas must confirm a write, if `durability` is "replicated". Defaults to 1.
         on_outage: what a producer does while the store is away: "stock" sends as Celery alone would, "refuse" raises
             `HoldRefused`. A worker always does what Celery alone would. Defaults to "stock".
         lead: how long before its due time a task goes to its queue. A worker fetches it and keeps it in its timer
@@ -68,19 +68,20 @@ class WheelSettings:
         dispatch: whether workers of this app release held tasks. Defaults to True.
         takeover: whether workers move ETA messages from the broker into the store. Defaults to True.
         timeout: how long one call on the store may take, in producers and workers. A worker's event loop does not wait
-            for it. Defaults to 5 s.
-        drain_timeout: how long a stopping worker waits for its dispatcher's publishes. Defaults to 10 s.
-        fair: queues whose due tasks are shared between fair keys, see `wheel_fair_key`: the name of a queue and its
-            settings, `{"weights": {"gold": 4}, "default_weight": 1}`, both optional. None for a queue ends its sharing.
-            A worker that starts writes them into the store. Defaults to none.
+            for such a call. Defaults to 5 s.
+        drain_timeout: how long a stopping worker waits until its dispatcher has published its tasks. Defaults to 10 s.
+        fair: the queues whose due tasks are shared between fair keys (see `wheel_fair_key`), with their settings:
+            `{"celery": {"weights": {"gold": 4}, "default_weight": 1}}`. Both settings are optional. The value None ends
+            the sharing of a queue. A worker writes the settings into the store when it starts. Defaults to no queue.
         announce: how often a worker announces itself in the store, for `wheel-sched ps`; 0 = never. Defaults to 1 min.
         beat: whether workers of this app send the periodic tasks of its schedule, without a beat process. Defaults to
             False.
         beat_file: path of a TOML file with more entries of the schedule. Defaults to None.
         beat_catch_up: what becomes of occurrences that were missed while no worker was there: "skip", "latest" (one
-            run, as Celery's beat does) or "all". An entry may say otherwise. Defaults to "latest".
-        beat_catch_up_limit: how many missed occurrences "all" sends at most, the last ones. Defaults to 100.
-        beat_grace: with "skip", an occurrence that is late by no more than this is not missed. Defaults to 1 min.
+            run, as Celery's beat does) or "all". An entry may have its own value. Defaults to "latest".
+        beat_catch_up_limit: the greatest number of missed occurrences that "all" sends. It sends the latest ones.
+            Defaults to 100.
+        beat_grace: with "skip", an occurrence is missed only if it is late by more than this. Defaults to 1 min.
     """
 
     url: Any = field(default=None, repr=False)  # it may hold a password

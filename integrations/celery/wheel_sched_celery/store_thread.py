@@ -23,7 +23,7 @@ logger = logger_of("wheel_sched.celery")
 T = TypeVar("T")
 
 PATIENCE_S: Final = 1.0  # how long the loop waits for an answer; Celery's `inspect` waits as long
-STUCK_S: Final = 0.5  # after this time a call counts as stuck, and others do not wait for it
+STUCK_S: Final = 0.5  # after this time a call counts as stuck, and other calls do not wait for it
 
 
 class StoreThread:
@@ -62,8 +62,8 @@ class StoreThread:
         """Run `question` in the thread, and wait at most `patience_s`. Returns its result, or raises its error.
 
         Raises:
-            StoreUnavailable: there is no answer in time, or the thread is stuck (then this does not wait). A question
-                that has begun is not stopped.
+            StoreUnavailable: there is no answer in time, or the thread is stuck. A stuck thread gets no question, and
+                the caller does not wait. A question that has begun is not stopped.
         """
         if self.stuck:
             raise StoreUnavailable("the delay store has not answered for a while: nothing was sent to it")
@@ -83,7 +83,7 @@ class StoreThread:
             if future.cancel():
                 raise StoreUnavailable("the delay store is slow: nothing was sent to it") from error
             raise StoreUnavailable(
-                f"the delay store has not answered within {patience_s:g} s: what it was asked for may still be done",
+                f"the delay store has not answered within {patience_s:g} s: the call may still be done",
                 in_doubt=True,
             ) from error
 

@@ -38,7 +38,7 @@ logger = logger_of("wheel_sched.celery")
 
 T = TypeVar("T")
 
-AWAY_S = 2.0  # after a failure no caller calls the store for so long, else each would wait for a timeout
+AWAY_S = 2.0  # after a failure nobody calls the store for this time; otherwise each caller would wait for a timeout
 STALE_S = 1.0  # a call over a dead connection fails sooner than this
 
 
@@ -88,7 +88,10 @@ class Wheel:
         return self._settings
 
     def given(self, name: str) -> Any:
-        """A setting as the app gives it, unchecked: the argument of `install`, else that of `app.conf`, else UNSET."""
+        """A setting as the app gives it, unchecked. An argument of `install` wins over `app.conf`.
+
+        UNSET: the app does not give this setting.
+        """
         value = self._given.get(name, UNSET)
         return self.app.conf.get(PREFIX + name, UNSET) if value is UNSET else value
 
@@ -150,10 +153,10 @@ class Wheel:
             raise
 
     def call_in_thread(self, function: Callable[[DelayStore], T]) -> T:
-        """Do what `call` does, for a caller that must not block: the store's thread calls, the caller waits briefly.
+        """Do what `call` does, but in the store's thread. The calling thread waits for at most `PATIENCE_S`.
 
         Raises:
-            StoreError: the store gave no answer in time.
+            StoreError: as for `call`, or the store gave no answer in time.
         """
         return self.thread.ask(lambda: self.call(function))
 
@@ -256,7 +259,7 @@ class Wheel:
         if not isinstance(error, InDoubt):
             return ids
         logger.warning(
-            "celery.unconfirmed: removed from the store and sent to the broker, as stock Celery does: %s", error
+            "celery.unconfirmed: the store has not confirmed tasks, so they are sent to the broker instead: %s", error
         )
         waiting: dict[int, list[Found]] = {}
         try:
@@ -305,15 +308,16 @@ class Wheel:
         """Hold one task. Returns False if the caller must send it as stock Celery does.
 
         Raises:
-            Rejected: the task has a key, but is not sent alone, or the store has more than one shard; it was not sent.
+            Rejected: the task has a key of collapse or debounce, and `apply_many` or beat sends it, or the store has
+                more than one shard; the task was not sent.
             HoldRefused: the store is away and `on_outage` is "refuse"; the task was not sent, or it is not known
                 whether the store has it.
         """
         collected: list[HeldTask] | None = getattr(self._collected, "tasks", None)
         if task.once_ref and (collected is not None or self.settings.shards > 1):
             raise Rejected(
-                f"task {task.task_id}: expected a store with one shard, and a task that is sent alone, with "
-                "wheel_collapse and wheel_debounce; the task was not sent"
+                f"task {task.task_id}: with wheel_collapse or wheel_debounce, expected a store with one shard, and a "
+                "task that neither apply_many nor beat sends; the task was not sent"
             )
         if collected is not None:
             collected.append(task)

@@ -4,9 +4,9 @@ It does what a loop over `apply_async(countdown=...)` does, at less than a tenth
 and a template makes the other messages (see `message_template`). While the server stores a batch, this module prepares
 the next batch.
 
-For some tasks Celery must make each message: tasks with handlers of `before_task_publish`, links, chords, another
-serializer than JSON, compression, `expires`, function routers, or their own `apply_async`. Celery then makes the
-messages one by one, and this module still stores 500 of them in a call.
+For some tasks Celery must make each message: tasks with handlers of `before_task_publish`, links, chords, a serializer
+other than JSON, compression, `expires`, function routers, or their own `apply_async`. Celery then makes the messages
+one by one, and this module still stores 500 of them in a call.
 
 Threads: any thread may call any method.
 """
@@ -36,12 +36,12 @@ from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
-# Options that are the same for all tasks and need no work of Celery for each.
+# A template can make the messages of a call with these options: the options are equal for all tasks.
 _CONSTANT: Final = frozenset(
     {"queue", "exchange", "routing_key", "priority", "serializer", "headers", "ignore_result", "producer"}
     | {"time_limit", "soft_time_limit", "retry", "retry_policy", "delivery_mode", "mandatory", "immediate"}
 )
-_DEFAULT_LEVELS: Final = 3  # of saferepr
+_DEFAULT_LEVELS: Final = 3  # how many levels of nested arguments Celery's `saferepr` shows
 
 
 class TaskCall(NamedTuple):
@@ -182,7 +182,7 @@ class _Bulk:
 
     def _not_held(self, items: list[Item], before: int, error: WheelSchedError) -> None:
         if self._wheel.settings.on_outage == "refuse" and isinstance(error, StoreError):
-            what = f"{before} tasks were sent, none after the next {len(items)}; these {len(items)}"
+            what = f"{before} tasks were sent; no task after the next {len(items)} was sent; these {len(items)} tasks"
             raise HoldRefused.because(error, what) from error
         wanted = self._wheel.not_held(items, error)
         if wanted:
@@ -223,7 +223,7 @@ class _Bulk:
         self._task.apply_async(args, kwargs, task_id=task_id, eta=eta, producer=producer, **self._options)
 
     def _make_template(self, producer: Any, one: _Task, tasks: list[HeldTask]) -> MessageTemplate | None:
-        """A template made from an example of the task's message; None when Celery has to make every message."""
+        """Make a template from Celery's message for `one`; None when Celery has to make every message."""
         known = len(tasks)
         eta_ms = mark_ms()
         self._apply(producer, one.args, one.kwargs, str(uuid4()), datetime.fromtimestamp(eta_ms / 1000, UTC))
@@ -239,7 +239,7 @@ class _Bulk:
             return None
 
     def _send_stock(self, tasks: list[HeldTask]) -> None:
-        connection = BrokerConnection(self._wheel.app, marks=False)  # as stock Celery: a worker may take it over
+        connection = BrokerConnection(self._wheel.app, marks=False)  # no mark: a worker may take the messages over
         try:
             failures = [failure for failure in connection.send(tasks) if failure is not None]
         finally:

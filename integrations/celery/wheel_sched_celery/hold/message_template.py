@@ -3,8 +3,8 @@
 Celery and kombu make one message. This message has known texts in the places where tasks differ: id, ETA, arguments and
 delivery tag. The template finds these places by their texts. All other parts are the same for all tasks.
 
-Invariant: the template makes, byte for byte, what `apply_async` would store for that task. If this is not certain, such
-as when one of the known texts appears in another place, there is no template, and Celery makes each message.
+Invariant: the template makes, byte for byte, what `apply_async` would store for that task. This is not certain if, for
+example, one of the known texts appears in another place. Then there is no template, and Celery makes each message.
 
 The functions are pure, so any thread may call them.
 """
@@ -45,9 +45,9 @@ def random_uuids() -> Iterator[str]:
 
 
 def mark_ms() -> int:
-    """The due time of the message from which a template is made. The template finds the ETA by the text of this time.
+    """A due time for the message from which a template is made. The template finds the ETA by the text of this time.
 
-    It is a whole second, because a float of that size has no exact milliseconds.
+    The time is a whole second, because a float of this size is not exact to the millisecond.
     """
     return _YEAR_9998_MS + 1000 * random.randrange(300 * 86_400)
 
@@ -126,7 +126,7 @@ class MessageTemplate:
         pieces = re.split("(" + "|".join(map(re.escape, found)) + ")", text)
         literals, names = pieces[::2], [found[piece] for piece in pieces[1::2]]
         if not {"body", "args", "kwargs", "id"} <= set(names) or "9998-" in "".join(literals):
-            raise ValueError("the marks cannot be told from the text between them")
+            raise ValueError("a known text is missing, or occurs in another place")
         pieces[::2] = [literal.replace("%", "%%") for literal in literals]
         pieces[1::2] = [f"%({name})s" for name in names]
         self._text = "".join(pieces)
@@ -151,7 +151,7 @@ class MessageTemplate:
             "tag": "" if self._target is None else next(self._tags),
         }
         text = (self._text % values).encode()
-        if eta_ms != self._eta_ms:  # mostly all tasks have the same
+        if eta_ms != self._eta_ms:  # mostly the same for all tasks
             self._eta_ms, self._release_ms = eta_ms, release_ms(eta_ms, self._lead_ms)
         route = bounded(task_id)
         return Item(

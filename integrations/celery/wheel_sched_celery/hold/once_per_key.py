@@ -25,12 +25,12 @@ logger = logger_of("wheel_sched.celery")
 
 OPTIONS = ("wheel_collapse", "wheel_debounce", "wheel_max_wait")
 _LONGEST_S = 10**9
-_AWAY_S = 30  # so long are results not marked after the result backend has failed
+_AWAY_S = 30  # after the result backend has failed, no result is marked for this time
 
 
 @dataclass(frozen=True, slots=True)
 class OncePerKey:
-    """What the options of a call say.
+    """What the options of a call say about collapse and debounce.
 
     Args:
         ref: the ref of the task's item.
@@ -79,9 +79,9 @@ def once_per_key(options: MutableMapping[str, Any]) -> OncePerKey | None:
 
 
 class SupersededTasks:
-    """Says which tasks are not run because another one of their key is: in the log and in the result backend.
+    """Reports tasks that do not run because another task of the same key runs: in the log and in the result backend.
 
-    Any thread may call it.
+    Any thread may call any method.
 
     Args:
         app: the Celery app.
@@ -92,7 +92,7 @@ class SupersededTasks:
         self._away_until_s = 0.0
 
     def announce(self, task: HeldTask, item_id: str, stored: Stored) -> None:
-        """Log the task that is not run, if there is one, and mark its result REVOKED. Nothing is raised.
+        """Log the task that is not run, if there is one, and mark its result REVOKED. Raises nothing.
 
         Args:
             task: the task that was given to the store.
@@ -111,7 +111,7 @@ class SupersededTasks:
             self._revoke(task.task_id if gone == item_id else route_of(gone))
 
     def _revoke(self, task_id: str) -> None:
-        """Mark the result of a task. After a failure, calls do not wait for the backend for a while."""
+        """Mark the result of a task REVOKED. For `_AWAY_S` seconds after a failure, do nothing."""
         if time.monotonic() < self._away_until_s:
             return
         try:
@@ -122,7 +122,7 @@ class SupersededTasks:
         except Exception as error:  # a result backend may raise anything
             self._away_until_s = time.monotonic() + _AWAY_S
             logger.warning(
-                "celery.not_marked: the result of task %s, which is not run, stays PENDING; results are marked again "
-                "in %d s: %r",
+                "celery.not_marked: task %s is not run, but its result stays PENDING; no result is marked for the next "
+                "%d s: %r",
                 *(bounded(task_id), _AWAY_S, error),
             )

@@ -53,7 +53,7 @@ class HoldingProducer:
     def publish(self, body: Any, **options: Any) -> Any:
         """Hold the task if it is due later than the horizon. Otherwise, or if it cannot be held, publish it.
 
-        A task of a key (`once_per_key`) is held whatever the horizon.
+        A task with a key (see `once_per_key`) is held even if it is due within the horizon.
 
         Raises:
             Rejected: the task has a key and no ETA, or a wrong key; it was not sent.
@@ -65,8 +65,8 @@ class HoldingProducer:
         eta_ms = eta_of(body, options.get("headers"), lambda: self._wheel.app.timezone)
         if once is not None and (eta_ms is None or self._wheel.settings.horizon is None):
             raise Rejected(
-                "expected a countdown or an ETA, and a setting `horizon` that holds tasks, with wheel_collapse and "
-                "wheel_debounce: only a task that waits in the store has a key; the task was not sent"
+                "with wheel_collapse or wheel_debounce, expected a countdown or an ETA, and a setting `horizon` other "
+                "than None: the task must wait in the store; the task was not sent"
             )
         if eta_ms is not None and self._hold(body, options, eta_ms, once):
             self._held = True
@@ -74,7 +74,7 @@ class HoldingProducer:
         return self._producer.publish(body, **options)
 
     def _set_fair_key(self, body: Any, options: dict[str, Any]) -> None:
-        """Write the option `wheel_fair_key`, or the attribute of this name of the task, into the headers.
+        """Write the fair key into the headers: the option `wheel_fair_key`, else the task's attribute of this name.
 
         The header goes with the message, so a retry and a message that a worker takes over have the same key.
 
@@ -235,7 +235,10 @@ def record(producer: Any, body: Any, options: dict[str, Any], eta_ms: int) -> He
 
 
 class _Recorders(threading.local):
-    """This thread's recorders (see `_recorder_of`), one for each producer: making one takes as long as a record."""
+    """This thread's recorders (see `_recorder_of`), one for each producer.
+
+    They are kept, because making a recorder takes as long as recording a message.
+    """
 
     def __init__(self) -> None:
         self.known: weakref.WeakKeyDictionary[Any, tuple[list[Any], Any, RecordingChannel]]
@@ -249,7 +252,7 @@ def _recorder_of(producer: Any) -> tuple[Any, RecordingChannel]:
     """A recorder, which is a producer with the defaults of `producer`, and its recording channel."""
     defaults = [producer.exchange, producer.routing_key, producer.serializer, producer.compression]
     known = _recorders.known.get(producer)
-    if known is None or known[0] != defaults:  # by value: a pooled producer binds its exchange anew
+    if known is None or known[0] != defaults:  # not `is`: a pooled producer binds its exchange anew
         channel = RecordingChannel()
         exchange, routing_key, serializer, compression = defaults
         recorder: Any = Producer(

@@ -74,7 +74,7 @@ Such a task has no ETA, because stock beat sends none. A task reads the header a
 
 
 def due_of(headers: Mapping[str, Any]) -> int | None:
-    """The due time of a held message in protocol 2, in ms: its ETA, else that of its occurrence; None without both."""
+    """The due time, in ms, of a held message in protocol 2: its ETA, else that of its beat occurrence; None without."""
     return instant_ms(headers.get("eta") or headers.get(OCCURRENCE), None)
 
 
@@ -114,7 +114,7 @@ def _named(headers: Mapping[str, Any]) -> str:
     return f"{headers.get('id')}:{headers.get('retries') or 0}:{headers.get('eta')}"
 
 
-# -- the fair key, by which due tasks of a queue are shared
+# -- the fair key: the due tasks of a queue are shared between its fair keys
 
 FAIR_KEY: Final = "wheel-fair-key"
 

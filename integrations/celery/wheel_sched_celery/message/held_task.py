@@ -33,22 +33,23 @@ REVOKED = "revoked"  # the reason under which a revoked task is held until it is
 TAKEN_OVER = "taken-over"  # the ref of tasks that a worker took from a queue, where stock Celery had sent them
 _LONGEST_ID = 400  # of the 512 bytes of an item id; retries, ETA and digest need the rest
 _LONGEST_NAME = 240
-_LONGEST_TTL_MS = 2**32 - 1  # RabbitMQ closes the channel over a longer one; 49 days
+_LONGEST_TTL_MS = 2**32 - 1  # 49 days; RabbitMQ closes the channel if a TTL is longer
 _DIGEST_BYTES = 9  # enough to tell the few messages of one task id apart
 
-# in the id or in `MessageKind` already; repeats the body; names the sender; says how it travelled
+# Headers that do not make two messages different. The id or `MessageKind` has them already, or they repeat the body,
+# name the sender, or say how the message travelled.
 _LEFT_OUT: Final = frozenset(
     {"task", "id", "retries", "eta", "expires", "argsrepr", "kwargsrepr", "origin", "root_id", "parent_id"}
     | {"compression", "stamped_headers", "stamps", MARK}
 )
-# headers that brokers and kombu's Redis transport add, and that tracing libraries add at each send
+# Headers that brokers and kombu's Redis transport add, and headers that tracing libraries write at each send.
 _ADDED: Final = re.compile(
     r"redelivered|x-(?:death|(?:first|last)-death-.*|delivery-count|acquired-count|received-from|delay|opt-.*)"
     r"|traceparent|tracestate|baggage|sentry-.*|b3|x-b3-.*|uber-trace-id|x-datadog-.*|x-amzn-trace-id|newrelic"
     r"|elastic-?apm-.*",
     re.IGNORECASE,
 )
-_OF_A_THREAD: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # Celery's own `reply_to`, as `origin`
+_OF_A_THREAD: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # Celery's own `reply_to`
 
 
 @dataclass(frozen=True, slots=True)

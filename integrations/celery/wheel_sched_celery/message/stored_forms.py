@@ -140,7 +140,7 @@ def _from_push(body: bytes) -> HeldTask:
 
 
 class RedisQueue:
-    """Writes held tasks for one broker in push form: as the Redis server pushes them to the list of their queue.
+    """Writes held tasks in push form for one broker. The Redis server pushes this form to the list of the queue.
 
     Args:
         connection: a connection to the broker. Only its class and options are used; it does not connect.
@@ -156,9 +156,9 @@ class RedisQueue:
 
     @staticmethod
     def serves(connection: Any) -> bool:
-        """Whether the broker's messages are elements of plain Redis lists."""
+        """Whether this class can write for the broker: the broker's messages are elements of plain Redis lists."""
         channel_class = getattr(connection.get_transport_cls(), "Channel", None)
-        # an app with a class of that transport has imported it; with another broker the import may fail
+        # not imported here: an app with a Redis broker has imported it, and with another broker the import may fail
         transport: Any = sys.modules.get("kombu.transport.redis")
         stock: Any = getattr(transport, "Channel", None)
         return (

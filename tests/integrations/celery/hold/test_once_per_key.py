@@ -78,7 +78,7 @@ def test_the_result_of_a_superseded_task_is_revoked(
         installed.send("note", task_id=task_id, countdown=30, wheel_debounce="one")
     assert calls == ["rb"]  # the second call does not wait for a backend that is away
     assert set(dues(installed)) == {"rc", "rf"}
-    assert "celery.not_marked: the result of task rb, which is not run, stays PENDING" in caplog.text
+    assert "celery.not_marked: task rb is not run, but its result stays PENDING" in caplog.text
 
 
 @pytest.mark.parametrize(
