@@ -56,7 +56,10 @@ def code_entry(wheel: Wheel, name: str) -> CodeEntry | None:
 
 
 def defined(wheel: Wheel) -> tuple[dict[str, BeatEntry], list[str]]:
-    """The entries of code and file by name, and one line for each that is wrong. An entry of the file wins."""
+    """The entries of code and file by name, and one line for each that is wrong.
+
+    If code and file have an entry of the same name, that of the file counts.
+    """
     entries: dict[str, BeatEntry] = {}
     problems: list[str] = []
     for name, given in _definitions(wheel.app).items():
@@ -77,7 +80,7 @@ def defined(wheel: Wheel) -> tuple[dict[str, BeatEntry], list[str]]:
 
 
 def defined_names(wheel: Wheel) -> set[str]:
-    """The names of all entries of code and file, be they right or wrong."""
+    """The names of all entries of code and file, with those of wrong entries."""
     return {*_definitions(wheel.app), *(name for name, _ in _rows(wheel.settings.beat_file, []))}
 
 
@@ -117,7 +120,7 @@ def _of_code(app: Any, name: str, given: Any) -> CodeEntry:
 
 
 def _with_arguments(entry: BeatEntry, arguments: tuple[Any, Any, Any], in_code: bool) -> BeatEntry:
-    """The entry with its arguments. Those that JSON cannot hold stay in the code; the entry then has their `repr`."""
+    """The entry with its arguments. If JSON cannot hold them, they stay in the code, and the entry has their types."""
     args, kwargs, options = tuple(arguments[0]), dict(arguments[1]), dict(arguments[2])
     try:
         text: str = dumps([args, kwargs, options])
@@ -130,8 +133,8 @@ def _with_arguments(entry: BeatEntry, arguments: tuple[Any, Any, Any], in_code: 
 def _zone_of(app: Any, form: Form) -> str:
     """The app's time zone if the schedule depends on it, else "".
 
-    The zone is part of the entry, so another zone changes the entry. Celery's beat also starts anew with another
-    zone.
+    The zone is part of the definition, so another zone makes another definition. Celery's beat, too, starts its
+    schedule anew when the zone has changed.
     """
     own = form["kind"] == "crontab" and "tz" not in form
     if own or (form["kind"] == "interval" and form["relative"]):
@@ -140,7 +143,7 @@ def _zone_of(app: Any, form: Form) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The types in a value, without anything that differs from process to process."""
+    """A value as text that is the same in every process: its objects are shown by their types."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_shown(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list | tuple):

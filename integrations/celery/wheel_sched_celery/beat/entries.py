@@ -5,8 +5,8 @@
     entries.pause("report")
 
 It needs the store only: workers may be down. A change takes effect at once in every process, because the store has the
-only copy of an entry and wakes the dispatchers. If a worker sends an occurrence at this moment, the change wins: the
-worker then sends nothing, and the entry is looked at again.
+only copy of an entry and wakes the dispatchers. If a worker ticks the entry at the same moment, the change wins: the
+worker sends nothing, and the entry gets another tick.
 
 Threads: any thread may call any method, and threads may share one instance.
 """
@@ -61,7 +61,7 @@ class BeatEntries:
     # -- reading
 
     def all(self) -> list[StoredEntry]:
-        """All entries, in order of their names. Also those that somebody removed although the code still has them."""
+        """All entries, in order of their names, with the removed ones that the code still has."""
         ids = self.store.find(REF, limit=MOST)
         found = [item for item in self.store.get(ids) if item is not None]
         return sorted((read_entry(item) for item in found), key=lambda stored: stored.name)
@@ -74,7 +74,7 @@ class BeatEntries:
     def next_runs(self, name: str, count: int = 1) -> list[int]:
         """The next due times of an entry, in ms since 1970; none while it is paused.
 
-        A schedule whose class belongs to the app has only one such time: when it is next asked whether it is due.
+        A schedule whose class belongs to the app has only one such time: when a worker next asks whether it is due.
 
         Raises:
             NotDone: there is no such entry, or it cannot be read.
@@ -125,11 +125,11 @@ class BeatEntries:
             args, kwargs: arguments of the task, values that JSON can hold.
             options: further arguments of `apply_async`, values that JSON can hold.
             tz: the time zone of a text of cron. Defaults to None: that of the app.
-            catch_up, catch_up_limit: see `BeatEntry`. Default to None: as the app says.
+            catch_up, catch_up_limit: see `BeatEntry`. Default to None: the app's setting.
             source: see `BeatEntry`. Defaults to "run-time".
 
         Raises:
-            Rejected: something is malformed, with the name of the entry; nothing was changed.
+            Rejected: a value is malformed, the error names the entry; nothing was changed.
         """
         app = self.wheel.app
         try:
@@ -152,7 +152,7 @@ class BeatEntries:
     # -- changing
 
     def add(self, entry: BeatEntry) -> StoredEntry:
-        """Store a new entry. Its first due time is its `due_ms`, or the first one of its schedule after now.
+        """Store a new entry. If it has no `due_ms`, its first due time is the next one of its schedule after now.
 
         Raises:
             NotDone: there is an entry of this name; nothing was changed.
@@ -185,7 +185,7 @@ class BeatEntries:
         return self._changed(entry.name, lambda old, now_ms: self._redefined(old, entry, now_ms), if_version)
 
     def set_rhythm(self, name: str, last_ms: int, due_ms: int) -> StoredEntry:
-        """Let an entry that has not run yet go on from the last run that another scheduler has made.
+        """Let an entry that has not run here go on from its last run in another scheduler.
 
         Args:
             name: the name of the entry.
@@ -204,7 +204,7 @@ class BeatEntries:
         return self._changed(name, edit)
 
     def pause(self, name: str) -> StoredEntry:
-        """Let an entry wait until `resume`. Occurrences of the time between do not count as missed. Idempotent.
+        """Let an entry wait until `resume`. Occurrences until then do not count as missed. Idempotent.
 
         Raises:
             NotDone: there is no such entry, or somebody removed it; nothing was changed.
@@ -212,7 +212,7 @@ class BeatEntries:
         return self._changed(name, lambda old, _: replace(_present(old), paused=True, due_ms=None))
 
     def resume(self, name: str) -> StoredEntry:
-        """Let an entry run again that is paused, removed or failed, from its next due time after now. Idempotent.
+        """Let a paused, removed or failed entry run again, from its next due time after now. Idempotent.
 
         Raises:
             NotDone: there is no such entry; nothing was changed.
@@ -225,7 +225,7 @@ class BeatEntries:
         return self._changed(name, edit)
 
     def remove(self, name: str, *, if_version: int | None = None) -> bool:
-        """Remove an entry: it never fires again. Returns False if there was none.
+        """Remove an entry: it never runs again. Returns False if there was none.
 
         If the app's code still has an entry of this name, the store remembers that it was removed. Otherwise the next
         start of a worker would add it again. `resume` or `add` brings it back.
@@ -253,7 +253,7 @@ class BeatEntries:
         return outcome in (Outcome.DONE, Outcome.CANCELLED)
 
     def run_now(self, name: str) -> str:
-        """Send one more occurrence at once, also of a paused entry. The rhythm of the entry does not change.
+        """Send an extra occurrence now. The entry may be paused. Its next due time does not change.
 
         Returns:
             The id of the task.
@@ -283,12 +283,13 @@ class BeatEntries:
         return task_id
 
     def gone(self, known: Collection[str] | None = None) -> list[StoredEntry]:
-        """Stored entries that come from code or file, and that this process does not have. They go on until somebody
-        removes them.
+        """Stored entries that came from code or file, and that this process does not have.
+
+        They run until somebody removes them.
 
         Args:
-            known: the names of the entries that it has. Defaults to None: it imports the app's tasks and reads them. If
-                that fails, nothing is known to be gone.
+            known: the names of the entries that this process has. Defaults to None: this method imports the app's tasks
+                to learn the names. It returns no entry if the import fails.
         """
         if known is None:
             known = self._names_in_code()
@@ -304,9 +305,9 @@ class BeatEntries:
         ]
 
     def _names_in_code(self) -> set[str] | None:
-        """The names of the entries of code and file, after the app's tasks were imported as a worker does it.
+        """Import the app's tasks as a worker does, and return the names of the entries of code and file.
 
-        None: they cannot be imported here, so it is not known what the code has.
+        Returns None if the import fails: then nobody knows what the code has.
         """
         try:
             self.wheel.app.loader.import_default_modules()
@@ -316,9 +317,9 @@ class BeatEntries:
             return None
 
     def first_due_ms(self, entry: BeatEntry, now_ms: int) -> int:
-        """The first due time of an entry that is new or changed, after `now_ms`.
+        """The first due time, after `now_ms`, of an entry that is new or changed.
 
-        A schedule that is only in code is asked by the first process that has it, so the entry is due now.
+        If the schedule is only in code, the entry is due now: the first process with this code then asks the schedule.
 
         Raises:
             Rejected: the schedule is wrong or has no later time; nothing was changed.
@@ -342,7 +343,10 @@ class BeatEntries:
         return stored
 
     def _changed(self, name: str, edit: Edit, if_version: int | None = None) -> StoredEntry:
-        """Change an entry, also one that others change at the same time. `edit` gets the entry and the store's time."""
+        """Change an entry. Read it and call `edit` again when others have changed it meanwhile.
+
+        `edit` gets the entry and the store's time, and returns the changed entry.
+        """
         for _ in range(_ATTEMPTS):
             old, found = self._readable(name)
             if if_version is not None and found.version != if_version:
@@ -371,7 +375,7 @@ def remove_present(entries: BeatEntries, name: str) -> None:
 
 
 def why_not_present(stored: StoredEntry) -> str:
-    """Why an entry can neither be paused nor run now, in words; "" when it can."""
+    """Why an entry cannot be paused or run now, in words; "" when it can."""
     if stored.entry is None:
         return _UNREADABLE
     return _REMOVED if stored.entry.removed else ""

@@ -1,7 +1,8 @@
 """`BeatEntry`: one entry of the schedule, and its form in the store: `B1` and a JSON object.
 
-kombu's own JSON (dates, decimals, bytes) writes and reads it. Reading executes no stored data. An entry names a task
-and its arguments. Everybody who can write to the store can also send such a task, so entries are not signed.
+kombu's JSON functions write and read it, so arguments may be dates, decimals or bytes. Reading executes no stored data.
+An entry names a task and its arguments. Everybody who can write to the store can also send such a task, so entries are
+not signed.
 
 The functions are pure, so any thread may call them.
 """
@@ -22,14 +23,14 @@ from wheel_sched_celery.message.held_task import bounded
 from wheel_sched_celery.settings import CATCH_UP, MOST_LATE
 
 TOPIC: Final = "wheel-sched-beat"
-"""The topic of all entries in the store. No queue can have this name as long as the app uses beat on the wheel."""
+"""The topic of all entries in the store. An app with entries in the store cannot have a queue of this name."""
 REF: Final = "beat-entry"
 """The ref by which `DelayStore.find` finds all entries."""
 MARK: Final = b"B1"
 STATES: Final = ("waiting", "running", "paused", "removed", "failed", "unreadable")
 SOURCES: Final = ("code", "file", "run-time")
 LONGEST_NAME: Final = 200
-_EARLIER: Final = 20  # forms that were replaced, of which an entry remembers the last ones
+_EARLIER: Final = 20  # an entry remembers so many of its earlier definitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,10 @@ class BeatEntry:
         schedule: the stored form of the schedule, see `schedules`.
         args, kwargs: arguments of the task.
         options: further arguments of `apply_async` (queue, priority, expires, headers, ...).
-        catch_up: what becomes of occurrences that were missed: "skip", "latest" or "all". Defaults to None: as the app
-            says.
-        catch_up_limit: how many missed occurrences "all" sends at most, the last ones. Defaults to None: as the app
-            says.
+        catch_up: what becomes of occurrences that were missed: "skip", "latest" or "all". Defaults to None: the app's
+            setting.
+        catch_up_limit: how many missed occurrences "all" sends at most, the last ones. Defaults to None: the app's
+            setting.
         source: who set the entry: "code" (`beat_schedule`, `add_periodic_task`), "file" or "run-time".
         in_code: whether schedule or arguments are objects that only the code of the app has.
         zone: the time zone of the app that set the entry, when its schedule depends on it; else "".
@@ -58,8 +59,8 @@ class BeatEntry:
         runs: how many occurrences were sent.
         missed: how many occurrences were missed and not sent.
         caught_up: how many occurrences were sent although a later one was already due.
-        failures: how many processes in a row could not make the message of the present occurrence.
-        problem: why the last of them could not.
+        failures: how many ticks in a row have failed, because the message could not be made.
+        problem: why the last of these ticks failed; "" when none did.
         earlier: fingerprints of earlier definitions, each with the time at which it was replaced.
     """
 
@@ -89,12 +90,12 @@ class BeatEntry:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the definition: two entries with the same digest do the same."""
+        """A digest of the definition. Two entries with the same digest have the same definition."""
         parts = {name: getattr(self, name) for name in _DEFINITION}
         return hashlib.sha256(dumps(parts, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def redefined(self, other: BeatEntry, now_ms: int) -> BeatEntry:
-        """This entry with the definition and source of `other`. It keeps its counters and its rhythm."""
+        """This entry with the definition and source of `other`. It keeps its counters and due times."""
         earlier = [(mark, end_ms) for mark, end_ms in self.earlier if mark != other.fingerprint]
         if self.fingerprint != other.fingerprint:
             earlier.append((self.fingerprint, now_ms))
@@ -145,7 +146,7 @@ class StoredEntry:
 
     @property
     def state(self) -> str:
-        """In one word: "waiting", "running" (a worker ticks it), "paused", "removed", "failed" or "unreadable"."""
+        """One of `STATES`. "running" means that a worker does a tick of the entry now."""
         if self.entry is None:
             return "unreadable"
         if self.entry.removed:
@@ -199,7 +200,7 @@ def decode_entry(body: bytes) -> BeatEntry:
 
 
 def read_entry(found: Found) -> StoredEntry:
-    """The entry of an item, also of one that cannot be read."""
+    """The entry of an item. Its `entry` is None when the item cannot be read."""
     try:
         return StoredEntry(decode_entry(found.body), found)
     except Rejected:

@@ -1,8 +1,8 @@
-"""When a schedule is due next, and which of its occurrences were missed: pure functions over Celery's own schedules.
+"""Computes when a schedule of Celery is due next, and which of its occurrences were missed.
 
 Celery's schedules compute "how long until the run after `last_run_at`" from the present time. Here they get `last` as
-the present time, so the answer depends on nothing but schedule and `last`. Time zones and daylight saving are therefore
-Celery's: its code decides. There is one difference, see `repeated_hour`.
+the present time, so the answer depends on nothing but schedule and `last`. Celery's code decides about time zones and
+daylight saving. There is one difference, see `repeated_hour`.
 
 The functions are pure, so any thread may call them, also with one schedule at the same time.
 """
@@ -23,7 +23,7 @@ from wheel_sched_celery.beat.repeated_hour import repeated_hour, runs_every_hour
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _MINUTE_MS: Final = 60_000
-_STEPS: Final = 200  # of minutes, when a schedule gives no later time: more than any change of the clock
+_STEPS: Final = 200  # of a minute each, to get past a clock that was put back
 COUNTED: Final = 1_000  # missed occurrences are counted up to this number
 ASK_AGAIN_S: Final = 300  # Celery's beat looks at all schedules so often
 
@@ -31,7 +31,7 @@ ASK_AGAIN_S: Final = 300  # Celery's beat looks at all schedules so often
 def is_plain(value: Any) -> bool:
     """Whether the next due time follows from the last one alone.
 
-    It does for Celery's own classes. A class of an app may look at anything; its `is_due` is asked again and again, as
+    It does for Celery's own classes. A class of an app may use other values. Its `is_due` is called again and again, as
     Celery's beat does.
     """
     return type(value) in (schedule, crontab, solar) and value.nowfun is None
@@ -54,7 +54,7 @@ def next_due_ms(value: Any, last_ms: int) -> int:
         due_ms = _after(value, from_ms)
         if due_ms > last_ms:
             return due_ms
-        from_ms += _MINUTE_MS  # a clock that was put back: the local time after `last` came before it
+        from_ms += _MINUTE_MS  # the clock was put back, so the next local time is not after `last`
     raise Rejected(f"the schedule {value!r} has no time after {_EPOCH + last_ms * _MS}; nothing was changed")
 
 
@@ -104,8 +104,8 @@ def _at(value: Any, now: Callable[[], datetime]) -> Any:
 def first_due_ms(value: Any, now_ms: int, last_ms: int | None = None) -> int:
     """The first due time of an entry that is new or has a new schedule.
 
-    An interval counts from the last run, as in Celery; if it is over, the entry is due now. All other schedules begin
-    after `now_ms`: "at 4" that was changed to "at 5" does not run at once because it is 6.
+    An interval counts from the last run, as in Celery. If it is over, the entry is due now. All other schedules begin
+    after `now_ms`. Example: somebody changes "at 4" to "at 5" when it is 6 o'clock. The entry runs tomorrow at 5.
     """
     if _is_steady(value) and last_ms is not None:
         return max(now_ms, next_due_ms(value, last_ms))
@@ -117,8 +117,8 @@ class Due:
     """The occurrences of an entry that are due now.
 
     Args:
-        dues_ms: the due times that count, the earliest first; the last `limit` of them at most.
-        dropped: how many earlier ones there are, counted up to `COUNTED`.
+        dues_ms: the last due times up to now, `limit` at most, the earliest first.
+        dropped: how many due times came before these, counted up to `COUNTED`.
         next_ms: the first due time after now.
     """
 
@@ -128,7 +128,7 @@ class Due:
 
 
 def due_until(value: Any, first_ms: int, now_ms: int, limit: int) -> Due:
-    """The occurrences from `first_ms`, which is the first one, up to `now_ms`. At most `limit`, the last ones.
+    """The last occurrences between `first_ms` and `now_ms`, `limit` at most.
 
     The cost hardly grows with the time between the two: a few times `COUNTED` steps at most.
 
@@ -176,13 +176,13 @@ def ask(value: Any, last_ms: int, now: Callable[[], datetime] | None = None) -> 
     """Ask a schedule that is not plain whether it is due now, as Celery's beat does.
 
     Args:
-        value: a schedule of a class of the app, or with a `nowfun`.
+        value: a schedule of the app's own class, or one with a `nowfun`.
         last_ms: when it ran last, or when its entry was added.
         now: the present time, for a schedule without a `nowfun`. Defaults to that of the app.
 
     Returns:
-        Whether it is due, and in how many ms to ask again (1 ms to 5 minutes if the schedule is due or says nothing
-        of use, otherwise what it says).
+        Whether it is due, and in how many ms to ask again: what the schedule says, or 5 minutes if it says nothing
+        of use.
 
     Raises:
         Exception: whatever the class of the app raises.

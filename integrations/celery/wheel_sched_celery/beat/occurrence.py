@@ -1,7 +1,7 @@
 """Makes the messages of an occurrence: what `apply_async` of the task would send, as items of the store.
 
 Celery itself makes the message, with the routes, the serializer and the signals of the app. It gets a producer that
-records the message instead of sending it, so this needs neither the broker nor the result backend. As in stock beat,
+records the message instead of sending it, so broker and result backend may be down. As in stock beat,
 the message has no ETA. Three headers are added: `celery_beat_task` and `periodic_task_name`, as Celery's beat and tools
 around it use them, and `wheel-sched-due`, the due time of the occurrence.
 
@@ -35,14 +35,17 @@ _IDS: Final = UUID("6f1d9a57-3c0e-5b6e-9a53-0d6f3b8f7c11")
 
 
 def occurrence_id(namespace: str, name: str, due_ms: int, route: str, shards: int) -> str:
-    """The id of an occurrence and of its task. It has the shard of `route`, so that both are stored in one step."""
+    """The id of an occurrence and of its task.
+
+    The id belongs to the shard of `route`, where the entry is. So one step stores the occurrence and the entry.
+    """
     shard = shard_of(route, shards)
     candidates = (str(uuid5(_IDS, f"{namespace}\n{name}\n{due_ms}\n{number}")) for number in count())
     return next(candidate for candidate in candidates if shard_of(candidate, shards) == shard)
 
 
 def extra_id() -> str:
-    """The id of an occurrence that somebody asked for, beside those of the schedule."""
+    """A new id, for an occurrence that somebody asked for and that the schedule does not have."""
     return str(uuid4())
 
 
@@ -98,7 +101,7 @@ def _recorded(
     headers = {"celery_beat_task": True, "periodic_task_name": entry.name, OCCURRENCE: iso_of(due_ms)}
     options["headers"] = {**(options.get("headers") or {}), **headers}
     options.setdefault("task_id", task_id)
-    # with a result Celery would subscribe to it, at the result backend
+    # Celery would subscribe at the result backend to a result that is not ignored
     ignores = bool(options.get("ignore_result", task is not None and task.ignore_result))
     options["ignore_result"] = True
     producer = RecordingProducer(app, due_ms)

@@ -1,8 +1,8 @@
 """The hour that the clock shows for the second time, when daylight saving ends.
 
-Celery leaves this hour out: "every 5 minutes" pauses for an hour. If its beat starts in this hour, Celery calls such an
-entry due again and again without a pause, until the hour is over. Here a crontab for every hour runs in this hour too.
-All other crontabs run the first time only, as in Celery.
+Celery leaves this hour out: an entry for every 5 minutes pauses for an hour. If Celery's beat starts in this hour, it
+sends such an entry again and again without a pause, until the hour is over. Here a crontab for every hour runs in this
+hour too. All other crontabs run the first time only, as in Celery.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NEAR_MS: Final = 3 * 3_600_000  # longer than an hour and the largest change of
 
 
 class RepeatedHour(NamedTuple):
-    """The hour, in ms since 1970, and the offset of its time to UTC."""
+    """Begin and end of the hour, in ms since 1970, and the offset of its local time from UTC."""
 
     begin_ms: int
     end_ms: int
@@ -25,7 +25,7 @@ class RepeatedHour(NamedTuple):
 
 
 def runs_every_hour(value: Any) -> bool:
-    """Whether a crontab has all hours of the day."""
+    """Whether a crontab runs in all hours of the day."""
     return len(value.hour) == _HOURS
 
 

@@ -1,9 +1,8 @@
-"""`BeatScheduler`: `celery -A app beat -S wheel`, for those who keep a beat process; any number of them side by side.
+"""`BeatScheduler`: the scheduler of `celery -A app beat -S wheel`, for users who keep a beat process.
 
-The process brings the entries of its code into the store and runs a dispatcher, as a worker does. It has no lock, no
-leader and no schedule of its own: stop it, kill it or start ten of it, and every occurrence is sent once.
-
-It announces itself in the store, for `wheel-sched ps`.
+The process brings the entries of its code into the store and runs a dispatcher, as a worker does. It announces itself
+in the store, for `wheel-sched ps`. It has no lock, no leader and no schedule of its own. Any number of such processes
+may run side by side. Stop one, kill one or start ten: every occurrence is sent once.
 
 Threads: Celery's beat calls it from one thread; the dispatcher and the announcer have their own.
 """
@@ -21,7 +20,7 @@ from wheel_sched_celery.release.dispatcher_step import EmbeddedDispatcher
 from wheel_sched_celery.release.preloading import preload
 from wheel_sched_celery.wheel import Wheel, wheel_with_store
 
-TICK_S: Final = 5  # only a sign of life for Celery's beat; the dispatcher sleeps until an entry is due
+TICK_S: Final = 5  # how often Celery's beat calls `tick`; the dispatcher sleeps until an entry is due
 
 
 class BeatScheduler(Scheduler):
@@ -63,7 +62,7 @@ class BeatScheduler(Scheduler):
         return min(TICK_S, self.max_interval)
 
     def close(self) -> None:
-        """Send nothing more, and wait until the tasks that are being sent are with the broker. Idempotent."""
+        """Send nothing more. Wait until the broker has the tasks that are being sent. Idempotent."""
         embedded, self._embedded = self._embedded, None
         announcer, self._announcer = self._announcer, None
         if embedded is not None:

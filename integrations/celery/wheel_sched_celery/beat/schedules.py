@@ -1,4 +1,4 @@
-"""Celery's schedules and their stored form, a JSON object that only names values and never code.
+"""Celery's schedules and their stored form: a JSON object that has values and no code.
 
     {"kind": "interval", "every_s": 30.0, "relative": false}
     {"kind": "crontab", "minute": "0", "hour": "4", "day_of_week": "*", "day_of_month": "*", "month_of_year": "*",
@@ -6,8 +6,8 @@
     {"kind": "solar", "event": "sunrise", "lat": 52.5, "lon": 13.4}
     {"kind": "code", "shown": "<Moon: full>"}     the schedule is an object in the code of the app
 
-A schedule that has no stored form (a class of the app, or a `nowfun`) is found by the name of its entry in the code of
-the process that needs it. An app can give its class a stored form with `register_kind`. Reading a form imports nothing
+A schedule of an app's own class, or one with a `nowfun`, has no stored form. A process that needs it looks in its own
+code for the entry's name. An app can give its class a stored form with `register_kind`. Reading a form imports nothing
 and calls nothing but the constructors in the table of kinds.
 
 The functions are pure, so any thread may call them.
@@ -43,9 +43,9 @@ class ScheduleKind:
     """A class of schedules that has a stored form.
 
     Args:
-        type: the class; only its own instances have this form, not those of subclasses.
-        dump: makes the form of a schedule, without "kind"; None: this schedule has no form.
-        load: makes the schedule from its form. It gets only what JSON can hold, from a store that others can write to.
+        type: the class. Its subclasses do not have this form.
+        dump: makes the form of a schedule, without "kind". Returns None for a schedule that has no form.
+        load: makes the schedule from its form. The form has only values of JSON. Others may have written it.
     """
 
     type: type[Any]
@@ -54,7 +54,7 @@ class ScheduleKind:
 
 
 def register_kind(kind: str, type_: type[Any], dump: Callable[[Any], Form | None], load: Callable[[Form], Any]) -> None:
-    """Give a schedule class of an app a stored form, so that entries added at run time can have it.
+    """Give a schedule class of an app a stored form, so that entries added at run time can have such schedules.
 
     Call it in the code of the app, in each process.
 
@@ -65,7 +65,7 @@ def register_kind(kind: str, type_: type[Any], dump: Callable[[Any], Form | None
         load: see `ScheduleKind`.
 
     Raises:
-        Rejected: the kind is one of this module, or belongs to another class; nothing was changed.
+        Rejected: the kind belongs to this module or to another class; nothing was changed.
     """
     known = _KINDS.get(kind)
     if kind == CODE or (known is not None and known.type is not type_):

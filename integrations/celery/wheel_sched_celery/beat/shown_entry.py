@@ -14,7 +14,7 @@ def as_dict(stored: StoredEntry, *, gone: bool = False) -> dict[str, Any]:
 
     Args:
         stored: the entry.
-        gone: whether it comes from code that does not have it any more. Defaults to False.
+        gone: whether the entry came from code, and this process's code does not have it. Defaults to False.
     """
     entry = stored.entry
     found: dict[str, Any] = {"name": stored.name, "state": stored.state, "problem": stored.problem, "gone": gone}
@@ -54,7 +54,7 @@ def _plain(value: Any) -> Any:
 
 
 def row_of(stored: StoredEntry, now_ms: int, *, gone: bool = False) -> tuple[str, ...]:
-    """The cells of a listing, see `HEAD`."""
+    """The cells of one row of a listing, in the order of `HEAD`."""
     entry = stored.entry
     state = f"{stored.state}, gone from the code" if gone else stored.state
     if entry is None:
@@ -83,7 +83,7 @@ def catch_up_of(stored: StoredEntry) -> str:
 
 
 def lines_of(stored: StoredEntry, now_ms: int, *, gone: bool = False) -> list[tuple[str, str]]:
-    """Everything about an entry: labels and texts."""
+    """Everything about an entry, as pairs of label and text."""
     entry = stored.entry
     lines = [("name", stored.name), ("state", stored.state)]
     if gone:

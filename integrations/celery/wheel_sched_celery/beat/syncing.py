@@ -1,19 +1,20 @@
 """Brings the entries of code and file into the store.
 
-Every process that serves beat compares its entries with those in the store when it starts. Processes with old and new
-code run side by side during a rolling deployment, so the comparison must not let them undo each other's work:
+Every process that serves beat compares its entries with those in the store when it starts. During a rolling deployment
+processes with old and new code run side by side. They must not undo each other's work:
 
-- A form (all of an entry's definition) that the store has never seen is newer, and replaces the stored one.
-- A form that was replaced within the last hour is older. It does not come back by itself: a worker with old code that
-  restarts in the middle of a deployment changes nothing. After that hour it counts as a deliberate return to old code.
+- A definition that the store has never seen is newer. It replaces the stored one.
+- A definition that was replaced within the last hour is older. It does not come back by itself: a worker with old code
+  may restart in the middle of a deployment. After that hour it counts as a deliberate return to old code.
   `sync(force=True)` returns to it at once.
-- A form that somebody replaced at run time never comes back by itself; a form that is new in the code does.
+- A definition that somebody replaced at run time never comes back by itself. Another definition that is new in the code
+  replaces the one set at run time.
 - An entry that somebody removed at run time stays removed, until `resume` or `add`.
-- An entry of code that the code of this process does not have goes on, and is reported. This process cannot know
-  whether it was deleted, or belongs to a part of the app that is not imported here. A run too many can be seen, a run
-  too few cannot. `BeatEntries.remove` ends it.
-- An entry that a worker of an older release made a dead letter, because it could not read it, comes back: also one that
-  was added at run time, and one of code that this process does not have.
+- An entry that came from code runs on when the code of this process does not have it, and is reported. This process
+  cannot know whether somebody deleted the entry, or a part of the app is not imported here. People notice a run too
+  many, but not a missing run. `BeatEntries.remove` ends the entry.
+- A worker of an older release may have made an entry a dead letter, because it could not read the entry. Such an entry
+  comes back, wherever it was defined.
 
 Threads: any thread may call `sync`.
 """
@@ -32,9 +33,9 @@ from wheel_sched_celery.beat.entry import BeatEntry
 
 logger = logger_of("wheel_sched.celery")
 
-OLDER_MS: Final = 3_600_000  # a form that was replaced so recently is one of older code
+OLDER_MS: Final = 3_600_000  # a definition that was replaced within this time comes from older code
 UNREAD: Final = ("neither the neutral form nor the push form", "no entry of beat")
-"""Parts of a dead letter's reason. They show that a release which could not read the entry made it a dead letter."""
+"""A dead letter's reason has one of these parts when a worker could not read the entry."""
 
 
 @dataclass(slots=True)
@@ -43,9 +44,9 @@ class Synced:
 
     Args:
         added: new in the store.
-        changed: replaced by the form in code.
+        changed: replaced by the definition in code.
         resumed: failed before, because no process had their code, or an older release could not read them.
-        older: the store has a newer form than the code of this process, or one set at run time.
+        older: left as they are; the store has a newer definition than this process's code, or one set at run time.
         removed: in the code, but somebody removed them at run time.
         gone: in the store as entries of code, but not in the code of this process.
         problems: one line for each entry that is wrong; it was left out.
@@ -61,15 +62,15 @@ class Synced:
 
 
 def sync(entries: BeatEntries, *, force: bool = False) -> Synced:
-    """Bring the entries of code and file into the store; see the top of this module. Logs what it finds.
+    """Bring the entries of code and file into the store, and log what was changed; see the top of this module.
 
     Args:
         entries: the entries in the store.
-        force: whether the forms of this process replace those in the store, also newer ones and removed entries.
-            Defaults to False.
+        force: whether this process's definitions replace all others in the store. Newer ones are replaced too, and
+            removed entries come back. Defaults to False.
 
     Raises:
-        StoreError: the store is away; a repeat does the rest.
+        StoreError: the store is away. Call again: the next call does the rest.
     """
     mine, problems = defined(entries.wheel)
     synced = Synced(problems=problems)
@@ -113,7 +114,7 @@ def _sync_one(entries: BeatEntries, name: str, entry: BeatEntry, synced: Synced,
 
 
 def _bring_back(entries: BeatEntries, synced: Synced) -> None:
-    """Let entries run again that died because a worker of an older release could not read them."""
+    """Bring back the entries that are dead letters because a worker of an older release could not read them."""
     for stored in entries.all():
         unread = stored.found.state == "dead" and any(part in stored.found.reason for part in UNREAD)
         if not unread or stored.entry is None or stored.name in synced.removed:
@@ -126,7 +127,7 @@ def _bring_back(entries: BeatEntries, synced: Synced) -> None:
 
 
 def _is_older(entries: BeatEntries, old: BeatEntry, entry: BeatEntry) -> bool:
-    """Whether the form of `entry` was replaced by a newer one, or by somebody at run time."""
+    """Whether a newer definition, or one set at run time, has replaced that of `entry`."""
     ends_ms = [end_ms for mark, end_ms in old.earlier if mark == entry.fingerprint]
     if not ends_ms:
         return False
@@ -141,7 +142,7 @@ def _log(synced: Synced) -> None:
     for name in synced.resumed:
         logger.info("celery.beat_resumed: entry '%.200s' runs again", name)
     for name in synced.changed:
-        logger.info("celery.beat_changed: entry '%.200s' has the form of this process's code now", name)
+        logger.info("celery.beat_changed: entry '%.200s' has the definition of this process's code now", name)
     for name in synced.older:
         logger.warning(
             "celery.beat_older: entry '%.200s' in the store is newer than in this process's code, or was set at run "
@@ -152,6 +153,6 @@ def _log(synced: Synced) -> None:
         logger.warning("celery.beat_removed: entry '%.200s' is in the code, but was removed at run time", name)
     for name in synced.gone:
         logger.warning(
-            "celery.beat_gone: entry '%.200s' is not in this process's code any more; it goes on until it is removed",
+            "celery.beat_gone: entry '%.200s' is not in this process's code any more; it runs until it is removed",
             name,
         )

@@ -3,16 +3,17 @@
     claimed entry ─► decide (pure) ─► messages of the occurrences ─► Recur, one step of the store
 
 The dispatcher of any worker claims an entry, as it claims a held task. The answer that this module gives is settled in
-one step: either the occurrences are stored and the entry waits again, or neither. From there an occurrence is a held
-task that is due. So any number of processes may do this, and each may be killed at any moment.
+one step: either the occurrences are stored and the entry waits again, or neither. A stored occurrence is a held task
+that is due. So any number of processes may do ticks, and each may be killed at any moment.
 
 What becomes of missed occurrences (`catch_up`):
 
-- `latest`: of all occurrences that are due, one is sent, the last one, as Celery's beat does after a downtime.
-- `skip`: the same, unless it is late by more than `beat_grace`; then none is sent.
-- `all`: every one is sent, but only the last `catch_up_limit`. A tick sends a few of them; the rest is due at once.
+- `latest`: only the last of the due occurrences is sent, as Celery's beat does after a downtime.
+- `skip`: only the last one is sent, and only if it is not later than `beat_grace`.
+- `all`: the last `catch_up_limit` of them are sent. A tick sends a few; the next tick, which is due at once, goes on.
 
-For a crontab, `beat_cron_starting_deadline` of the app counts as in Celery: an occurrence that is later is not sent.
+For a crontab the app's `beat_cron_starting_deadline` counts too, as in Celery: an occurrence later than that is not
+sent.
 
 Threads: any thread may call any method.
 """
@@ -41,7 +42,7 @@ from wheel_sched_celery.wheel import Wheel
 
 logger = logger_of("wheel_sched.celery")
 
-ATTEMPTS: Final = 5  # to make a message; then the entry is held
+ATTEMPTS: Final = 5  # to make the messages; then the entry is held
 ATTEMPTS_ELSEWHERE: Final = 30  # to find a process whose code has the entry
 FIRST_DELAY_MS: Final = 1_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -70,7 +71,7 @@ class Policy(NamedTuple):
     Args:
         catch_up: "skip", "latest" or "all".
         limit: how many "all" sends at most.
-        grace_ms: an occurrence that is later than this is not sent; None: however late it is.
+        grace_ms: an occurrence that is later than this is not sent; None: no occurrence is too late.
     """
 
     catch_up: str
@@ -109,7 +110,7 @@ def decide(value: Any, due_ms: int, now_ms: int, policy: Policy) -> Decision:
 
 
 class Ticker:
-    """Answers for the entries that a dispatcher has claimed.
+    """Does the ticks of the entries that a dispatcher has claimed.
 
     Args:
         wheel: the integration of the app.
@@ -132,7 +133,7 @@ class Ticker:
             return Failed(str(error), transient=False)
         if entry.paused or entry.removed or entry.due_ms is None:
             return self._waits(item, replace(entry, due_ms=None))
-        if entry.due_ms > now_ms:  # it was changed while another process had it
+        if entry.due_ms > now_ms:  # somebody changed it while another process had it
             return self._waits(item, entry)
         try:
             return self._sent(item, entry, now_ms)
@@ -168,7 +169,7 @@ class Ticker:
         return answer
 
     def _asked(self, value: Any, entry: BeatEntry, now_ms: int) -> Decision:
-        """Ask a schedule of a class of the app whether it is due, and when to ask again."""
+        """Ask a schedule of the app's own class whether it is due, and when to ask again."""
         last_ms = entry.added_ms if entry.last_ms is None else entry.last_ms
         due, again_ms = ask(value, last_ms, lambda: _EPOCH + timedelta(milliseconds=now_ms))
         longest_s = self._wheel.app.conf.beat_max_loop_interval or ASK_AGAIN_S
@@ -181,7 +182,10 @@ class Ticker:
         decision: Decision,
         arguments: tuple[Sequence[Any], Mapping[str, Any], Mapping[str, Any]] | None,
     ) -> tuple[list[Item], list[int], int]:
-        """The items of as many occurrences as one step stores, their due times, and when the entry is due next."""
+        """The items of the first occurrences, their due times, and when the entry is due next.
+
+        One step stores at most `MOST_OCCURRENCES` items. If more are due, the entry is due again at once for the rest.
+        """
         place = item_id_of(entry.name), self._shards
         items: list[Item] = []
         dues_ms: list[int] = []
@@ -223,7 +227,7 @@ class Ticker:
         return Recur(*(item.id, made.due_ms, made.body, made.topic, made.refs, item.route, item.version, occurrences))
 
     def _failed(self, item: Claimed, entry: BeatEntry, now_ms: int, error: Exception) -> Answer:
-        """Leave the entry for another process, or hold it after many of them have failed."""
+        """Leave the entry for another process, or hold it after too many failures."""
         here = not isinstance(error, OnlyInOtherCode)
         failures = entry.failures + 1
         over = failures >= (ATTEMPTS if here else ATTEMPTS_ELSEWHERE)
@@ -248,7 +252,7 @@ class Ticker:
         self.stats.missed += decision.missed
         if decision.missed:
             logger.warning(
-                "celery.beat_missed: entry '%.200s': %d occurrences were missed, %d of those that are due are sent",
+                "celery.beat_missed: entry '%.200s': %d occurrences were missed and are not sent; %d are sent now",
                 *(entry.name, decision.missed, len(dues_ms)),
             )
         for due_ms in dues_ms:

@@ -1,7 +1,7 @@
 """Reads the entries of django-celery-beat: from an SQLite file, or from the JSON of `manage.py dumpdata`.
 
 Django itself is not needed, and nothing is written. `manage.py dumpdata django_celery_beat` works with every database
-of Django. A time without a zone means a project with USE_TZ = False: it is read in the zone that the caller gives.
+of Django. A project with USE_TZ = False stores times without a zone. They are read in the zone that the caller gives.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LONGEST_FILE: Final = 512 * 1024 * 1024
 
 Row = Mapping[str, Any]
 Tables = dict[str, dict[Any, Row]]
-"""By model, the rows by their primary key."""
+"""For each model, its rows by primary key."""
 
 
 def read_django(source: str, zone: tzinfo = UTC) -> list[ForeignEntry]:
@@ -55,7 +55,7 @@ def read_django(source: str, zone: tzinfo = UTC) -> list[ForeignEntry]:
     Args:
         source: an SQLite file, `sqlite:///FILE`, or a file with the JSON of `manage.py dumpdata django_celery_beat`;
             "-" = that JSON from standard input.
-        zone: the zone of times without one, `TIME_ZONE` of a project with USE_TZ = False. Defaults to UTC.
+        zone: the zone of times that have none, `TIME_ZONE` of a project with USE_TZ = False. Defaults to UTC.
 
     Raises:
         Rejected: the source cannot be read, or has no tables of django-celery-beat.
@@ -107,7 +107,7 @@ def tables_of_file(path: Path) -> Tables:
 
 
 def _without_suffix(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with the names of the model: the column of a foreign key is called `crontab_id`."""
+    """The row with the field names of the model. Example: the column `crontab_id` is the field `crontab`."""
     return {name.removesuffix("_id") if name.removesuffix("_id") in _SCHEDULES else name: row[name] for name in row}
 
 
@@ -148,7 +148,7 @@ def entry_of(row: Row, tables: Tables, zone: tzinfo = UTC) -> ForeignEntry:
     Args:
         row: its row in the table of periodic tasks.
         tables: all tables.
-        zone: the zone of times without one. Defaults to UTC.
+        zone: the zone of times that have none. Defaults to UTC.
     """
     name = str(row.get("name"))
     try:

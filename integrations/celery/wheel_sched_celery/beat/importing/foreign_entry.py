@@ -1,4 +1,4 @@
-"""An entry as another scheduler stores it, and the checks that both readers share.
+"""An entry of another scheduler, and the checks that both readers share.
 
 Nothing that is read is trusted. An entry with a value of the wrong type is skipped, with the reason.
 """
@@ -16,7 +16,7 @@ from wheel_sched.errors import Rejected
 
 LONGEST_NAME: Final = 200
 MAX_ENTRIES: Final = 100_000
-"""More entries than this are not read."""
+"""An import with more entries is refused."""
 _SHOWN: Final = 60  # characters of a wrong value in a reason
 
 
@@ -33,8 +33,7 @@ class ForeignEntry:
         paused: whether the other scheduler has it disabled.
         last_run_ms: when it last sent the task, in ms since 1970; None = never, or not known.
         once: whether the entry sends one task and then ends.
-        once_ms: when such an entry sends its task, in ms since 1970; None = when its schedule is due next, or the entry
-            is periodic.
+        once_ms: when an entry with `once` sends its task, in ms since 1970; None = when its schedule is due next.
         starts_ms: the entry sends nothing before this time, in ms since 1970; None = no such time.
         problem: why it cannot be imported; "" when it can.
         notes: what will be different after the import, in words.
@@ -56,7 +55,7 @@ class ForeignEntry:
 
 
 def shown(value: object) -> str:
-    """A wrong value in a reason, not too long."""
+    """A wrong value as text for a reason, cut when it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 

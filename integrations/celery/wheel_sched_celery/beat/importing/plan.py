@@ -1,8 +1,8 @@
 """Decides what becomes of each entry of another scheduler, and carries it out.
 
-An entry that is imported goes on from the last run that the other scheduler made: its first due time here is the one
-that would have come next there. If that time has passed, the catch-up policy decides, as after any pause. An entry that
-runs once becomes a task that waits for its ETA.
+An imported entry goes on from its last run in the other scheduler. Its first due time here is the time at which the
+other scheduler would have run it next. If that time has passed, the catch-up policy decides, as after any downtime. An
+entry that runs once becomes a task that waits for its ETA.
 
 `plan_import` only reads. Repeat an import as often as you like: what is here already is skipped.
 """
@@ -42,9 +42,9 @@ class ImportStep:
 
     Args:
         name: its name.
-        action: "add"; "change": an entry of this name gets this definition; "rhythm": the entry is here already and has
-            not run yet, so it goes on from the last run there; "task": it runs once, as a task with an ETA; "skip":
-            nothing has to be done; "fail": it cannot be imported.
+        action: "add" (the entry is new), "change" (the stored entry gets the other scheduler's definition), "rhythm"
+            (the stored entry has not run yet and goes on from its last run in the other scheduler), "task" (the entry
+            runs once, so it becomes a task with an ETA), "skip" (nothing is to do) or "fail" (it cannot be imported).
         words: the schedule and the due time, or the reason.
         entry: the entry to store, for "add", "change" and "rhythm".
         once_ms: the ETA, for "task".
@@ -77,8 +77,8 @@ def plan_import(entries: BeatEntries, found: Iterable[ForeignEntry], *, change: 
     Args:
         entries: the entries of the app.
         found: the entries of the other scheduler.
-        change: whether an entry that is here with another definition gets the one of the other scheduler. Defaults to
-            False: it is skipped.
+        change: whether a stored entry with another definition gets that of the other scheduler. Defaults to False: it
+            is skipped.
     """
     now_ms = entries.store.now_ms()
     stored = {one.name: one for one in entries.all()}
@@ -123,7 +123,7 @@ def _periodic(
 
 
 def _has_not_run(old: BeatEntry, entry: BeatEntry) -> bool:
-    """Whether the entry is here with this schedule, and has run in the other scheduler but not here."""
+    """Whether the stored entry has this schedule, and has run in the other scheduler but not here."""
     waits = old.last_ms is None and old.due_ms is not None and old.schedule == entry.schedule
     return waits and entry.last_ms is not None and not entry.paused
 
@@ -165,7 +165,7 @@ def _once(entries: BeatEntries, found: ForeignEntry, now_ms: int) -> ImportStep:
 def _options(found: ForeignEntry, at_ms: int) -> dict[str, Any]:
     """The options of a task that is sent now and due at `at_ms`.
 
-    It expires the given number of seconds after `at_ms`.
+    An `expires` in seconds counts from `at_ms`.
     """
     options = dict(found.options)
     seconds = options.get("expires")
@@ -185,9 +185,9 @@ def _instant(at_ms: int) -> datetime:
 
 
 def carry_out(entries: BeatEntries, steps: Sequence[ImportStep]) -> Iterator[tuple[ImportStep, str]]:
-    """Carry out the steps that change something, one after the other. Yields each step with why it failed, or with "".
+    """Carry out the steps that change something, one after the other. Yields each step with its error, or with "".
 
-    An error of the store ends the import. Repeat it then: it goes on with what is missing.
+    An error of the store ends the import. Repeat the import then: it does the rest.
 
     Args:
         entries: the entries of the app.

@@ -1,8 +1,8 @@
 """Reads the entries of celery-redbeat from its Redis server. Nothing is written there.
 
 The sorted set `redbeat::schedule` names the keys of all entries. The hash of an entry has two fields in JSON:
-`definition` and `meta`, the latter with the time of the last run. An object with the key `__type__` stands for a date
-or a schedule. The set `redbeat::statics` has the names of entries that come from `app.conf.beat_schedule`.
+`definition` and `meta`. `meta` has the time of the last run. An object with the key `__type__` stands for a date or a
+schedule. The set `redbeat::statics` has the names of entries that come from `app.conf.beat_schedule`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def entry_of(name: str, definition: bytes | None, meta: bytes | None) -> Foreign
         definition, meta: the fields of its hash.
     """
     if definition is None:
-        return ForeignEntry(name, problem="its definition is gone: redbeat forgets it too")
+        return ForeignEntry(name, problem="its definition is gone: redbeat, too, drops such an entry")
     try:
         given = mapping_of("definition", _loads("definition", definition))
         ran = mapping_of("meta", _loads("meta", meta)) if meta else {}
@@ -129,7 +129,10 @@ def _loads(what: str, text: bytes) -> Any:
 
 
 class _Schedule:
-    """A schedule that is made when the definition has one, and not when an argument has one."""
+    """The JSON object of a schedule. `made` turns it into a schedule of Celery.
+
+    Only the definition's own schedule is made. The arguments of its task may have such objects too.
+    """
 
     def __init__(self, kind: str, fields: dict[str, Any]) -> None:
         self._kind, self._fields = kind, fields
@@ -141,7 +144,7 @@ class _Schedule:
         """The schedule of Celery.
 
         Raises:
-            Rejected: there is no such schedule here, or a field is wrong.
+            Rejected: Celery has no such schedule, or a field is wrong.
         """
         if self._kind == "interval":
             return interval_of(self._fields.get("every", 0), bool(self._fields.get("relative")))
