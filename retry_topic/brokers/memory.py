@@ -44,7 +44,7 @@ class _Lease:
 @dataclass(slots=True)
 class _Group:
     position: int = 0
-    leases: dict[int, _Lease] = field(default_factory=dict)  # by offset, least recently renewed first
+    leases: dict[int, _Lease] = field(default_factory=dict)  # by offset; the lease whose renewal is oldest comes first
     asked: dict[int, int] = field(default_factory=dict)  # when each member last polled
 
     def lease(self, offset: int, member: int, now_ms: int) -> int:

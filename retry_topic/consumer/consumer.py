@@ -116,7 +116,7 @@ class Consumer:
         self._stopped = threading.Event()
         self._state = "new"
         self._lock = threading.Lock()
-        # `start` makes these five
+        # `start` makes the next five objects
         self._announcer: MemberAnnouncer
         self._consumer: BrokerConsumer
         self._settler: Settler
@@ -124,7 +124,7 @@ class Consumer:
         self._hand_over: Callable[[Delivery], None]
         self._history = HistoryWriter(connection.store, self.config.history) if self.config.history else None
         self._threads: dict[str, RevivedThread] = {}
-        self._poll_failures = 0  # in a row
+        self._poll_failures = 0  # polls that failed in a row
         self._careful = True  # poll one message at a time: the next one may have killed the previous process
         self._heads: KeyHeads | None = None
         self._ordered: list[OrderedReader] = []
@@ -255,7 +255,7 @@ class Consumer:
         self._stopping.set()
         for reading in self._ordered:
             reading.stop(until)
-        # the poll first, so that nothing is read after the last check of the deliveries in flight
+        # first end the poll thread: then no delivery is read after the last check of the deliveries in flight
         self._threads["poll"].join(left_s() + _POLL_MS / 1000)
         self._in_flight.wait_until_at_most(0, left_s())
         if self._heads is not None:

@@ -27,7 +27,7 @@ from wheel_sched.escaping import logger_of
 logger = logger_of("retry_topic.consumer")
 
 Handler = Callable[[Message], Any]
-Job = tuple[Any, ...]  # the arguments of `handle`, after the loop
+Job = tuple[Any, ...]  # the arguments of `handle` that follow the loop
 
 
 def is_async(handler: Handler) -> bool:
@@ -71,7 +71,7 @@ class HandlerCalls:
             outcome = self._outcomes.returned(delivery, state, started_ms, await awaitable)
         except BaseException as error:
             if loop.cut_off:
-                raise  # `stop` cancelled it: it did not fail, and comes again
+                raise  # `stop` cancelled the handler: the message did not fail, and comes again
             outcome = self._outcomes.raised(delivery, state, started_ms, error)
         self._report(message, state, outcome)
         loop.ended(sink, outcome)
@@ -109,7 +109,7 @@ class HandlerThreads:
 
     def __init__(self, calls: HandlerCalls, concurrency: int, name: str) -> None:
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix=name)
-        # as an attribute and not a method, which would be one more call for each message
+        # `give` is an attribute: a method would cost one more call for each message
         submit: Callable[..., object] = self._pool.submit
         self.give: Callable[[Delivery, RetryState, Message, Sink], object] = partial(submit, calls.call)
 
@@ -143,7 +143,7 @@ class HandlerLoop:
         self._failed = failed
         self._loop = asyncio.new_event_loop()
         self._jobs: deque[Job] = deque()
-        self._called = False  # the loop was woken and has not begun yet
+        self._called = False  # the loop was woken, and has not yet begun to take the jobs
         self._gathering = False
         self._tasks: dict[asyncio.Task[Any] | None, Job] = {}  # tasks whose delivery has no outcome yet
         self._outcomes: dict[Sink, list[HandlerOutcome]] = {}
@@ -203,7 +203,7 @@ class HandlerLoop:
             self._loop.call_soon_threadsafe(self._begin)
 
     def _begin(self) -> None:
-        self._called = False  # before the jobs are taken: a job that comes after the last one wakes the loop again
+        self._called = False  # set before the jobs are taken, so that a later job wakes the loop again
         while self._jobs:
             job = self._jobs.popleft()
             coroutine = self._handle(self, *job)

@@ -210,7 +210,7 @@ class Outcomes:
         started_ms: int | None = None,
         error: BaseException | None = None,
     ) -> HandlerOutcome:
-        """The outcome when the attempt failed or was not made. The outcome has the record for the retry topic."""
+        """The outcome when the attempt failed or was not made. It contains the record for the retry topic."""
         config = self._config
         topic_id = None if self.topic_id_of is None else self.topic_id_of(delivery)
         forward = failed_message(
@@ -231,7 +231,7 @@ class Outcomes:
         return HandlerOutcome(delivery, "dead" if failure.verdict == "dead" else "retried", forward)
 
     def _attempt(self, delivery: Delivery, state: RetryState, started_ms: int) -> Attempt | None:
-        """The history row of a success after failures; None for a first attempt, and without a history."""
+        """The history row of a success after failures. None for a first attempt, or if no history is kept."""
         if not self._config.history or not state.attempt or state.id is None:
             return None
         topic, number = state.original_topic or delivery.message.topic, state.attempt + 1

@@ -25,18 +25,18 @@ from wheel_sched.store.rate_limits import RateLimits
 logger = logger_of("retry_topic.consumer")
 
 _EVERY_S, _AT_MOST_EVERY_S = 1.0, 0.1
-_MANY = 10  # failures after which it reports immediately
-_GATHER_S, _TOPICS_EVERY_S = 0.01, 10.0  # how long ends are gathered; how often the fair topics are read
-_MOST_ENDS = 100_000  # ends that are remembered while the store does not answer
+_MANY = 10  # after this many failures the reporter reports immediately
+_GATHER_S, _TOPICS_EVERY_S = 0.01, 10.0  # how long ended attempts are collected; how often fair topics are read
+_MOST_ENDS = 100_000  # ended attempts that are remembered while the store does not answer
 _DESTINATIONS = 500  # per topic and report; results of further destinations count for the topic itself
 
 
 class EndReporter:
-    """Reports the ends of attempts, so that the store releases the next messages of their fair keys.
+    """Reports which attempts have ended, so that the store releases the next messages of their fair keys.
 
-    It reports each end within some 10 ms. While no topic of the store is fair, it reports nothing. If an end is not
-    reported, the next message of the key comes later: the store counts the message as handled after the policy's
-    `in_flight_timeout`.
+    It reports an ended attempt within some 10 ms. While no topic of the store is fair, it reports nothing. If it does
+    not report an ended attempt, the next message of the fair key comes later: the store waits for the policy's
+    `in_flight_timeout`, and then counts the message as handled.
 
     Args:
         store: the store that released the messages.
@@ -58,7 +58,7 @@ class EndReporter:
         self.thread.start()
 
     def stop(self) -> None:
-        """Report the remaining ends, and end."""
+        """Report the attempts that have ended, and end the thread."""
         self._stopping.set()
         self._some.set()
         if self.thread.is_alive():
@@ -74,9 +74,9 @@ class EndReporter:
     def note_attempt(self, state: RetryState) -> None:
         """Note that the attempt of a message has ended. Any thread may call it.
 
-        So this method notes each id that the released item may have had. Usually it is made of id base and attempt. A
-        message that was published for later has its own id at the first attempt. A replayed dead letter keeps the id
-        that it had as a dead letter.
+        The released item may have had one of several ids, so this method notes each of them. Usually the id is made of
+        id base and attempt. A message that was published for later has its own id at the first attempt. A replayed
+        dead letter keeps the id that it had as a dead letter.
         """
         if state.id is None:
             return
@@ -95,7 +95,7 @@ class EndReporter:
         self.report()
 
     def report(self) -> None:
-        """Report the ends since the last report."""
+        """Report the attempts that have ended since the last report."""
         with self._lock:
             ended, self._ended = self._ended, []
         if not ended:
@@ -140,7 +140,7 @@ class Reporter:
         self.thread.start()
 
     def stop(self) -> None:
-        """Report the remaining results, and end."""
+        """Report the remaining results, and end the threads."""
         self.ends.stop()
         self._stopping.set()
         self._hurry.set()
@@ -148,7 +148,7 @@ class Reporter:
             self.thread.join(5)
 
     def note(self, message: Message, *, first: bool, succeeded: bool) -> None:
-        """Count an attempt that has ended. Any thread may call it."""
+        """Count the result of an attempt. Any thread may call it."""
         destination = destination_of(message.headers, self._destination)
         with self._lock:
             counts = self._counts.setdefault(message.topic, {})

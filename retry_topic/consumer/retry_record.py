@@ -55,8 +55,9 @@ def retry_state(
     if to_group and state.dialect == "none":
         return unsigned(state, message, group, "is missing")  # our dispatcher sends only signed records
     if state.signature is None and not to_group and _claims_nothing(state):
-        # Every client that may write to the topic may give its messages ids, unsigned. An id chooses no count. Group
-        # and publishing time become a part of the message's name in the store (see `_rooted`).
+        # Every client that may write to the topic may give its messages ids without a signature. Such an id cannot
+        # choose another message's attempt count: the name under which the store counts the attempts also contains the
+        # group and the publishing time (see `_rooted`).
         return state if state.published_ms is not None else RetryState(id=state.id, dialect=state.dialect)
     return verify(state, message, secrets, group)
 
@@ -171,7 +172,7 @@ def _rooted(group: str, message: Message, state: RetryState, topic_id: str | Non
         return state
     nowhere = state.original_topic is None
     if named and nowhere and not state.unsigned and state.published_ms is None:
-        # a publisher gave this id: other groups read the message under it as well
+        # a publisher gave this id: other groups read the message under the same id
         state = replace(state, published_ms=source.timestamp_ms or 0)
     if nowhere or (named and state.published_ms is not None and state.original_topic == source.topic):
         state = replace(
@@ -185,7 +186,7 @@ def _rooted(group: str, message: Message, state: RetryState, topic_id: str | Non
         return state
     if state.original_topic is not None and state.original_offset is not None:
         place = state.original_topic, state.original_partition or 0, state.original_offset
-    else:  # foreign headers without a place: only this record's own place is known
+    else:  # another library's headers name no original: only the place of this record is known
         place = source.topic, source.partition, source.offset
     if place == (source.topic, source.partition, source.offset) and topic_id is not None:
         place = topic_id, source.partition, source.offset

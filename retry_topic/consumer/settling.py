@@ -30,9 +30,9 @@ logger = logger_of("retry_topic.consumer")
 
 AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 KNOWN_FOR_MS = 3_600_000
-"""How long a success is remembered at least. For a message that failed before: as long as its attempts are counted."""
+"""How long a success is remembered at least. If the message failed before: as long as its attempts are counted."""
 
-_STORE_AWAY_S = 5.0  # after a failure the store is not called for this time
+_STORE_AWAY_S = 5.0  # after a call that failed, the store is not called for this time
 _LOOK_S = 60.0  # how often the store's clock is read
 _AT_ONCE = 200  # outcomes that are settled together; twice as many at most
 _LAST_TRIES = 3  # how often a draining consumer calls an absent broker; unsettled deliveries then come again
@@ -202,7 +202,7 @@ class Settler:
         return True
 
     def _collect(self, until: float) -> list[HandlerOutcome]:
-        """The outcomes that have been put. Waits for the first one until `until`, by `time.monotonic`."""
+        """Take the outcomes that wait. If there are none, wait for the first one until `until` (`time.monotonic`)."""
         taken: list[HandlerOutcome] = []
         with contextlib.suppress(queue.Empty):
             timeout_s = 0 if self.finishing.is_set() else max(0.0, until - time.monotonic())
@@ -323,7 +323,7 @@ class Successes:
         try:
             until_ms = self._now_ms() + KNOWN_FOR_MS
             AttemptCounts(self._store).raise_to([(key, ENDED, until_ms) for key in keys])
-        except Exception as error:  # a success is acknowledged after any error
+        except Exception as error:  # the success is acknowledged, whatever the error is
             logger.warning("consumer.cannot_remember_success: %d messages: %s", len(keys), error)
             self._silent_until = time.monotonic() + _STORE_AWAY_S
 

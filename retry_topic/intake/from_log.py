@@ -79,7 +79,7 @@ class IntakeFromLog(Transport):
         super().__init__(connection, group, policies, **settings)
         self._intake = LogIntake(connection.store)
         self._time = StoreTime(connection.store)
-        # by source and other shard: the position that was last read there
+        # for each source and each other shard: the source's position that was last read there
         self._positions: dict[tuple[str, int], int | None] = {}
 
     @property
@@ -113,13 +113,13 @@ class IntakeFromLog(Transport):
                 self._send(batch, made, until_available)
             return before
         finally:
-            if self._underway is None or self._underway.part is not part:  # it was not sent
+            if self._underway is None or self._underway.part is not part:  # this batch was not sent
                 self.leave(part.deliveries)
 
     def _now_ms(self, until_available: UntilAvailable) -> int:
-        """The store's time after a batch was read, or a time just after it: no due time is early by the store's clock.
+        """The store's time (epoch ms), or a time just after it, so that no due time is early by the store's clock.
 
-        While the store works on a batch, it would answer only afterwards, so it is asked once a second at most.
+        A store that works on a batch answers only afterwards. So it is asked once a second at most.
         """
         estimate_ms = self._time.estimate() if self.busy else None
         return until_available(self._time.ask) if estimate_ms is None else estimate_ms
@@ -146,8 +146,7 @@ class IntakeFromLog(Transport):
         return self._intake.positions(sources)
 
     def look_back(self, reader: LogReader, until_available: UntilAvailable) -> None:
-        """Compare the store's positions with the reader's, because a server that has lost writes may have replaced the
-        former one.
+        """Compare the store's positions with the reader's: the store may be on another server now, which lost writes.
 
         The reader's position of a source is where its next batch must begin (`LogReader.expected`). If the two differ,
         the reader reads again from the store's position. The store would also find the loss with the next batch, but
@@ -262,7 +261,7 @@ class IntakeFromLog(Transport):
         """The store's final answer about a batch. A refused batch is planned and sent again."""
 
         def accept() -> Stored | StalePosition | StaleCount | TakenId:
-            made, answer, batch.answer = batch.plan, batch.answer, None  # once; then the batch is sent again
+            made, answer, batch.answer = batch.plan, batch.answer, None  # used once; a repeat sends the batch again
             try:
                 if answer is not None:
                     return answer()
@@ -272,7 +271,8 @@ class IntakeFromLog(Transport):
             except (StaleCount, TakenId) as refusal:
                 return refusal
             except StalePosition as stale:
-                # a repeat after a lost reply, when the store no longer remembers the token
+                # If the store's position is this batch's end, the store has the batch: an earlier reply was lost, the
+                # call was repeated, and the store no longer remembers the call's token.
                 mine = stale.position == batch.part.next
                 return Stored([Outcome.STORED] * len(made.items), 0) if mine else stale
 
@@ -286,8 +286,10 @@ class IntakeFromLog(Transport):
         return stored
 
     def _store_elsewhere(self, batch: _Batch, until_available: UntilAvailable) -> bool:
-        """Take messages of ordering keys out of the batch and store them in their keys' shards. Returns whether there
-        were any."""
+        """Take messages whose ordering keys belong to other shards out of the batch, and store them there.
+
+        Returns whether there were any.
+        """
         shards = self._store.shards
         here = shard_of(batch.part.source, shards)
         away: dict[int, list[IntakeRecord | Decided]] = {}
@@ -312,7 +314,7 @@ class IntakeFromLog(Transport):
         work: list[IntakeRecord | Decided] = [*entries]
         while True:
             known = self._positions.get(place)
-            if known is not None and known > (part.expected or 0):  # the batch is read again, partly stored
+            if known is not None and known > (part.expected or 0):  # read again: this shard has stored some of it
                 work = [_known_before(one, known) for one in work]
             left = [one for one in work if not one.duplicate]
             if not left:

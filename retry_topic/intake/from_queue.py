@@ -27,13 +27,13 @@ from wheel_sched.errors import BrokerError
 from wheel_sched.store import Outcome
 from wheel_sched.store.core.call import new_token
 
-TRIM_EVERY = 100  # dead letters that were sent to the dead topic
+TRIM_EVERY = 100  # the dead topic is trimmed each time this many dead letters were sent to it
 
 
 class IntakeFromQueue(Transport):
     """Takes in batches of a queue. Only one thread may use it."""
 
-    _dead_sent = 0  # since the dead topic was trimmed
+    _dead_sent = 0  # dead letters that were sent since the dead topic was trimmed
 
     def take(self, consumer: BrokerConsumer, deliveries: Sequence[Delivery]) -> list[Taken]:
         """Store each delivery, then settle it. A delivery that fails stays unsettled and comes again.
@@ -66,7 +66,7 @@ class IntakeFromQueue(Transport):
         self._schedule([one for one in fresh if one.dead is None], until_available)
         self._bury(dead, now_ms, until_available)
         self._open_keys([(one.key_lock, one.head) for one in dead], until_available)
-        notes = [note for one in dead for note in one.notes()]  # the notes of the others are stored with their messages
+        notes = [note for one in dead for note in one.notes()]  # waiting messages were stored with their notes
         if notes:
             until_available(lambda: self._counts.raise_to(notes))
         if self._history:
@@ -141,7 +141,7 @@ class IntakeFromQueue(Transport):
         broker = self._connection.broker
         if self._dead_kept and self._dead_sent >= TRIM_EVERY and isinstance(broker, TrimBroker):
             self._dead_sent = 0
-            with contextlib.suppress(BrokerError):  # it is trimmed after the next TRIM_EVERY letters
+            with contextlib.suppress(BrokerError):  # the next attempt follows after TRIM_EVERY more letters
                 broker.trim(self._dead_topic, self._dead_kept)
 
 

@@ -122,7 +122,7 @@ def plan(
     entries: list[IntakeRecord | Decided | Prepared] = []
     odd: list[IntakeRecord] = []
     copies: list[Decided] = []
-    numbers: dict[str, int] = {}  # the last attempts of ids that several records have
+    numbers: dict[str, int] = {}  # for each id that several records have: the last attempt number given
     for one in work:
         if isinstance(one, Delivery):
             prepared = None if templates is None else templates.prepare(one, now_ms)
@@ -148,7 +148,7 @@ def plan(
     if questions:
         return Plan(questions, entries, odd, copies)
     fresh, renamed = _distinct(entries, known, rules, questions)
-    if questions:  # the search for equal ids may ask too
+    if questions:  # `_distinct` may have added questions
         return Plan(questions, entries, odd, copies)
     dead = [one for one in fresh if one.dead is not None and isinstance(one, Decided)]
     if route is not None:
@@ -214,8 +214,8 @@ def _with_replays(state: RetryState, replays: int) -> RetryState:
 
 
 def _next_number(state: RetryState, key: str, count: int, shared: dict[str, int]) -> RetryState:
-    """The state with the next attempt number. Several records may share the id: the number is one above the store's
-    count and above the numbers of earlier records."""
+    """The state with the next attempt number: one above the store's count, and above the numbers of earlier records
+    with the same id."""
     shared[key] = max(count, shared.get(key, 0)) + 1
     return replace(state, attempt=min(shared[key], MAX_COUNT))
 
@@ -275,12 +275,13 @@ def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Qu
         one.dead = "unknown-origin"
     else:
         one.due_ms = decision.due_ms
-    # counted from when the message comes back: a long delay must not outlive the count
+    # the time starts at the due time: the store must not forget the count during a long delay
     one.keep_until_ms = (one.due_ms or now_ms) + (decision.why.max_age_ms or 7 * DAY_MS)
     rules.write(one)
     of_replays = replays_key(record.state.known_as)
     if (one.dead is not None or one.state.unsigned) and of_replays not in known.counts:
-        # headers alone make no message dead, and the store numbers unsigned records
+        # Read the store's counts first: headers alone must not make a message dead, and for unsigned records only the
+        # store counts attempts.
         questions.keys += (of_replays, attempts_key(record.state, record.delivery.message))
         return False
     return True
@@ -289,13 +290,13 @@ def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Qu
 def _distinct(
     entries: list[IntakeRecord | Decided | Prepared], known: Known, rules: Rules, questions: Questions
 ) -> tuple[list[Entry], list[Decided]]:
-    """The entries to store, each failure once, and those that got a new id: their id was that of another message."""
+    """The entries to store, each failure once; and those that got a new id, because another message had their id."""
     fresh = [one for one in entries if not isinstance(one, IntakeRecord) and not one.duplicate]
     members = Counter([one.member for one in fresh])
     if len(members) == len(fresh):
-        return fresh, []  # the usual case
+        return fresh, []  # the usual case: no two entries share an id
     entries[:] = [one.decided() if isinstance(one, Prepared) else one for one in entries]
-    for at, one in enumerate(entries):  # if records share an id, the store's counts decide first which are known
+    for at, one in enumerate(entries):  # if records share an id, the store's counts first show which are known
         if isinstance(one, Decided) and not one.duplicate and members[one.member] > 1:
             state = one.record.state
             if replays_key(state.known_as) not in known.counts:
@@ -337,7 +338,7 @@ def make_way(one: Decided, found: Found | None, rules: Rules) -> bool:
     own = unique and (found is None or one.is_in(found))
     if known_dead or here or own or (found is None and one.record.repeated):
         if one.dead is None or rules.from_log:
-            one.mark_known()  # a queue's dead letter is sent to the dead topic again
+            one.mark_known()  # not so a queue's dead letter, which is sent to the dead topic again
         return False
     give_another_id(one, rules)
     return True

@@ -46,10 +46,10 @@ from wheel_sched.store.ordering import ref_of, route_of
 DAY_MS = 86_400_000
 MAX_BODY_BYTES = 8 * 1024 * 1024  # a larger body becomes a dead letter: it would block the server on every step
 TAKEN_FOR_MS = 3_600_000  # how long the store remembers a queue's record: many times `idle_ms`
-_MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry one more
+_MAX_NAME = 249  # most characters of a topic or ref in the store; in a header one more is allowed
 _fingerprint = lru_cache(maxsize=1024)(fingerprint)  # many messages fail with one error
 
-# the fields that the intake writes, independently of the headers
+# the fields that the intake itself writes, whatever the record's headers say
 _SHARED = ("policy", "max_attempts", "error_fingerprint", "original_topic", "consumer_group")
 _OWN = ("started_ms", "due_ms", "delay_ms", "signature", "process", "failed_attempts")
 _rewrite = HeaderRewriter(_SHARED, _OWN)
@@ -238,7 +238,8 @@ class Rules:
         group: the group that owns the retry topic.
         policies: the retry policies.
         redelivery_topic: the topic for due messages.
-        from_log: whether they come from a log. Then the store takes in batches with positions, and compares counts.
+        from_log: whether the records come from a log. Then the store takes in batches with positions, and compares
+            attempt counts.
         origins: the topics to which due messages may return. None: all go to `redelivery_topic`.
         spring: whether Spring Kafka's headers are written as well.
         secrets: any of them verifies signatures; the first one signs. Without secrets, headers are not signed.

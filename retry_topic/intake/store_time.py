@@ -1,4 +1,4 @@
-"""The store's time for the intake, which need not ask for it while the store works on a batch."""
+"""The store's time for the intake. While the store works on a batch, the intake estimates the time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StoreTime:
         return answer_ms
 
     def estimate(self) -> int | None:
-        """A time in epoch ms that is not before the store's own, and after it by a round trip at most.
+        """The store's time in epoch ms, or a time that is later by at most a round trip. It is never earlier.
 
         None: the store must be asked, because its last answer is older than a second, or because this machine may have
         been suspended since.

@@ -21,7 +21,7 @@ logger = logger_of("retry_topic.intake")
 
 
 def note_others(entries: Sequence[Entry], stored: Stored) -> None:
-    """Note in each entry which other retry of its key goes out in its place, or waits no more because of it.
+    """Note in each entry which other retry of its key goes out in its place, or whose place it has taken.
 
     Args:
         entries: the entries whose items were stored, in the order of the items.
@@ -45,7 +45,7 @@ def warn_of_ordering_keys(entries: Iterable[Entry], policies: PolicySet, warned:
     Args:
         entries: decided records.
         policies: the policies.
-        warned: the topics that were named already; grows.
+        warned: the topics that were already reported. This function adds to them.
     """
     for one in entries:
         if one.key_lock is None or not isinstance(one, Decided) or one.topic in warned:
@@ -71,7 +71,7 @@ def rows_of_replaced(entries: Iterable[Entry], now_ms: int) -> Iterator[Attempt]
 
 
 def log_superseded(entries: Iterable[Entry]) -> None:
-    """Log each message that is not retried any more, because another one of its key is."""
+    """Log each message that is not retried any more, because another message of its key is retried instead."""
     for one in entries:
         if not isinstance(one, Decided) or one.duplicate:
             continue

@@ -35,11 +35,11 @@ from wheel_sched.errors import Rejected
 from wheel_sched.store import BatchCount, Item
 
 _MOST = 4_096  # how many templates, and how many lists of header names, are remembered
-_MOST_HEADERS = 64  # a few dozen are usual
+_MOST_HEADERS = 64  # records with more headers get no template; a few dozen are usual
 _UNUSUAL = frozenset({"key_lock", "signature", "retry_after_ms", "published_ms"})
 _ATTEMPTS, _PROCESS = FIELDS["failed_attempts"], FIELDS["process"]
 _NAME_OF = {field.header: name for name, field in FIELDS.items()}
-_WRITTEN = FIELDS["due_ms"].header, FIELDS["delay_ms"].header, FAILED_ATTEMPTS  # they differ in similar records
+_WRITTEN = FIELDS["due_ms"].header, FIELDS["delay_ms"].header, FAILED_ATTEMPTS  # these differ in similar records
 
 Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 
@@ -175,7 +175,7 @@ class _Names:
         self._bounds = [(at, FIELDS[_NAME_OF[names[at]]].max_bytes) for at in texts]
         self._checked = _picking(own)
         patterns = [_pattern(FIELDS[_NAME_OF[names[at]]]) for at in own]
-        self._fits = re.compile(rb"\0".join(patterns)).fullmatch  # none of these has a NUL in it
+        self._fits = re.compile(rb"\0".join(patterns)).fullmatch  # no usual value contains a NUL
         self.kept = [at for at, name in enumerate(names) if name not in REWRITTEN and name != TRACEBACK]
         gaps = [at for at in self.kept if fields[at] is None or at in own or at in texts]
         self.is_gap = [at in gaps for at in self.kept]
@@ -208,7 +208,7 @@ def _picking(places: Sequence[int]) -> Pick:
 def _pattern(field: Field) -> bytes:
     """The regular expression of a field's usual values."""
     if field.kind == "integer":
-        return b"[0-9]{1,%d}" % (len(str(field.high)) - 1)  # so it is within its bounds
+        return b"[0-9]{1,%d}" % (len(str(field.high)) - 1)  # fewer digits than the greatest value has
     return b"[ -~]{1,%d}" % field.max_bytes
 
 
@@ -233,8 +233,7 @@ class Templates:
 
     @property
     def seen(self) -> int:
-        """The number of lists of header names plus the number of kinds of records that the intake remembers to have
-        seen."""
+        """How many lists of header names and kinds of records the intake remembers."""
         return len(self._seen)
 
     def prepare(self, delivery: Delivery, now_ms: int) -> Prepared | None:
@@ -367,7 +366,7 @@ def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: Po
             template.body(_pieces(message, known, values, template, decision)) == item.body
             and item.topic == record.topic
         )
-    except TypeError:  # it has other gaps
+    except TypeError:  # the record has other gaps than the template
         same = False
     return template if same else None
 

@@ -55,9 +55,9 @@ SMALLER: tuple[Callable[[Message, Message], Message], ...] = (
 )
 """What to send if the dead topic has refused a letter, one function for each further attempt.
 
-Each gets the letter of the attempt before and the record that was read. The first attempt sends the same letter again,
-because the topic may have been absent. Then the letter may be too large: the next two attempts leave out what no
-decision needs. The record itself fits.
+Each function gets the letter of the previous attempt and the record that was read. The first attempt sends the same
+letter again, because the topic may have been absent. Otherwise the letter may be too large: the next two attempts leave
+out headers that no decision needs. The last attempt sends the record as it was read, which fits.
 """
 
 
@@ -121,7 +121,7 @@ class Transport:
         self._seen, self._history = seen, history
         self._counts, self._log = AttemptCounts(connection.store), History(connection.store)
         self._locks, self._flows = OrderedKeys(connection.store), RateLimits(connection.store)
-        self._cached = cached and not spring and not secrets  # a template has no place for these headers
+        self._cached = cached and not spring and not secrets  # a template cannot write Spring's headers or signatures
         self._rules = Rules(
             group,
             policies,
@@ -135,7 +135,7 @@ class Transport:
             route_fair=connection.store.shards > 1 and not self.from_log,
         )
         self.policies = policies
-        self._warned: set[str] = set()  # topics, of `warn_of_ordering_keys`
+        self._warned: set[str] = set()  # the topics about which `warn_of_ordering_keys` has warned
 
     @property
     def policies(self) -> PolicySet:

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _POLL_MS = 1_000  # how long an idle intake waits at the broker; only the reaction to `stop` depends on it
 _AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_HEALTHY_S = 10.0  # after this long without a failure the reader counts as healthy; a missing right shows in seconds
+_HEALTHY_S = 10.0  # after this time without a failure the reader counts as healthy: faults show within seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class IntakeWorker:
         self._thread = RevivedThread(self._run, f"retry-intake-{reading.group}", self._stopping)
         self._away = True  # until the broker has answered the first call
         self._refused = False  # the broker accepts the intake as a member but does not let it read
-        self._failures = 0  # of reading, in a row
+        self._failures = 0  # reads that failed in a row
         self._turns = self._read()
 
     @property

@@ -296,7 +296,7 @@ class KafkaBroker:
             # the client asks again while the cluster writes the markers of an earlier transaction
             "retry.backoff.ms": 2,
             "retry.backoff.max.ms": 8,
-            "linger.ms": 0,  # the messages of a transaction gather anyway until the broker has added their partitions
+            "linger.ms": 0,  # a transaction's messages wait in any case until the broker has added their partitions
         }
         timeout_ms = self.transaction_timeout_ms if timeout_ms is None else timeout_ms
         settings = {**self.producer_settings(hasty), "transaction.timeout.ms": timeout_ms}

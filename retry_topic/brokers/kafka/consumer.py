@@ -141,7 +141,7 @@ class KafkaConsumer:
             moved: set[Place] = set()
             for delivery in deliveries:
                 held = self._tracker.held(delivery)
-                if held is not None:  # also if it is settled: its commit may have failed
+                if held is not None:  # also when the record is already settled: the commit may have failed
                     held.settled = True
                     moved.add(delivery.handle[1:3])
         if moved:
@@ -259,7 +259,7 @@ class KafkaConsumer:
             with self._committing:
                 asked = self._loop.run_in_loop(lambda client: (self._tracker.life, client.consumer_group_metadata()))
                 if asked is None:
-                    return [None] * len(pairs)  # all deliveries are dead
+                    return [None] * len(pairs)  # no client is open: the member no longer holds these deliveries
                 try:
                     with self._loop.sending:
                         return self._in_transaction(transactions, pairs, *asked)
@@ -291,7 +291,7 @@ class KafkaConsumer:
                 answers[index] = failure
         except BrokerInDoubt:
             with contextlib.suppress(BrokerError):
-                transactions.revive()  # ends the transaction, so that the offsets tell whether it was committed
+                transactions.revive()  # ends the transaction: then the offsets show whether it was committed
             self._loop.rejoin(life)
             raise
         finally:

@@ -42,7 +42,7 @@ _FULL, _LOW = 4_000, 1_000  # fetching pauses at _FULL records in the buffers an
 _AT_ONCE, _PARTS = 500, 4  # records taken from the client before their size is checked; how often in a row
 _COMMIT_EVERY_S = 0.5
 _ASK_S = 0.01  # the shortest time between two requests for the topic's id while records come
-_ASK_IDLE_S = 1.0  # the same while none comes: a new log may be as long as the part that was read of the old one
+_ASK_IDLE_S = 1.0  # the same while no record comes: the log of a recreated topic may end where the reader stands
 _CLOSE_S = 5.0
 
 
@@ -102,7 +102,7 @@ class KafkaLog:
         self._asked: Any = None  # the pending request for the id
         self._ask_s = 0.0
         self._parts: dict[int, _Part] = {}
-        self._bytes = 0  # about how many are in the buffers
+        self._bytes = 0  # about how many bytes are in the buffers
         self._client: Any = None
         self._expelled = False
         self._paused = PausedPartitions()
@@ -340,7 +340,7 @@ class KafkaLog:
         client.incremental_assign(places)
 
     def _revoked(self, client: Any, partitions: list[TopicPartition]) -> None:
-        if client is not self._client:  # a replaced client that closes late
+        if client is not self._client:  # this client was replaced, and closes late
             return
         self._commit_done(now=True)
         self._paused.lose((self._topic, place.partition) for place in partitions)

@@ -122,7 +122,7 @@ class PartitionOffsets:
     def _state_runs(self, committed: int, counted: bool) -> list[tuple[int, int]]:
         """The runs of records with the same state, from the committed offset on, as pairs (length, state)."""
         stretches = [
-            (offset, 0 if entry.settled else max(1, entry.deliveries + counted))  # 0 deliveries: it was given back
+            (offset, 0 if entry.settled else max(1, entry.deliveries + counted))  # 0 deliveries after `give_back`
             for offset, entry in self.entries.items()
             if offset >= committed
         ]
@@ -145,10 +145,10 @@ class PartitionOffsets:
 class OffsetTracker:
     """The offsets of all partitions of one group member, and a buffer of fetched records that are not handed out.
 
-    A *life* of the member lasts from joining the group to leaving it; `life` is its number. When the member leaves its
-    group, the tracker forgets everything and raises the number. A partition's *assignment* begins when the member gets
-    the partition and ends when the member loses it. A delivery's handle has the number of its assignment. After the
-    assignment's end the delivery is no longer valid.
+    `life` is the number of the member's present stay in the group. When the member leaves its group, the tracker forgets
+    everything and raises the number. A partition's *assignment* begins when the member gets the partition and ends when
+    the member loses it. A delivery's handle has the number of its assignment. After the assignment's end the delivery is
+    no longer valid.
 
     Threads: it has no lock of its own; the member's lock guards it.
 

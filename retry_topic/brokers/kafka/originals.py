@@ -20,8 +20,8 @@ from retry_topic.brokers.kafka.topology import Topology
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.message import Reference
 
-_WAIT_S = 10.0  # for one record
-_FAR = 50  # up to this many records are read and skipped; beyond it the position jumps
+_WAIT_S = 10.0  # the longest wait for one record
+_FAR = 50  # if the next record is at most this many records ahead, the client reads to it; otherwise it seeks
 _GONE = frozenset(
     {
         KafkaError._PARTITION_EOF,

@@ -7,8 +7,8 @@ of the client. A thread that needs the client gives the loop a function to call 
 The loop polls the client even when nobody uses the member, so the cluster would never expel a member whose user hangs.
 Therefore a member leaves the group when no thread has called its `poll`, `ack`, `forward` or `beat` for `idle_ms`. Then
 other members get its partitions. The member joins again at the next `poll`. A member that the group has expelled joins
-again with a new client, because the old client would keep its partitions and report nothing. The time with one client,
-from joining the group to leaving it, is a *life* of the member.
+again with a new client, because the old client would keep its partitions and report nothing. From joining the group to
+leaving it, the member uses one client. The tracker's attribute `life` is the number of this stay in the group.
 
 The argument `connect` makes the client, so a test can pass a fake one. The attribute `changed` is the lock of the
 tracker and of all attributes of the loop. It is notified when records, failures or requests come.
@@ -39,7 +39,7 @@ FULL, LOW = 1_000, 250  # fetching pauses at FULL records in the buffer and resu
 _STILL_S = 0.2  # when the buffer is full for longer, the loop pauses the client
 _AT_ONCE = 100  # records taken from the client before their size is checked
 POLL_S = 0.05  # how soon the loop sees a request while no record is handed out
-_SHORT_S = 0.002  # the same while records are handed out
+_SHORT_S = 0.002  # how soon the loop sees a request while records are handed out
 CLOSE_S = 15.0
 _LEAVE_S = 5.0
 
@@ -104,7 +104,8 @@ class PollLoop:
     def rejoin(self, life: int | None = None) -> None:
         """Forget all partitions and join the group again. Any thread may call it.
 
-        `life`: the number of a life (a stay in the group). After its end, do nothing. Defaults to the present life.
+        `life`: the number of a stay in the group (`OffsetTracker.life`). If the member has left the group since, this
+        method does nothing. Defaults to None: the present stay.
         """
         with self.changed:
             if life is None or life == self.tracker.life:
@@ -135,7 +136,7 @@ class PollLoop:
                     self.changed.wait(1.0)
 
     def _membership(self) -> None:
-        """One life of the member: from joining the group to leaving it."""
+        """One stay in the group, from joining it to leaving it."""
         with self.changed:
             # a member that nobody polls has no reason to join, except for the first time
             while self.tracker.life and not self.polling and not self.closed:
@@ -162,7 +163,8 @@ class PollLoop:
     def _leave(self, client: Any) -> None:
         with self.sending:
             with self.changed:
-                # the records of a silent member count as handed out once more; those of a member that closes do not
+                # A silent member may be dead, so its records count as handed out once more. A member that closes gives
+                # its records back.
                 held = self.tracker.to_commit(set(self.tracker.partitions), counted=not self.closed)
                 offsets = [] if self._rejoin else self._topic_ids.marked(held)
                 self._client = None
@@ -182,7 +184,7 @@ class PollLoop:
         tracker, back_pressure = self.tracker, self.back_pressure
         with self.changed:
             if tracker.busy and not self._requests:
-                self.changed.wait(_SHORT_S)  # a request will come soon; it could not interrupt a poll
+                self.changed.wait(_SHORT_S)  # a request will come soon, and a request cannot interrupt a poll
             requests, self._requests = self._requests, deque()
             timeout_s = 0.0 if requests or tracker.busy else POLL_S
         for call, asked in requests:
@@ -258,7 +260,7 @@ class PollLoop:
     def _lost(self, client: Any, partitions: list[TopicPartition]) -> None:
         places = {(place.topic, place.partition) for place in partitions}
         with self.changed:
-            if client is self._client:  # else the loop has replaced it, and it closes late
+            if client is self._client:  # otherwise the loop has replaced this client, which closes late
                 self.tracker.drop(places)
                 self.back_pressure.paused.lose(places)
 

@@ -26,7 +26,7 @@ from wheel_sched.escaping import logger_of
 logger = logger_of("retry_topic.kafka")
 
 _AGAIN_S = 60.0  # how often a topic's settings are read
-_BOUNDS = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")  # from Kafka 3.6 on; older
+_BOUNDS = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")  # of Kafka 3.6; of older versions
 _UNANSWERED = PublishFailure("the broker has not answered in time", in_doubt=True)
 
 
@@ -88,7 +88,7 @@ class Producing:
                 answers[index] = failure
         until_s = time.monotonic() + self._timeout_s + 2
         while _UNANSWERED in answers and time.monotonic() < until_s:
-            self._producer.poll(0.01)  # short: another thread's poll may have served our reports
+            self._producer.poll(0.01)  # a short wait: another thread's poll may have taken our reports
         return answers
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class Placing:
         if known is None:
             return self._look(topic, self._topology.partitions(topic))
         if time.monotonic() - known.looked_s > _AGAIN_S:
-            known.looked_s = time.monotonic()  # before the thread starts, so that only one thread looks
+            known.looked_s = time.monotonic()  # set before the thread starts, so that only one thread is started
             threading.Thread(target=self._look_again, args=(topic,), name="kafka-placing", daemon=True).start()
         return known
 

@@ -22,8 +22,8 @@ from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError
 
 TIMEOUT_S = 15.0
 _AGAIN_S = 1.0
-_LOOK_S = 1.0  # how often to ask while no record comes: a new log may be as long as the part read of the old one
-_MARK = " id:"  # between the offset tracker's text and the id; an earlier release ignores the id
+_LOOK_S = 1.0  # how often to ask while no record comes: the log of a recreated topic may end where the reader stands
+_MARK = " id:"  # stands between the offset tracker's text and the topic's id; earlier releases ignore the id
 _TRUST = "ssl.ca.location"
 _VISIBLE_S = 10.0  # how long a new topic may take until every request sees it
 _admin: Any = _typed_admin  # the stubs of this module lack some of its names
@@ -57,7 +57,7 @@ def _listened_to(settings: Mapping[str, Any], trouble: deque[str]) -> dict[str, 
     theirs = settings.get("error_cb")
 
     def on_error(error: Any) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # this one only follows from another error
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # this error only follows another error
             trouble.append(_plainly(error.str()))
         if theirs is not None:
             theirs(error)
@@ -330,7 +330,7 @@ class TopicIds:
         return {topic: self._topology.topic_id(topic) for topic in {*topics}}
 
     def changed(self, found: Mapping[str, str], held: Iterable[str]) -> bool:
-        """Whether one of the topics in `held` has another id in `found` than in this object, so it was recreated."""
+        """Whether a topic in `held` was recreated: its id in `found` differs from the id in this object."""
         return any(found.get(topic, self.of(topic)) != self.of(topic) for topic in held)
 
     def take(self, found: Mapping[str, str]) -> None:

@@ -52,8 +52,8 @@ logger = logger_of("retry_topic.kafka")
 
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 _COMMIT = "commit_transaction"
-READ_S = 10.0  # to read the number of the last claim
-AGAIN_S = 86_400.0  # how old a committed number may get
+READ_S = 10.0  # the longest time for reading the number of the last claim
+AGAIN_S = 86_400.0  # after this time the number of the last claim is committed again
 
 
 class Transactions:
@@ -85,7 +85,7 @@ class Transactions:
         self._ids = [transactional_id, *(f"{transactional_id}.{turn}" for turn in range(2, producers + 1))]
         self._partitions = partitions
         self._timeout_s = timeout_s
-        self._producers: deque[Any] = deque()  # the next one comes first; empty: new ones have to be made
+        self._producers: deque[Any] = deque()  # the producer of the next transaction is first; empty: make new ones
 
     def revive(self) -> None:
         """Replace all producers by new ones. This fences older producers with these ids and ends their transactions.
@@ -131,7 +131,7 @@ class Transactions:
         transaction = _Transaction(self._producers[0], messages, offsets, group, self._timeout_s)
         try:
             to_blame = DeadlineCall(transaction.perform, "transaction").wait(self._timeout_s, transaction.steps)
-        except DeadlinePassed as error:  # its present step, and those after it, may still be done
+        except DeadlinePassed as error:  # the transaction's present step and its later steps may still take effect
             self._producers.clear()
             raise BrokerInDoubt(f"{error}, it was at {transaction.steps[-1]}: it may be committed") from error
         except BrokerUnavailable:
@@ -231,7 +231,7 @@ class _Transaction:
         producer.begin_transaction()
         for place, message in enumerate(self._messages):
             refused = produce(producer, message, partial(_note, self._failures, place, message.topic))
-            if refused is not None and refused.transient:  # a message before this one has made the transaction fail
+            if refused is not None and refused.transient:  # an earlier message has made the transaction fail
                 return self._at_fault(refused.reason)
             if refused is not None:
                 return {place: refused}
@@ -274,8 +274,11 @@ class _Transaction:
 
 
 def _note(failures: dict[int, PublishFailure], place: int, topic: str, error: Any, _: Any) -> None:
-    """Note the delivery report of a message. It knows no producer: a producer that never asks for its reports, because
-    it was fenced, could otherwise never be freed."""
+    """Note the delivery report of a message.
+
+    A fenced producer may keep this function for ever, because it never asks for its reports. So the function must not
+    refer to the producer: otherwise Python could not free the producer.
+    """
     if error is not None:
         failures[place] = publish_failure(error_of(error), topic)
 

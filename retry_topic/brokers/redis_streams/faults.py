@@ -88,7 +88,7 @@ Sent = Literal["read", "repeatable", "message"]
 _NO_ANSWER: dict[Sent, str] = {
     "read": "no answer from the server: nothing was changed; repeat",
     "repeatable": "no answer from the server: what was sent may have been executed; repeat it, which does no harm",
-    "message": "no answer from the server: what was being sent is in doubt",  # what to do depends on its having an id
+    "message": "no answer from the server: what was being sent is in doubt",  # a message with an id may be repeated
 }
 
 

@@ -34,7 +34,7 @@ MAX_FIELDS = 3_500  # fields and values of one entry: a script unpacks at most a
 MAX_BYTES = 512 * 1024 * 1024  # proto-max-bulk-len: the server closes the connection on a larger value
 PIPELINE_MESSAGES = 500
 PIPELINE_BYTES = 16 * 1024 * 1024
-TRIM_EVERY = 100  # settled entries; a stream's node holds 100
+TRIM_EVERY = 100  # a stream is trimmed after this many settled entries; a stream's node holds 100
 FORWARD_AT_ONCE = 100  # pairs in one script: about a millisecond of the server's time
 
 
@@ -254,8 +254,8 @@ class StreamSettler:
         self._publisher = publisher
         self._group = group
         self._maxlen = maxlen
-        self._settled: dict[str, int] = {}  # by stream, since the last trim
-        self._published: set[Handle] = set()  # forwarded across slots, not settled yet
+        self._settled: dict[str, int] = {}  # for each stream: the number of entries settled since the last trim
+        self._published: set[Handle] = set()  # deliveries that were forwarded across slots and are not settled yet
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Settle deliveries. Repeating the call is harmless, also after an error."""
@@ -343,7 +343,7 @@ class StreamSettler:
         if self._maxlen is not None:
             count = self._settled.get(stream, 0) + settled
             self._settled[stream] = count
-            if count >= TRIM_EVERY:  # not read again: the polling thread may have trimmed meanwhile
+            if count >= TRIM_EVERY:  # `count`, because another thread's trim may have removed the dict's entry
                 self._trim(stream)
 
     def _trim(self, stream: str) -> None:

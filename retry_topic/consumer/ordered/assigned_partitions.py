@@ -64,7 +64,7 @@ class OrderedPartitions(OrderedReader):
             self._assignments.clear()
             for assignment in assignments:
                 assignment.end(self._until)
-            consumer.close()  # before the scopes are freed: their next owner reads the unsettled records again
+            consumer.close()  # before the scopes are given up, because their next owners read unsettled records again
             for assignment in assignments:
                 assignment.leave()
 
@@ -86,7 +86,7 @@ class OrderedPartitions(OrderedReader):
                 source, number = delivery.message.source, consumer.assignment_of(delivery)
                 if source is not None:
                     assignment = self._assignment(consumer, (source.topic, source.partition), number)
-                    if assignment is not None:  # None: it is over, and the delivery comes again in the next one
+                    if assignment is not None:  # None: it is over, and the next assignment gets the delivery
                         assignment.add(delivery)
 
     def _follow(self, consumer: PartitionedConsumer) -> None:

@@ -206,11 +206,11 @@ class PartitionAssignment:
                 owned = self._locks.acquire(self._scope, self._holder, int(self._lease_s * 1000))
                 if owned.epoch:
                     self._owned(owned.epoch, asked)
-                    if self._over.is_set():  # meanwhile; `leave` may have come before the scope was owned
+                    if self._over.is_set():  # set during the call: `leave` may have run before the scope was owned
                         self._locks.release(self._scope, self._holder)
                     return owned.epoch
                 pause_s = min(owned.for_ms / 1000 + 0.01, self._lease_s / 8, 1.0)
-            except Exception as error:  # after any error the records wait
+            except Exception as error:  # the records wait, whatever the error is
                 logger.warning("consumer.cannot_own: %s", error)
                 pause_s = 1.0
         return 0

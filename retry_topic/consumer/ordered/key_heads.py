@@ -39,7 +39,7 @@ class KeyHeads(SettlerThread):
         self._give = give
         self._state_of = state_of
         self._unknown: list[tuple[Delivery, RetryState, str]] = []
-        self._heads: dict[object, tuple[str, str]] = {}  # by the place of the record: key lock and id base
+        self._heads: dict[object, tuple[str, str]] = {}  # for each record's place: key lock and id base
 
     def _came(self, delivery: Delivery) -> None:
         state = self._state_of(delivery)

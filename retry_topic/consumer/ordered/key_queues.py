@@ -39,7 +39,7 @@ from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, rout
 
 logger = logger_of("retry_topic.consumer")
 
-_FULL_S = 0.5  # how soon the store is asked again for a key that has no room
+_FULL_S = 0.5  # after this time the store is asked again whether it can park messages of a full key
 _PARKED_AT_ONCE = 100  # messages of one queue; this bounds the bytes as well
 
 
@@ -125,7 +125,7 @@ class KeyQueues(SettlerThread):
 
     def _ended(self, outcome: HandlerOutcome) -> None:
         if self._lost.is_set():
-            return  # the reader that owns the partition now gets it
+            return  # the partition's present reader gets the delivery
         key = outcome.delivery.message.key
         queue = self._queues[lock_of(self._owner.scope, key or b"")]
         state = self._states.pop(outcome.delivery.message.source)
@@ -152,7 +152,7 @@ class KeyQueues(SettlerThread):
             self._lose()
             return
         self._close()
-        self._pass_on()  # before parking: else the next message would wait behind one that has succeeded
+        self._pass_on()  # before parking: otherwise a message would be parked behind one that has succeeded
         self._start_or_park()
 
     def _left(self) -> bool:
@@ -185,7 +185,7 @@ class KeyQueues(SettlerThread):
 
     def _start_or_park(self) -> None:
         now = time.monotonic()
-        for key_lock in list(self._dirty):  # a key stays in it until its work is done, since the store may not answer
+        for key_lock in list(self._dirty):  # a key leaves `_dirty` when its work is done: the store may not answer
             queue = self._queues.get(key_lock)
             if self._lost.is_set():
                 return
@@ -223,7 +223,7 @@ class KeyQueues(SettlerThread):
             del queue.waiting[left]
             if (
                 answer is Outcome.DONE
-            ):  # the head itself, read again after a crash: the messages behind it are parked now
+            ):  # this is the head, which was read again after a crash: the messages behind it are parked now
                 head, left = True, left + 1
                 queue.waiting.appendleft((delivery, state))
             else:

@@ -50,7 +50,7 @@ class OrderedTopic(OrderedReader):
         self._holder = new_holder()
         self._idle_s = context.config.idle_ms / 1000
         self._lease_s = 3 * self._idle_s
-        self._taken_until = 0.0  # by this process's clock, another owner has the topic until then
+        self._taken_until = 0.0  # until then, by this process's clock, another consumer owns the topic
 
     def __repr__(self) -> str:
         state = "stopping" if self._stopping.is_set() else "running"
@@ -84,7 +84,7 @@ class OrderedTopic(OrderedReader):
             assignment.begin(epoch, asked)
             yield from self._poll(consumer, assignment)
         finally:
-            self._holder = new_holder()  # under the old name this reader would own the topic before records come again
+            self._holder = new_holder()  # with the old name this reader would own the topic too early, see the module
             again_at = time.monotonic() + 2 * self._idle_s if self._in_doubt else 0.0
             empty = assignment.end(max(again_at, self._until))
             consumer.close()
@@ -96,7 +96,7 @@ class OrderedTopic(OrderedReader):
 
     def _poll(self, consumer: BrokerConsumer, assignment: PartitionAssignment) -> Generator[None]:
         config = self._context.config
-        careful = True  # as in `Consumer`: a message that killed the process before comes alone
+        careful = True  # as in `Consumer`: read one message at a time, because it may have killed the last process
         limit = config.concurrency * READ_AHEAD
         wait_ms = min(_POLL_MS, max(1, config.idle_ms // 4))
         while not assignment.lost.is_set() and not self._in_doubt:
@@ -109,7 +109,7 @@ class OrderedTopic(OrderedReader):
                 continue
             deliveries = self._polled(consumer, room, wait_ms)
             if time.monotonic() - assignment.renewed > 2 * self._idle_s:
-                assignment.lose()  # this process was suspended so long that another may own the topic
+                assignment.lose()  # this process was suspended so long that another consumer may own the topic
                 return
             for delivery in deliveries:
                 assignment.add(delivery)

@@ -32,8 +32,8 @@ class OrderedReader:
     def __init__(self, context: ReaderContext) -> None:
         self._context = context
         self._stopping = threading.Event()
-        self._until = 0.0  # running handlers may end until then (`time.monotonic`) once it stops
-        self._failures = 0  # in a row
+        self._until = 0.0  # after `stop`, running handlers have until then (`time.monotonic`) to end
+        self._failures = 0  # failures in a row
         self._in_doubt = False  # the reply of the last poll was lost: the broker may have handed out records in it
         self._turns = self._read()
         self.thread = RevivedThread(self._run, f"{context.group}-read-{context.topic}", self._stopping)

@@ -23,11 +23,11 @@ from wheel_sched.store.ordering import OrderedKeys
 
 logger = logger_of("retry_topic.consumer")
 
-Succeeded = tuple[str, str, HandlerOutcome]  # key lock, id base, and the outcome that is settled afterwards
+Succeeded = tuple[str, str, HandlerOutcome]  # key lock, id base, and the outcome to settle
 
 
 class SettlerThread:
-    """A thread that decides about deliveries, and the reports (deliveries and outcomes) that it has not read yet.
+    """A thread that decides about deliveries. It takes reports: deliveries that were read, and their outcomes.
 
     Args:
         locks: the key locks in the store.
@@ -121,7 +121,7 @@ class SettlerThread:
                 logger.warning("consumer.keys_wait: %s", error)
             self._again_at = time.monotonic() + AWAY_S[min(self._failures, len(AWAY_S) - 1)]
             self._failures += 1
-        except Exception:  # a bug with one message must not end the thread that all messages wait for
+        except Exception:  # a bug with one message must not end the thread: all messages wait for it
             logger.exception("consumer.ordering_failed")
             self._again_at = time.monotonic() + AWAY_S[-1]
 

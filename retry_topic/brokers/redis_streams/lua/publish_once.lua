@@ -5,9 +5,10 @@
 -- ARGV[2] -> how long the mark is kept (ms)
 -- ARGV[3..] -> fields and values
 -- Returns 'done', 'unknown' (no such stream) or the error's text.
--- Whether this stream has, or had, the entry. A recreated stream never had it: its ids are still below the entry's id,
--- or it has not lost an entry. One case remains: a stream that is deleted and recreated within a millisecond can give
--- the same id to another entry. Redis does not tell the two streams apart, so the message then counts as published.
+-- Whether this stream has the entry, or had it and has dropped it. A stream that was deleted and recreated since then
+-- never had the entry. One of two signs shows this: its last id is below the entry's id, or it has dropped no entry.
+-- One case remains: a stream that is deleted and recreated within a millisecond can give the same id to another entry.
+-- Redis does not tell the two streams apart, so the message then counts as published.
 local function held(id)
     if #redis.call('XRANGE', KEYS[1], id, id) > 0 then return true end
     if redis.call('EXISTS', KEYS[1]) == 0 then return false end
