@@ -145,10 +145,10 @@ class PartitionOffsets:
 class OffsetTracker:
     """The offsets of all partitions of one group member, and a buffer of fetched records that are not handed out.
 
-    `life` is the number of the member's present stay in the group. When the member leaves its group, the tracker forgets
-    everything and raises the number. A partition's *assignment* begins when the member gets the partition and ends when
-    the member loses it. A delivery's handle has the number of its assignment. After the assignment's end the delivery is
-    no longer valid.
+    `life` is the number of the member's present stay in the group. When the member leaves its group, the tracker
+    forgets everything and raises the number. A partition's *assignment* begins when the member gets the partition and
+    ends when the member loses it. A delivery's handle has the number of its assignment. After the assignment's end the
+    delivery is no longer valid.
 
     Threads: it has no lock of its own; the member's lock guards it.
 
