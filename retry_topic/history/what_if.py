@@ -40,12 +40,12 @@ class Doing:
     """What a set of policies would have done with the recorded failures.
 
     Args:
-        retries: retries that it would have sent, the further ones included.
+        retries: retries that the policies would have sent, with the further ones.
         further: retries after the last recorded failure of messages that were given up.
-        given_up: messages that it would have given up.
-        lost: messages among them that succeeded at a later attempt.
-        undecided: messages that were given up, and that it still retried when the comparison ended.
-        wait_ms: median time from the first failure to giving up; None if it gave nothing up.
+        given_up: messages that the policies would have given up.
+        lost: messages among these that succeeded at a later attempt.
+        undecided: messages that were given up, but that the policies still retried when the comparison ended.
+        wait_ms: median time from the first failure to giving up; None if the policies gave nothing up.
     """
 
     retries: int = 0

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _POLL_MS = 1_000  # how long an idle intake waits at the broker; only the reaction to `stop` depends on it
 _AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_HEALTHY_S = 10.0  # after this time without a failure the reader counts as healthy: faults show within seconds
+_HEALTHY_S = 10.0  # after this time without a failure the reader counts as healthy; most faults show sooner
 
 
 @dataclass(frozen=True, slots=True)

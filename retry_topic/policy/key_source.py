@@ -48,7 +48,7 @@ class KeySource:
         return self.kind if self.kind == "key" else f"{self.kind}:{self.name}"
 
     def of(self, message: Message) -> bytes | None:
-        """The key of a message; None if it has none. What a message holds never raises."""
+        """The key of a message; None if it has none. No content of a message makes this raise an error."""
         if self.kind == "key":
             return message.key
         if self.kind == "header":

@@ -28,7 +28,7 @@ BUCKETS = 120
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What meets a policy in a simulation.
+    """The messages and failures that a policy has to handle in a simulation.
 
     Args:
         failure_rate: the probability that an attempt fails, 0 to 1.

@@ -30,7 +30,8 @@ class RetryPolicy:
 
     Args:
         name: the policy's name. Defaults to "default".
-        version: raise it with every change; headers and explanations then show which version decided. Defaults to 1.
+        version: a number that its author raises with every change. Headers and explanations show which version decided.
+            Defaults to 1.
         delay: how long to wait before a retry. Defaults to exponential from 1 s by 2 to 1 h with full jitter.
         max_attempts: most deliveries, including the first one; None lifts the cap. Defaults to 8.
         max_age_ms: a retry must be due within this time of the first failure; None lifts the cap. Defaults to

@@ -26,7 +26,7 @@ from wheel_sched.escaping import logger_of
 logger = logger_of("retry_topic.kafka")
 
 _AGAIN_S = 60.0  # how often a topic's settings are read
-_BOUNDS = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")  # of Kafka 3.6; of older versions
+_BOUNDS = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.ms")  # from Kafka 3.6 on; before it
 _UNANSWERED = PublishFailure("the broker has not answered in time", in_doubt=True)
 
 

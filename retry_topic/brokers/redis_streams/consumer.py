@@ -70,8 +70,8 @@ class RedisStreamsConsumer:
         for stream in self._topics:
             slots.setdefault(connections.slot(stream), []).append(stream)
         self._routes = list(slots.values())  # the streams that one XREADGROUP can wait for
-        self._readers: dict[str, redis.Redis] = {}  # by the first stream of the route
-        self._spare: list[Delivery] = []  # read beyond the limit: fewer than there are streams
+        self._readers: dict[str, redis.Redis] = {}  # the key is the first stream of a route
+        self._spare: list[Delivery] = []  # entries that were read beyond a caller's limit, for the next poll
         self._closed = False
         self._join()
 
