@@ -3,7 +3,7 @@
 Each counter has the name of its entry as a label, and ends when the entry is removed. Only the `MOST_NAMED` entries
 that were added first have counters of their own. So a program that adds very many entries does not flood Prometheus.
 
-The functions are pure or only read. Any thread may call them.
+The functions change nothing. Any thread may call them.
 """
 
 from __future__ import annotations

@@ -29,10 +29,10 @@ ASK_AGAIN_S: Final = 300  # Celery's beat looks at all schedules so often
 
 
 def is_plain(value: Any) -> bool:
-    """Whether the next due time follows from the last one alone.
+    """Whether the next due time depends on the last one alone.
 
-    It does for Celery's own classes. A class of an app may use other values. Its `is_due` is called again and again, as
-    Celery's beat does.
+    This holds for Celery's own classes. A class of an app may use other values. So a worker calls its `is_due` again
+    and again, as Celery's beat does.
     """
     return type(value) in (schedule, crontab, solar) and value.nowfun is None
 

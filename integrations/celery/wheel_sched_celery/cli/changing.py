@@ -23,7 +23,7 @@ _SAMPLES = 5
 
 
 def _changing(command: Callable[..., int]) -> Callable[..., int]:
-    """Add what all commands that change tasks accept: ids, the filter, --all, --dry-run, --yes and --json."""
+    """Add the parameters of all commands that change tasks: ids, the filter, --all, --dry-run, --yes and --json."""
     everything = click.option("--all", "everything", is_flag=True, help="All of them; instead of ids or a filter.")
     for add in (click.pass_context, json_option, yes_option, dry_run_option, everything, selecting):
         command = add(command)

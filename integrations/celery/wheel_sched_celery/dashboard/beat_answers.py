@@ -55,7 +55,7 @@ def entries_of(opened: OpenedTasks) -> BeatEntries:
 
 
 def gone_in(opened: OpenedTasks, entries: BeatEntries) -> frozenset[str]:
-    """Names of entries that the code no longer has. None without the running application: only it knows its code."""
+    """Names of entries that the code no longer has. Empty without the running application: only it knows its code."""
     return frozenset() if opened.app is None else frozenset(one.name for one in entries.gone())
 
 

@@ -1,4 +1,7 @@
-"""The changes of tasks that a visitor can ask for. Each is previewed; a task that has changed since is left alone."""
+"""The changes of tasks that a visitor can ask for. A visitor sees a preview first.
+
+A task that has changed since the preview stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +78,8 @@ def eta_of(arguments: Arguments, now_ms: int) -> int:
 def _not_revoked(tasks: HeldTasks, waiting: WaitingTask) -> str:
     """Why a task cannot be revoked, in words; "" when it can.
 
-    The reasons of the command line hold, and one more: a dashboard does not read a body that could run code, so it
-    cannot announce that such a task is revoked.
+    The command line has the same reasons. The dashboard has one more: it does not read a body that could run code, so
+    it cannot announce that such a task is revoked.
     """
     if why := tasks.why_not_cancelled(waiting):
         return why

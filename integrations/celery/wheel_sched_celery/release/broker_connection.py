@@ -28,7 +28,7 @@ from wheel_sched_celery.message.stored_forms import entity_of
 logger = logger_of("wheel_sched.celery")
 
 CONFIRM_S = 20.0  # a message without a confirm is in doubt after this time; the dispatcher's own timeout is longer
-CONNECT_S: Final = 5.0  # to connect
+CONNECT_S: Final = 5.0  # how long connecting may take
 
 
 class BrokerConnection:
@@ -224,7 +224,7 @@ class BrokerConnection:
             try:
                 maybe_declare(entity_of(value), self._channel)
             except self._connection.channel_errors as error:
-                # the queue exists with other properties; publishing works, or reports its own error
+                # The queue exists with other properties. Publishing to it works, or reports an error of its own.
                 logger.warning("celery.not_declared: %s: %s", name, error)
                 self._undeclarable.add(name)
                 if self._waiting:
@@ -248,9 +248,9 @@ _RETURNED = Failed("no queue takes it")
 
 
 def short_connection(app: Any, answer_s: float = CONNECT_S) -> Any:
-    """A connection with short timeouts, for a broker that may hang; not connected yet.
+    """Make a connection with short timeouts, for a broker that may hang. It connects at its first use.
 
-    The caller releases it. The app's own `broker_transport_options` take precedence.
+    The caller releases the connection. The app's own `broker_transport_options` take precedence.
 
     Args:
         app: the app whose broker is used.

@@ -35,7 +35,7 @@ logger = logger_of("wheel_sched.celery")
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
 CONFIG = DispatcherConfig(
     lease_ms=5_000,  # when a worker dies while it publishes a task, the task is late by this
-    script_us=500,  # requests of workers wait as long
+    script_us=500,  # the requests of workers wait until such a script has ended
     backoff_max_ms=2_000,  # when the broker is back after an outage, due tasks wait at most this long
 )
 
@@ -45,8 +45,8 @@ class EmbeddedDispatcher:
 
     Args:
         wheel: the integration of the app.
-        beat: whether it brings the entries of the app's schedule into the store, before it starts. Defaults to what
-            the app says.
+        beat: whether to store the entries of the app's schedule before the dispatcher starts. Defaults to the app's
+            setting `beat`.
     """
 
     def __init__(self, wheel: Wheel, beat: bool | None = None) -> None:
@@ -62,7 +62,7 @@ class EmbeddedDispatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Claim no more tasks, wait for publishes under way, and end. Idempotent."""
+        """Claim no more tasks, wait for the publishes that have begun, and end. Idempotent."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(self._wheel.settings.drain_timeout / 1000 + 10)
@@ -142,7 +142,7 @@ class EmbeddedDispatcher:
             sync(BeatEntries(self._wheel, store))
         except StoreError:
             raise
-        except Exception:  # the app's code; held tasks and entries that are stored go on
+        except Exception:  # the app's code may raise anything; held tasks and stored entries are still sent
             logger.exception("celery.beat_not_synced: the entries of the code were not brought into the store")
 
 

@@ -22,13 +22,13 @@ from wheel_sched_celery.wheel import wheel_of
 
 logger = logger_of("wheel_sched.celery")
 
-AWAY_S: Final = 3.0  # after a failed send, entries of beat wait so long; longer than any backoff of a dispatcher
+AWAY_S: Final = 3.0  # entries of beat wait this long after a failed send: longer than a dispatcher's backoff
 
 
 class TaskPublisher:
     """Publishes claimed tasks to the app's broker (a `wheel_sched.dispatcher.Publisher`).
 
-    Claimed entries of beat are answered by a `Ticker`.
+    A `Ticker` decides about claimed entries of beat.
 
     Args:
         app: the app whose broker is used.
@@ -67,7 +67,7 @@ class TaskPublisher:
             batch.answers[place] = failure or Done(batch.items[place].id)
 
     def _tick(self, ticker: Ticker, item: Claimed, now_ms: int) -> Answer:
-        """The answer for an entry of beat. While the broker is away the entry waits: its occurrences would pile up."""
+        """The answer for an entry of beat. While the broker is away, the entry waits: no occurrences pile up."""
         if self._queue is None and time.monotonic() - self._failed_s < AWAY_S:
             return Failed("the broker is away, so the periodic task waits")
         return ticker.tick(item, now_ms)
@@ -80,7 +80,7 @@ class TaskPublisher:
 
     @property
     def beat_stats(self) -> BeatStats:
-        """What the ticks of this publisher did."""
+        """Counts of what the ticks of this publisher did."""
         return BeatStats() if self._ticker is None else self._ticker.stats
 
     def refuse(self, item: Claimed, reason: str) -> Answer | None:

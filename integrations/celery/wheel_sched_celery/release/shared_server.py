@@ -20,7 +20,7 @@ from wheel_sched.errors import StoreError
 from wheel_sched_celery.message.stored_forms import RedisQueue
 from wheel_sched_celery.release.broker_connection import short_connection
 
-FIRST_PAUSE_S: Final = 2.0  # between two attempts to ask; a sender waits for the answer
+FIRST_PAUSE_S: Final = 2.0  # between two attempts to ask; a sender waits for each answer
 LONGEST_PAUSE_S: Final = 60.0
 
 
@@ -59,7 +59,9 @@ class SharedServer:
                     self._is_known = True
             finally:
                 connection.release()
-                self._ask_again_s = time.monotonic() + self._pause_s  # counted from the end of a long wait
+                self._ask_again_s = (
+                    time.monotonic() + self._pause_s
+                )  # from now: the wait for the answers may have been long
                 self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         return self._queue
 

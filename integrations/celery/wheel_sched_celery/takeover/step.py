@@ -14,7 +14,10 @@ from wheel_sched_celery.wheel import wheel_of
 
 
 class Strategies(dict[str, Strategy]):
-    """The strategies of a consumer. Wraps each strategy that Celery adds, also when Celery loads tasks again later."""
+    """A consumer's strategies, which handle the messages of a task, by task name.
+
+    Wraps each strategy that Celery adds, also when Celery loads tasks again later.
+    """
 
     def __init__(self, takeover: Takeover, strategies: Iterable[tuple[str, Strategy]]) -> None:
         super().__init__()
@@ -52,7 +55,7 @@ class TakeoverStep(bootsteps.StartStopStep):
         takeover, self._takeover = self._takeover, None
         if takeover is not None:
             takeover.end()
-            c.strategies = {}  # the next start wraps new ones
+            c.strategies = {}  # Celery makes new ones before the next start
 
     terminate = stop
     shutdown = stop

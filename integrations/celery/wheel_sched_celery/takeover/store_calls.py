@@ -4,8 +4,8 @@ A worker takes a message over in two steps: it stores an item, then it acknowled
 item both stayed, the task would run twice. Before a worker acknowledges the message, it writes the id of its process
 into the item (a ref `taker:...`).
 
-A worker that could not wait for the store keeps its message. Its call may still reach the store and store an item. The
-worker later *withdraws* (removes) this item, but only if no other process has written its id there.
+A worker that could not wait for the store keeps its message. The worker's call may still reach the store and store an
+item. The worker later *withdraws* (removes) this item, but only if no other process has written its id there.
 
 Threads: the store's thread calls everything, except for `pending`, `fresh_us` and `estimate_us`.
 """
@@ -33,7 +33,7 @@ logger = logger_of("wheel_sched.celery")
 
 LOOK_AGAIN_S: Final = 1.0
 MOST: Final = 10_000
-_LOOKS: Final = 2  # a server that hung may answer the first look before it executes the call that stored the item
+_LOOKS: Final = 2  # a server that hung may answer the first look before it executes the call that stores the item
 _BATCH: Final = 100
 _TAKER: Final = "taker:"
 ASK_AGAIN_S: Final = 5.0
@@ -41,7 +41,7 @@ DRIFT: Final = 1e-4  # a clock runs at most this much faster than another
 
 
 class TakenItems:
-    """Stores messages that reach a worker through the broker, an item for each, and can remove these items again.
+    """Stores each message that a worker takes over as an item, and can remove these items again.
 
     Args:
         wheel: the integration of the app, whose store is used.
@@ -137,7 +137,7 @@ class Withdrawals:
     def __init__(self, items: TakenItems, wheel: Wheel) -> None:
         self._items = items
         self._wheel = wheel
-        self._looks: dict[str, int] = {}  # item id -> how often it is still looked for
+        self._looks: dict[str, int] = {}  # item id -> how many more times `withdraw` looks for it
 
     @property
     def pending(self) -> bool:
@@ -174,7 +174,7 @@ class Withdrawals:
                 return
             try:
                 found = self._items.withdraw(batch)
-            except WheelSchedError:  # logged when it was raised
+            except WheelSchedError:  # `Wheel.call` has logged it
                 return
             for item_id in batch:
                 self._looks[item_id] -= 1
@@ -209,7 +209,7 @@ class StoreClock:
         return None if self._monotonic_ns() // 1000 > self._fresh_until_us else self.estimate_us()
 
     def estimate_us(self) -> int | None:
-        """The store's time, from its last answer, however old that is; None until the store has answered."""
+        """The store's time, computed from its last answer, even if this is old. None until the store has answered."""
         if not self._time.known:
             return None
         local_us = self._monotonic_ns() // 1000

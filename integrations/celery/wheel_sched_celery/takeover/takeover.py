@@ -47,7 +47,7 @@ from wheel_sched_celery.wheel import Wheel
 logger = logger_of("wheel_sched.celery")
 
 LOOK_S = 0.02  # the loop looks this often for a decision: no thread can wake a loop of kombu before 5.7
-LEAST_PATIENCE_S = 0.25  # how long a message of a due task waits for the store; others wait half of their time
+LEAST_PATIENCE_S = 0.25  # a message waits half of the time until it is due for the store, but at least this long
 BLOCKING_S = 1.0  # how long a worker without an event loop waits for the store
 # properties that the transport adds to a message
 _TRANSPORT_PROPERTIES = frozenset(

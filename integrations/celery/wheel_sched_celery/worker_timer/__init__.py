@@ -1,4 +1,4 @@
-"""The timing wheel in the worker's memory. Tasks due within the horizon wait in it; without a store, all ETA tasks."""
+"""The timing wheel in the worker's memory. Tasks due within the horizon wait in it. Without a store, all do."""
 
 from wheel_sched_celery.worker_timer.steps import CollectorStep, WheelTimerStep
 from wheel_sched_celery.worker_timer.threaded import ThreadedWheelTimer

@@ -69,11 +69,11 @@ def _log_tick(delay_s: float) -> None:
 class CollectorStep(bootsteps.StartStopStep):
     """Keeps Python's garbage collector from delaying tasks that are due.
 
-    A full collection looks at every object. A Celery worker has some hundred thousand objects from its imports alone,
-    which live as long as the worker, and each full collection stops the worker for some 50 ms. This step excludes them
-    from collections: when the worker is built, before the pool forks, and again before the worker consumes. A full
-    collection then looks only at objects that tasks have made. Pool processes also keep more memory pages in common
-    with their parent. The step uses `gc.freeze`, which Python has for servers that fork.
+    A full collection looks at every object. A Celery worker has some hundred thousand objects from its imports alone.
+    They live as long as the worker, and with them a full collection stops the worker for some 50 ms. This step excludes
+    these objects from collections: when the worker is built, before the pool forks, and again before the worker
+    consumes. A full collection then looks only at objects that tasks have made. Pool processes also keep more memory
+    pages in common with their parent. The step uses `gc.freeze`, which Python has for servers that fork.
     """
 
     requires = ("celery.worker.components:Pool",)
@@ -98,7 +98,7 @@ class CollectorStep(bootsteps.StartStopStep):
 
 
 def _freeze() -> None:
-    gc.collect()  # first: frozen garbage would never be freed
+    gc.collect()  # garbage that is frozen would never be freed
     gc.freeze()
 
 

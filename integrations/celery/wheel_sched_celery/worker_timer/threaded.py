@@ -5,8 +5,8 @@ differs from stock Celery in two ways:
 
 - It waits on a condition, so a new entry that is due earlier runs on time. Stock Celery sleeps up to
   `worker_timer_precision`, and so runs such an entry late.
-- In the green pools one greenlet waits for all entries; stock Celery keeps a greenlet for each entry. Each due entry
-  still runs in its own greenlet: a full pool blocks the entry that hands it a task, and must not block heartbeats.
+- In the green pools one greenlet waits for all entries. Stock Celery keeps a greenlet for each entry. Each due entry
+  still runs in its own greenlet. So an entry that waits for a place in a full pool does not block heartbeats.
 
 Threads: any thread may call any method. Callbacks run in the timer's thread, or in greenlets.
 """
@@ -21,7 +21,7 @@ from celery.utils import timer2
 
 from wheel_sched_celery.worker_timer.timer import AT_ONCE_S, WheelTimer
 
-GREEN_SPAWN: Final = {"gevent": "gevent:spawn", "eventlet": "eventlet:spawn_n"}  # by the pool's module
+GREEN_SPAWN: Final = {"gevent": "gevent:spawn", "eventlet": "eventlet:spawn_n"}  # by the name of the pool's module
 
 
 class ThreadedWheelTimer(timer2.Timer):
@@ -75,7 +75,7 @@ class ThreadedWheelTimer(timer2.Timer):
             self.join()
 
     def _wait(self) -> None:
-        with self.not_empty:  # `enter` takes it too, so no entry can come between the look and the wait
+        with self.not_empty:  # `enter` takes this lock too: no entry comes between `wait_s` and `wait`
             delay_s = self.schedule.wait_s()
             if self._ending.is_set() or (delay_s is not None and delay_s <= AT_ONCE_S):
                 return

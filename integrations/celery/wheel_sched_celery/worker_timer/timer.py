@@ -34,7 +34,7 @@ SLICE_S: Final = 0.005  # how long entries run between two looks at the sockets
 BATCH: Final = 500  # entries taken from the queue at once
 TURN: Final = 9  # entries between two waits; after its tenth entry the hub ignores the wait
 AT_ONCE_S: Final = 1e-6  # for the hub a wait of 0 means "nothing waits", and it polls for a second
-FAR_MS: Final = 1 << 53  # 285,000 years: for an eta beyond any clock, and the last exact float
+FAR_MS: Final = 1 << 53  # 285,000 years, for an eta that no clock reaches; floats are exact up to here
 
 
 class WheelEntry(KombuEntry):
@@ -269,7 +269,7 @@ def _order(task: Any) -> tuple[float, int]:
 
 
 def _floor_ms(seconds: float) -> int:
-    """The last whole millisecond that is not after `seconds`. Corrects the rounding of the product of floats."""
+    """The last whole millisecond that is not after `seconds`. Corrects the rounding error of `seconds * 1000`."""
     now_ms = int(seconds * 1000)
     if now_ms / 1000 > seconds:
         return now_ms - 1
@@ -277,7 +277,7 @@ def _floor_ms(seconds: float) -> int:
 
 
 def _deadline_ms(eta: float) -> int:
-    """The first whole millisecond that is not before `eta`. Corrects the rounding of the product of floats.
+    """The first whole millisecond that is not before `eta`. Corrects the rounding error of `eta * 1000`.
 
     For a whole millisecond, this function and `_floor_ms` return the same number.
 

@@ -65,7 +65,7 @@ class JsonType(_Json):
     "--expires",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="They expire this long after they are sent.",
+    help="Its tasks expire this long after they are sent.",
 )
 @click.option(
     "--options",
