@@ -173,7 +173,10 @@ class Settler:
             self._outcomes.put(outcomes[start : start + _AT_ONCE])
 
     def finish(self) -> None:
-        """Say that no more outcomes follow. `run` ends when all are settled, or if the broker still does not answer."""
+        """Say that no more outcomes follow.
+
+        `run` ends when all outcomes are settled, or after a few more tries if the broker does not answer.
+        """
         self.finishing.set()
         self._outcomes.put(())
 

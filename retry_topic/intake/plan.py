@@ -52,7 +52,7 @@ class Questions:
     """The questions that must be answered before a plan can decide.
 
     Args:
-        keys: the keys of counts to read from the store.
+        keys: the names of the counts to read from the store, such as a message's attempts.
         ids: the ids of items to read from the store.
         topics: possible origins of messages; the broker says whether the group reads them.
     """
@@ -95,7 +95,7 @@ class Plan:
 
     @property
     def decided(self) -> list[Entry]:
-        """The decided entries: all entries, unless the plan lacks answers of the store or the broker (`questions`)."""
+        """The entries that are decided, without records that still need an answer of store or broker."""
         return [one for one in self.entries if not isinstance(one, IntakeRecord)]
 
 

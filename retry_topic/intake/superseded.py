@@ -1,7 +1,8 @@
 """Retries that another retry of their key has superseded, by `collapse` or `debounce` (`policy.once_per_key`).
 
-The store decides which retry goes out, in the script that stores it, and names the other one. This module notes the
-answer in the decided records. It also reports each such message, by a line in the log and a row in the attempt history.
+The store decides which of two retries goes out, in the script that stores the second one. Its answer names the first
+one. This module notes the answer in the decided records. For each message that is not retried any more, it writes a
+line into the log and a row into the attempt history.
 """
 
 from __future__ import annotations

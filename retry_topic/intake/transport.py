@@ -196,8 +196,8 @@ class Transport:
     def _open_keys(self, heads: Iterable[tuple[str | None, str]], until_available: UntilAvailable) -> None:
         """Open the ordering keys of heads that get no retry, so that the next messages of these keys are delivered.
 
-        A head is the message that keeps its key closed. When a head gets a retry, the retry opens the key. No retry
-        opens the key of a dead head, of a second copy whose message had ended, or of a head that got another id.
+        A head is the message that keeps its key closed. When a head gets a retry, the retry opens the key. Three kinds
+        of heads get none: a dead head, a copy of a message that has already ended, and a head that got another id.
 
         `heads`: for each head the lock of its ordering key, and the head's id base. Heads without a key are ignored.
         """

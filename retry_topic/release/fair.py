@@ -95,7 +95,7 @@ class FairKeys:
     def place_of(self, message: Message, fair_key: str | bytes | None = None) -> tuple[tuple[str, ...], str | None]:
         """The refs and the route of an item of this message, see `Fair.place_of`.
 
-        `fair_key`: takes the place of the key that the rule names. Defaults to None: the rule decides.
+        `fair_key`: the message's fair key. Defaults to None: the topic's `KeyRule` says where the message has its key.
 
         Raises:
             StoreError: the store does not answer.

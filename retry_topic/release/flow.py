@@ -1,11 +1,11 @@
-"""Flow control: a message that its topic's limits hold back waits in the store with a later due time.
+"""Flow control: if a topic's limits hold a due message back, it waits in the store with a later due time.
 
 Limits hold back only redeliveries (retries, replays, and messages that were parked behind a retry). First deliveries
 do not pass through this module. Any dispatcher of a namespace releases any group's messages, so all services of a
 namespace must use the same policies. The store holds the state of the limits (granted release times, results of
 attempts), so all dispatchers share one limit.
 
-The intake chooses the due time and its spread. This module only counts the messages whose due time was spread.
+A policy can also spread due times. The intake does this when it stores a retry; this module only counts such retries.
 """
 
 from __future__ import annotations

@@ -76,10 +76,12 @@ class ShardOwner:
         return f"<ShardOwner owned={sorted(shard for shard, owned in self._owned.items() if owned.ready)}>"
 
     def acquire(self, shard: int) -> OwnedShard | None:
-        """Return the shard if this process has taken it over, else None. Asks the store for a shard not yet owned.
+        """Return the shard if this process has taken it over, else None.
+
+        If this process does not own the shard yet, or its ownership ends soon, it asks the store for the shard.
 
         Raises:
-            StaleEpoch: the store has another epoch. The next call asks who owns the shard.
+            StaleEpoch: the store has another epoch. The next call of `acquire` asks who owns the shard.
             StoreError: the store could not say who owns it.
         """
         with self._lock:

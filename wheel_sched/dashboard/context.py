@@ -109,7 +109,10 @@ class Dashboard:
             return self._opened[name]
 
     def kept(self, name: str, make: Callable[[Dashboard], T]) -> T:
-        """The object of this name, such as a thread. The first call makes it with `make`; `close` closes it."""
+        """The object that the dashboard keeps under this name, such as a thread.
+
+        The first call makes the object with `make`. The dashboard's `close` closes it.
+        """
         with self._opening:
             if name not in self._opened:
                 self._opened[name] = make(self)

@@ -147,11 +147,11 @@ class DueShards:
         return calls
 
     def prepare_calls(self, now_ms: int) -> list[Call[Any]]:
-        """The preparations of due shards: calls that look for overdue items of fair topics before a claim.
+        """The calls that prepare claims of due shards: they look for overdue items of fair topics.
 
-        A preparation finds the fair keys whose items are behind a long backlog, even while the publisher is busy. The
-        dispatcher sends these calls in a round trip without other calls, because a claim or settlement in the same
-        round trip would have to wait for them.
+        The backlog of one fair key can hide the overdue items of other keys. These calls find them, also while the
+        publisher is busy and nothing is claimed. The dispatcher sends these calls in a round trip without other calls,
+        because a claim or settlement in the same round trip would have to wait for them.
         """
         shards = [shard for shard in self._due if shard not in self.unread]
         return [Call(shard, PrepareDue()) for shard in shards if self._unprepared_ms.get(shard, 0) <= now_ms]

@@ -264,7 +264,7 @@ class InFlightBatches:
             alarm.cancel()
 
     def after_failure(self) -> None:
-        """Repair the state after a failed step of the owner, which may have lost batches that were claimed.
+        """Repair the state after a step of the dispatcher's owner thread has failed and may have lost claimed batches.
 
         A lost batch that had its answers is settled again, but only once. The second call has the token (name) of the
         first, so the store settles nothing twice. All other lost batches are forgotten: their items wait again when the

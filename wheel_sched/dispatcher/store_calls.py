@@ -129,7 +129,10 @@ class ServerTime:
         return self._offset_us is not None
 
     def observe(self, server_us: int, asked_us: int, answered_us: int) -> int:
-        """Correct the estimate by a reply. Returns the server clock's jump in us, with its sign; 0 for at most 5 s."""
+        """Correct the estimate by a reply. Returns by how many us the server's clock has jumped; negative is back.
+
+        A jump of at most 5 s counts as none: the result is 0.
+        """
         low, high = server_us - answered_us, server_us - asked_us + 1
         if self._offset_us is None:
             self._offset_us, self._at_us = low, answered_us

@@ -73,7 +73,7 @@ class Watchdog:
     def store_is_slow(self) -> bool:
         """Whether the owner has waited for the store's answer for more than `SLOW_STORE_MS`.
 
-        This shows that a server hangs before the call times out.
+        So a server that hangs is noticed before the call's timeout.
         """
         since_ms = self._round_trip_since_ms
         return since_ms is not None and self._clock.monotonic_ms() - since_ms > SLOW_STORE_MS

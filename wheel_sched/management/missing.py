@@ -34,7 +34,7 @@ def install_line(error: ImportError, store: str = "", extra: str = "") -> str | 
         error: the failed import.
         store: the address of the store in the settings. "embedded:..." needs the extra `embedded` and not only `redis`.
             Defaults to "": no embedded store.
-        extra: the extra that the command needs. Defaults to "": the extra of the missing package.
+        extra: the extra that the failed `wheel-sched` command needs. Defaults to "": the extra of the missing package.
     """
     package = package_of(error)
     if package is None:

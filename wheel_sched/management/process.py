@@ -99,7 +99,7 @@ def shown_purgatories(purgatories: Mapping[str, Any]) -> list[ShownPurgatory]:
 
 
 def shown_timers(timers: Mapping[str, Any]) -> list[ShownTimer]:
-    """The numbers of timers, by name. For other objects, and for timers whose loop does not answer, `error` says why.
+    """The numbers of timers, by name. An object that is no timer, or a hanging one, has an `error` instead.
 
     Any thread may call it. It waits for each event loop, up to a second.
     """

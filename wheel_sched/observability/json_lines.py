@@ -4,7 +4,7 @@
      "event": "dispatcher.store_away", "message": "dispatcher.store_away: no answer"}
 
 `event` is the dotted name with which the messages of this project begin; records of other libraries have none.
-`fields` holds the `extra=` of the logging call, and `exception` the traceback. All text may come from others. Control
+`fields` holds the `extra=` of the logging call, and `exception` the traceback. Texts may come from strangers. Control
 characters are escaped before the text becomes JSON, so they are harmless also after a reader has decoded it. Passwords
 are hidden. The JSON is in ASCII. Any thread may format.
 """
@@ -61,7 +61,7 @@ def _plain(value: Any) -> Any:
 
 
 def _text(make: Any) -> str:
-    """The text that `make` returns, made safe. Foreign objects may raise any error when they become text."""
+    """The text that `make` returns, made safe. "(no text)" if `make` raises, as another library's objects may."""
     try:
         return safe(make())
     except BaseException:

@@ -104,7 +104,7 @@ class HeartbeatMonitor(Generic[M]):
             lock.release()
 
     def remove(self, member: M) -> bool:
-        """Remove a member without expiry. Returns False if it is not a member now."""
+        """Remove a member. `on_expired` is not called for it. Returns False if it is not a member now."""
         with self._lock:
             return self._forget(member)
 

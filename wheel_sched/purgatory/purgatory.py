@@ -186,8 +186,8 @@ class Purgatory(Generic[K]):
     def close(self) -> list[DelayedOperation]:
         """Accept no more operations. Completes all waiting operations by force, and returns them. Idempotent.
 
-        Waits for a callback that the `Reaper` runs, so hold no lock that an operation takes. `on_error` receives the
-        errors of `on_complete`.
+        If the `Reaper` is running a callback, waits until it has ended. So hold no lock that an operation takes.
+        `on_error` receives the errors of `on_complete`.
         """
         self._closed = True
         waiting = {operation: None for key in self._lists for operation in self._lists.watching(key)}

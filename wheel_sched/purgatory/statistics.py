@@ -100,7 +100,7 @@ class Lateness:
 
 
 def bucketed(by_ms: Mapping[int, int]) -> tuple[int, ...]:
-    """The number of expirations in each bucket."""
+    """The number of expirations in each bucket of `LATENESS_BUCKETS_MS`; the last number counts those above all."""
     counts = [0] * (len(LATENESS_BUCKETS_MS) + 1)
     for lateness_ms, times in by_ms.items():
         counts[bisect_left(LATENESS_BUCKETS_MS, lateness_ms)] += times

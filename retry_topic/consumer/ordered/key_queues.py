@@ -240,9 +240,10 @@ class KeyQueues(SettlerThread):
     def _park_answers(self, queue: KeyQueue) -> Iterator[Outcome]:
         """Ask the store to park the messages of a queue. Yields the store's answer for each message, in order.
 
-        When the cap is reached, no further message is parked before the head has ended. The head can be further back in
-        this queue: the broker can deliver it again, behind messages that have ended. So this method then asks about the
-        remaining messages as well, with a cap of 0. The store parks none of them, but says which one is the head.
+        When as many messages are parked as the cap allows, the store parks no more before the key's head has ended. The
+        head may itself be in this queue: after a crash the broker delivers it again, and before it messages that had
+        ended already. So this method then asks about the remaining messages too, with a cap of 0. The store parks none
+        of them, but says which one is the head.
         """
         waiting = list(queue.waiting)
         rows, problem = self._rows(queue, waiting[:_PARKED_AT_ONCE])

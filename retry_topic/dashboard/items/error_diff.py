@@ -22,7 +22,7 @@ class DiffPiece(NamedTuple):
 
 
 class ErrorChange(NamedTuple):
-    """The numbers of two successive attempts, and how their errors differ. Equal errors have no pieces."""
+    """The numbers of two successive attempts, and how their errors differ. `pieces` is empty if they are equal."""
 
     before: int
     after: int

@@ -28,10 +28,10 @@ def delay_of(arguments: Arguments) -> int | None:
 
 
 def pace_of(arguments: Arguments) -> ChangePace:
-    """The pace that the arguments `rate` and `spread` name.
+    """How fast changed messages become due, as the argument `rate` or `spread` says. Without both: all at once.
 
     Raises:
-        Rejected: one of them cannot be read or is out of bounds, or both are given; nothing was changed.
+        Rejected: both are given, or one cannot be read or is out of bounds; nothing was changed.
     """
     text = arguments.get("rate")
     try:

@@ -96,7 +96,10 @@ def server_findings(
 
 
 def _check_of(name: str, loaded: Loaded) -> Check:
-    """Import an extension's function, named "module:function". The returned `Check` also passes `loaded` to it."""
+    """Make a `Check` from an extension's function, which is named "module:function".
+
+    The check calls the function with the target and with the loaded settings.
+    """
     check = resolve(name)
 
     @wraps(check)

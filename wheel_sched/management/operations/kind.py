@@ -60,7 +60,10 @@ class OperationKind(Protocol):
         ...
 
     def plan(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, budget: int) -> PlannedBatch:
-        """Choose at most `budget` things, including those of `left`. Changes nothing, and reads a bounded number."""
+        """Choose at most `budget` things for the next batch. Those that stay as they are (`left`) count too.
+
+        Changes nothing. One call reads a bounded number of things.
+        """
         ...
 
     def perform(

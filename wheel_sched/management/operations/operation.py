@@ -172,7 +172,7 @@ class DurableOperation:
         )
 
     def as_json(self) -> bytes:
-        """The record as the value of its document."""
+        """The record as JSON, as the store keeps it. Without the version, which the store keeps beside it."""
         kept = asdict(self)
         del kept["version"]
         return json.dumps(kept).encode()

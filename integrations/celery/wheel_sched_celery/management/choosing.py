@@ -7,7 +7,7 @@ from wheel_sched_celery.management.held_tasks import HeldTasks
 from wheel_sched_celery.management.waiting_task import TaskFilter, WaitingTask
 
 NOT_HERE = "it ran, was cancelled or never waited"
-"""Why there is no task of an id."""
+"""Why no task with a given id waits in the store."""
 
 
 def check_choice(selection: TaskFilter, everything: bool) -> None:
