@@ -184,7 +184,7 @@ def site(
     pool: str = "threads",
     concurrency: int = 4,
 ) -> Iterator[Site]:
-    """Yield a site with `workers` started workers. Its processes end when the `with` block ends."""
+    """Yield a broker with `workers` started Celery workers. The processes end when the `with` block ends."""
     with temporary_server(extra={"auto-aof-rewrite-percentage": "0"}) as server:
         place = Site(server, kind, transport or {})
         try:

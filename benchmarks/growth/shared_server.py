@@ -49,14 +49,14 @@ class SharedServer:
 
 
 def shared_server_of(points: Points) -> SharedServer:
-    """The rates and costs that points of `rate_per_s`, `process_us` and `server_us` show."""
+    """Compute the model's constants from the measured values of `rate_per_s`, `process_us` and `server_us`."""
     rates = points["rate_per_s"]
     fewest = min(rates)
     return SharedServer(rates[fewest] / fewest, _typical(points["process_us"]), _typical(points["server_us"]))
 
 
 def rates_of(points: Points) -> Models:
-    """The models of the rates: of processes that share this machine, and of processes with a processor for each."""
+    """The models of the rate: if all processes share this machine, and if each has a processor of its own."""
     shared = shared_server_of(points)
     return {"rate_per_s": shared.here(), "rate_apart_per_s": shared.apart()}
 

@@ -59,7 +59,7 @@ def measure(sizes: Sizes, narration: Narration) -> Points:
 def measured_at(
     server: BenchServer, store: DelayStore, waiting: int, size: int, work: int, chance: random.Random
 ) -> dict[str, float]:
-    """Store the last messages until `size` wait, and measure."""
+    """Add messages to the `waiting` ones until `size` wait, and measure at this size."""
     with ScriptTime(server.client) as storing:
         schedule_later(store, waiting, size, chance)
     claim_us, settle_us = claims(server, store, min(_CLAIMS, work // CLAIM))

@@ -251,8 +251,8 @@ class ClaimSender(Protocol):
         ...
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Send all messages of claim `number` with this number, or nothing. Returns one answer for each message: all
-        None if the claim was sent; else nothing was sent, and each message at fault has its failure.
+        """Send all messages of a claim and the claim's `number` in one transaction, or nothing. Returns one answer for
+        each message: all None if the claim was sent; else nothing was sent, and each message at fault has its failure.
 
         Raises:
             Fenced: another process has taken the shard over.

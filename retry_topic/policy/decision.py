@@ -6,14 +6,15 @@ The first of these steps that applies decides:
 1. the handler's verdict "dead" -> dead;
 2. the first matching rule says `dead`, and the handler did not ask for a retry -> dead;
 3. cap by count: the failed delivery was the last one allowed -> dead;
-4. the delay: exactly what the handler's `Retry(after=...)` asks for; else a draw from the policy's (or the rule's)
-   delay, but at least the remote side's `Retry-After`; `retry_after_max` limits both requests;
+4. the delay: what the handler's `Retry(after=...)` asks for, at most `retry_after_max`; else a draw from the policy's
+   (or the rule's) delay, but at least the remote side's `Retry-After`, which has the same limit;
 5. cap by age: the retry would be *due* later than `max_age` after the first failure -> dead (a wait for a retry that
    is not allowed any more is useless);
 6. retry. The policy's `spread` adds a random delay up to its value, but not beyond the cap by age.
 
 Invariants: `due_ms >= now_ms`; a first failure in the future counts as now, an attempt below 1 as 1, so no value of
-a failure raises a limit. Cost: O(rules). Any thread may decide; the caller owns the random generator.
+a failure gives a message more attempts or time. Cost: O(rules). Any thread may decide; the caller owns the random
+generator.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
     apart_ms = _apart_ms(run)
 
     def passed_ms(since_ns: int, since_wall_ms: int, one: HandlerCall) -> int:
-        """The longest time in ms that may have passed on the store's clock from `since_ns` to the start of `one`.
+        """The longest time in ms that may have passed on the store's clock from `since_ns` to the handler's call `one`.
 
         A delay begins when the store gets the message. If the clock has stepped back after `since_ns`, nobody knows
         whether the store got the message before or after the step. `since_wall_ms`: the store's clock at `since_ns`.

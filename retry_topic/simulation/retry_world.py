@@ -2,8 +2,8 @@
 
     producer ─► orders ─► consumers ─► retry topic ─► services ─► store ─► services ─► redelivery topic ─► consumers
 
-The broker's topics are queues, or logs of partitions. In the ordered kinds each message has a key, and the consumers
-keep the order of keys.
+The broker's topics are queues, or logs of partitions. In an ordered world each message has a key, and the
+consumers keep the order of each key's messages.
 
 The product's own classes run in simulated processes. The handler follows the scenario and records each of its calls.
 `checker` judges the results that the producer got and the calls of the handler.

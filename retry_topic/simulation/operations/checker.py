@@ -27,7 +27,7 @@ def violations(run: OperationsWorld) -> list[str]:
 
 
 def _ended(operation: DurableOperation) -> list[str]:
-    """Check that the operation has ended, unless it waits for a visitor, and that its counts add up."""
+    """Check that the operation has ended or waits for a person, and that its counts add up."""
     if operation.state == "failed":
         return [f"failed: operation {operation.id}: {operation.error}"]
     if operation.is_open:

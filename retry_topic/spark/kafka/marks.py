@@ -98,7 +98,7 @@ def rows_written(groups: Groups, part: Part) -> int | None:
 
 
 def mark_of(part: Part, rows: int) -> TopicPartition:
-    """The mark that the transaction of a part commits, for the group `part.name`."""
+    """The mark of a part. The part's transaction commits it as an offset of the consumer group `part.name`."""
     return _mark(part.epoch, str(rows))
 
 

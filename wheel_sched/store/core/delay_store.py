@@ -33,7 +33,7 @@ class Backend(Protocol):
         ...
 
     def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> SentCalls:
-        """Send calls (at least one) and do not wait. `answers` of the returned object waits for their answers."""
+        """Send one or more calls without waiting. `answers` of the returned object waits for their answers."""
         ...
 
     def check_server(self) -> None:

@@ -12,7 +12,7 @@ REPEAT = "repeat under the same token or id"
 
 
 def check_level(level: str, replicas: int, *, server: bool = True) -> None:
-    """Refuse an unknown level, and a level that a store without a server cannot keep.
+    """Refuse an unknown durability level, one that needs a server if there is none, and a wrong number of replicas.
 
     Raises:
         ConfigError: lists all problems.

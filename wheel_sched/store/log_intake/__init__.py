@@ -70,8 +70,8 @@ def accept_batch(
 
     Raises:
         StalePosition: the stored position of the source is not `expected`; nothing was stored.
-        StaleCount: a stored count is not below its new count in `counts`, or differs from a count that has no expiry;
-            nothing was stored.
+        StaleCount: a count of `counts` does not fit the stored one. A count with an expiry must be above the stored
+            one, and a count without expiry must be equal to it. Nothing was stored.
         TakenId: one of the ids exists already, or occurs twice; nothing was stored.
         Rejected: an item is malformed, or the batch is too long; nothing was stored.
     """

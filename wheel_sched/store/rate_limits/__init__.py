@@ -126,7 +126,7 @@ class RateLimitsInMemory:
         self.used: dict[tuple[str, str | None], int] = {}
 
     def forget_old(self) -> None:
-        """Remove topics and circuits that nobody has used for an hour."""
+        """Forget the limits of topics, and the circuits, that nobody has used for an hour."""
         for name in [name for name, used_ms in self.used.items() if used_ms <= self._shard.now_ms - _KEEP_MS]:
             del self.used[name]
             topic, destination = name

@@ -48,7 +48,10 @@ __all__ = ["BackendMaker", "Bench", "BenchMaker", "Benches", "ManualClock", "Sto
 
 
 class Benches:
-    """The fixtures of all cases. Classes of cases are collected with it: `class TestMine(Benches, ClaimingCases)`."""
+    """The fixtures of all cases.
+
+    To run only some cases, inherit from this class and from theirs: `class TestMine(Benches, ClaimingCases)`.
+    """
 
     @pytest.fixture
     def make_backend(self) -> BackendMaker:

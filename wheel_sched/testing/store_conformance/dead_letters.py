@@ -111,7 +111,7 @@ class DeadLetterCases:
         assert bench.one("a").version not in seen
 
     def test_a_letter_that_is_stored_dead_gets_a_version(self, bench: Bench) -> None:
-        """A letter that dies again under its old id has a version that no record had before."""
+        """A letter that was deleted and is buried again under its id has a version that no record had before."""
         seen = set()
         for _ in range(3):
             assert bench.store.bury([(Item("again", bench.now_ms, b"letter"), "why"), (Item("b", 0, b""), "why")]) >= 1

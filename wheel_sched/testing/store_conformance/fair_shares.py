@@ -138,8 +138,8 @@ class FairShareCases:
         assert fair.store.resume("t") == 12
         assert len(fair.claim()) == 12
 
-    def test_a_topic_paused_by_a_claim(self, fair: FairBench) -> None:
-        """After a pause and a resume, the next claim gets the item."""
+    def test_an_item_of_a_resumed_topic_is_found_by_the_claim_after_an_empty_one(self, fair: FairBench) -> None:
+        """A topic is paused and resumed, and a claim of no items runs. The next claim gets the topic's item."""
         fair.put("a", 0)
         fair.store.pause("t")
         fair.store.resume("t")

@@ -282,7 +282,7 @@ class OrderingCases:
         assert parking.keys.pass_by_hand([LOCK, LOCK]) == [Outcome.DONE, Outcome.ABSENT]
 
     def test_counts_and_listings_show_what_is_parked(self, parking: Parking) -> None:
-        """Listings show closed keys and parked messages, with a label for people."""
+        """Counts name the closed keys and the parked messages. Listings show each key with a label for people."""
         parking.close("a")
         parking.park("b", "c")
         assert parking.keys.counts(["orders", "none"]) == (1, {"orders": 2, "none": 0})

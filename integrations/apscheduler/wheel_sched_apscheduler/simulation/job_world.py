@@ -85,7 +85,7 @@ class JobRun:
 
 
 class BodyFailed(Exception):
-    """The error that a body raises when the scenario says so."""
+    """The error that the function of a simulated job raises when the scenario says so."""
 
 
 FAIR = {"by": "tenant", "weights": {"0": 4}}

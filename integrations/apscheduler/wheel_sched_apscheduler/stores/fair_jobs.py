@@ -38,7 +38,7 @@ class FairJobs:
 
     @property
     def counts_runs(self) -> bool:
-        """Whether a key has a limit of runs in flight. Then a run that moves into a split item keeps its place."""
+        """Whether a key has a limit of runs in flight. Then a run in a split item still counts."""
         return self.settings is not None and self.settings.max_in_flight > 0
 
     def write_to(self, store: DelayStore) -> None:

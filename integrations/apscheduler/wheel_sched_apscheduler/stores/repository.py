@@ -135,7 +135,7 @@ class JobRepository:
                     break
 
     def _loaded(self, found: Found) -> LookedUpJob | None:
-        """The job as a scheduler shows it; None when its last run is under way, or it was removed while it ran."""
+        """The job as a scheduler shows it. None during its final run, or if it was removed while it ran."""
         job: Any = self._codec.decode(found.id, found.body, LookedUpJob).job
         if found.state == "leased":
             if is_cancelled(found):

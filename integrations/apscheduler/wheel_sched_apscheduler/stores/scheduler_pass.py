@@ -233,7 +233,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             self._wake_at = earliest([self._wake_at, *(occurrence.next_run_time for occurrence in planned)])
 
     def _plan_rest(self) -> None:
-        """Plan the jobs that a stock scheduler's pass has left unplanned, because the scheduler was shut down."""
+        """Compute the next run times that a stock scheduler's pass has left out because of a shutdown."""
         for occurrence in self._pass.values():
             job = occurrence.job
             if getattr(job, "fixed", None) is not None and type(job.trigger) is not Answered:
