@@ -5,9 +5,8 @@ shard, it extends the ownership. An idle owner lets the ownership lapse. A new o
 its predecessor at the broker, and reads the number of the last claim that was sent. Then it ends the open claims.
 Effectively-once delivery depends on this order.
 
-A claim belongs to the ownership in which it was made (`OwnedShard`). When a shard was lost and is acquired again, the
-new owner takes it over, even if the same process owned it before. Open claims of the earlier ownership are no longer
-sent. During a take-over no claim of the shard is sent.
+A claim belongs to the ownership in which it was made (`OwnedShard`). A shard that was lost and is acquired again is
+taken over again. Open claims of an earlier ownership are never sent, and during a take-over no claim is.
 
 Threads: the dispatcher's main thread acquires shards. A take-over runs in a separate thread, because the broker may be
 slow. The publisher's threads send, at most one for each shard.
@@ -76,9 +75,7 @@ class ShardOwner:
         return f"<ShardOwner owned={sorted(shard for shard, owned in self._owned.items() if owned.ready)}>"
 
     def acquire(self, shard: int) -> OwnedShard | None:
-        """Return the shard if this process has taken it over, else None.
-
-        If this process does not own the shard yet, or its ownership ends soon, it asks the store for the shard.
+        """Return the shard if this process has taken it over, else None. If needed, asks the store for the shard.
 
         Raises:
             StaleEpoch: the store has another epoch. The next call of `acquire` asks who owns the shard.
