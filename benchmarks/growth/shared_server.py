@@ -14,7 +14,7 @@ MICROSECONDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class SharedServer:
+class SharedServerModel:
     """What one process does alone, and what a message costs.
 
     Args:
@@ -48,16 +48,16 @@ class SharedServer:
         return Formula(text, lambda size: min(size * self.alone_per_s, self.server_per_s))
 
 
-def shared_server_of(points: Points) -> SharedServer:
+def shared_server_model_of(points: Points) -> SharedServerModel:
     """Compute the model's constants from the measured values of `rate_per_s`, `process_us` and `server_us`."""
     rates = points["rate_per_s"]
     fewest = min(rates)
-    return SharedServer(rates[fewest] / fewest, _typical(points["process_us"]), _typical(points["server_us"]))
+    return SharedServerModel(rates[fewest] / fewest, _typical(points["process_us"]), _typical(points["server_us"]))
 
 
 def rates_of(points: Points) -> Models:
     """The models of the rate: if all processes share this machine, and if each has a processor of its own."""
-    shared = shared_server_of(points)
+    shared = shared_server_model_of(points)
     return {"rate_per_s": shared.here(), "rate_apart_per_s": shared.apart()}
 
 

@@ -16,7 +16,7 @@ from benchmarks.growth.command import CASES, case_of
 from benchmarks.growth.model import CONSTANT, LINEAR, LOGARITHM, at_most, fit, passes
 from benchmarks.growth.plots import draw, kept, write_plots
 from benchmarks.growth.shards import MASTERS, busiest_share, usual_share
-from benchmarks.growth.shared_server import full_from, shared_server_of
+from benchmarks.growth.shared_server import full_from, shared_server_model_of
 from benchmarks.growth.tables import markdown
 from benchmarks.narration import Narration
 from benchmarks.report import write_section
@@ -137,7 +137,7 @@ def test_a_rate_ends_where_a_processor_is_full(monkeypatch: pytest.MonkeyPatch) 
     rate."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     points = {"rate_per_s": {1: 1_000.0, 2: 1_500.0}, "process_us": {1: 900.0, 2: 900.0}, "server_us": {1: 100.0}}
-    shared = shared_server_of(points)
+    shared = shared_server_model_of(points)
     assert [shared.here().at(count) for count in (1, 2, 8)] == [1_000, 2_000, 2_000]
     assert [shared.apart().at(count) for count in (1, 2, 8, 16)] == [1_000, 2_000, 8_000, 10_000]
     assert full_from(shared.here()) == 2
