@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from benchmarks import fitness, history
+from benchmarks import agreement, fitness, history
 from benchmarks.figures import Figure, Result, missed
 from benchmarks.history import Loss, RecordedRun
 from benchmarks.report import markdown, reasons, table, write_section
@@ -42,7 +42,7 @@ OK, MISSED, UNUSABLE, UNFIT, WORSE = range(5)
 _EXIT_CODES = """exit codes:
   0  measured; with --check: every gate is kept
   1  with --check: a gate is missed (not with --check losses)
-  2  the arguments or the history cannot be used, and nothing was measured
+  2  the arguments, the history or the other run cannot be used, and nothing was measured
   3  with --check: the machine was not fit to measure, and nothing was judged
   4  with --check and --history: every gate is kept, but in this run and in the fit run before it a ratio was more than
      10 % worse than the median of the recent fit runs on this kind of machine (a ratio whose runs differ much may be
@@ -65,6 +65,13 @@ def main(argv: list[str] | None = None) -> int:
         figures += benchmark.JVM_FIGURES
     if options.plots is not None and not hasattr(benchmark, "write_plots"):
         parser.error(f"{options.benchmark} has no plots")
+    other: Result | None = None
+    if options.against is not None:
+        try:
+            other = agreement.read(options.against, figures)
+        except agreement.UnusableRunError as error:
+            print(f"error: {error}; nothing was measured", file=sys.stderr)
+            return UNUSABLE
     earlier: list[RecordedRun] = []
     if options.history is not None:
         try:
@@ -83,6 +90,8 @@ def main(argv: list[str] | None = None) -> int:
             result = _measure(options, benchmark, figures)
             _, worse = _recorded(options.history, [*earlier, run], figures, result, options.benchmark)
     _report(options, benchmark, figures, result)
+    if other is not None:
+        print(agreement.table(agreement.compared(figures, result, other)), file=sys.stderr)
     problems, unfit = result["missed"], reasons(result)
     for reason in unfit:
         print(f"this machine is not fit to measure: {reason}", file=sys.stderr)
@@ -176,6 +185,12 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="add the ratios of this run to FILE (JSON Lines); with --check exit 4 when one is worse again",
+    )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="FILE",
+        help="also compare the ratios with those of another run, whose JSON is in FILE; the table goes to stderr",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(

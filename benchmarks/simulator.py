@@ -29,7 +29,7 @@ from benchmarks.figures import Figure
 from benchmarks.measured import Measured
 from benchmarks.narration import Narration
 from benchmarks.rounds import interleaved, over_rounds, ratios
-from tests.simulation.safeguards.finding import first_violation, load, shows
+from tests.simulation.safeguards.finding import first_violation, load, shows, stored_history
 from tests.simulation.safeguards.table import SAFEGUARDS
 from wheel_sched.simulation.__main__ import kinds
 from wheel_sched.simulation.runner import run_seeds
@@ -160,8 +160,9 @@ def _safeguards(seeds: int) -> tuple[int, list[str]]:
     missed = []
     shown = [safeguard for safeguard in SAFEGUARDS if not safeguard.hidden]
     for safeguard in shown:
-        kind, entry = known[safeguard.world], found.get(safeguard.name)
-        if entry is not None and entry.seed is not None and shows(kind, safeguard, kind.draw(entry.seed)):
+        kind = known[safeguard.world]
+        stored = stored_history(kind, found.get(safeguard.name))
+        if stored is not None and shows(kind, safeguard, stored):
             continue
         if not seeds or first_violation(kind, safeguard, seeds) is None:
             missed.append(safeguard.name)

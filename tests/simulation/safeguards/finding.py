@@ -125,6 +125,17 @@ def find(
     return Finding(safeguard.name, safeguard.world, needed, invariant_of(result), len(scenario.steps), kept), result
 
 
+def stored_history(kind: Kind, found: Finding | None) -> Scenario | None:
+    """The scenario of the history that a finding stores: the shrunk one, otherwise that of the seed.
+
+    A seed draws another history when the world's steps change; a shrunk scenario stays the same. None: no history is
+    stored.
+    """
+    if found is None or (found.scenario is None and found.seed is None):
+        return None
+    return scenario_of(found.scenario) if found.scenario else kind.draw(found.seed or 0)
+
+
 def load() -> dict[str, Finding]:
     """Read the results that `save` has written to `found.json`, by name of the safeguard."""
     if not FOUND.exists():
