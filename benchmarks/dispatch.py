@@ -97,7 +97,7 @@ QUICK = Sizes(rounds=3, lateness_rounds=3, lateness_messages=800, lateness_s=2.0
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
+    """How long figures are measured in a run with these sizes. A key is that of a figure, or begins several of them."""
     bursts = Measured(sizes.rounds, sizes.burst_messages, "messages")
     late = Measured(sizes.lateness_rounds, sizes.lateness_messages, "messages", sizes.lateness_s)
     wakeups = Measured(sizes.lateness_rounds, sizes.wakeups, "messages")

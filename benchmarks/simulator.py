@@ -110,7 +110,7 @@ def _children_s() -> float:
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
+    """How long figures are measured in a run with these sizes. A key is that of a figure, or begins several of them."""
     ran = Measured(sizes.rounds, sizes.histories, "histories of each world")
     return {
         **dict.fromkeys(("history_vs_bare", "histories_per_minute", "steps_per_second", "virtual_vs_real"), ran),
@@ -155,7 +155,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
 
 
 def _safeguards(seeds: int) -> tuple[int, list[str]]:
-    """How many safeguards were switched off, and the names of those without which no history broke a promise."""
+    """How many safeguards were switched off, one at a time, and the names of those whose absence no history showed."""
     known, found = kinds(), load()
     missed = []
     shown = [safeguard for safeguard in SAFEGUARDS if not safeguard.hidden]

@@ -102,7 +102,7 @@ QUICK = Sizes(rounds=3, rows=60_000, stored=500_000, attempts=200_000)
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
+    """How long figures are measured in a run with these sizes. A key is that of a figure, or begins several of them."""
     written, read = Measured(sizes.rounds, sizes.rows, "rows"), Measured(sizes.rounds, sizes.stored, "rows")
     jobs = Measured(sizes.job_rounds, sizes.attempts, "rows")
     timed = (f"{name}_{what}" for name in _JOBS for what in ("vs_bare", "s"))

@@ -80,7 +80,7 @@ QUICK = Sizes(rounds=5, messages_per_round=10_000, messages=200_000, stall_round
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
+    """How long figures are measured in a run with these sizes. A key is that of a figure, or begins several of them."""
     rates = Measured(sizes.rounds, sizes.messages_per_round, "messages")
     keys = ("schedule_vs_zadd", "schedule_msgs_per_s", "lifecycle_msgs_per_s", "baseline.zadd_msgs_per_s")
     return dict.fromkeys(keys, rates)

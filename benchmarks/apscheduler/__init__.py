@@ -111,7 +111,7 @@ _PER_S, _ADD_DUE, _STALL_DUE = 10_000, 50_000, 3_000
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
+    """How long figures are measured in a run with these sizes. A key is that of a figure, or begins several of them."""
     late = Measured(sizes.waiting_rounds, int(_PER_S * sizes.lateness_s), "jobs", sizes.lateness_s)
     return {
         **dict.fromkeys(("p99_lateness_ms_10k", "p50_lateness_ms_10k"), late),

@@ -139,7 +139,7 @@ QUICK = Sizes(
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
+    """How long figures are measured in a run with these sizes. A key is that of a figure, or begins several of them."""
     late = Measured(sizes.late_rounds, sizes.late_tasks, "tasks", sizes.late_s)
     sent = Measured(sizes.rounds, sizes.enqueued, "tasks")
     return {

@@ -104,7 +104,7 @@ QUICK = Sizes(waiting=500_000, dead=100_000, visits=10, rounds=5, burst=50_000)
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
+    """How long figures are measured in a run with these sizes. A key is that of a figure, or begins several of them."""
     visits = Measured(1, sizes.visits, "visits of each page")
     bursts = Measured(sizes.rounds, sizes.burst, "messages")
     keys = ("first_byte_ms", "first_byte_vs_empty", "stall_vs_script", "stall_ms", "baseline.quiet_stall_ms")

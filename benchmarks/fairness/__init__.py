@@ -129,7 +129,7 @@ QUICK = Sizes(behind=200_000, seconds=6, unfair_seconds=2, served=8_000, rounds=
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
+    """How long figures are measured in a run with these sizes. A key is that of a figure, or begins several of them."""
     load = Load()
     bursts = Measured(sizes.rounds, sizes.burst, "messages")
     fair = Measured(1, load.count(sizes.seconds), "messages", sizes.seconds)

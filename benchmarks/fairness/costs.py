@@ -64,7 +64,7 @@ def schedule_us(server: BenchServer, count: int, *, fair: bool) -> float:
 
 @cache
 def _make_library_before() -> None:
-    """Assemble the library without the folder of fair shares, under a name of its own. It stays in the cache."""
+    """Make a library of scripts without those of fair shares. `library` keeps it under the name `_BEFORE`."""
     others = tuple(room for room in ROOMS if room.folder != "fair_shares")
     scripts._sources.cache_clear()
     with mock.patch.object(scripts, "ROOMS", others):

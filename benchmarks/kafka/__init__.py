@@ -98,7 +98,7 @@ _PER_S = 2_000  # messages a second under steady load
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
+    """How long figures are measured in a run with these sizes. A key is that of a figure, or begins several of them."""
     rates = Measured(sizes.rounds, sizes.messages, "messages")
     late = Measured(sizes.lateness_rounds, round(_PER_S * sizes.lateness_s), "messages", sizes.lateness_s)
     mixed = Measured(1, sizes.mixed, "messages", sizes.longest_s)

@@ -101,7 +101,7 @@ _SEARCHED = tuple((design, case) for design in ("old", "new") for case in CASES)
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
+    """How long figures are measured in a run with these sizes. A key is that of a figure, or begins several of them."""
     seconds = sizes.seconds or None
     requests = None if seconds else sizes.requests
     search = Measured(sizes.searches, requests, "requests at each rate", seconds)

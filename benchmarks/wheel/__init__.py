@@ -201,7 +201,7 @@ _SLOW_TO_DRAIN = 100_000  # sched and asyncio take minutes for more
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:
-    """How long figures are measured in a run with these sizes, by a key or by the common beginning of several keys."""
+    """How long figures are measured in a run with these sizes. A key is that of a figure, or begins several of them."""
     late = Measured(sizes.lateness_rounds, sizes.timers, "timers", sizes.over_s)
     return dict.fromkeys(("lateness_ms", "baseline.lateness_ms"), late)
 

@@ -40,7 +40,7 @@ _contents = st.tuples(st.binary(max_size=300), st.none() | st.binary(max_size=40
 
 
 class _Cases:
-    """The attributes that a subclass may change for its broker, and a method that all cases use."""
+    """The attributes that a subclass may change for its broker, and `member`, which adds a member to a group."""
 
     idle_ms = 600
     """After this many ms without a `beat`, a delivery goes to another member. Long enough for a busy machine."""

@@ -181,7 +181,7 @@ class Settler:
         self._outcomes.put(())
 
     def run(self) -> None:
-        """Settle outcomes and renew deliveries, until after `finish`. The settling thread runs this."""
+        """Settle outcomes and renew deliveries. Returns after `finish`, see there. The settling thread runs this."""
         while self.step():
             pass
 

@@ -53,7 +53,7 @@ class Attempt(NamedTuple):
 
 
 def releasing_shard(state: RetryState, number: int, shards: int | None) -> int | None:
-    """The shard that released the attempt with this number; None for the first attempt, which waited in no shard.
+    """The shard that released the attempt with this number; None for the first, or if `shards` is None.
 
     Args:
         state: the retry state of the message.

@@ -236,7 +236,7 @@ class _Sums:
             found.later += shift_ms > 0
 
     def result(self) -> TopicWhatIf:
-        """The sums with their medians."""
+        """The comparison of all added messages: the sums, and the medians of their times."""
         self.found.wait_ms, self.found.shift_ms = _median(self._waits_ms), _median(self._shifts_ms)
         self.found.present.wait_ms, self.found.edited.wait_ms = map(_median, self._dead_ms)
         return self.found

@@ -55,7 +55,7 @@ class HistoryWriter:
             self._changed.notify()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """Write the queued rows, for `timeout_s` at most. Idempotent."""
+        """End the thread when it has written the queued rows. Waits for that, for `timeout_s` at most. Idempotent."""
         with self._changed:
             self._ending.set()
             self._changed.notify()

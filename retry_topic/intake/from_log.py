@@ -309,7 +309,10 @@ class IntakeFromLog(Transport):
     def _store_in(
         self, shard: int, batch: _Batch, entries: Sequence[IntakeRecord | Decided], until_available: UntilAvailable
     ) -> list[Decided]:
-        """Store a batch's ordered messages in another shard, with the position of the batch's end."""
+        """Store records of a batch in the shard of their ordering keys, with the position after the batch.
+
+        Returns all these records as decided ones, also those that the shard already had.
+        """
         part, place = batch.part, (batch.part.source, shard)
         work: list[IntakeRecord | Decided] = [*entries]
         while True:

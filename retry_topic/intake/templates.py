@@ -374,9 +374,9 @@ def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: Po
 def _form(stored: Message, is_gap: Sequence[bool], *, noted: bool) -> bytes:
     """The stored body as a `%` format: fixed bytes, and gaps for the values in which similar records differ.
 
-    The stored headers are those that the intake kept from the record, then those that it wrote itself. `is_gap` says
-    for each kept header whether its value is a gap. Of the written headers, those in `_WRITTEN` are gaps. `noted` says
-    whether the records have a traceback: it is the note at the end of the body, and a gap.
+    Payload and key are gaps. The stored headers are first those kept from the record, then those that the intake
+    wrote. A kept header's value is a gap if `is_gap` says so, a written header's value if `_WRITTEN` has its name.
+    `noted`: the records have a traceback. Then the body ends with the traceback as its note, whose value is a gap.
     """
     lengths, parts = [], []
 

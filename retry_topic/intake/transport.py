@@ -223,7 +223,7 @@ class Transport:
         return [*deliveries] if tracing is None else [tracing.taking(one, self._group) for one in deliveries]
 
     def leave(self, deliveries: Iterable[Delivery]) -> None:
-        """End the intake spans of deliveries of `with_spans` that were not stored."""
+        """End the intake spans that `with_spans` began for these deliveries, except the spans of stored records."""
         if self._connection.tracing is not None:
             self._connection.tracing.leave(deliveries)
 

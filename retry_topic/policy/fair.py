@@ -107,8 +107,9 @@ def settings_of(fair: Fair, rate: Rate | None, burst: int, shards: int, *, by_ke
         fair: the settings.
         rate: the rate of the whole topic.
         burst: how many messages of the topic may be released at once after a pause.
-        shards: number of shards of the store. Each shard gets its part of the limits.
-        by_key: whether all messages of a fair key lie in one shard. Then a shard has the whole limit of its keys.
+        shards: number of shards of the store. Each shard gets its part of `rate` and `burst`.
+        by_key: whether all messages of a fair key lie in one shard. If so, a shard gets the whole limits of its keys,
+            otherwise its part of them.
     """
     of_key = 1 if by_key else shards
     return FairSettings(

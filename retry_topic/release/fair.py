@@ -70,7 +70,7 @@ class KeyRule(NamedTuple):
 
     @classmethod
     def read(cls, value: bytes) -> KeyRule | None:
-        """The rule in the value of a document; None if this release cannot read it."""
+        """Read a topic's rule from the value of its stored document; None if this version cannot read it."""
         try:
             found = json.loads(value)
             return cls(str(parse_key_source(found["key"])), found["in_one_shard"] is True)

@@ -239,7 +239,7 @@ class TransactionalPublisher:
             logger.warning("ownership.away: %s", error)
 
     def _stopped_after_wait(self, claim: Claim, failures: int) -> bool:
-        """Wait before the next attempt, and extend the ownership meanwhile. Returns True when the service stops."""
+        """Wait before the next attempt, then extend the ownership if needed. Returns True when the service stops."""
         if self._stopping.wait(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)]):
             return True
         self._ownership.renew(claim.shard)

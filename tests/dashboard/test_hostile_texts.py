@@ -90,6 +90,12 @@ ADDRESSABLE = {
 }
 
 
+def test_bytes_of_a_text_with_other_surrogates_stay() -> None:
+    """Only a surrogate that stands for no byte becomes `?` in a link; the others become their bytes."""
+    assert quote_path("caf\udce9 \ud83d") == "caf%E9%20%3F"
+    assert query({"name": "caf\udce9 \ud83d"}) == "?name=caf%E9+%3F"
+
+
 @pytest.mark.parametrize("prefix", ["", "/tools/wheel"])
 @pytest.mark.parametrize("text", ADDRESSABLE.values(), ids=ADDRESSABLE)
 def test_links_and_buttons_lead_to_the_thing(tmp_path: Path, text: str, prefix: str) -> None:

@@ -80,7 +80,7 @@ class Endpoint(BaseHTTPRequestHandler):
 
 
 def test_webhooks_are_delivered(broker: KafkaBroker, kafka: TemporaryKafka, name: str, tmp_path: Path) -> None:
-    """Each body is delivered at the third attempt. A refused body is tried once."""
+    """Each body that the server accepts is delivered at the third attempt. A body that it refuses is tried once."""
     broker.create_topic(name)
     broker.publish([Message(name, body) for body in (b"one", b"two", b"bad")])
     Endpoint.calls.clear()

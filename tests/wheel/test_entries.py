@@ -232,7 +232,7 @@ def test_a_postponed_far_head_gives_way_to_the_next(core: Core) -> None:
 
 
 def test_a_far_slot_of_postponed_entries_only_is_passed_over(core: Core) -> None:
-    """`next_expiry` skips slots in which all entries were postponed, even while these entries are still in them."""
+    """`next_expiry` skips a slot if all its entries were postponed, although the wheel has not moved them yet."""
     wheel = core(wheel_size=4)
     for deadline_ms in (500, 501):
         wheel.schedule("postponed", deadline_ms).touch(100_000 + deadline_ms)

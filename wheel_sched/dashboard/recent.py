@@ -1,6 +1,7 @@
-"""Keeps values that were read a moment ago. Pages and visitors share them.
+"""Keeps values that were read a moment ago, so that several requests share one read.
 
-So a page that ten people watch is rendered once a second, and numbers that are slow to read are read every few seconds.
+So a page that one visitor watches in ten windows is rendered once a second. Numbers that are slow to read are read
+every few seconds for all visitors.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ Templates lie in `templates/` of the dashboard and of each part. They show texts
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from wheel_sched.management.wording import amount, instant, relative, span
 from wheel_sched.redacting import redacted_text
 
 _CUT = 2_000  # characters of a foreign text on a page
+_OTHER_SURROGATES = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # those that stand for no byte
 _MARGIN = 1_000  # longer than an address with a password
 
 
@@ -93,10 +95,7 @@ def quote_path(text: object) -> str:
 
 def _bytes(text: str) -> bytes:
     """The bytes of a text. Surrogates that stand for bytes become these bytes; other surrogates become `?`."""
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "replace")
+    return _OTHER_SURROGATES.sub("?", text).encode("utf-8", "surrogateescape")
 
 
 def query(pairs: Mapping[str, Any]) -> str:

@@ -100,7 +100,7 @@ class PasswordSessions:
         return self.check(request, user, password), False
 
     def _session(self, request: Request) -> tuple[str, str, str] | None:
-        """User name, mark (see `PasswordFile.mark`) and session id from the cookie; None without a valid cookie."""
+        """Name, text of `PasswordFile.mark` at sign-in, and session id from the cookie; None without a valid cookie."""
         found = self._signer.read("session", request.cookies.get(COOKIE, ""), SESSION_SECONDS)
         if not isinstance(found, list) or len(found) != 3:  # a cookie of an older release has no id: sign in again
             return None

@@ -18,7 +18,10 @@ from wheel_sched.store.push import Refused
 logger = logger_of("wheel_sched.dispatcher")
 
 STUCK_AFTER_MS: Final = 60_000
-"""A thread whose step lasts longer than this is stuck, because every call in a step ends within a few seconds."""
+"""A step of the owner that lasts longer than this is stuck, because each call in it ends within a few seconds.
+
+A worker's step may last longer by `publish_timeout_ms`. A worker with a transactional publisher is never stuck.
+"""
 SLOW_STORE_MS: Final = 2_000
 """While a round trip lasts longer than this, the dispatcher is not ready. Usually a round trip takes milliseconds."""
 

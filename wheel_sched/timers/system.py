@@ -4,11 +4,12 @@
         handle = timer.schedule(200, print, "200 ms later")
 
 One thread, the reaper, sleeps until the earliest deadline and gives due timers to the executor. A new timer wakes the
-reaper only when it is due earlier. An idle timer causes no wake-ups, and an unused timer has no thread.
+reaper only when it is due earlier, or when the inbox has over 4,096 timers. An idle timer causes no wake-ups, and an
+unused timer has no thread.
 
 Threads: any thread may call any method, also from a callback. Without a key and without `max_pending`, `schedule` takes
 the lock only to wake the reaper. With the compiled core it calls the wheel directly; each call is atomic under the GIL.
-Otherwise it appends to a deque, which the reaper empties. Callbacks run without a lock.
+With the pure core it appends to the inbox, which the reaper empties. Callbacks run without a lock.
 
 Processes: a child made by `fork` has none of its parent's threads, and a lock that another thread held stays locked in
 the child. So the child starts with an empty timer and new locks, and pending timers fire in the parent. When the

@@ -453,7 +453,7 @@ class TimingWheel(Generic[T]):
         self._relocations += len(touched)
 
     def _holds_due(self, slot: TimerTaskList[T], tick: int) -> bool:
-        """Whether `slot` has an entry due at `tick`. Until it finds one, moves postponed entries to their new slots."""
+        """Whether `slot` has an entry due at `tick`. Postponed entries before the first due one move to later slots."""
         slot_ms, touched = tick * self._tick_ms, []
         for entry in slot:
             if entry._deadline_ms <= slot_ms:

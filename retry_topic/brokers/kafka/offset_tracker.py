@@ -33,7 +33,7 @@ _RUN = re.compile(r"(\d{1,9})\.(\d{1,6})")
 
 @dataclass(slots=True)
 class HeldRecord:
-    """A record that was handed out. It is unsettled, or it was settled before an earlier record."""
+    """A record that was handed out. It is kept until the committed offset is after it, even if it is settled."""
 
     message: Message
     deliveries: int

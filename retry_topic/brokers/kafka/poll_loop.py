@@ -341,7 +341,7 @@ class PausedPartitions:
             places.clear()
 
     def came(self, places: Iterable[Place]) -> None:
-        """Note that records of these partitions have come."""
+        """Note that records of these partitions have come: from now on `pause` pauses them."""
         self._reading.update(places)
 
     def pause(self, client: Any) -> None:

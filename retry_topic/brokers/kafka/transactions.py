@@ -188,7 +188,7 @@ class Transactions:
         raise BrokerUnavailable(f"{step}: {found.str()}: nothing was sent") from error
 
     def _abort(self, producer: Any) -> None:
-        """Abort the transaction. If that fails, new producers with these ids will abort it."""
+        """Abort the transaction. If that fails, drop the producers: the next ones, with the same ids, will abort it."""
         if not self._producers:
             return
         try:

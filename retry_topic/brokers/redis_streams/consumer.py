@@ -76,7 +76,9 @@ class RedisStreamsConsumer:
         self._join()
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """Up to `limit` deliveries; those without a `beat` for `idle_ms` come first. Waits up to `timeout_ms`.
+        """Up to `limit` deliveries. Waits up to `timeout_ms`.
+
+        Every quarter of `idle_ms`, at least every 5 s, deliveries without a `beat` for `idle_ms` come before new ones.
 
         Raises:
             BrokerUnavailable: the server does not answer: poll again. Or this consumer was closed: make another.

@@ -61,7 +61,7 @@ class ChosenMessages:
 
     @property
     def warning(self) -> str:
-        """Says which messages the action leaves as they are; "" if it changes all."""
+        """Says how many messages the action leaves as they are, and why; "" if it changes all."""
         left = "; ".join(f"{count:,} {why}" for why, count in self.others.items())
         return f"These are left as they are: {left}." if left else ""
 

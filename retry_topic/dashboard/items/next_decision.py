@@ -29,7 +29,8 @@ class NextDecision(NamedTuple):
 def next_decision(settings: RetrySettings, entry: ListedMessage, now_ms: int) -> NextDecision | None:
     """The decision by the policies in the settings; None for a message that has no next attempt.
 
-    If the policy has jitter, the delay is one random example. It is always the same for the same message.
+    If the policy has jitter, the delay is an example, drawn with the message's id as the seed. So a second call gives
+    the same delay, unless something else has changed.
 
     Args:
         settings: name the policy file. The running retry service may have other policies.

@@ -32,7 +32,7 @@ def show(dashboard: Dashboard, request: Request) -> Response:
 
 
 def answer(dashboard: Dashboard, request: Request) -> Any:
-    """The policies as data for the JSON API."""
+    """The first ten policies as data for the JSON API. `more` says how many others there are."""
     policies = present_policies(dashboard)
     found = pictures(policies, _SHOWN)
     return {

@@ -1,4 +1,4 @@
-"""Reads topics for the jobs: with the JVM connector if the session has its jars, else with this package's source.
+"""Reads topics for the jobs, with the JVM connector or with this package's source (see `choose`).
 
 A batch ends at the offsets at which the topics ended when the batch was created. So a report that reads the batch
 several times gets the same rows each time.
@@ -47,6 +47,8 @@ def read_settings(kafka: Kafka) -> Settings:
 
 def choose(spark: SparkSession, settings: Settings, wanted: str) -> str:
     """Choose the connector: "jvm" or "python". `wanted` may also be "auto".
+
+    "auto" means "jvm" if the session has its jars and the settings are only an address, otherwise "python".
 
     Raises:
         ConfigError: `wanted` is "jvm" and the session lacks its jars, or `wanted` is unknown; nothing was read.

@@ -41,7 +41,7 @@ class Part:
 
     @property
     def name(self) -> str:
-        """The transactional id of the part, and the group that holds its mark."""
+        """One name for two things: the transactional id of the part, and the group that holds the part's mark."""
         return f"wheelsched-{self.writer}-{self.number}"
 
 

@@ -4,13 +4,14 @@
 |---|---|
 | `kafka.bootstrap.servers`, `kafka.*` | librdkafka settings |
 | `subscribe` | topics to read |
-| `startingOffsets`, `endingOffsets` | `earliest`, `latest` or JSON. Default: a batch reads all, a stream new records |
+| `startingOffsets` | `earliest`, `latest` or JSON. Default: `earliest` for a batch, `latest` for a stream |
+| `endingOffsets` | only for a batch: `latest` (default) or JSON |
 | `maxOffsetsPerTrigger` | about how many offsets one batch of a stream has |
 | `failOnDataLoss` | Defaults to true: the query fails when the cluster deleted records before they were read |
 | `includeHeaders` | Defaults to true |
 | `topic` | topic of all rows; without it each row needs a column `topic` |
 | `job_id` | for a batch write: the same rows with the same id are written once |
-| `in_doubt` | `write`: write although the cluster deleted its record of what the query wrote |
+| `in_doubt` | `write`: a stream goes on without its epoch marks, which the cluster deleted. It may write rows twice |
 """
 
 from __future__ import annotations

@@ -117,7 +117,10 @@ def _in_bulk(
 
 
 def _numbers(text: Any, at: Any) -> tuple[Any, Any]:
-    """The number at each offset, and the offset after the colon that ends it. -1: there is no number."""
+    """Read a number and the colon after it at each offset `at` of the bytes `text` (both are arrays of numpy).
+
+    Returns the numbers, -1 where there is none, and the offsets after the colons.
+    """
     first = at = np.minimum(at, len(text) - 1)
     values: Any = np.zeros(len(at), np.int64)
     for _ in range(_DIGITS):

@@ -1,4 +1,4 @@
-"""Claims that the only owner of a shard sends in broker transactions, with a scripted sender and a store in memory."""
+"""How the only owner of a shard sends its claims in broker transactions: a scripted sender, a store in memory."""
 
 from __future__ import annotations
 

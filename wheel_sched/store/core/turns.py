@@ -59,9 +59,9 @@ class Turns:
         self._turn: Turn | None = None
 
     def overdue_of_others(self, found: list[Entry], limit: int, until_ms: int) -> list[Entry]:
-        """The overdue items whose topics have no item in `found`, the first `limit` entries by due time.
+        """Overdue items of topics that have no item in `found`; at most `limit` / 2. Leaves out paused topics.
 
-        Returns at most `limit` / 2 items.
+        `found`: the first `limit` overdue entries by due time.
         """
         due, items = self._due, self._items
         overdue = due.rank_behind(until_ms + 1, b"")

@@ -280,7 +280,7 @@ class Taking:
         """Pick up to `need` items from the keys on a page of the ring. Returns whether a key may have more.
 
         A key's time grows with each picked item, and the key with the least time is next. A key whose time is greater
-        than `last` gives none, because a key of a later page may come before it. None: this page is the last.
+        than `last` gives none, because a key of a later page may come before it. On the last page `last` is None.
         """
         order, chunk, count = list(entries), max(4, quantum, -(-need // len(entries))), 0
         while count < need and order and (last is None or order[0].time <= last):

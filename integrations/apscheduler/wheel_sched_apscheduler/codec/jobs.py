@@ -1,9 +1,10 @@
 """JobCodec: writes a job as bytes and reads it back.
 
-    [s <32 bytes HMAC>] 1;<next run time in us, or ->;<its zone>;<JSON of everything that stays the same>
+    [s <32 bytes HMAC>] 1;<next run time in us, or "-">;<its zone>;<JSON of the rest>
 
-The part before the JSON, the *front*, holds what changes with every run. So the codec writes the next occurrence of a
-job without making the JSON again. The JSON contains the job's metadata. Tags are not in these bytes: the store keeps
+The part before the JSON, the *front*, changes with every run. So the codec writes the next occurrence of a job without
+making the JSON again, unless the trigger's class is not one of APScheduler's: such a trigger may change at a run. The
+JSON contains the job's metadata. Tags are not in these bytes: the store keeps
 them as refs (second names) of the item, so that it can find jobs by a tag.
 """
 

@@ -87,6 +87,8 @@ def _calendar(trigger: CalendarIntervalTrigger) -> str:
 
 
 def _combined(trigger: Any, head: str, link: str) -> str:
+    if not trigger.triggers:
+        return "never"
     parts = [_words(part) or f"a trigger of the class {type(part).__name__}" for part in trigger.triggers[:_PARTS]]
     if len(trigger.triggers) == 1:
         return parts[0] + _jitter(trigger.jitter)

@@ -71,8 +71,8 @@ class Hold:
         item_id: the id of the item.
         process: the name of the process.
         at_ms: when the server performed the call, in ms of true time.
-        since_ms: true time in ms of the beginning of the lease. It is before `at_ms` if the call arrived late and named
-            the lease's end.
+        since_ms: when the lease began, in ms of true time. Some calls give the end of the lease instead of its length.
+            If such a call arrives late, the lease began before `at_ms`.
     """
 
     item_id: str

@@ -192,12 +192,13 @@ class InFlightClaims:
     # Commands for the store.
 
     def gather(self, server_now_ms: int, *, split_due_ms: int | None = None) -> list[PendingCommand]:
-        """The commands for the store that carry out all reports since the last call of `gather`.
+        """The commands for the store that carry out what was reported since the last call, and split runs.
+
+        To split a run is to store it in an item of its own. Then its job can be due again. Long runs are always split.
 
         Args:
             server_now_ms: the store's time.
-            split_due_ms: also split a run (store it in an item of its own) if the job's next run is due at this time or
-                earlier. Defaults to None: split only long runs.
+            split_due_ms: also split each run whose job is due again at this time or earlier. Defaults to None: no more.
         """
         commands, self._unsent = self._unsent, []
         gathered = _Gathered()
@@ -356,7 +357,12 @@ class InFlightClaims:
                 self._orphans.popitem(last=False)
 
     def _read(self, answer: Any, about: Sequence[PendingSettlement]) -> None:
-        """Make new settlements for jobs that other processes changed in flight, each from the job's present record."""
+        """Handle records that were read again: make a new settlement from the present record of each changed job.
+
+        Args:
+            answer: the records.
+            about: the settlements that the store refused, because another process had changed the job meanwhile.
+        """
         for pending, found in zip(about, answer, strict=True):
             settlement = pending.settlement  # if this process has lost the claim, the store refuses this settlement
             if pending.occurrence is not None and found is not None and found.state == "leased":

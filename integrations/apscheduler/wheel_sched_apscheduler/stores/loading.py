@@ -156,10 +156,12 @@ class RefusalPolicy:
         self._dues: deque[int] = deque(maxlen=_DUES_AT_MOST)  # the due times of the jobs that were given back
 
     def deferral_ms(self, heads: Iterable[int | None]) -> int:
-        """How much later than the other processes this process claims next, so that they can claim refused jobs.
+        """How many ms this process delays its next claim, so that others can claim the jobs that it cannot run.
+
+        It does so for a while after it has given back such a job, and when such a job is the next one due. Else 0.
 
         Args:
-            heads: the earliest due time of each shard. If one is the due time of a refused job, this process waits.
+            heads: the earliest due time of each shard.
         """
         defers = self.clock() < self._defer_until_s or any(head in self._dues for head in heads)
         return DEFER_MS if defers else 0

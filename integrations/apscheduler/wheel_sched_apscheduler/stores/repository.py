@@ -99,7 +99,7 @@ class JobRepository:
         return self._loaded(found)
 
     def all_jobs(self) -> list[LookedUpJob]:
-        """All jobs that can be loaded, by next run time, then id; paused ones last."""
+        """All jobs that can be loaded, except those in their last run, by next run time, then id; paused ones last."""
         jobs = []
         for found in self.records(*_STATES):
             try:

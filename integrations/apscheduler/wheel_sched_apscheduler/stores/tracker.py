@@ -310,10 +310,11 @@ class ClaimTracker:
             self._connection.store.cancel([self.history.worker_id])
 
     def _send(self, commands: Sequence[PendingCommand], calls: Sequence[Call[Any]], *, keep: bool = True) -> list[Any]:
-        """Make one round trip. Returns the answers to `calls`. Commands whose answer was lost are kept for a repeat.
+        """Make one round trip. Returns the answers to `calls`. If `keep`, commands that failed are kept for a repeat.
 
         Raises:
-            StoreError: one of the answers is an error. The other answers have been handled.
+            StoreError: the store did not answer, or one of the answers is an error. Answered commands have been
+                handled. The answers to `calls` are lost: repeat the calls with the same tokens.
         """
         try:
             answers = self._connection.store.execute([*(command.call for command in commands), *calls])

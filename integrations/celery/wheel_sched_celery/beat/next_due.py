@@ -155,7 +155,7 @@ def due_until(value: Any, first_ms: int, now_ms: int, limit: int) -> Due:
 
 
 def _walk(value: Any, first_ms: int, now_ms: int, most: int) -> tuple[list[int], int]:
-    """The due times from `first_ms` to `now_ms`, `most` at most, and the due time that follows."""
+    """The first `most` due times from `first_ms` (itself one) to `now_ms`, and the due time after these."""
     dues_ms: list[int] = []
     at_ms = first_ms
     while at_ms <= now_ms and len(dues_ms) < most:

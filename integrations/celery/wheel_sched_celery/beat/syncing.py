@@ -45,7 +45,8 @@ class Synced:
     Args:
         added: new in the store.
         changed: replaced by the definition in code.
-        resumed: failed before, because no process had their code, or an older release could not read them.
+        resumed: failed before, because no process had their code, or an older release could not read them; with
+            `force` also those that were removed and whose definition is the same.
         older: left as they are; the store has a newer definition than this process's code, or one set at run time.
         removed: in the code, but somebody removed them at run time.
         gone: in the store as entries of code, but not in the code of this process.
@@ -101,7 +102,7 @@ def _sync_one(entries: BeatEntries, name: str, entry: BeatEntry, synced: Synced,
     if old.removed and not force:
         synced.removed.append(name)
     elif old.fingerprint == entry.fingerprint:
-        if stored.state == "failed" and (old.in_code or stored.found.state == "dead"):
+        if old.removed or (stored.state == "failed" and (old.in_code or stored.found.state == "dead")):
             entries.resume(name)
             synced.resumed.append(name)
     elif force or not _is_older(entries, old, entry):

@@ -199,10 +199,10 @@ class Ticker:
         return items, dues_ms, decision.next_ms
 
     def _code(self, entry: BeatEntry) -> CodeEntry | None:
-        """The definition in the code of this process, for an entry that is only in code; None for any other entry.
+        """This process's definition of an entry that the store cannot hold, so that it is `in_code`; None for others.
 
         Raises:
-            OnlyInOtherCode: the code of this process does not have the entry, or another form of it.
+            OnlyInOtherCode: the code of this process does not have the entry, or has another definition of it.
         """
         if not entry.in_code:
             return None

@@ -110,7 +110,16 @@ class MessageTemplate:
         self._cut(text.decode(), pattern, marks)
 
     def _cut(self, text: str, pattern: HeldTask, marks: dict[str, str]) -> None:
-        """Split the text of the example at the places where tasks differ. `marks`: the known texts at these places."""
+        """Split the text of the example's item at the known texts, and make a format text of the pieces.
+
+        Args:
+            text: the text of the item.
+            pattern: the example; its id and ETA are known texts.
+            marks: the known texts of "body", "args" and "kwargs".
+
+        Raises:
+            ValueError: a known text is missing, or occurs in another place.
+        """
         wrapped = b64encode(marks["body"].encode()).decode()
         self._base64 = wrapped in text
         found = {

@@ -186,7 +186,7 @@ def item_id_of(route: str, retries: int, eta_ms: int, digest: str) -> str:
 
 
 def route_of(item_id: str) -> str:
-    """The route in an item's id."""
+    """The route in an item's id: the text that chooses the shard, see `item_id_of`."""
     return item_id.rsplit(":", 3)[0]
 
 
@@ -244,7 +244,10 @@ class MessageKind:
         self._hash = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES)
 
     def digest(self, body: bytes | str, compression: str | None = None) -> str:
-        """The digest of a message of this kind with this body."""
+        """The digest for the id of an item. Equal messages of this kind, with the same body, have the same digest.
+
+        `compression` names how `body` is compressed, if it is. The digest is that of the body without compression.
+        """
         if compression:
             with contextlib.suppress(Exception):  # not compressed after all: no worker can read it
                 body = decompress(body, compression)

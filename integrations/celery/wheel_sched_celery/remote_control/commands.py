@@ -6,9 +6,9 @@
 The other commands replace Celery's commands of the same names. Each first runs Celery's command unchanged. For an app
 without the integration they do nothing more.
 
-Threads: the worker's main thread runs the commands, and waits at most a second for the store (see `store_thread`).
-Another thread revokes held tasks, because results, chords and the store may take long. It revokes none while the store
-is away.
+Threads: the worker's main thread runs the commands. It waits at most a second for the store (see `store_thread`),
+`inspect query_task` for each id. Another thread revokes held tasks, because results, chords and the store may take
+long. While the store is away it revokes none, and workers drop these tasks when they are due.
 """
 
 from __future__ import annotations

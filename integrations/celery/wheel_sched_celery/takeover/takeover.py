@@ -267,9 +267,9 @@ class Takeover:
                 self._withdraw_soon()
 
     def _note_withdrawals(self, arrived: list[_Arrival]) -> None:
-        """Note the items of messages that the loop has handed to stock Celery. The store's thread removes them later.
+        """Note which items the store's thread must remove later: the loop has handed their messages to stock Celery.
 
-        An item stays if the loop is about to acknowledge another copy of its message.
+        The item of a message stays if the loop will acknowledge another copy of it: then only the item is left.
         """
         if not self._withdrawals.pending and not any(one.over for one in arrived):
             return

@@ -143,6 +143,7 @@ def test_combinations_are_told() -> None:
         "at the times that all of these share: (at 02:00 every day, UTC) and (every hour)"
     )
     assert trigger_words(OrTrigger(parts[1:])) == "every hour"
+    assert trigger_words(OrTrigger([])) == "never"
 
 
 def test_a_large_combination_is_cut() -> None:

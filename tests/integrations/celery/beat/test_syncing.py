@@ -137,6 +137,15 @@ def test_a_removed_entry_does_not_come_back(beat: Any, caplog: pytest.LogCapture
     assert beat.entries.get("one").state == "waiting"
 
 
+def test_force_brings_an_unchanged_entry_back(beat: Any) -> None:
+    """A removed entry whose definition is still that of the code runs again after a forced synchronization."""
+    _code(beat, one={"schedule": 60})
+    assert beat.entries.remove("one")
+    assert beat.sync(force=True).resumed == ["one"]
+    assert beat.entries.get("one").state == "waiting"
+    assert beat.run_until(beat.now_ms + 60_000) != []
+
+
 def test_an_entry_that_is_gone_from_the_code_goes_on_and_is_reported(
     beat: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

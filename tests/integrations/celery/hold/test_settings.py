@@ -111,7 +111,7 @@ def test_as_many_replicas_confirm_as_the_app_says() -> None:
 
 @pytest.mark.parametrize(("horizon", "lead_ms"), [("2s", 1_000), ("1m", 1_000), ("50ms", 25), (None, 1_000)])
 def test_the_lead_follows_a_short_horizon(horizon: str | None, lead_ms: int) -> None:
-    """The lead is half of the horizon, at most a second. With a short horizon no setting for the lead is needed."""
+    """The lead (the time before its ETA at which a task leaves the store) is half of the horizon, at most a second."""
     assert load_settings({"url": "redis://x", "horizon": horizon}, {}, None).lead == lead_ms
 
 

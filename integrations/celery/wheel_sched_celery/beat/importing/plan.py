@@ -78,7 +78,7 @@ def plan_import(entries: BeatEntries, found: Iterable[ForeignEntry], *, change: 
         entries: the entries of the app.
         found: the entries of the other scheduler.
         change: whether a stored entry with another definition gets that of the other scheduler. Defaults to False: it
-            is skipped.
+            is skipped. An entry whose definition here comes from code or a file is always skipped.
     """
     now_ms = entries.store.now_ms()
     stored = {one.name: one for one in entries.all()}
