@@ -18,7 +18,7 @@ from wheel_sched.store.core.items import STATES
 from wheel_sched.store.core.listing import cursor_behind
 
 LOOKED_AT = 2_000
-"""The greatest number of messages that a page reads."""
+"""The greatest number of messages that a page reads, unless its caller gives another one."""
 
 _PAGES = 40  # a call of the store's listing reads at most so many pages
 _CALLS = 8  # the most calls that read no message, because the listing skips messages of other topics

@@ -29,7 +29,7 @@ BOUND = 2  # how many more items one waiting key may get than another: one turn 
 
 
 class FairWatch:
-    """Counts what each pair of waiting keys has got while both waited.
+    """Counts, for each two fair keys of a shard, how many more items one got than the other while both waited.
 
     Args:
         server: the store server of the world.

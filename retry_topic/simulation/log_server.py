@@ -306,9 +306,9 @@ class LogServer(BrokerServer):
         return {topic: count for topic, count in found.items() if count}
 
     def _left(self, group: str, place: Place, taken_in: Mapping[str, int]) -> list[Message]:
-        """The records of a partition that a group has not settled.
+        """The records of a partition that a group has not settled. `taken_in`: see `unsettled`.
 
-        The committed offset's metadata text says which records after that offset are settled.
+        The metadata text of a committed offset says which records after that offset are settled. They are left out.
         """
         log, start = self.topics[place[0]].logs[place[1]], PartitionOffsets(*self._position(group, place, taken_in))
         return [

@@ -1,7 +1,7 @@
 """`wheel-sched exporter` serves the metrics of a namespace whose own processes serve none, such as Celery's workers.
 
-`wheel-sched serve --http` serves the same metrics of the store, and those of its dispatchers. The exporter also answers
-when no service runs, so its metrics show this.
+`wheel-sched serve --http` serves the same metrics of the store, and those of its dispatchers. The exporter also
+answers when no service runs. Then its metrics show that none runs.
 """
 
 from __future__ import annotations

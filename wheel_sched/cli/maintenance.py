@@ -97,9 +97,10 @@ def restore(session: Session, file: str, resume: bool, as_json: bool) -> None:
 def reshard(session: Session, shards: int | None, resume: bool, yes: bool, as_json: bool) -> None:
     """Change the shard count of the namespace to SHARDS, offline.
 
-    Stop every process that uses the namespace first. The namespace is frozen during the reshard, and a running process
-    does not notice the new shard count. The command does nothing while items are in flight or a dispatcher runs. An
-    interrupted reshard loses nothing: the namespace stays frozen until `--resume` has finished it.
+    Stop every process that uses the namespace first. The namespace is frozen during the reshard. After it, the store
+    refuses the writes of a process that still runs, until that process is restarted. The command does nothing while
+    items are in flight, an ordering key is closed, or a dispatcher runs. An interrupted reshard loses nothing: the
+    namespace stays frozen until `--resume` has finished it.
 
     \b
     Examples:

@@ -33,7 +33,10 @@ def samples_of(stats: Mapping[str, Any], field: str) -> Samples:
 
 
 def lateness(name: str, text: str, label: str, bounds_ms: Sequence[int], stats: Mapping[str, Any]) -> Metric:
-    """A histogram of lateness in seconds. Each bucket counts the values up to its bound; the last bound is infinite."""
+    """A histogram of lateness in seconds. Each bucket also counts the values of the buckets before it.
+
+    `bounds_ms`: the bounds of the buckets; an infinite one is added. `stats`: statistics by the value of the label.
+    """
     family = HistogramMetricFamily(f"wheel_sched_{name}", text, labels=[label])
     bounds = [str(bound_ms / 1000) for bound_ms in bounds_ms] + ["+Inf"]
     for owner, one in stats.items():

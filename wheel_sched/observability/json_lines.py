@@ -3,10 +3,10 @@
     {"time": "2026-03-01T12:00:00.250Z", "level": "warning", "logger": "wheel_sched.dispatcher",
      "event": "dispatcher.store_away", "message": "dispatcher.store_away: no answer"}
 
-`event` is the dotted name with which the messages of this project begin; records of other libraries have none.
-`fields` holds the `extra=` of the logging call, and `exception` the traceback. Texts may come from strangers. Control
-characters are escaped before the text becomes JSON, so they are harmless also after a reader has decoded it. Passwords
-are hidden. The JSON is in ASCII. Any thread may format.
+`event` is the dotted name with which the messages of this project begin. A record whose message begins with no such
+name has no `event`. `fields` holds the `extra=` of the logging call, and `exception` the traceback. Texts may come from
+strangers. Control characters are escaped before the text becomes JSON, so they are harmless also after a reader has
+decoded it. Passwords are hidden. The JSON is in ASCII. Any thread may format.
 """
 
 from __future__ import annotations

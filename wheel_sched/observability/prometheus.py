@@ -74,8 +74,8 @@ class MetricsCollector(Collector):
     Args:
         dispatchers: dispatchers or services by name; the name becomes the label `dispatcher`.
         store: the delay store. A scrape costs two commands, four for each shard, and one for each shard of each fair
-            topic. If the store does not answer within two seconds, `wheel_sched_store_up` is 0. Defaults to None: no
-            metrics of a store.
+            topic; metrics of extensions cost more. If the store does not answer within two seconds,
+            `wheel_sched_store_up` is 0. Defaults to None: no metrics of a store.
         purgatories: purgatories by name, such as a dispatcher's attribute `purgatory`; the name becomes the label
             `purgatory`. Defaults to none.
 

@@ -1,6 +1,7 @@
 """The inbox of groups of dead letters. Each group has a state, counts, a sample and a note.
 
-The store counts the letters of each group. So a list of groups reads no letters except the samples that it shows.
+The store counts the letters of each group. So a list of groups reads no letters except the samples that it shows. Only
+a search for a text reads more samples, at most 200.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One step of a durable operation: count some of its things, or change one batch of them.
 
-A runner stores a batch, with the ids and versions of its things, before it changes them. When a runner dies, the next
-one performs the same batch again under the same token. For a minute the store answers with what the first call did. The
-lease ends sooner. So the counts are exact, and no thing is changed twice.
+A runner stores a batch, with the ids and versions of its things, before it changes them. When the runner dies, its
+lease ends, and another runner performs the same batch again under the same token. For a minute the store answers with
+what the first call did, and a lease is shorter than a minute. So the counts are exact, and no thing is changed twice.
 
 If no runner continues within that minute, the kind has to find out which things of this batch were changed. Each kind
 says in its own docstring how sure it can be.
@@ -130,7 +130,7 @@ class Stepper:
     def _settle(
         self, operation: DurableOperation, batch: OperationBatch, kind: OperationKind
     ) -> DurableOperation | None:
-        """Perform the batch in the operation's record, and store its result.
+        """Perform the batch that the operation's record holds, and store its result. Returns what `step` returns.
 
         Others may change the record meanwhile, for example to cancel the operation. So this adds the counts to the
         newest record. The same write removes the batch, so the counts are added once.

@@ -62,9 +62,9 @@ class ClaimingCases:
         assert 0 < len(many) < 150
 
     def test_a_later_turn_takes_what_an_earlier_one_left_behind(self, bench: Bench) -> None:
-        """A claim looks for items of other topics behind the position where the last claim stopped looking.
+        """A claim looks for topics that its first items lack. It goes on after the place where the last claim stopped.
 
-        When a claim has reached the end, the next claim looks from the start.
+        At the end of the overdue items the search begins again, if it has left an item of such a topic behind.
         """
         bench.put(*(f"b{n:04d}" for n in range(3000)), topic="burst")
         bench.put(*(f"m{n:03d}" for n in range(60)), in_ms=1, topic="many")

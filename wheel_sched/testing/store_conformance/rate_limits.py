@@ -136,7 +136,7 @@ class RateLimitCases:
         assert control.admit(CIRCUIT, 1).granted == 1
 
     def test_failures_fade_also_after_the_window_became_longer(self, control: Control) -> None:
-        """When the window becomes longer, earlier failures still count, and lose weight over the new window."""
+        """When the window becomes longer, earlier failures lose weight over the new one, and then open no circuit."""
         control.admit(CIRCUIT, 1)
         control.report(succeeded=0, failed=3)
         longer = replace(CIRCUIT, within_ms=60_000)
