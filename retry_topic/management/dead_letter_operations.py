@@ -211,7 +211,7 @@ class ReplayDeadLetters(_LetterKind):
         check_secrets((letter.state for letter in letters), self._secrets())
 
     def plan(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, budget: int) -> PlannedBatch:
-        """Choose the next letters. Each entry of the batch has a letter's id, version, route, root and replay number."""
+        """Choose the next letters. An entry of the batch has a letter's id, version, route, root and replay number."""
         found, after = self._page(arguments, until_ms, cursor, budget)
         every = [read_dead(one) for one in found]
         letters = [letter for letter in every if len(encode_text(replays_key(letter.root))) <= MAX_ID_BYTES]
