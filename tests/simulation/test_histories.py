@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from wheel_sched_apscheduler.simulation.checker import JobKind
+from wheel_sched_celery.simulation.beat_checker import BeatKind
 from wheel_sched_celery.simulation.checker import CeleryKind
 
 from retry_topic.simulation.checker import RetryKind, RetryLogKind, RetryLogOrderedKind, RetryOrderedKind
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 KINDS = {"retry": RetryKind(), "retry-log": RetryLogKind(), "apscheduler": JobKind(), "celery": CeleryKind()}
 KINDS |= {"retry-ordered": RetryOrderedKind(), "retry-log-ordered": RetryLogOrderedKind()}
-KINDS |= {"operations": OperationsKind()}
+KINDS |= {"operations": OperationsKind(), "celery-beat": BeatKind()}
 # Seeds whose histories once showed faults of the product. The comments say what happened. The worlds `retry` and
 # `retry-log` have no seeds here: `test_safeguards` keeps their scenarios.
 KEPT = {
@@ -55,9 +56,10 @@ KEPT = {
     # - A stock scheduler claimed a run in time. After the run before it, the run was too late (407085).
     # - A job that was stored between the claim of a pass and the end of the pass woke no scheduler (708816).
     # - Two runs that waited because of `max_instances` counted each other, so neither ever ran (720397, 724177).
+    # - A short lease ended, because after each failed call its next extension came half a second later (3576).
     "apscheduler": (
         *(2, 13, 18, 390, 745, 2831, 101481, 101316, 200792),
-        *(301541, 307424, 309681, 309972, 305383, 401582, 401872, 407085, 708816, 720397, 724177),
+        *(301541, 307424, 309681, 309972, 305383, 401582, 401872, 407085, 708816, 720397, 724177, 3576),
     ),
 }
 
@@ -76,6 +78,14 @@ MISJUDGED = {
     # - A claim arrived late at the store (715075).
     # - A job was rescheduled, and the change took effect two seconds after the time from which it counted (721318).
     "apscheduler": (702953, 703615, 704356, 708258, 711419, 706422, 706590, 707313, 709992, 715075, 721318),
+    # While the store was away, a worker went by its own clock, which had gained more than a millisecond.
+    "celery": (1025, 3134, 4830),
+    # The server lost seconds in which it had sent hundreds of occurrences, because its clock had been set hours ahead.
+    "celery-beat": (357, 2342, 3419),
+    # - A record without an id came twice, because its producer repeated a call in doubt, or the network did.
+    # - The clock stepped back by more than 5 s. For one of two shards, whose last call was old, this was less (1042).
+    # - A lost call had a text in it that looked like a message's id (3088).
+    "retry": (317, 2005, 2789, 1042, 3088),
 }
 
 

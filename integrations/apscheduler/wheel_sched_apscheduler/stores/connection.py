@@ -178,6 +178,7 @@ class OccurrenceSettler:
         self._connection, self._earlier_due, self._opened = connection, earlier_due, opened
         self._flush, self._extend_leases, self._next_s = flush, extend_leases, next_s
         self._extend_every_s = extend_every_s
+        self._retry_s = min(RETRY_S, extend_every_s / 4)  # a short lease, too, lasts for several tries
         self._notified = threading.Event()
         self._first_try: Future[None] = Future()  # the first try to open the store; cancelled: `start` did not wait
         self._stopping = threading.Event()
@@ -310,7 +311,7 @@ class OccurrenceSettler:
                     logger.debug("The store does not answer: %s", error)
                 else:
                     logger.exception("The settler thread of a job store met an error; it tries again")
-                if self._stopping.wait(RETRY_S):
+                if self._stopping.wait(self._retry_s):
                     now_s = time.monotonic()
                     if self._runs():
                         give_up_at = None

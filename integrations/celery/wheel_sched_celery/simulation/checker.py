@@ -50,16 +50,20 @@ def _early(run: CeleryWorld) -> list[str]:
     """Check that no run of a task's function begins before the task's ETA, by the store's clock.
 
     A worker that could not reach the store uses its own clock, as Celery does. So the check allows for the error of
-    that clock, and for 1 ms by which it may run faster.
+    that clock, for what it has gained since the history began because it runs faster, and for 1 ms of rounding.
     """
     unreached = any(fault.target == "store" or call.startswith("store") for fault, call in run.world.struck)
-    back_ms = 2 * run.store.steps_back_ms + (max(0, run.options["ahead_ms"]) + 1 if unreached else 0)
-    return [
-        f"early: task {one.number}, attempt {one.attempt}, began at {one.began_ns // MS} ms, "
-        f"{one.eta_ms - one.began_wall_ms} ms before its ETA"
-        for one in run.calls
-        if one.began_wall_ms + back_ms < one.eta_ms
-    ]
+    ahead_ms, faster_ppm = max(0, run.options["ahead_ms"]), max(0, run.world.drift_ppm)
+    found = []
+    for one in run.calls:
+        gained_ms = one.began_ns // MS * faster_ppm // 1_000_000
+        back_ms = 2 * run.store.steps_back_ms + (ahead_ms + gained_ms + 1 if unreached else 0)
+        if one.began_wall_ms + back_ms < one.eta_ms:
+            found.append(
+                f"early: task {one.number}, attempt {one.attempt}, began at {one.began_ns // MS} ms, "
+                f"{one.eta_ms - one.began_wall_ms} ms before its ETA"
+            )
+    return found
 
 
 def _caps(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
