@@ -152,7 +152,10 @@ def _recorded(
     known = len(history.comparable(earlier, run))
     if run.fit and known <= history.LEAST:
         needed = history.LEAST + 1
-        print(f"no ratio was compared: {file} has {known} of {needed} earlier fit runs like this one", file=sys.stderr)
+        print(
+            f'no ratio can be "worse again" yet: {file} has {known} of {needed} earlier fit runs like this one',
+            file=sys.stderr,
+        )
     return run, found
 
 

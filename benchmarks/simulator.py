@@ -71,7 +71,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(rounds=3, histories=80, seeds=0)
+QUICK = Sizes(rounds=3, histories=45, seeds=0)
 _BARE_EVENTS, _EVENTS_PER_HISTORY = 1_000_000, 1_000
 
 

@@ -76,7 +76,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(rounds=5, messages_per_round=10_000, messages=200_000, stall_rounds=3)
+QUICK = Sizes(rounds=5, messages_per_round=10_000, messages=200_000)
 
 
 def measured(sizes: Sizes) -> dict[str, Measured]:

@@ -105,7 +105,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(rounds=3, drain=10_000, redis=2_000, waiting_rounds=1, stall_rounds=3, lateness_s=2.0, million=300_000)
+QUICK = Sizes(rounds=3, redis=2_000, waiting_rounds=1, stall_rounds=3, lateness_s=2.0)
 
 _PER_S, _ADD_DUE, _STALL_DUE = 10_000, 50_000, 3_000
 

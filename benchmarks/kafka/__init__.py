@@ -93,7 +93,7 @@ class Sizes:
 
 
 FULL = Sizes()
-QUICK = Sizes(rounds=3, messages=10_000, lateness_rounds=3, lateness_s=3.0, mixed=500, longest_s=10.0)
+QUICK = Sizes(rounds=3, messages=10_000, lateness_rounds=2, lateness_s=3.0, mixed=500, longest_s=4.0)
 _PER_S = 2_000  # messages a second under steady load
 
 
