@@ -110,6 +110,11 @@ class IntakeFromLog(Transport):
             batch = _Batch(reader, part, Position(part.source, part.expected, part.next), now_ms, made)
             before, rewound = self._end_in_flight(until_available)
             if rewound != part.source:
+                if self._time.stepped:  # the plan was made with a time that is too early
+                    batch.now_ms = until_available(self._time.ask)
+                    batch.plan = made = self._plan(
+                        records_of(batch.plan.entries), Known(), batch.now_ms, self._route(part)
+                    )
                 self._send(batch, made, until_available)
             return before
         finally:
@@ -119,7 +124,8 @@ class IntakeFromLog(Transport):
     def _now_ms(self, until_available: UntilAvailable) -> int:
         """The store's time (epoch ms), or a time just after it, so that no due time is early by the store's clock.
 
-        A store that works on a batch answers only afterwards. So it is asked once a second at most.
+        A store that works on a batch answers only afterwards. So it is asked once a second at most, and again when the
+        answer to a batch shows that its clock has stepped forward.
         """
         estimate_ms = self._time.estimate() if self.busy else None
         return until_available(self._time.ask) if estimate_ms is None else estimate_ms
@@ -282,6 +288,7 @@ class IntakeFromLog(Transport):
             else:
                 self._plan_again(batch, self._make_way(batch, until_available), Known(), until_available)
         if isinstance(stored, Stored):
+            self._time.heard(stored.now_us // 1_000)
             note_others([one for one in batch.plan.fresh if one.dead is None and one.item is not None], stored)
         return stored
 

@@ -25,18 +25,31 @@ class StoreTime:
         self._store = store
         self._asked_ns = self._asked_wall_ns = 0
         self._answer_ms: int | None = None
+        self.stepped = False
+        """Whether the clock of the store has stepped forward since the last question. Estimates were too early then."""
 
     def ask(self) -> int:
         """Ask the store for its time in epoch ms. One round trip."""
-        self._answer_ms = None
+        self._answer_ms, self.stepped = None, False
         self._asked_ns, self._asked_wall_ns = time.monotonic_ns(), time.time_ns()
         answer_ms = self._store.now_ms()
         if self._store.ticks:  # otherwise a test moves the store's clock
             self._answer_ms = answer_ms
         return answer_ms
 
+    def heard(self, store_ms: int) -> None:
+        """Compare the estimate with the store's time in the answer to another call (epoch ms).
+
+        If the store's time is later, its clock has stepped forward. Then the store must be asked again.
+        """
+        estimate_ms = self.estimate()
+        if estimate_ms is not None and store_ms > estimate_ms:
+            self._answer_ms, self.stepped = None, True
+
     def estimate(self) -> int | None:
-        """The store's time in epoch ms, or a time that is later by at most a round trip. It is never earlier.
+        """The store's time in epoch ms, or a time that is later by at most a round trip.
+
+        It is earlier only if the store's clock has stepped forward since the store's last answer, see `heard`.
 
         None: the store must be asked, because its last answer is older than a second, or because this machine may have
         been suspended since.

@@ -11,66 +11,28 @@ from collections import Counter
 from collections.abc import Sequence
 
 from retry_topic.message.encoding import decode_body
-from retry_topic.simulation.drawing import AT_ONCE, DELAY_MS, GROUP, IDLE_MS, LEASE_MS, MAX_ATTEMPTS, TOPIC, draw
+from retry_topic.simulation.drawing import (
+    AT_ONCE,
+    DELAY_MS,
+    GROUP,
+    MAX_ATTEMPTS,
+    TOPIC,
+    draw,
+)
 from retry_topic.simulation.fair_checker import fair_violations
 from retry_topic.simulation.hostile import is_forged, number_in
 from retry_topic.simulation.hostile_checker import excused, hostile_violations
 from retry_topic.simulation.key_order import key_leaks, order_violations
 from retry_topic.simulation.lateness import late_attempts
 from retry_topic.simulation.log_server import LogServer
+from retry_topic.simulation.repeats import repeats_allowed
 from retry_topic.simulation.retry_world import HandlerCall, RetryWorld
 from wheel_sched.simulation.calls import MS
-from wheel_sched.simulation.scenario import FORGETTING, Fault, Scenario
+from wheel_sched.simulation.scenario import FORGETTING, Scenario
 from wheel_sched.simulation.trace import Trace
 from wheel_sched.store.core.shard import CLAMP_MS
 
 REPORTED_MS = 1_000  # a consumer that no fault hits reports a success within this time
-
-
-def _allows(fault: Fault, call: str, in_hand: int, run: RetryWorld) -> int:
-    """How many attempts may run again because of a fault. 0: the product prevents every repeat.
-
-    `call` is the call that the fault hit, or "". `in_hand` counts the messages that the hit processes held.
-
-    These faults cause repeats: a process dies or is paused for long while it holds messages; partitions move; the
-    broker's reply to a publish or a forward is lost; a server loses writes or is away for long; its clock steps
-    forward. These cause none: the store's reply is lost, and a server is away for a moment. Over queues, a process that
-    stops in order and an acknowledgement that arrives twice cause none either.
-    """
-    log = run.log
-    long = fault.amount >= min(IDLE_MS, LEASE_MS) // 2
-    match fault.kind:
-        case "stop":
-            return AT_ONCE if log else 0  # partitions move while other members hold records of them
-        case "kill-before" | "kill-after" | "kill":
-            return 0 if fault.target == "producer" and not log else in_hand
-        case "rewind" | "failover":
-            return AT_ONCE
-        case "redeliver":
-            return in_hand
-        case "expel" | "recreate" | "start":
-            return AT_ONCE if log else 0  # partitions move
-        # A claim's transaction carries the claim's number. After a forward in doubt, the member joins again.
-        case "late-commit" | "untold-commit":
-            return AT_ONCE if call.startswith("broker forward") else 0
-        case "late-produce":
-            return AT_ONCE if call else 0
-        case "pause":
-            return in_hand if long and fault.target != "producer" else 0
-        case "outage" | "read-only" | "full" | "loading":
-            return AT_ONCE if long else 0
-        case "step-clock":
-            return AT_ONCE if fault.amount > 0 else 0
-        case "late-reply":
-            return AT_ONCE if long and not call.startswith("broker publish") else 0
-        case "lose-request" | "lose-reply" | "repeat-request" | "late-request":
-            if fault.target == "producer":
-                return AT_ONCE if log else 0
-            # over a log, a member that joins or leaves late moves partitions while other members hold their records
-            moving = "broker" if log else ("broker publish", "broker forward", "broker poll")
-            return AT_ONCE if call.startswith(moving) else 0
-        case _:
-            return 0
 
 
 def violations(run: RetryWorld) -> list[str]:
@@ -251,7 +213,7 @@ def _duplicates(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[st
                 ended_ns = one.ended_ns
     allowed = AT_ONCE * run.fatal
     for place, (fault, call) in enumerate(run.world.struck):
-        allowed += _allows(fault, call, run.in_hand.get(place, AT_ONCE), run)
+        allowed += repeats_allowed(fault, call, run.in_hand.get(place, AT_ONCE), run)
     if len(again) > allowed:
         return [f"duplicates: {len(again)} attempts came again, {allowed} may; first: {again[0]}"]
     return []
@@ -272,8 +234,9 @@ def _ended(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int,
     """Check that a message that has waited in the store and then succeeded is not retried when a second copy fails.
 
     The consumer reports the success to the store. The check covers only successes whose report no fault can have hit,
-    and copies that began after the report.
+    and copies that began after the report. A message that kills its process is such a fault too.
     """
+    died = {one.process for attempts in calls.values() for one in attempts if one.outcome == "running"}
     hit = {fault.target for fault, _ in run.world.struck}
     # over a log, when a producer repeats a call in doubt, the second record is a message of its own
     if "store" in hit or (run.log and hit & {"producer", "broker"}):
@@ -286,6 +249,7 @@ def _ended(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int,
                 run.sends[number].kind != "then-fails"
                 or success.outcome != "ok"
                 or not passed
+                or success.process in died
                 or success.process.partition(".")[0] in hit
             ):
                 continue

@@ -294,10 +294,12 @@ class RemoteLogConsumer(GroupMember):
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
         """Report that deliveries are still being handled. Implements `BrokerConsumer.beat`."""
+        if deliveries:
+            self._alive_ms = _now_ms()
         for delivery in deliveries:
             held = self._tracker.held(delivery)
             if held is not None:
-                held.since_ms = self._alive_ms = _now_ms()
+                held.since_ms = _now_ms()
 
     def assignments(self) -> dict[Place, int]:
         """For each partition of this member, the assignment's number. Implements `PartitionedConsumer.assignments`."""

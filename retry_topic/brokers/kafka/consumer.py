@@ -170,13 +170,19 @@ class KafkaConsumer:
         return answers
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep these deliveries alive. Has no effect on deliveries of a lost partition."""
+        """Keep these deliveries alive, and this member in its group.
+
+        Deliveries of a lost partition cannot be kept, but they too show that this member still works. If it left the
+        group because of long handlers, others would lose their partitions, and might leave for the same reason.
+        """
         at_ms = now_ms()
         with self._changed:
+            if deliveries:
+                self._loop.alive_ms = at_ms
             for delivery in deliveries:
                 held = self._tracker.held(delivery)
                 if held is not None:
-                    held.since_ms = self._loop.alive_ms = at_ms
+                    held.since_ms = at_ms
 
     def assignments(self) -> dict[Place, int]:
         """For each present partition of this member: the number of its assignment. Any thread may call this."""

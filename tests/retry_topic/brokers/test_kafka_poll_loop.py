@@ -312,6 +312,25 @@ def test_a_member_that_nobody_polls_leaves_and_joins_again_at_the_next_poll() ->
     bench.consumer.close()
 
 
+def test_a_member_whose_handlers_lost_their_partition_stays() -> None:
+    """Handlers of a lost partition still work, so `beat` for their deliveries keeps the member in its group.
+
+    Otherwise two members with long handlers would leave by turns, and take each other's partitions for ever.
+    """
+    bench = Bench(idle_ms=200)
+    bench.client.rebalance("on_assign", 0)
+    bench.client.records(0, 0)
+    held = bench.read(1)
+    bench.client.rebalance("on_lost", 0)
+    bench.client.rebalance("on_assign", 1)
+    bench.until(lambda: ("t", 1) in bench.consumer.assignments())
+    for _ in range(12):
+        bench.consumer.beat(held)
+        assert not bench.client.closed.wait(0.05)
+    assert bench.client.closed.wait(PATIENCE_S)  # without `beat` it leaves
+    bench.consumer.close()
+
+
 def test_a_full_buffer_pauses_the_client_and_an_empty_one_resumes_it(bench: Bench) -> None:
     """The loop continues to poll while the client is paused, so the member stays in the group."""
     bench.client.rebalance("on_assign", 0)

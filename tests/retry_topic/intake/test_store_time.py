@@ -82,6 +82,21 @@ def test_after_a_second_the_store_is_asked_again(clocks: Clocks) -> None:
     assert known.estimate() is None
 
 
+def test_a_step_of_the_stores_clock_ends_the_estimate(clocks: Clocks) -> None:
+    """If another answer of the store has a later time than the estimate, the store is asked again."""
+    store = FakeStore()
+    known = time_of(store)
+    known.ask()
+    clocks.pass_ms(10)
+    known.heard(5_010)
+    assert (known.estimate(), known.stepped) == (5_012, False)
+    known.heard(5_510)
+    assert (known.estimate(), known.stepped) == (None, True)
+    store.time_ms = 5_511
+    assert known.ask() == 5_511
+    assert (known.estimate(), known.stepped) == (5_512, False)
+
+
 @pytest.mark.parametrize("wall_ms", [20, -20, 3_600_000])
 def test_a_machine_that_slept_asks_again(clocks: Clocks, wall_ms: int) -> None:
     """While a machine is suspended, its monotonic clock may stand still. So the answer is dropped if the monotonic
