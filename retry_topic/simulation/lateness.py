@@ -8,11 +8,13 @@ times of these events:
 - the dispatcher's sweep finds an item whose marker was lost
 - a backoff that grew during an outage ends. Callers of the store and of the broker wait at most 5 s. The backoff of an
   item doubles, so it is at most as long as the faults were
+- a process whose calls are lost one after the other waits after each of them; after some, for 5 s
 - the consumers handle earlier messages
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from retry_topic.simulation.drawing import DELAY_MS, IDLE_MS, LEASE_MS, SWEEP_MS
@@ -21,6 +23,7 @@ from wheel_sched.simulation.calls import MS
 
 AGAIN_MS = 700  # the default of `World.add_host`
 AWAY_MS = 5_000  # the longest backoff of a process that cannot reach the store or the broker
+GROWS = 5  # after so many lost calls in a row, the backoff is the longest one
 STEP_MS = 2_000  # for the calls themselves: hundreds of round trips
 
 
@@ -73,4 +76,6 @@ def bound(run: RetryWorld) -> int:
     work_ms = sum(send.lasts * (1 + send.fails) for send in run.sends.values()) // options["consumers"]
     deaths_ms = run.fatal * (AGAIN_MS + IDLE_MS) if run.fatal else 0
     leases_ms = LEASE_MS + 2 * IDLE_MS
-    return AGAIN_MS + leases_ms + SWEEP_MS + AWAY_MS + sum(amounts) + back_ms + work_ms + deaths_ms + STEP_MS
+    lost = Counter(fault.target for fault in faults if fault.kind in ("lose-request", "lose-reply"))
+    away_ms = AWAY_MS * max(1, *(count - GROWS for count in lost.values())) if lost else AWAY_MS
+    return AGAIN_MS + leases_ms + SWEEP_MS + away_ms + sum(amounts) + back_ms + work_ms + deaths_ms + STEP_MS

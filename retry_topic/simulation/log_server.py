@@ -67,6 +67,7 @@ class Committed:
 @dataclass(slots=True)
 class _Group:
     members: dict[str, _Member] = field(default_factory=dict)
+    topics: set[str] = field(default_factory=set)  # that a member has ever read
     owners: dict[Place, tuple[str, int]] = field(default_factory=dict)  # the owner, and the number of its assignment
     moving: set[Place] = field(default_factory=set)  # partitions that their owners have to give up
     committed: dict[Place, Committed] = field(default_factory=dict)
@@ -212,6 +213,7 @@ class LogServer(BrokerServer):
             self.create(topic)
         held = self.groups.setdefault(group, _Group())
         held.members[member] = _Member(topics, idle_ms * MS, self.world.scheduler.now_ns)
+        held.topics.update(topics)
         self._assign(held)
 
     def leave(self, group: str, member: str) -> None:
@@ -300,16 +302,13 @@ class LogServer(BrokerServer):
         """
         found: Counter[str] = Counter()
         for name, group in self.groups.items():
-            for topic in {topic for member in group.members.values() for topic in member.topics}:
+            for topic in sorted(group.topics & self.topics.keys()):
                 for partition in range(self._partitions):
                     found[topic] += len(self._left(name, (topic, partition), taken_in))
         return {topic: count for topic, count in found.items() if count}
 
     def _left(self, group: str, place: Place, taken_in: Mapping[str, int]) -> list[Message]:
-        """The records of a partition that a group has not settled. `taken_in`: see `unsettled`.
-
-        The metadata text of a committed offset says which records after that offset are settled. They are left out.
-        """
+        """The records of a partition that a group has not settled, by its committed offset and metadata text."""
         log, start = self.topics[place[0]].logs[place[1]], PartitionOffsets(*self._position(group, place, taken_in))
         return [
             log[offset][0]

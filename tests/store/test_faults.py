@@ -26,6 +26,7 @@ from wheel_sched.store.core.counts import Count
 from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.core.schedule import Schedule
 from wheel_sched.store.core.settle import Dead, Done, Next, Settlement
+from wheel_sched.store.documents import Documents
 from wheel_sched.store.push.push_form import encode_push
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.backend import RedisBackend, client_for
@@ -251,6 +252,10 @@ def test_a_full_server_can_be_drained(functions: bool) -> None:
         assert "nothing was written" in str(refusal)
         bench.check()
         assert stored == bench.store.counts().sizes["due"] > 100
+        if functions:  # a process that starts now can empty the server, also by a durable operation
+            with open_store(server.url, namespace="n", test_clock=lambda: bench.now_ms) as other:
+                assert other.counts().sizes["due"] == stored
+                assert Documents(other).put("operations", "empty it", b"{}") == 1
         bench.clock.advance(5)
         while (claim := bench.claim(50)).items:
             assert set(bench.settle_all(claim)) == {Outcome.DONE}

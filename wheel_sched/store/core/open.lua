@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Creates the shard. When the shard exists, the call changes nothing and answers the stored values.
 -- ARGV[3] -> schema version   ARGV[4] -> shard count   ARGV[5] -> clock: "server" or "test"
 -- Answers {schema, shards, clock, epoch, server time (us)} as stored.

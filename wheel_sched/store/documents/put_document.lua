@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- Stores a document, or replaces it.
 -- ARGV[3] -> collection   ARGV[4] -> id   ARGV[5] -> the version that it must have ("" = any, 0 = it must not exist)
 -- ARGV[6] -> how long it is kept (ms, 0 = for ever)   ARGV[7] -> how many documents remain (0 = all)
