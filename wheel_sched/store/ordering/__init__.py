@@ -11,7 +11,7 @@ An *id base* names a message: the ids of its items are `<id base>.<attempt>`. It
 `ref_of(lock)`, and the scope is their route. When the head of a key dies or is cancelled, the script that ends it makes
 the next parked item the head.
 
-Every call may be repeated after an error.
+Every call may be repeated after an error, except `pass_by_hand`: a repeat may remove the next head too.
 """
 
 from __future__ import annotations
