@@ -195,7 +195,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The marker of a shard (an entry that wakes dispatchers): its id, and the due time of the item that caused it.
+    """The marker of a shard (an entry that wakes dispatchers): its id, and from when there may be something to claim.
 
     `due_ms` is None when the due time is unknown.
     """

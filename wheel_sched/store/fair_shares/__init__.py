@@ -166,7 +166,7 @@ def configure_topic(plans: Plans, topic: str, settings: FairSettings | None) -> 
 
 
 def finish_attempts(plans: Plans, ids: Sequence[str]) -> Plan[int]:
-    """Report that attempts have ended, so that other items of their keys may go. Returns how many were in flight.
+    """Report that attempts have ended, so that other items of their keys may go. Returns how many took a place.
 
     The ids are those of released items. Unknown ids have no effect, so the call may be repeated. Every shard is asked.
     """

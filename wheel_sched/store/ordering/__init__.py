@@ -111,7 +111,7 @@ class OrderedKeys(Capability):
         return self._paged(owner.scope, rows, lambda part: ParkItems(owner, cap, part))
 
     def look(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
-        """Whether the message of each (lock, id base) is the head of its key; see `LookAtHeads`."""
+        """Whether the message of each (lock, id base) may be the head of its key; see `LookAtHeads`."""
         return self._by_scope(rows, LookAtHeads)
 
     def succeeded(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
