@@ -274,7 +274,7 @@ class Plans:
     def reschedule(
         self, ids: Sequence[str], due_ms: int, *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
-        """Give waiting or held items a new due time; held ones wait again. Items in flight stay (IN_FLIGHT)."""
+        """Give waiting or held items a new due time; held ones wait again. Claimed ones do not change (IN_FLIGHT)."""
         return self.change([Alteration(i, "r", due_ms) for i in ids], route=route, token=token)
 
     def replace(

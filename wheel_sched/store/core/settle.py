@@ -52,7 +52,7 @@ class Held:
 
 @dataclass(slots=True)
 class Dead:
-    """A settlement: the item becomes a dead letter. A new body needs its topic, refs and route, as in `Next`."""
+    """A settlement: the item becomes a dead letter, with a new body if one is given: see `Next`."""
 
     id: str
     reason: str

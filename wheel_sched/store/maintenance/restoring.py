@@ -115,7 +115,7 @@ def restore_backup(
     Raises:
         BadBackup: see `verify_backup`; nothing was restored.
         NamespaceNotEmpty: the namespace has items, and `resume` is False; nothing was restored.
-        StoreError, OSError: the store or the disk failed; resume.
+        StoreError, OSError: the store or the disk failed; continue with `resume`.
     """
     described = verify_backup(path)
     if not resume:

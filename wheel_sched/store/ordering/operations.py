@@ -275,7 +275,7 @@ class ParkItems(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class LookAtHeads(Operation[list[Outcome]]):
-    """Look up (lock, id base). DONE: it is the head, or the head is unknown. DUPLICATE: it has succeeded before."""
+    """Look up (lock, id base). DONE: the head, or the head is unknown. DUPLICATE: it has succeeded. ABSENT: neither."""
 
     script = "key_lock"
     writes = False
