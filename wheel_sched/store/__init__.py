@@ -3,7 +3,7 @@
 `open_store` opens a store. `DelayStore` has the methods that every user needs. Each further capability is a small class
 over an open store: `OrderedKeys`, `RateLimits`, `LogIntake`, `AttemptCounts`, `KnownIds`, `WriterFences`,
 `ShardOwnership`, `History`, `Members`, `Documents`, `DeathGroups`, `Recurring`, `FairShares` and `ServerPush`. `rooms`
-lists the folders of this package, one for the core and one for each capability.
+lists the folders of the core and of the capabilities.
 
 The design is a durable form of Kafka's purgatory of delayed operations. A claim leases an item instead of popping
 it, because a popped item is lost when its process dies.

@@ -46,7 +46,7 @@ def open_store(
 
     Raises:
         ConfigError: an argument is wrong; nothing was opened.
-        StoreError: the server does not answer or is too old, or the namespace was created with other settings.
+        StoreError: as in `DelayStore.open`; or the embedded server cannot be started (`EmbeddedServerError`).
     """
     _check(namespace, shards)
     check_level(durability, replicas, server=target != "memory:")

@@ -1,8 +1,8 @@
 """MemoryBackend: the delay store of one process. It answers as the Lua scripts of a server do, without durability.
 
 It is for tests, demonstrations and machines without a server. Any thread may call anything: the backend has one lock
-and holds it for one batch (about a millisecond for 500 items). Cost per item: about 3 us each to schedule, claim and
-settle.
+and holds it for all calls of one `execute` (about a millisecond for each 500 items). Cost per item: about 3 us each to
+schedule, claim and settle.
 """
 
 from __future__ import annotations

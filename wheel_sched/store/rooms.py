@@ -1,9 +1,9 @@
 """The rooms of the store: the core, and one room for each capability beside it. `ROOMS` is the only list of them.
 
 A room is a folder of this package that holds everything one capability needs: its Lua scripts (`*.lua`), the Lua code
-that these scripts share (`prelude.lua`), and in Python the class that users call, the operations that call the scripts
+that these scripts share (`prelude*.lua`), and in Python the class that users call, the operations that call the scripts
 and the twins of the scripts for the store in memory. A small room has all its Python code in `__init__.py`. A larger
-room has more modules: `ordering` and `push` have one more each, `core` and `maintenance` have many.
+room has more modules, such as `ordering` and `push` with one more each, or `core` and `maintenance` with many.
 
 The core imports no other room. A room adds its functions to the hooks of the core: in Lua in its `prelude.lua`, in
 memory in the class of its state.

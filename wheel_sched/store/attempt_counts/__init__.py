@@ -47,8 +47,8 @@ def raise_and_record(
     """Raise counts (key, attempts, expiry in ms). Returns the greatest known count of each key.
 
     A row with 0 attempts only reads its count. `ENDED` instead of the attempts means that the message has succeeded. A
-    repeat of the call changes nothing more. The call can append `history` in the same round trip; for `keep` see
-    `History.append`.
+    repeat of the call changes no count. The call can append `history` in the same round trip (a repeat appends it
+    again); for `keep` see `History.append`.
     """
     if not history:
         return (yield from raise_counts(plans, counts))
@@ -85,7 +85,8 @@ def schedule_counted(
 ) -> Plan[Stored]:
     """Store items as `DelayStore.schedule` does, and raise counts.
 
-    With one shard both happen in one atomic step. With several shards the counts are raised after the items.
+    With one shard, 1 to 500 items and 1 to 1,000 counts, both happen in one atomic step. Otherwise the counts are
+    raised after the items.
     """
     for key, _, _ in counts:
         check_id(key)
@@ -99,7 +100,7 @@ def schedule_counted(
 
 
 def all_counts(plans: Plans, shard: int) -> Plan[list[AttemptCount]]:
-    """All attempt counts of a shard, in order of their expiry."""
+    """All attempt counts of a shard, in order of their expiry. If counts change meanwhile, some may be missing."""
     found: list[AttemptCount] = []
     while True:
         page = yield from plans.one(shard, ListCounts(len(found)))

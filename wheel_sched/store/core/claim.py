@@ -15,9 +15,9 @@ from wheel_sched.store.core.shard import MemoryShard
 
 @dataclass(slots=True)
 class Claimed:
-    """A claimed item. Settle it before its lease ends, otherwise the item waits again and the next claim gets it.
+    """A claimed item. Settle it before its lease ends, otherwise the item may wait again and another claim get it.
 
-    `lapses`: how often its lease ran out before this claim.
+    `lapses`: how often its lease ran out since it was settled last.
     """
 
     id: str
@@ -37,7 +37,7 @@ class Claim:
     Later calls name the claim by its `number` (0: nothing was claimed). A call about an item that has left the claim
     gets the outcome STALE.
 
-    `script_us`: the processor time that the server needed for the script, in microseconds. 0 for a store in memory.
+    `script_us`: the processor time that the server needed for the script, in microseconds. 0: unknown, or in memory.
     """
 
     shard: int
@@ -101,7 +101,7 @@ def check_lease(lease_ms: int) -> None:
 
 @dataclass(slots=True)
 class ClaimDue(Operation[Claim]):
-    """Recover items whose lease ran out (they wait again or die), then claim due items under a lease.
+    """Recover items whose lease ran out (they wait again, leave or die), then claim due items under a lease.
 
     With `lease_ms` None the claim has no lease end. It ends when its items are settled, or when the owner of the shard
     ends it (`Resolve`).

@@ -16,9 +16,10 @@ class Counts:
     """Counters of a shard or a namespace.
 
     `now`: number of items in each (state, topic). `ever`: number of events for each (event, topic); the events are
-    accepted, completed, cancelled, lapsed (a lease ran out), died, requeued, deleted and trimmed (removed above a cap).
-    `sizes`: the true sizes of the sets and hashes that hold the items; a caller can compare them with `now`. `overdue`:
-    the number of items that are due now and not released.
+    accepted, completed, cancelled, lapsed (a claim ended without a settlement), died, requeued, deleted, trimmed (a
+    dead letter above a cap or too old), and the `dropped` and `replaced` of `once_per_key`. `sizes`: the true sizes of
+    the sets and hashes that hold the items; a caller can compare them with `now`. `overdue`: how many waiting items are
+    due now.
     """
 
     now_us: int
@@ -163,7 +164,7 @@ class Window:
 
 @dataclass(slots=True)
 class Look(Operation[Window]):
-    """Read the items due in the next `ahead_ms`, the earliest due time and lease end, the epoch and the last marker."""
+    """Read items overdue or due in the next `ahead_ms`, the earliest due time and lease end, epoch and last marker."""
 
     script = "window"
     reads = True

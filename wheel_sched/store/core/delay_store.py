@@ -1,10 +1,11 @@
 """DelayStore and AsyncDelayStore: the blocking and the asyncio facade of the delay store, over any backend.
 
-Each method of the two facades is written once, as a plan (see `plans`). `blocking` and `awaited` turn a plan into a
+Most methods of the two facades are written once, as a plan (see `plans`). `blocking` and `awaited` turn a plan into a
 method with the plan's arguments and docstring. The classes of the other capabilities are made in the same way.
 
 The methods raise the errors of `wheel_sched.errors`. After `StoreUnavailable` the outcome may be unknown: repeat
-the call with the same `token` or the same ids. The repeat is safe, and within a minute it gives the first answer.
+the call with the same `token`, or with the same ids. Within a minute, a repeat with the same token changes nothing more
+and gives the first answer (for `claim` see there).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Backend(Protocol):
         ...
 
     def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> SentCalls:
-        """Send one or more calls without waiting. `answers` of the returned object waits for their answers."""
+        """Send one or more calls without waiting, or perform them at once. The result's `answers` gives the answers."""
         ...
 
     def check_server(self) -> None:
@@ -41,11 +42,11 @@ class Backend(Protocol):
         ...
 
     def info(self) -> dict[str, Any]:
-        """The server's reply to INFO; {} if there is no server."""
+        """The server's reply to INFO; {} if there is no server, or if it has no such command."""
         ...
 
     def identity(self) -> tuple[str, int] | None:
-        """(run id, database) of a standalone server; None for a cluster or without a server."""
+        """(run id, database) of a standalone server; None for a cluster, without a server or without its run id."""
         ...
 
     def waiter(self, shard: int, timeout_ms: int) -> Any:
@@ -60,7 +61,7 @@ class Backend(Protocol):
         ...
 
     def interrupt(self, waiter: Any) -> None:
-        """Let a `wait_for_mark` that blocks in another thread return at once."""
+        """Let a `wait_for_mark` that blocks in another thread end at once. It returns, or raises `StoreUnavailable`."""
         ...
 
     def close(self) -> None:
@@ -164,7 +165,7 @@ class DelayStore(_Facade):
 
     @property
     def namespace(self) -> str:
-        """The namespace of the keys. A store in memory has a name that no other store has."""
+        """The namespace of the keys. A store in memory has a name that no other store of its process has."""
         dialect = getattr(self.backend, "dialect", None)
         return str(dialect.namespace) if dialect is not None else f"memory-{id(self.backend):x}"
 
@@ -188,19 +189,22 @@ class DelayStore(_Facade):
             return result
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls; without a cluster in one round trip. Returns a value or an exception for each."""
+        """Perform calls; without a cluster mostly in one round trip. Returns a value or an exception for each."""
         return self.backend.execute(calls, self._now_ms())
 
     def begin(self, calls: Sequence[Call[Any]]) -> SentCalls:
-        """Send calls as `execute` does, and do not wait: the caller can work while the server works."""
+        """Send calls as `execute` does, and do not wait: the caller can work while the server works.
+
+        With a cluster, and in memory, the calls are performed at once.
+        """
         return self.backend.begin(calls, self._now_ms())
 
     def open(self) -> Self:
         """Check the server. Create the namespace when it is absent, otherwise check that it matches.
 
         Raises:
-            StoreError: the server does not answer, is too old or cannot keep the durability level, or the namespace
-                was created with other settings.
+            StoreError: the server does not answer, refuses the call, is too old or cannot keep the durability level, or
+                the namespace was created with other settings.
         """
         self.backend.check_server()
         with opening():
@@ -208,7 +212,7 @@ class DelayStore(_Facade):
         return self
 
     def close(self) -> None:
-        """Release connections. Idempotent."""
+        """Release connections, and end the embedded server if this store has started it. Idempotent."""
         self.backend.close()
 
     schedule = blocking(Plans.schedule)
@@ -239,7 +243,7 @@ class DelayStore(_Facade):
 
 
 class AsyncDelayStore(_Facade):
-    """The asyncio delay store, on one event loop. It has the methods of `DelayStore` as coroutines.
+    """The asyncio delay store, on one event loop. It has the methods of `DelayStore` but `begin`, as coroutines.
 
     Args:
         backend: performs the calls.
@@ -271,7 +275,7 @@ class AsyncDelayStore(_Facade):
             return result
 
     async def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls; without a cluster in one round trip. Returns a value or an exception for each."""
+        """Perform calls; without a cluster mostly in one round trip. Returns a value or an exception for each."""
         return await self.backend.execute(calls, self._now_ms())
 
     async def open(self) -> Self:

@@ -16,7 +16,7 @@ STEP_IDS = 25
 """How many items one round trip reads. While a server reads them from cold memory, it serves nobody else."""
 
 FOUND_IDS = 200
-"""How many ids one round trip finds."""
+"""About how many ids one round trip finds in each shard."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class FoundIds(NamedTuple):
 class Find(Operation[FoundIds]):
     """Find some of the ids of items that have a ref (a name in `Item.refs`), in no particular order.
 
-    The answer has `count` ids or a few more, if there are so many; an id may come in two answers.
+    The answer has at least `count` ids, if there are so many; an id may come in two answers. In memory it has all.
     """
 
     script = "find"

@@ -56,10 +56,10 @@ class Item:
     Args:
         id: unique within the namespace, 1 to 512 bytes of UTF-8.
         due_ms: from when the item may be released. An item with a due time in the past is due at once. None: the item
-            is held until a caller gives it a due time.
+            is held until a caller gives it a due time or releases it.
         body: opaque bytes, at most 16 MiB.
         topic: the name under which the item is counted, paused and listed. Defaults to "".
-        refs: names for finding the item, see `DelayStore.find`. Defaults to none.
+        refs: names for finding the item (see `DelayStore.find`), or that a capability reads. Defaults to none.
         route: the text that chooses the shard. Defaults to the id.
 
     Raises:
@@ -174,7 +174,7 @@ def quoted(value: object) -> str:
 
 @dataclass(slots=True)
 class Found:
-    """A stored item. `score_ms` is its due time, lease deadline or time of death, depending on `state`."""
+    """A stored item. `score_ms` is its due time (0: none), lease deadline or time of death, depending on `state`."""
 
     id: str
     state: State
@@ -195,7 +195,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The marker of a shard (an entry that wakes dispatchers): its id, and the due time of the item that caused it.
+    """The marker of a shard (an entry that wakes dispatchers): its id, and from when there may be something to claim.
 
     `due_ms` is None when the due time is unknown.
     """

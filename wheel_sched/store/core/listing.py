@@ -2,9 +2,10 @@
 
 The module has the operation on one shard, and the plan over all shards.
 
-A cursor is JSON: for each shard the last id that was looked at, and its score. An item that exists from the first page
-to the last is listed once, even when other items come and go. A page costs one call to each shard, and one for each 25
-items found: a server that reads many items in one call keeps all other clients waiting.
+A cursor is JSON: for each shard the last id that was looked at, and its score. An item that keeps its state and score
+from the first page to the last is listed once, even when other items come and go. A read costs one call to each shard,
+and one or more for each 25 items found: a server that reads many items in one call keeps all other clients waiting. A
+filtered page, or one of over 500 items, takes several reads.
 """
 
 from __future__ import annotations
@@ -111,14 +112,14 @@ def page_of(shard: MemoryShard, call: IdsWanted, limit: int) -> list[tuple[str, 
     return [(shard.items[key].id, score_ms) for score_ms, key in page]
 
 
-_PAGES = 40  # how many pages of 500 a filtered listing reads before it hands back a cursor
+_PAGES = 40  # how many pages of at most 500 a listing reads before it hands back a cursor
 _EMPTY_PAGE = 0.25  # a page on which no item has the topic counts as this part of a page
 
 Behind = dict[str, tuple[str, int]]
 
 
 def list_items(shards: int, wanted: ListIds, cursor: str | None, matches: Callable[[Found], bool] | None) -> Plan[Page]:
-    """Read one page of items over all shards, in order of score. A filtered page may be short and still have a cursor.
+    """Read one page of items over all shards, in order of score. A page may be short and still have a cursor.
 
     Args:
         shards: number of shards of the namespace.

@@ -1,8 +1,7 @@
 """Plans: each method of the store as a generator of calls, without I/O.
 
-A plan yields lists of calls, receives their values, and returns the answer of the method. `delay_store` makes each plan
-a method of the blocking and of the asyncio store. So only the plans know how to check arguments, to route to shards, to
-batch and to page.
+A plan yields lists of calls, receives their values, and returns the answer of the method. `delay_store` makes methods
+of the blocking and the asyncio store from plans. So only plans know how to check arguments, route to shards and batch.
 """
 
 from __future__ import annotations
@@ -179,7 +178,7 @@ class Plans:
             raise NamespaceMismatch(f"the namespace's shard {shard} has {' and '.join(problems)}; nothing was changed")
 
     def now_ms(self) -> Plan[int]:
-        """The time of the store in ms; it decides which items are due. One round trip."""
+        """The time of shard 0 in ms. Each shard's own time decides which of its items are due. One round trip."""
         window: Window = yield from self.one(0, Look(0, 0))
         return window.now_us // 1000
 
@@ -192,7 +191,7 @@ class Plans:
         return add_up((yield from self.counts_by_shard()))
 
     def windows(self, ahead_ms: int, limit: int = 1000) -> Plan[list[Window]]:
-        """For each shard, up to `limit` items that are due in the next `ahead_ms`, without bodies."""
+        """For each shard, up to `limit` items that are overdue or due in the next `ahead_ms`, without bodies."""
         return (yield self.everywhere(lambda: Look(ahead_ms, limit)))
 
     def sweep(self, *, dead_cap: int = 0, dead_age_ms: int = 0, lapse_cap: int = 0) -> Plan[list[Swept]]:
@@ -206,10 +205,10 @@ class Plans:
     # From schedule to settle.
 
     def schedule(self, items: Sequence[Item], *, token: str | None = None) -> Plan[Stored]:
-        """Store new items. An id that exists, in any state, is not changed (DUPLICATE).
+        """Store new items. An id that exists in the item's shard, in any state, is not changed (DUPLICATE).
 
         With the token "" the server keeps no answer for repeats, which saves two commands. A repeat then answers
-        DUPLICATE for each item that the first call stored.
+        DUPLICATE for each item that the first call stored and that has not left; an item that has left is stored again.
 
         Raises:
             Rejected: one of the items is malformed; none was stored.
@@ -227,10 +226,11 @@ class Plans:
         lapse_cap: int = 0,
         token: str | None = None,
     ) -> Plan[Claim]:
-        """Claim up to `limit` items that are due at min(store's now, `until_ms`), under a lease.
+        """Claim up to `limit` items of a shard that are due at min(its now, `until_ms`), under a lease.
 
-        First the store ends expired leases. Their items wait again, or die after `lapse_cap` such ends (0 = never).
-        A repeat with the same `token` gives the same batch.
+        First up to 500 expired leases end. Their items wait again, leave if they were cancelled, or die after
+        `lapse_cap` such ends (0 = never). If the shard has another epoch than `epoch`, raises `StaleEpoch`.
+        For a minute, a repeat with the same `token` gives the items that are still under the claim.
         """
         return self.one(shard, ClaimDue(limit, lease_ms, until_ms, epoch, lapse_cap, token or new_token()))
 
@@ -274,7 +274,7 @@ class Plans:
     def reschedule(
         self, ids: Sequence[str], due_ms: int, *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
-        """Give waiting or held items a new due time. Items in flight are not changed (IN_FLIGHT)."""
+        """Give waiting or held items a new due time; held ones wait again. Claimed ones do not change (IN_FLIGHT)."""
         return self.change([Alteration(i, "r", due_ms) for i in ids], route=route, token=token)
 
     def replace(
@@ -287,7 +287,7 @@ class Plans:
         in_flight: bool = False,
         token: str | None = None,
     ) -> Plan[Outcome]:
-        """Give an item a new body and due time. `keep_due`: keep the old due time. `create`: store an absent item.
+        """Give an item a new record and due time. `keep_due`: keep the old due time. `create`: store an absent item.
 
         With `if_version`, only an item of this version is changed. With `in_flight`, a claimed item gets the new record
         too and stays claimed; its settlement with the old version gets OTHER_VERSION. If the claimed
@@ -299,7 +299,7 @@ class Plans:
         return outcome
 
     def cancel(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> Plan[list[Outcome]]:
-        """Remove waiting or held items (DONE). An item in flight leaves when its claim ends (CANCELLED)."""
+        """Remove waiting or held items (DONE). One in flight leaves when its claim ends, or dies (CANCELLED)."""
         return self.change([Alteration(i, "c") for i in ids], route=route, token=token)
 
     def hold(
@@ -311,7 +311,7 @@ class Plans:
     def release(
         self, ids: Sequence[str], due_ms: int | None = None, *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
-        """Let held items wait again, with `due_ms` or with their old due time."""
+        """Let held items wait again, with `due_ms` or with their old due time. Without any they are due at once."""
         due = "=" if due_ms is None else due_ms
         return self.change([Alteration(i, "u", due) for i in ids], route=route, token=token)
 
@@ -328,7 +328,7 @@ class Plans:
         return self.change([Alteration(i, "x") for i in ids], route=route, token=token)
 
     def pause(self, topic: str) -> Plan[int]:
-        """Hold all items of a topic until `resume`. Returns how many waiting items this call held."""
+        """Hold the waiting items of a topic, and those that come, until `resume`. Returns how many this call held."""
         check_name(topic, "topic")
         return self._in_pages(lambda _, start: Pause("pause", topic, start))
 
@@ -342,7 +342,7 @@ class Plans:
     # Finding items, and putting them back.
 
     def get(self, ids: Sequence[str], *, route: str | None = None, anywhere: bool = False) -> Plan[list[Found | None]]:
-        """Items in any state, None for an id that does not exist.
+        """Items in any state, None for an id that is not in the shard of `route` (of the id, if there is no route).
 
         With `anywhere` the store looks for absent ids in all shards, because a route may have put them there.
         """
@@ -361,7 +361,7 @@ class Plans:
         return found
 
     def find(self, ref: str, *, limit: int = 1000) -> Plan[list[str]]:
-        """Find the ids of items that have `ref`, in no particular order."""
+        """Find the ids of up to `limit` items that have `ref`, in no particular order. A fair key's ref finds none."""
         check_name(ref, "ref")
         return find_ids(self.shards, ref, limit)
 
@@ -380,7 +380,7 @@ class Plans:
         return list_items(self.shards, ListIds(state, least_ms, greatest_ms, None, limit, topic), cursor, matches)
 
     def restore(self, found: Sequence[Found]) -> Plan[int]:
-        """Put items back as they were; items that were in flight become due. Returns how many items were put back."""
+        """Put back items whose ids do not exist; those in flight become due. Returns how many items were put back."""
         calls, _ = self.batched(found, lambda item: item.route or item.id, lambda part, _: Restore(part), "")
         return sum((yield calls) if calls else [])
 

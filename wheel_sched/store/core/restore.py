@@ -14,8 +14,9 @@ from wheel_sched.store.core.shard import MemoryShard
 
 @dataclass(slots=True)
 class Restore(Operation[int]):
-    """Put items back as they were; items that were in flight become due. An id that exists is not changed.
+    """Put items back as they were, without their lapses. An id that exists is not changed.
 
+    An item that was in flight becomes due when its lease would have ended, also if it was cancelled.
     An item of version 0 is new and gets a version. The answer is how many items were put back.
     """
 

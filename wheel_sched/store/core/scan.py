@@ -113,7 +113,7 @@ class Bulk(Scan):
 
 @dataclass(slots=True)
 class Cuts(Operation[tuple[int, list[int]]]):
-    """Count the ids of a state between two scores, and cut them into at most `most` parts of about `size` ids.
+    """Count the ids of a state between two scores. Cut them into parts of about `size` ids, or into `most` larger ones.
 
     The answer is (count, the first score of each part but the first).
     """

@@ -41,7 +41,7 @@ def triples_of(items: Sequence[Item]) -> list[Argument]:
 
 
 class StoringOperation(Operation[Stored]):
-    """Base of the operations that store new items. A repeat under the same token gets the first answer."""
+    """Base of the operations that store new items. A repeat under the same token gets the first answer for a minute."""
 
     __slots__ = ()
     writes = True

@@ -18,7 +18,7 @@ from wheel_sched.store.core.shard import MemoryShard
 class Done:
     """A settlement: the item is finished and leaves the store.
 
-    With a `version`, it leaves only if its record has this version.
+    With a `version`, it leaves only if its record has this version, or if it was cancelled.
     """
 
     id: str
@@ -29,6 +29,7 @@ class Done:
 class Next:
     """A settlement: the item waits again until `due_ms` (None: it is held), with a new body if one is given.
 
+    A new body needs its topic, refs and route: they replace the old ones. A cancelled item leaves instead.
     With a `version`, it waits again only if its record has this version: see `DelayStore.replace` with `in_flight`.
     """
 
@@ -43,7 +44,7 @@ class Next:
 
 @dataclass(slots=True)
 class Held:
-    """A settlement: the item is held with a reason. The store can find held items by the first word of their reason."""
+    """A settlement: the item is held with a reason, without a due time. A cancelled item leaves instead."""
 
     id: str
     reason: str
@@ -51,7 +52,7 @@ class Held:
 
 @dataclass(slots=True)
 class Dead:
-    """A settlement: the item becomes a dead letter, with a new body if one is given."""
+    """A settlement: the item becomes a dead letter, with a new body if one is given: see `Next`."""
 
     id: str
     reason: str
@@ -76,8 +77,9 @@ def check_settlement(settlement: Settlement) -> None:
 class Settled:
     """Outcomes in the order of the settlements, and the earliest due time and lease end of the shard.
 
-    DONE: settled. STALE: the item is no longer under this claim. CANCELLED: it was cancelled while in flight.
-    OTHER_VERSION: its record was replaced while it was in flight; it is still claimed.
+    DONE: settled. STALE: the item is no longer under this claim. CANCELLED: it was cancelled while in flight, and has
+    left (`Extend`: and its lease was extended). OTHER_VERSION: its record was replaced while it was in flight; it is
+    still claimed (`Recurring.settle`: it is due now).
     """
 
     outcomes: list[Outcome]

@@ -1,6 +1,6 @@
 """MemoryShard: one shard of a store in memory, and the steps of its operations. It is the twin of `prelude.lua`.
 
-Every item is one `MemoryItem` in `items`, and its id is in exactly one of `due`, `leased`, `held` and `dead`.
+Every item is one `MemoryItem` in `items`, and its id is in exactly one of `due`, `ready`, `leased`, `held` and `dead`.
 Each call changes the items and the counters together, so the counters always fit the items. A key is the bytes of an
 id, because Redis orders and compares bytes. A shard has no lock: `MemoryBackend` has one lock for all shards.
 """
@@ -40,7 +40,7 @@ class MemoryShard:
 
     Args:
         number: the number of the shard.
-        clock: "server" or "test", see docs/guarantees.md on virtual time.
+        clock: "server", or "test": then every call gives the time.
         wall_us: the process's wall clock in microseconds; the store's time when `clock` is "server".
     """
 

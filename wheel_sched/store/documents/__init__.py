@@ -162,9 +162,9 @@ def list_collections(plans: Plans) -> Plan[list[str]]:
 
 
 def restore_documents(plans: Plans, collection: str, documents: Sequence[Document]) -> Plan[int]:
-    """Put documents back as they were, oldest first, each under a new version. Returns how many were put back.
+    """Put documents back as they were, in this order, each under a new version. Returns how many were put back.
 
-    An id that exists is not changed, and a document that has expired is left out.
+    Give the oldest document first. An id that exists is not changed, and a document that has expired is left out.
     """
     _check(collection, [document.id for document in documents])
     calls = [

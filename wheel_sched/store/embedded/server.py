@@ -67,7 +67,7 @@ class EmbeddedServer:
             port: also listen on this TCP port of the loopback, without a password. Defaults to None.
             extra: more lines of `valkey.conf`; ignored when the server runs already.
             timeout_s: how long to wait for another process that opens the folder, or for a server that gives no
-                answer. The time in which the server loads its data does not count.
+                answer. The time in which a server that this call starts loads its data does not count.
 
         Raises:
             ConfigError: an argument is wrong; nothing was started.
@@ -135,7 +135,7 @@ class EmbeddedServer:
 
     @property
     def started_here(self) -> bool:
-        """Whether this process started the server and therefore stops it."""
+        """Whether this handle started the server, in this process, and therefore stops it."""
         return self._owned is not None and self._owned.owner_pid == os.getpid()
 
     @property
@@ -149,14 +149,14 @@ class EmbeddedServer:
         A new server gets the stronger settings of the last server and of this handle; `extra` comes from this handle.
 
         Args:
-            timeout_s: how long to wait for another process that opens the folder, or for a server that gives no
-                answer. The time in which the server loads its data does not count.
+            timeout_s: as in `open`.
 
         Returns:
-            Whether the server is another one than before. False: the old one still runs, or this handle was closed.
+            Whether the server is another one than before. False: the old one still runs, this handle was closed, or
+            this process ends.
 
         Raises:
-            EmbeddedServerError: no server runs, and none can be started.
+            EmbeddedServerError: no server runs, and none can be started; or the running one has weaker settings.
         """
         with self._changing:
             if self._closed or _ending.is_set():
@@ -175,7 +175,7 @@ class EmbeddedServer:
             return True
 
     def close(self) -> None:
-        """Stop the server if this process started it. The server first syncs its append-only file. Idempotent."""
+        """Stop the server if this handle started it. The server first syncs its append-only file. Idempotent."""
         with self._changing:
             if self.started_here and not self._closed:
                 with contextlib.suppress(OSError):  # faster than SIGTERM, on which the server acts only later

@@ -166,7 +166,7 @@ def configure_topic(plans: Plans, topic: str, settings: FairSettings | None) -> 
 
 
 def finish_attempts(plans: Plans, ids: Sequence[str]) -> Plan[int]:
-    """Report that attempts have ended, so that other items of their keys may go. Returns how many were in flight.
+    """Report that attempts have ended, so that other items of their keys may go. Returns how many took a place.
 
     The ids are those of released items. Unknown ids have no effect, so the call may be repeated. Every shard is asked.
     """
@@ -191,9 +191,10 @@ def carry_places(plans: Plans, shard: int, pairs: Sequence[tuple[str, str]]) -> 
 
 
 def look_at_topic(plans: Plans, topic: str, limit: int = 20) -> Plan[FairTopic | None]:
-    """The settings of a fair topic, and up to `limit` of its keys that have overdue items, in the order of their turns.
+    """The settings of a fair topic, and up to `limit` of its keys.
 
-    None: the topic is not fair. Numbers are sums over the shards.
+    First come keys that wait for a place, then keys that have overdue items, in the order of their turns. None: the
+    topic is not fair. Numbers are sums over the shards.
     """
     found: list[FairTopic | None] = yield plans.everywhere(lambda: LookAtTopic(topic, limit))
     present = [one for one in found if one is not None]

@@ -44,7 +44,7 @@ class FairSharesInMemory(Rings):
         return self._taking.prepare(self.shard.now_ms)
 
     def head(self, head_ms: int) -> int:
-        """When the next item may be claimed: `head_ms`, or later when limits hold items back. -1: never."""
+        """When the next item may be claimed: `head_ms` (of `due`), or earlier, when a key may go on. -1: never."""
         now_ms = self.shard.now_ms
         if len(self.turns):
             return min(head_ms, now_ms) if head_ms >= 0 else now_ms

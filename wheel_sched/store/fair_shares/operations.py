@@ -15,7 +15,10 @@ from wheel_sched.store.fair_shares.rings_in_memory import StoredShares
 
 
 class FairKey(NamedTuple):
-    """A fair key that has overdue items: its virtual time (see prelude.lua), and how many are overdue and in flight."""
+    """A fair key with overdue items, or without a free place: its virtual time, and how many are overdue and in flight.
+
+    The virtual time (see prelude.lua) is -1 if the key has no free place.
+    """
 
     key: str
     time: int
@@ -51,7 +54,7 @@ class FairTopic:
         settings: its settings, as the store keeps them.
         waiting: how many items wait in the queues of its keys, overdue or not.
         active: how many keys have overdue items and may go on.
-        keys: some of these keys, in the order of their turns.
+        keys: some of these keys, in the order of their turns, and keys that wait for a place.
     """
 
     topic: str

@@ -22,6 +22,7 @@ from wheel_sched.store.core.storing import store_new
 def schedule_known(plans: Plans, items: Sequence[Item], known_ms: int, *, token: str | None = None) -> Plan[Stored]:
     """Store items as `DelayStore.schedule` does. Each id stays known for its topic until `known_ms` after its due time.
 
+    If the item is overdue or has no due time, its id stays known until `known_ms` from now.
     A known id is DUPLICATE, also when its item has left. After a cancel or a delete the id may be used again.
     """
     return plans.store_all(items, token, lambda part, part_token: ScheduleKnown(part, known_ms, part_token))
@@ -80,7 +81,7 @@ class KnownIdsInMemory:
 
 @dataclass(slots=True)
 class ScheduleKnown(StoringOperation):
-    """Store new items. Their ids stay known for `known_ms` after the due time; a known id is DUPLICATE."""
+    """Store new items. Their ids stay known until `known_ms` after the due time, or from now; see `schedule_known`."""
 
     script = "schedule_known"
     items: Sequence[Item]

@@ -127,7 +127,7 @@ def _compare(plans: Plans, shard: int, position: Position, counts: Sequence[Batc
 
 
 def read_positions(plans: Plans, sources: Sequence[str]) -> Plan[list[int | None]]:
-    """The position behind the last stored log batch of each source; None if no batch was stored."""
+    """The position behind the last stored log batch of each source, in the source's own shard; None: no batch there."""
     return plans.each(sources, lambda source: source, lambda part, _: ReadPositions(part))
 
 
@@ -165,7 +165,7 @@ class LogIntake(Capability):
 
 
 class AsyncLogIntake(AsyncCapability):
-    """The asyncio twin of `LogIntake`."""
+    """The asyncio twin of `LogIntake`, without `begin_accept`."""
 
     accept = awaited(accept_batch)
     positions = awaited(read_positions)

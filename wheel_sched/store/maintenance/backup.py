@@ -1,11 +1,15 @@
 """Backup of a namespace as JSON Lines: a header, a line per item, attempt count and document, and a footer.
 
 Invariants: a backup gets its name only when it is complete. Its footer has the counts and the SHA-256 of all lines
-before it. An item in flight is written as due, at its original due time.
+before it. An item in flight is written as due, at its original due time; a cancelled one is left out.
 
 Services may run during a backup. A pass over the store can miss an item that changes its state at that time, so passes
-are repeated until one finds nothing new. `exact` says whether nothing changed at all. Cost: each pass reads every item,
-and the ids stay in memory. The calls block. Only one thread may use a backup.
+are repeated until one finds nothing new, five at most. `exact` says whether the counters of items stood still during
+the first pass; a new due time or body does not change them. Cost: each pass reads every item, and the ids stay in
+memory. The calls block. Only one thread may use a backup.
+
+A backup has the names of the paused topics. It has no history, known ids, log positions, writer fences, rate limits or
+settings of fair topics.
 """
 
 from __future__ import annotations
@@ -51,7 +55,7 @@ class BackupFile:
         items: number of items in the file.
         attempt_counts: number of attempt counts in the file.
         documents: number of documents in the file: notes, operations, the audit log.
-        exact: whether nothing changed during the backup.
+        exact: whether the counters of items stood still during the first pass.
         by_state: number of items by state.
     """
 
@@ -74,7 +78,9 @@ def write_backup(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> BackupFile:
-    """Write the whole namespace to `path`. The file appears there only when it is complete. Only its owner can read it.
+    """Write the items, attempt counts and documents of a namespace to `path`. Only the owner of the file can read it.
+
+    The file appears there only when it is complete.
 
     Args:
         store: the open store of the namespace.

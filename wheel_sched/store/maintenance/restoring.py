@@ -27,7 +27,7 @@ _BATCH_BYTES = 8 * 1024 * 1024  # restored in one step: more would block the ser
 
 
 class BadBackup(StoreError):
-    """The file is no backup, or it is incomplete: nothing was restored."""
+    """The file is no backup that this release reads, or it is incomplete or was changed: nothing was restored."""
 
 
 class NamespaceNotEmpty(StoreError):
@@ -38,7 +38,8 @@ def verify_backup(path: str | os.PathLike[str]) -> BackupFile:
     """Read a whole backup and check its footer.
 
     Raises:
-        BadBackup: the file is no complete backup; the text says what is wrong.
+        BadBackup: the file is no complete backup of this format; the text says what is wrong.
+        OSError: the file cannot be read.
     """
     digest = hashlib.sha256()
     kinds: Counter[str] = Counter()
@@ -112,8 +113,9 @@ def restore_backup(
         progress: called with the number of items read so far.
 
     Raises:
-        BadBackup: the file is incomplete; nothing was restored.
+        BadBackup: see `verify_backup`; nothing was restored.
         NamespaceNotEmpty: the namespace has items, and `resume` is False; nothing was restored.
+        StoreError, OSError: the store or the disk failed; continue with `resume`.
     """
     described = verify_backup(path)
     if not resume:

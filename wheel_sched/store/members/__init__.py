@@ -38,7 +38,7 @@ _PAGES = 100  # of one listing
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a process says about itself. Texts are cut to 250 characters, `topics` and `holds` to 100 entries.
+    """What a process says about itself. Texts are cut to 250 characters, the other collections to 100 entries.
 
     Args:
         kind: the kind of the process, such as "consumer", "retry-service", "celery-worker" or "scheduler".

@@ -3,11 +3,13 @@
     collapse    the first one: later ones are not stored while one waits
     debounce    the last one: each new one replaces the one that waits, and has its own due time
 
-`collapse_ref` and `debounce_ref` make a ref. Every method that stores items treats an item with this ref as said above.
-All items of a key must lie in one shard: give them the route `route_of(topic, key)`.
+`collapse_ref` and `debounce_ref` make a ref. Every method that schedules new items treats an item with this ref as said
+above; `replace`, `restore`, `bury` and `OrderedKeys.park` do not. All items of a key must lie in one shard: give them
+the route `route_of(topic, key)`.
 
 An item waits for its key while it is due later, due now, or held because its topic is paused. An item in flight has
-left: the next one is stored beside it. A waiting item that is replaced leaves the store and never goes out.
+left: the next one is stored beside it, and both go out if the first waits again. A waiting item that is replaced leaves
+the store and never goes out.
 `Stored.others` names, for each new item that was not stored or that replaced another, that other item. For each topic
 the store counts the items that it has `dropped` (not stored) and `replaced` (removed before their release).
 """

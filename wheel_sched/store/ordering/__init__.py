@@ -11,7 +11,7 @@ An *id base* names a message: the ids of its items are `<id base>.<attempt>`. It
 `ref_of(lock)`, and the scope is their route. When the head of a key dies or is cancelled, the script that ends it makes
 the next parked item the head.
 
-Every call may be repeated after an error.
+Every call may be repeated after an error, except `pass_by_hand`: a repeat may remove the next head too.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class OrderedKeys(Capability):
         return self._paged(owner.scope, rows, lambda part: ParkItems(owner, cap, part))
 
     def look(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
-        """Whether the message of each (lock, id base) is the head of its key; see `LookAtHeads`."""
+        """Whether the message of each (lock, id base) may be the head of its key; see `LookAtHeads`."""
         return self._by_scope(rows, LookAtHeads)
 
     def succeeded(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:

@@ -275,7 +275,7 @@ class ParkItems(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class LookAtHeads(Operation[list[Outcome]]):
-    """Look up (lock, id base). DONE: the message is the head. DUPLICATE: it has succeeded before. ABSENT: neither."""
+    """Look up (lock, id base). DONE: the head, or the head is unknown. DUPLICATE: it has succeeded. ABSENT: neither."""
 
     script = "key_lock"
     writes = False
@@ -304,7 +304,7 @@ class PassHeads(Operation[list[Outcome]]):
     """Remove the heads (lock, id base), which have ended, and make the next message of each key due.
 
     `how`: "s" the head has succeeded, "d" the head was given up, "*" any head. The outcome of a row is DONE, or ABSENT
-    if the message was not the head.
+    if the message was not the head. A head that is unknown may be any message.
     """
 
     script = "key_lock"

@@ -4,7 +4,8 @@ The circuit of a destination that fails opens: then the store lets no release th
 open: it lets one release through as a probe. If the probe succeeds, the circuit closes.
 
 The state of a topic lies in one shard, so a rate limit holds for the whole namespace. Each call is one round trip and
-may be repeated: when the reply of an `admit` is lost, at most the releases that it granted are wasted.
+may be repeated: when the reply of an `admit` is lost, at most the releases that it granted are wasted. A repeated
+`report` or `spread` counts twice.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def count_spread(plans: Plans, topic: str, count: int) -> Plan[int]:
 
 
 def list_flows(plans: Plans) -> Plan[list[Flow]]:
-    """The counters of the topics and circuits that were used in the last hour."""
+    """The counters of the topics and circuits that were used in the last hour, at most 500 of each shard."""
     answers: list[list[Flow]] = yield plans.everywhere(LookAtFlows)
     return [flow for found in answers for flow in found]
 

@@ -31,7 +31,7 @@ class Recur(Next):
     """A settlement: the item waits again, as with `Next`, and in the same step its occurrences are stored.
 
     When the item has another version than `version`, nothing is stored, and the item is due now: whoever claims it next
-    sees its new record.
+    sees its new record. A cancelled item leaves, and nothing is stored.
 
     Args:
         occurrences: new items with the item's shard, `MOST_OCCURRENCES` at most. One whose id exists is not stored.
@@ -69,8 +69,8 @@ def settle_recurring(
 ) -> Plan[Settled]:
     """End items of a claim as `DelayStore.settle` does; a `Recur` among them also stores its occurrences.
 
-    An item with another version than its settlement names waits again and is due now (OTHER_VERSION). A repeat with the
-    same `token` settles and stores nothing, and gives the first answer.
+    An item with another version than its settlement names waits again and is due now (OTHER_VERSION). For a minute, a
+    repeat with the same `token` settles and stores nothing, and gives the first answer.
 
     Raises:
         Rejected: a settlement is malformed, or there are too many; nothing was settled.

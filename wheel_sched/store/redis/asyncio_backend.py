@@ -50,7 +50,7 @@ class AsyncRedisBackend:
         self._owns_client = owns_client
 
     async def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
-        """Perform calls; without a cluster in one round trip. Returns a value or an exception for each, in order."""
+        """Perform calls; without a cluster mostly in one round trip. Returns a value or an exception for each."""
         answers: list[Any] = [None] * len(calls)
         for group in by_node(calls, self.cluster):
             trips = self.dialect.round_trips([calls[i] for i in group], now_ms)
@@ -94,7 +94,7 @@ class AsyncRedisBackend:
             return error
 
     async def check_server(self) -> None:
-        """Refuse a server that is too old or cannot keep the durability level.
+        """Refuse a server that is too old or cannot keep the durability level. Of a cluster, it may ask one node only.
 
         Raises:
             StoreError: the server is refused; the text says what to change. Nothing was written.

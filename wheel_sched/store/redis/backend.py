@@ -1,4 +1,4 @@
-"""Performs operations on a Redis or Valkey server and blocks until they end.
+"""Performs operations on a Redis or Valkey server. Its calls block until they end, except `begin`.
 
 Any thread may call the backend, because each call takes a connection of a pool.
 """
@@ -79,8 +79,8 @@ class RedisBackend:
     """Performs the calls of a `DelayStore` on a Redis or Valkey server.
 
     Args:
-        client: a client for one server, from Sentinel, or for a cluster. Calls carry tokens, so the client may
-            retry them.
+        client: a client for one server, from Sentinel, or for a cluster. Most calls carry tokens, so the client may
+            retry them; the answer to a call without a token may then be that of a repeat.
         dialect: namespace and durability.
         owns_client: whether `close` closes the client. Defaults to False.
 
@@ -99,7 +99,7 @@ class RedisBackend:
         self._deferred: list[DeferredConnection] = []  # free connections for `begin`
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
-        """Perform calls; without a cluster in one round trip. Returns a value or an exception for each, in order."""
+        """Perform calls; without a cluster mostly in one round trip. Returns a value or an exception for each."""
         answers: list[Any] = [None] * len(calls)
         for group in by_node(calls, self.cluster):
             trips = self.dialect.round_trips([calls[i] for i in group], now_ms)
@@ -173,7 +173,7 @@ class RedisBackend:
             return error
 
     def check_server(self) -> None:
-        """Refuse a server that is too old or cannot keep the durability level.
+        """Refuse a server that is too old or cannot keep the durability level. Of a cluster, it may ask one node only.
 
         Raises:
             StoreError: the server is refused; the text says what to change. Nothing was written.
@@ -221,7 +221,11 @@ class RedisBackend:
         return (str(run_id), db) if run_id else None
 
     def wait_for_mark(self, waiter: redis.Redis, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
-        """Block until a marker is newer than `marks[shard]`. Returns the newer markers by shard, {} at the timeout."""
+        """Block until a marker is newer than `marks[shard]`. Returns the newer markers by shard, {} at the timeout.
+
+        Raises:
+            StoreError: the connection failed, `interrupt` ended the wait, or the server refused.
+        """
         keys = {shard_keys(self.dialect.namespace, shard)[9]: shard for shard in marks}
         streams: dict[Any, Any] = {key: marks[shard] for key, shard in keys.items()}
         if _is_imitation(waiter):
@@ -234,14 +238,17 @@ class RedisBackend:
         return {keys[key]: _newest(key, rows) for key, rows in entries if rows}
 
     def waiter(self, shard: int, timeout_ms: int) -> redis.Redis:
-        """A new connection for `wait_for_mark`; close it at the end."""
+        """A new connection for a `wait_for_mark` with this timeout; close it at the end."""
         try:
             return blocking_twin(self.client, shard_keys(self.dialect.namespace, shard)[9], timeout_ms / 1000 + 5)
         except faults.FAULTS as error:  # no node serves the slot now
             raise faults.translate(error) from error
 
     def interrupt(self, waiter: redis.Redis) -> None:
-        """Let a `wait_for_mark` that blocks on `waiter` in another thread return at once."""
+        """Let a `wait_for_mark` that blocks on `waiter` in another thread raise `StoreUnavailable` at once.
+
+        In an imitation of Redis the wait ends by itself soon.
+        """
         pool: Any = waiter.connection_pool
         for connection in [*pool._available_connections, *pool._in_use_connections]:
             sock = getattr(connection, "_sock", None)

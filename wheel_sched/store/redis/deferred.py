@@ -1,6 +1,6 @@
 """A connection that sends commands now and reads their replies later.
 
-A usual client waits for the reply to each command. Here only `replies` waits. It does not raise errors: it
+A usual client waits for the reply to each command. Here only `replies` waits for them. It does not raise errors: it
 returns an error instead of a reply. Only one thread at a time may use the connection.
 """
 
@@ -31,7 +31,7 @@ class DeferredConnection:
         self._error: Exception | None = None
 
     def send(self, commands: Sequence[tuple[Argument, ...]]) -> None:
-        """Send commands and do not wait."""
+        """Send commands and do not wait for the replies. The first call connects."""
         self._expected, self._error = len(commands), None
         try:
             if self._own is None:
@@ -44,7 +44,7 @@ class DeferredConnection:
             self._error = error
 
     def replies(self) -> list[Any]:
-        """Wait for the replies to the commands of the last `send`. Returns an exception instead of a missing reply."""
+        """Wait for the replies to the commands of the last `send`. If one is missing, returns exceptions for all."""
         found: list[Any] = []
         error = self._error
         while error is None and len(found) < self._expected:

@@ -2,8 +2,8 @@
 
 Several processes share the server of a folder, and the server ends with the process that started it. A call that finds
 no server takes over the folder: one process starts a server over the same append-only file, and the others find it.
-The backend then repeats the call, as after any lost reply, so the caller only sees a delay. A process that only waits
-for markers notices the end of the server when its blocked read fails.
+The backend then repeats the call, as after any lost reply, so the caller of a call that may be repeated only sees a
+delay. A process that only waits for markers notices the end of the server when its blocked read fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logger_of("wheel_sched.store.embedded")
 
 
 class EmbeddedBackend(RedisBackend):
-    """A `RedisBackend` over an embedded server. `close` also ends the server, if this process started it."""
+    """A `RedisBackend` over an embedded server. `close` also ends the server, if this backend's `server` started it."""
 
     def __init__(self, server: EmbeddedServer, client: redis.Redis, dialect: Dialect) -> None:
         super().__init__(client, dialect, owns_client=True)

@@ -29,8 +29,8 @@ Command = tuple[Argument, ...]
 class Send:
     """Send these commands to the node of `key`, in order, and give the generator a reply or exception for each.
 
-    `everywhere`: send each command to every node. `together`: send them on one connection, also in a cluster, because a
-    confirmation is valid only for its own connection.
+    `everywhere`: send each command to every primary. `together`: send them on one connection, also in a cluster,
+    because a confirmation is valid only for its own connection.
     """
 
     commands: Sequence[Command]
@@ -60,8 +60,8 @@ class Dialect:
         replicas: number of replicas that confirm under "replicated". Defaults to 1.
         functions: whether FCALL is used; becomes False when the server refuses it. Defaults to True.
         variant: changes only the name of the function library, for tests. Defaults to "".
-        shards: number of shards that the caller works with. The server refuses writes when the namespace has another
-            number. Defaults to 0: not checked.
+        shards: number of shards that the caller works with. The server refuses writes, except those that work while
+            the namespace is frozen, when the namespace has another number. Defaults to 0: not checked.
         repeat_timeouts: whether a call is repeated after a timeout, as after a broken connection. False: a call takes
             one timeout at most. Defaults to True.
         client_repeats: whether the client retries commands by itself. Then its last error does not show what it sent

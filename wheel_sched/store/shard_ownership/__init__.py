@@ -25,10 +25,13 @@ def acquire_shard(plans: Plans, shard: int, owner: str, lease_ms: int) -> Plan[O
 def resolve_claims(
     plans: Plans, shard: int, epoch: int, committed: int | None, *, spared: int | None = None, lapse_cap: int = 0
 ) -> Plan[Resolved]:
-    """End the open claims of a shard. `committed` is the last claim number that the broker has recorded.
+    """End open claims of a shard, up to 500 items a call. `committed`: the last claim that the broker has recorded.
 
     The broker has published the claims up to `committed`, and none above it. If `committed` is None, nobody knows what
-    was published, and the items of all open claims are held, in doubt. The claim with the number `spared` stays open.
+    was published, and the items are held, in doubt. A cancelled item leaves instead. The claim `spared` stays open.
+
+    Raises:
+        StaleEpoch: the shard has another epoch; nothing was changed.
     """
     return plans.one(shard, Resolve(epoch, committed, spared, lapse_cap))
 
@@ -128,9 +131,9 @@ class Own(Operation[Ownership]):
 
 @dataclass(slots=True)
 class Resolve(Operation[Resolved]):
-    """End the open claims of a shard. `committed` is the last claim number that the broker has recorded.
+    """End open claims of a shard. `committed` is the last claim number that the broker has recorded.
 
-    If `committed` is None, nobody knows what was published, and the items of all open claims are held, in doubt.
+    If `committed` is None, nobody knows what was published, and the items are held, in doubt. Cancelled items leave.
     """
 
     script = "resolve"

@@ -1,4 +1,7 @@
-"""Writer fences: each item of a writer's epoch is stored once, however often the writer repeats the epoch."""
+"""Writer fences: each item of a writer's epoch is stored once, however often the writer repeats the epoch.
+
+The store forgets the ids of an open epoch a week after the last call in it. A reshard does not move fences.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from wheel_sched.store.core.storing import store_new
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A writer and its epoch. If the writer repeats the epoch, completely or in part, no item is stored twice.
+    """A writer and its epoch. A repeat of the epoch within a week, completely or in part, stores no item twice.
 
     Args:
         writer: a permanent and unique name, at most 249 characters: for example the id of a streaming query or a job.
@@ -40,7 +43,8 @@ class Fence:
 def schedule_fenced(plans: Plans, items: Sequence[Item], fence: Fence, *, token: str | None = None) -> Plan[Stored]:
     """Store items as `DelayStore.schedule` does. An id of an earlier call in the epoch is DUPLICATE.
 
-    Such an id is DUPLICATE also after its item has left the store. In a closed epoch every id is DUPLICATE.
+    Such an id is DUPLICATE also after its item has left the store, for a week after the last call in the epoch. In a
+    closed epoch every id is DUPLICATE.
 
     Raises:
         Rejected: the fence or an item is malformed; nothing was stored.
