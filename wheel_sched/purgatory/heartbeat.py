@@ -71,7 +71,7 @@ class HeartbeatMonitor(Generic[M]):
 
         Raises:
             ConfigError: `timeout_ms` is not an int of at least 1; nothing was changed.
-            Rejected: the timer is closed; the member was not added.
+            Rejected: the timer is closed; the member is not watched, even if it was before.
         """
         own_ms = None if timeout_ms is None else _timeout(timeout_ms)
         with self._lock:
