@@ -49,7 +49,7 @@ class DueShards:
     Args:
         shards: number of shards.
         claim_source: says from which shards the dispatcher may claim.
-        config: the dispatcher's settings. `sweep_ms` is the longest time between two looks at a shard.
+        config: the dispatcher's settings. `sweep_ms` is the longest time between two looks at a shard with items.
 
     Attributes:
         unread: the shards that must be read.

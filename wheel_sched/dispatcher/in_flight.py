@@ -171,7 +171,7 @@ class InFlightBatches:
     ) -> None:
         """Keep items that the server could not push, each with the answer of `Publisher.refuse`.
 
-        A worker publishes the items whose answer is None.
+        The publisher gets the items whose answer is None.
         """
         for for_worker in (False, True):
             chosen = [(item, answer) for item, answer in answers if (answer is None) is for_worker]

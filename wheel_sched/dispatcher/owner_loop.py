@@ -165,7 +165,7 @@ class OwnerLoop:
     # -- one step
 
     def step(self) -> int | None:
-        """Do all work that can be done now. Raises nothing: after an unexpected error the loop backs off.
+        """Do all work that can be done now. Raises nothing: after an unexpected error the loop backs off, a drain ends.
 
         Returns:
             When the next step is necessary, in local monotonic microseconds; `AT_ONCE` when work is left, None when
