@@ -60,9 +60,10 @@ def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
 @json_option
 @pass_session
 def restore(session: Session, file: str, resume: bool, as_json: bool) -> None:
-    """Load a backup into an empty namespace. An absent namespace is created with the shard count of the backup.
+    """Load a backup into an empty namespace.
 
-    The whole file is checked before anything is written.
+    An absent namespace is created, with the shard count of the backup unless --shards gives another. The whole file is
+    checked before anything is written.
 
     \b
     Examples:

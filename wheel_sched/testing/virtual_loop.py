@@ -8,7 +8,8 @@ jumps to the next timer of the loop. Real sockets work, but virtual time may jum
 `idle_seconds` in programs that talk to other programs. Do not use a `SystemTimer` on the same clock: the loop does not
 know when the timer's thread wants to wake.
 
-Invariant: time never jumps past a timer of the loop, and never while somebody awaits `run_in_executor` or `to_thread`.
+Invariant: time never jumps past a timer of the loop, and never during a `run_in_executor` or `to_thread`, unless its
+future was cancelled.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class TimerFacade(ABC):
         return True  # also when no timer waits and `len` is 0
 
     def next_ms(self) -> int | None:
-        """When this timer must next look for due timers, in ms of the monotonic clock; None: no deadline is ahead.
+        """When this timer must next look for due timers, in ms of the monotonic clock; None: none waits to be due.
 
         While a timer waits for a time of the wall clock, the answer is at most a second from now.
         """
