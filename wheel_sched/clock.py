@@ -1,6 +1,6 @@
 """Clocks: code that runs timers reads the time and sleeps only through a clock, so a test can pass its own clock.
 
-Monotonic time drives the timing wheel and never steps. Wall time is for people and other machines, and may step either
+Monotonic time drives delays and never steps. Wall time is for dates, people and other machines, and may step either
 way. All readings are rounded down, so a clock is never ahead. Any thread may use a clock. `SystemClock` is the
 machine's clock, `wheel_sched.testing.VirtualClock` is for tests.
 

@@ -4,7 +4,7 @@
     WHEEL_SCHED_NAMESPACE=orders             # environment
     wheel-sched --shards 4 stats             # flag
 
-A frozen dataclass declares settings: each field made by `setting` is a setting. `Settings` declares those of the core.
+A frozen dataclass declares settings: `setting` makes each of its fields. `Settings` declares those of the core.
 A package that extends the command line declares its own in a subclass of `Settings`, so one object has both.
 
 Loading reports all mistakes at once, each with its source, and never uses a wrong value. Any thread may load.

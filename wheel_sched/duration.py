@@ -1,8 +1,8 @@
 """Durations as text: `250ms`, `90s`, `1h30m`, `1.5s`, `1d`, `2w`, or ISO 8601 (`PT1H30M`, `P1DT12H`).
 
-Invariant: `parse_duration(format_duration(ms)) == ms`. The arithmetic is decimal, never float. A fraction of a
-millisecond rounds up, so that no deadline fires early. The largest unit comes first, and each unit at most once. Months
-and years are refused, because they have no fixed length. A number without a unit is refused too.
+Invariant: `parse_duration(format_duration(ms)) == ms`, from 0 ms to ten years. The arithmetic is decimal, never float.
+A fraction of a millisecond rounds up, so that no deadline fires early. The largest unit comes first, and each unit at
+most once. Months and years are refused, because they have no fixed length. A number without a unit is refused too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(delay_ms: int) -> str:
-    """The shortest exact text of a duration: `250ms`, `2.7s`, `1h30m`, `3650d`."""
+    """A short exact text of a duration: `250ms`, `2.7s`, `1h30m`, `3650d`."""
     if delay_ms < 0:
         return "-" + format_duration(-delay_ms)
     if 0 < delay_ms < UNITS_MS["s"]:

@@ -1,7 +1,7 @@
 """Errors: the type of an error says who caused it and who can fix it.
 
-Every message says what is wrong, what stayed unchanged and what to do. `transient` says whether the same call may
-succeed later without any change.
+A message says what is wrong and, where it is not obvious, what stayed unchanged and what to do. `transient` says
+whether the same call may succeed later without any change.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 
 class WheelSchedError(Exception):
-    """Root of all errors that this project raises on purpose."""
+    """Root of this project's own errors."""
 
     transient = False
 
 
 class ConfigError(WheelSchedError, ValueError):
-    """The configuration is wrong. The error lists all problems; nothing was started or changed."""
+    """The configuration is wrong; nothing was started or changed. `problems` lists what was found, at least one."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
@@ -36,7 +36,8 @@ class NotDone(WheelSchedError):
 class StoreError(WheelSchedError):
     """The delay store refused a call or did not answer.
 
-    `in_doubt` says whether the server may have executed the call nevertheless.
+    `in_doubt` says whether the server may have executed the call nevertheless. If a method called several shards, the
+    error is about one of them; others may have been changed.
     """
 
     in_doubt = False
@@ -75,7 +76,7 @@ class StoreFull(StoreError):
 
 
 class StoreReadOnly(StoreError):
-    """The server is a read-only replica: nothing was written. Connect to the primary."""
+    """The server is a read-only replica, or cannot save to disk: nothing was written."""
 
     transient = True
 
@@ -89,11 +90,11 @@ class StoreTooOld(StoreError):
 
 
 class NamespaceMismatch(StoreError):
-    """The namespace exists with another schema, shard count or clock: nothing was changed."""
+    """The namespace is absent or frozen, or has another schema, shard count or clock: nothing was changed."""
 
 
 class StaleEpoch(StoreError):
-    """The shard's epoch has changed, by a clock jump or a new owner: nothing was claimed. Read the shard again."""
+    """The shard's epoch has changed, by a clock jump or a new owner: nothing was changed. Read the shard again."""
 
 
 class StalePosition(StoreError):
@@ -117,7 +118,7 @@ class StaleCount(StoreError):
 
 
 class TakenId(StoreError):
-    """An id of a batch exists already: nothing was stored. Omit this item, or give it another id."""
+    """An id exists already, or twice in the batch: nothing was stored. Omit this item, or give it another id."""
 
 
 class EmbeddedServerError(StoreError):

@@ -20,8 +20,8 @@ _MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "problem": ("PROBLE
 def doctor(session: Session, as_json: bool) -> int:
     """Check every setting that a guarantee depends on.
 
-    Exit code 1: a check has found a problem. Exit code 69: the server cannot be reached. The checks write only into a
-    scratch namespace.
+    Exit code 1: a check has found a problem. Exit code 69: the server cannot be reached. The checks load the scripts
+    into the server, and write only into a scratch namespace.
 
     \b
     Examples:

@@ -28,7 +28,7 @@ from wheel_sched.redacting import redacted
 @json_option
 @pass_session
 def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
-    """Write the whole namespace to FILE as JSON Lines, with a checksum.
+    """Write the items, attempt counts, documents and pauses of a namespace to FILE as JSON Lines, with a checksum.
 
     Items in flight are written as due. The file appears when it is complete, and only its owner can read it. An empty
     backup never replaces a backup with items. For an exact copy, stop the services first: an item whose state changes
@@ -60,9 +60,10 @@ def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
 @json_option
 @pass_session
 def restore(session: Session, file: str, resume: bool, as_json: bool) -> None:
-    """Load a backup into an empty namespace. An absent namespace is created with the shard count of the backup.
+    """Load a backup into an empty namespace.
 
-    The whole file is checked before anything is written.
+    An absent namespace is created, with the shard count of the backup unless --shards gives another. The whole file is
+    checked before anything is written.
 
     \b
     Examples:

@@ -1,6 +1,7 @@
 """The root of the command line: the global options, the core's commands, and those of the extensions.
 
-The global options are the settings that have a flag. This module names no extension: `extensions.installed` finds them.
+The global options are --config, --version and the settings that have a flag. This module names no extension:
+`extensions.installed` finds them.
 """
 
 from __future__ import annotations

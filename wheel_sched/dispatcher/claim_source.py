@@ -86,13 +86,13 @@ class ClaimSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """Settings of the push, with which the server itself sends due items to streams of the same server.
+    """Settings of the push, with which the server itself sends due items to its own streams and lists.
 
-    In a cluster, a stream must be in the same hash slot as the shard.
+    In a cluster, a target must be in the same hash slot as the shard.
 
     Args:
         prefix: put in front of every target name. Defaults to "".
-        create: whether the push creates a missing stream; otherwise it refuses the item. Defaults to False.
+        create: whether the push creates a missing stream (a list always); else it refuses the item. Defaults to False.
         maxlen: approximate length to which streams are trimmed, 0 = never. Defaults to 0.
     """
 
@@ -102,7 +102,7 @@ class PushTarget:
 
 
 class SharedLeases:
-    """The claim source of competing dispatchers: the first one to claim a batch owns it until its lease ends.
+    """The claim source of competing dispatchers: the first one to claim a batch owns it while it has the lease.
 
     Args:
         store: an open delay store.

@@ -20,18 +20,18 @@ class DispatcherConfig:
         script_us: how long the script of a claim may keep the server busy, in microseconds, when `batch` is 0. The
             server's other clients wait during this time. Defaults to 1,000.
         lease_ms: how long a claimed batch belongs to this dispatcher. The dispatcher extends the lease while it
-            publishes the batch. When the dispatcher dies, the batch is late by at most this time. Defaults to 10 s.
+            has the batch. When it dies, others can claim the batch after at most this time. Defaults to 10 s.
         workers: threads that publish, each one batch at a time. When this process is killed, at most this many batches
             can be published twice. Defaults to 1.
         max_in_flight: claimed and unsettled items at which claiming stops (back-pressure). Defaults to 2,000.
         sweep_ms: how often the dispatcher looks at a shard with waiting items if no marker arrives. Defaults to 60 s.
-        publish_timeout_ms: after this time a batch is settled with the answers it has. An item without an answer is
-            in doubt: it becomes due again after a delay, so it may be published twice. Defaults to 60 s.
+        publish_timeout_ms: after this time a batch is settled with the answers it has, unless the publisher is
+            transactional. An item without an answer is in doubt: it becomes due again after a delay, so it may be
+            published twice. Defaults to 60 s.
         backoff_ms: first delay of an item whose publishing failed, doubled each time. Defaults to 200 ms.
         backoff_max_ms: greatest delay of an item. A reconnect to the store is delayed by at most this time and at most
             5 s. Defaults to 30 s.
-        lapse_cap: how often the lease of an item may run out before the item becomes a dead letter, 0 = any number.
-            Defaults to 10.
+        lapse_cap: an item becomes a dead letter when its lease has run out this often, 0 = never. Defaults to 10.
         dead_cap: dead letters kept in each shard, 0 = all. Defaults to 100,000.
         dead_age_ms: how long dead letters are kept, 0 = for ever. Defaults to 90 days.
 

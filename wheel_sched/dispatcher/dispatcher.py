@@ -22,13 +22,13 @@ class Dispatcher:
     Args:
         store: an open delay store.
         publisher: publishes the items. It also decides about items that the server refused to push.
-        push: when given, the server pushes due items itself (exactly once), and the publisher only decides about items
-            that the server refused. You cannot give `claims` as well. Defaults to None.
+        push: when given, the server pushes due items itself (exactly once), and the publisher gets only the items that
+            the server refused. You cannot give `claims` as well. Defaults to None.
         claims: the claim source of this dispatcher. Defaults to `SharedLeases`.
         config: the settings. Defaults to `DispatcherConfig()`.
         clock: local monotonic time and waiting. Defaults to the machine's.
-        on_settled: called in the owner thread with (claimed, settlement, now_ms) after each settled item. It must
-            return quickly. Defaults to None.
+        on_settled: called in the owner thread with (claimed, settlement, now_ms) after each settled item, but not for
+            items that the server pushed. It must return quickly. Defaults to None.
 
     Raises:
         ConfigError: `push` and `claims` are given together.
@@ -91,7 +91,7 @@ class Dispatcher:
         self.stop()
 
     def problems(self) -> list[str]:
-        """The problems that a restart would solve: a thread has ended, or a step of the owner lasts over a minute."""
+        """The problems that a restart would solve: a thread does not run, or a step of the owner lasts over 60 s."""
         if not self._owner.is_alive():
             return ["its thread has ended"]
         threads = (*self.loop.workers.threads, *self._listeners.threads)

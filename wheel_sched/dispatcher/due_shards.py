@@ -2,13 +2,15 @@
 
 A shard is *unread* until the store has reported its next due time. It is *due* when items may be claimed from it.
 It must be *swept* when its last sweep was long ago: a sweep ends leases that have run out, finds items whose marker was
-lost, and deletes old dead letters. Each other shard with waiting items has one alarm in a timing wheel: at its earliest
-due time or lease end, or after `sweep_ms` if that is earlier. Every reply of the store has the next due time of the
-shard, so one alarm per shard is enough.
+lost, and deletes old dead letters. Each other shard with waiting items has one alarm in a timing wheel: at the time
+that the claim source names (with shared leases the earliest due time or lease end), or after `sweep_ms` if that is
+earlier. Every reply of the store but that to a preparation has the next due time of the shard, so one alarm per shard
+is enough.
 
 This module does no I/O: the caller passes the time, in ms of the store's clock. One owner makes all calls.
 
-Invariant: a shard whose earliest due time or lease end is known here is due, or has an alarm no later than this time.
+Invariant: a shard whose earliest due time or lease end is known here is due, or has an alarm no later than
+`ClaimSource.next_look_ms` says.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class DueShards:
     Args:
         shards: number of shards.
         claim_source: says from which shards the dispatcher may claim.
-        config: the dispatcher's settings. `sweep_ms` is the longest time between two looks at a shard.
+        config: the dispatcher's settings. `sweep_ms` is the longest time between two looks at a shard with items.
 
     Attributes:
         unread: the shards that must be read.

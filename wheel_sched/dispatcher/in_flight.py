@@ -3,10 +3,10 @@
     hold ─► (ready) ─► watch ─► answers ─► settle_calls ─► settled
 
 A batch waits for its answers as a `DelayedProduce` whose partitions are its items: it completes with the last answer,
-and expires at the publish timeout with the answers it has. Until a batch is settled, an alarm extends its lease. A
-drain (an orderly stop) waits as a `DelayedJoin` until all batches are settled. All these waits use local monotonic
-time, which does not depend on the store's clock. This module does no I/O except for extending leases, and starts no
-thread: the owner loop makes all calls.
+and expires at the publish timeout with the answers it has, unless the publisher is transactional. Until a batch is
+settled, an alarm extends its lease. A drain (an orderly stop) waits as a `DelayedJoin` until all batches are settled.
+All these waits use local monotonic time, which does not depend on the store's clock. This module does no I/O except
+for extending leases, and starts no thread: the owner loop makes all calls.
 
 `Backoff` turns answers into settlements. An item that was not published waits, each time twice as long, or becomes a
 dead letter.
@@ -171,7 +171,7 @@ class InFlightBatches:
     ) -> None:
         """Keep items that the server could not push, each with the answer of `Publisher.refuse`.
 
-        A worker publishes the items whose answer is None.
+        The publisher gets the items whose answer is None.
         """
         for for_worker in (False, True):
             chosen = [(item, answer) for item, answer in answers if (answer is None) is for_worker]

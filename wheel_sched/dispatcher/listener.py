@@ -90,7 +90,7 @@ class Listener:
             waiter.close()
 
     def stop(self) -> None:
-        """End the thread and wait for its end. A blocked read is interrupted: its socket is shut down."""
+        """End the thread and wait up to 2 s for its end. A blocked read is interrupted: its socket is shut down."""
         self._stopping.set()
         for _ in range(STOP_TRIES):
             waiter = self._waiter

@@ -7,9 +7,9 @@ the listeners. So nothing here needs a lock. Other threads (listeners, workers, 
 callback. Alarms of shards use the store's time, batches use local time. A claim source says from which shards to claim
 and how a claim ends.
 
-Invariant: a shard's alarm is no later than the shard's earliest due time or lease end known here. The call that stores
-an earlier item also writes a marker, which wakes the dispatcher. So a sleeping dispatcher always wakes in time. A sweep
-finds items whose markers were lost with a server's memory.
+Invariant: a shard's alarm is no later than the time at which the claim source wants to look there. The call that stores
+an earlier item also writes a marker, which wakes the dispatcher. So a sleeping dispatcher wakes in time. A sweep finds
+items whose markers were lost with a server's memory.
 
 At most `workers` batches at a time are being published or settled. So when this process dies, at most this many batches
 are published twice. If `publish` waits for nothing and returns with all answers (see `Workers.at_once`), the owner
@@ -165,7 +165,7 @@ class OwnerLoop:
     # -- one step
 
     def step(self) -> int | None:
-        """Do all work that can be done now. Raises nothing: after an unexpected error the loop backs off.
+        """Do all work that can be done now. Raises nothing: after an unexpected error the loop backs off, a drain ends.
 
         Returns:
             When the next step is necessary, in local monotonic microseconds; `AT_ONCE` when work is left, None when

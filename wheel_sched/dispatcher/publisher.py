@@ -122,6 +122,6 @@ class Publisher(Protocol):
         """Decide about an item that the server could not push. Called only when the server pushes items itself.
 
         The dispatcher's owner thread makes this call, so it must not take long. None: the dispatcher gives the item to
-        `publish`, in a worker thread.
+        `publish`. If this method raises, the item waits with backoff.
         """
         ...

@@ -89,7 +89,7 @@ def report_settled(
     settled: Iterable[tuple[Claimed, Settlement, Outcome]],
     now_ms: int,
 ) -> None:
-    """Call `on_settled` for each item that the store has settled. Errors of `on_settled` are logged and not raised."""
+    """Call `on_settled` for each item whose settlement was not stale. Errors of `on_settled` are logged, not raised."""
     for item, settlement, outcome in settled:
         if outcome is not Outcome.STALE:
             try:

@@ -96,8 +96,9 @@ class Workers:
         config: number of workers, and how long a publisher may take.
         clock: local time, with which a worker checks that a batch still has its lease.
         watchdog: receives the heartbeats of each thread while it publishes.
-        returned: called with a batch, in a worker, when the publisher has returned; items without an answer are then in
-            doubt. Not called when a publisher that acknowledges later has returned without an error.
+        returned: called with a batch, in the thread that published it, when the publisher has returned; items without
+            an answer are then in doubt. Not called when a publisher that acknowledges later has returned without an
+            error.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Workers:
             return Failed(f"{refused.reason}; and the publisher did not say what to do: {error!r}")
 
     def stop(self) -> None:
-        """Tell each thread to end after its current batch. Does not wait."""
+        """Tell each thread to end after the batches that it was given. Does not wait."""
         for n in range(len(self.threads)):
             self._queues[n % len(self._queues)].put(None)
 

@@ -5,8 +5,8 @@ A package names one `Extension` in its entry points, where the core finds it. Th
     [project.entry-points."wheel_sched.extensions"]
     my-package = "my_package.extension:EXTENSION"
 
-Every start of the program imports that module. So the module may import only the standard library and
-`wheel_sched.cli`. It names everything else as a "module:attribute" text, which the program imports when it needs it.
+Every start of the program imports that module. So the module may import only the standard library, this module and
+`wheel_sched.config`. It names everything else as a "module:attribute" text, which the program imports when needed.
 When an extension cannot be loaded, its commands are missing and one line on stderr says why. The commands of the core
 still work.
 """

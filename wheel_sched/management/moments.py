@@ -1,6 +1,6 @@
 """When a change takes effect, as people ask for it: an instant, a duration from now, or a pace.
 
-The command line, the search language and the dashboard read such values here, so all three accept the same values.
+The command line, the search language and the dashboard read such values here. Some of them accept more forms.
 """
 
 from __future__ import annotations

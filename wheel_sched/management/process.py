@@ -1,6 +1,6 @@
 """The purgatories and timers of this process: their numbers at one moment, as data.
 
-A timer or purgatory of an event loop is read on its loop, because no other thread may use it.
+A timer of an event loop is read on its loop, because no other thread may use it. A purgatory is read by the caller.
 """
 
 from __future__ import annotations

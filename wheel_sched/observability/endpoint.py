@@ -1,7 +1,7 @@
 """A small HTTP server for operators, with pages such as `/metrics`, `/livez` and `/readyz`.
 
 An address without a host means loopback. The server answers only GET, and only for the pages that it was given. Each
-request has its own thread, so a slow scrape does not delay a probe.
+connection has its own thread, so a slow scrape does not delay a probe.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Metrics for Prometheus: a collector that reads existing counters at each scrape.
 
 Values are in base units, such as seconds and bytes. Only names of counters end in `_total`. No label holds an id.
-Alert on `wheel_sched_fire_lateness_seconds`: a healthy dispatcher is late by milliseconds under any load. Do not alert
-on the number of waiting messages: a high number alone is no fault. This module needs the extra `metrics`.
+Alert on `wheel_sched_fire_lateness_seconds`: a dispatcher that keeps up is late by milliseconds. Do not alert on the
+number of waiting messages: a high number alone is no fault. This module needs the extra `metrics`.
 """
 
 from __future__ import annotations

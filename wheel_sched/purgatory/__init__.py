@@ -1,4 +1,4 @@
-"""The purgatory: operations wait until they can be completed, or until they expire. Each ends exactly once.
+"""The purgatory: operations wait until they can be completed, or until they expire. None is completed twice.
 
     purgatory = Purgatory()
     purgatory.try_complete_else_watch(operation, ["orders-0", "orders-1"])
@@ -11,7 +11,7 @@ This is Kafka's `DelayedOperation` framework over a deadline queue, on threads (
 The deadlock rule. `check_and_complete(key)` takes the lock of each operation that waits under `key`, one after the
 other. When you call it, hold no lock that a `try_complete` takes. The only exception is a lock that you gave to the
 operation (`DelayedOperation(lock=...)`). `on_complete` and `on_expiration` may take any lock: they run after the
-operation's lock was released.
+operation's lock was released, unless you hold that lock yourself.
 """
 
 from wheel_sched.purgatory.asynchronous import AsyncPurgatory

@@ -2,7 +2,7 @@
 
 It is Kafka's `DelayedFetch` (`fetch.min.bytes`, `fetch.max.wait.ms`). Code that adds items calls `check_and_complete`.
 The fetch counts the items first and takes them later, on completion. So it also takes items that came in between. A
-fetch that is forced or expires may take fewer items, or none.
+fetch that is forced or expires may take fewer items, or none. So may a fetch whose items another one took first.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class DelayedFetch(DelayedOperation, Generic[T]):
         lock: see `DelayedOperation`.
 
     Raises:
+        Rejected: `max_wait_ms` is not an int.
         ConfigError: a minimum is not a whole number from 0 up, or both minimums are 0.
     """
 

@@ -2,8 +2,8 @@
 
 This is Kafka's session timeout of a consumer group, without an operation per heartbeat. Each member has one entry in a
 deadline queue. A beat only notes the later deadline in this entry. However often a member beats, its entry moves in the
-queue once per timeout. A member expires once. It does not expire if it beats, is removed or is replaced before
-`on_expired` has begun.
+queue once per timeout. A member expires once. It does not expire if it beats, is removed or is replaced before its
+expiry has begun.
 
 Cost: a beat is a dict look-up and two attribute writes under a lock. A member is a dict entry and a queue entry.
 
@@ -71,7 +71,7 @@ class HeartbeatMonitor(Generic[M]):
 
         Raises:
             ConfigError: `timeout_ms` is not an int of at least 1; nothing was changed.
-            Rejected: the timer is closed; the member was not added.
+            Rejected: the timer is closed; the member is not watched, even if it was before.
         """
         own_ms = None if timeout_ms is None else _timeout(timeout_ms)
         with self._lock:

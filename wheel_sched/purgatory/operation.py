@@ -1,4 +1,4 @@
-"""An operation waits until it can be completed, or until it expires. It is completed exactly once.
+"""An operation waits until it can be completed, or until it expires. It is never completed twice.
 
 This is Kafka's `DelayedOperation` in its current form. A thread that changes the condition of an operation tries it,
 which means that it calls `try_complete`. The timer completes the operation at its timeout. The first thread that
@@ -10,8 +10,8 @@ completes the operation runs `on_complete`. All other threads find it completed.
 
 Locks. `try_complete` runs under the operation's lock, so two threads never try one operation at the same time. The
 second thread waits: if it gave up instead, a completion could be missed. `on_complete` and `on_expiration` run after
-the lock was released, unlike Kafka's. So the locks that they take cannot deadlock with the operation's lock. The
-remaining rule is in the docstring of `wheel_sched.purgatory`.
+the lock was released, unlike Kafka's. So the locks that they take cannot deadlock with the operation's lock, unless the
+caller holds that lock too. The remaining rule is in the docstring of `wheel_sched.purgatory`.
 
 Threads: any thread may call any method. Cost: an operation makes one object, its lock.
 """
@@ -28,7 +28,10 @@ from wheel_sched.errors import Rejected
 
 
 class Completion(Enum):
-    """Why an operation is completed: a successful try, a call of `force_complete`, or its timeout."""
+    """Why an operation is completed: a successful try, force (`force_complete` or `Purgatory.close`), or its timeout.
+
+    A `force_complete` inside `try_complete` counts as a successful try.
+    """
 
     SATISFIED = "satisfied"
     FORCED = "forced"
@@ -129,11 +132,11 @@ class DelayedOperation:
         raise NotImplementedError(f"{type(self).__name__} has no condition: override try_complete")
 
     def on_complete(self) -> None:
-        """Called once, after the operation was completed, without its lock."""
+        """Called once, after the operation was completed. Its lock is released, unless the caller holds it too."""
         raise NotImplementedError(f"{type(self).__name__} has no completion: override on_complete")
 
     def on_expiration(self) -> None:
-        """Called after `on_complete` when the timer has completed the operation. By default it does nothing."""
+        """Called after `on_complete`, unless this raised, when the timer has completed the operation. Does nothing."""
 
     # -- for all callers; `lock.acquire` and `release`, because `with` costs twice as much
 
@@ -166,7 +169,7 @@ class DelayedOperation:
         return True
 
     def run(self) -> None:
-        """Expire the operation. The timer calls this. It has no effect when no purgatory watches the operation."""
+        """Expire the operation. The timer calls this. No effect on an operation that is completed or not watched."""
         lock = self._lock
         lock.acquire()
         try:

@@ -77,10 +77,11 @@ class Purgatory(Generic[K]):
         """Complete the operation if possible; otherwise let it wait under `keys`. Returns whether it is completed.
 
         Raises:
-            Rejected: there is no key, the purgatory or timer is closed, or the operation is watched already; nothing
-                was changed.
+            Rejected: there is no key, `keys` is a str, the purgatory or timer is closed, or the operation is watched
+                already or was cancelled; nothing was changed.
             TypeError: a key is not hashable; nothing was changed.
-            Exception: `try_complete` has raised it; the operation was not watched.
+            Exception: `try_complete` has raised it, and the operation was not watched; or `on_complete` has raised it,
+                and the operation is completed.
         """
         if type(keys) is not tuple:
             if isinstance(keys, str):
@@ -186,7 +187,8 @@ class Purgatory(Generic[K]):
     def close(self) -> list[DelayedOperation]:
         """Accept no more operations. Completes all waiting operations by force, and returns them. Idempotent.
 
-        If the `Reaper` is running a callback, waits until it has ended. So hold no lock that an operation takes.
+        Waits for a running callback of the `Reaper`, unless this callback calls `close`. So hold no lock that an
+        operation takes.
         `on_error` receives the errors of `on_complete`.
         """
         self._closed = True

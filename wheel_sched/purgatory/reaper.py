@@ -36,7 +36,7 @@ class Handle(Protocol):
     """A callback that waits in a timer."""
 
     def cancel(self) -> object:
-        """Drop the callback. Any thread may call `cancel`. It has no effect after the callback was called."""
+        """Drop the callback. Each thread that may use the timer may call this. A due callback may run nevertheless."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class Reaper:
 
     Args:
         tick_ms: deadlines round up to it. Defaults to 1.
-        wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
+        wheel_size: see `wheel_sched.wheel.TimingWheel`. Defaults to 4096.
         on_error: called with (callback, error) when a callback has raised. Defaults to a line in the log
             `wheel_sched.purgatory`.
         clock: monotonic time and waiting. Defaults to the machine's.
@@ -94,7 +94,7 @@ class Reaper:
         self._sleeps = 0
 
     def schedule(self, delay_ms: int, callback: Callback) -> Any:
-        """Call `callback` once, not before `delay_ms` have passed. Returns a handle that can cancel it.
+        """Call `callback` once, not before `delay_ms` have passed. Returns a handle that can cancel it until it is due.
 
         Raises:
             Rejected: the reaper is closed, or the delay is not an int; nothing was scheduled.

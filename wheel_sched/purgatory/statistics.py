@@ -25,10 +25,10 @@ class PurgatoryStats:
         keys: number of watcher lists, one for each key under which operations wait.
         delayed: operations whose timer runs.
         satisfied: completed by a successful try, at once or later.
-        forced: completed by `force_complete`.
+        forced: completed by `force_complete` or `close`.
         expired: completed by the timer.
         cancelled: removed by `cancel_for_key` without completion.
-        failed: callbacks and tries that raised where no caller could catch the error.
+        failed: callbacks and tries whose error went to `on_error` of the purgatory, because no caller could catch it.
         lateness_counts: expirations by lateness: one bucket for each inclusive upper bound in `LATENESS_BUCKETS_MS`,
             and one for greater values.
         lateness_sum_ms: sum over all expirations. A lateness above 10 s counts as whole seconds, rounded up.

@@ -8,7 +8,8 @@ jumps to the next timer of the loop. Real sockets work, but virtual time may jum
 `idle_seconds` in programs that talk to other programs. Do not use a `SystemTimer` on the same clock: the loop does not
 know when the timer's thread wants to wake.
 
-Invariant: time never jumps past a timer of the loop, and never while `run_in_executor` or `to_thread` works.
+Invariant: time never jumps past a timer of the loop, and never during a `run_in_executor` or `to_thread`, unless its
+future was cancelled.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]  # typeshed spells the arguments as a TypeVarTuple
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Does what asyncio's method does. Virtual time does not move until `func` has returned."""
+        """Does what asyncio's method does. Time does not jump until `func` has returned or the future is cancelled."""
         future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
         self._in_executor += 1
         future.add_done_callback(self._left_executor)

@@ -1,6 +1,6 @@
 """Timers: callbacks after a delay, at a date, or again and again; and the deadline queue, which all of them use.
 
-`SystemTimer` runs callbacks on threads, `AsyncTimer` on an event loop. Both have the same methods.
+`SystemTimer` runs callbacks on threads, `AsyncTimer` on an event loop. Both have the methods of `facade`.
 
     system                `SystemTimer`: a thread sleeps until the next deadline, and threads call the callbacks
     asynchronous          `AsyncTimer`: the event loop waits for the next deadline and calls the callbacks

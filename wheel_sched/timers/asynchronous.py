@@ -36,15 +36,16 @@ class AsyncTimer(TimerFacade):
 
     Args:
         tick_ms: length of a tick; each deadline is rounded up to a whole tick. Defaults to 1.
-        wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
-        max_pending: how many timers may wait. Defaults to None (no limit).
+        wheel_size: see `wheel_sched.wheel.TimingWheel`. Defaults to 4096.
+        max_pending: while so many timers wait, a new one is rejected, unless it replaces one. Defaults to None (no
+            limit).
         on_error: called with the handle and the exception when a callback or its coroutine has raised. Defaults to
-            None: the loop's exception handler is called.
+            None: the loop's exception handler is called. A callback's SystemExit or KeyboardInterrupt ends the loop.
         clock: monotonic and wall time. Defaults to the loop's attribute `clock` if it has one, else the machine's.
         loop: the event loop. Defaults to the running one.
 
     Raises:
-        ConfigError: with all problems of the arguments.
+        ConfigError: an argument is wrong.
         RuntimeError: no loop was given, and none runs.
     """
 

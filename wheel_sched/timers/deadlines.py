@@ -79,7 +79,8 @@ class Every:
     """How a timer recurs.
 
     A fixed rate counts from deadline to deadline, so lateness does not add up. A fixed delay counts from the end of a
-    run. Runs of one timer never overlap: the timer waits for its next run only when the last one has ended.
+    run. The timer waits for its next run only when the last one has ended. So its runs overlap only if you
+    `reschedule` it during a run.
 
     Args:
         interval_ms: from deadline to deadline, or from the end of a run to the next deadline; an int of at least 1.

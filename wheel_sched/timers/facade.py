@@ -35,11 +35,11 @@ class TimerStatistics:
     Args:
         pending: timers that wait for a run.
         fired: runs of callbacks that have begun.
-        failed: runs that have raised.
+        failed: runs that have raised, and timers that your executor has refused. A cancelled coroutine is no failure.
         wakeups: how often the reaper or the event loop has looked for due timers.
         late: how often the reaper or the event loop has found a timer 100 ms or more after its time. Slack and the
-            rounding to ticks are no lateness, and timers for a date are not counted. The callback may run later still,
-            after the callbacks of other due timers.
+            rounding to ticks are no lateness, and timers that follow the wall clock are not counted. The callback may
+            run later still, after the callbacks of other due timers.
         late_max_ms: the greatest lateness, even if it is below 100 ms.
     """
 
@@ -90,7 +90,7 @@ class TimerFacade(ABC):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Whether the timer is closed, by `close` or because the interpreter ends."""
         return self._registry.closed
 
     @property
@@ -105,7 +105,7 @@ class TimerFacade(ABC):
         return self._tick_ms
 
     def levels(self) -> tuple[int, ...]:
-        """The number of waiting timers on each level of the timing wheel, lowest first. A call costs O(slots)."""
+        """The number of waiting timers on each level of the timing wheels, lowest first. A call may cost O(timers)."""
         with self._lock:
             return self._registry.levels()
 
@@ -118,7 +118,7 @@ class TimerFacade(ABC):
         return True  # also when no timer waits and `len` is 0
 
     def next_ms(self) -> int | None:
-        """When the next timer is due, in ms of the monotonic clock; None when no timer waits.
+        """When this timer must next look for due timers, in ms of the monotonic clock; None: none waits to be due.
 
         While a timer waits for a time of the wall clock, the answer is at most a second from now.
         """
@@ -137,7 +137,7 @@ class TimerFacade(ABC):
         """Call `callback(*args)` once `delay_ms` have passed, in a copy of the caller's context variables.
 
         Args:
-            delay_ms: milliseconds, rounded up. 0 or less: the callback runs at once, but not before this call returns.
+            delay_ms: milliseconds, rounded up. 0 or less: the callback runs at once, but never inside this call.
             callback: the function to call.
             args: the callback's arguments.
             slack_ms: how much later the callback may run, so that timers share a wake-up. Defaults to 0.
@@ -152,7 +152,7 @@ class TimerFacade(ABC):
         return self._add(handle, slack_ms, key)
 
     def add(self, task: TimerTask) -> TimerHandle:
-        """Schedule a task as Kafka's `Timer.add` does. If the task waits already, move it to the new deadline.
+        """Schedule a task as Kafka's `Timer.add` does. If the task waits already, the new timer replaces the old one.
 
         Raises:
             Rejected: see `schedule`.
@@ -162,7 +162,7 @@ class TimerFacade(ABC):
     def schedule_if_absent(
         self, key: Hashable, delay_ms: float, callback: Callable[..., Any], *args: Any, slack_ms: int = 0
     ) -> TimerHandle:
-        """Schedule a timer under a key, unless a timer waits under that key. Returns the handle of the waiting timer.
+        """Schedule a timer under a key, unless `get` finds one there. Returns the handle of the timer under the key.
 
         Raises:
             Rejected: see `schedule`.
@@ -189,7 +189,8 @@ class TimerFacade(ABC):
             callback, args, slack_ms, key: see `schedule`.
 
         Raises:
-            Rejected: `when` has no time zone; for other reasons see `schedule`.
+            Rejected: `when` is no datetime with a time zone, or `on_jump` is no `Jump`; for other reasons see
+                `schedule`.
         """
         deadline_ms = wall_deadline(when)
         if not isinstance(on_jump, Jump):
@@ -213,7 +214,7 @@ class TimerFacade(ABC):
         slack_ms: int = 0,
         key: Hashable | None = None,
     ) -> TimerHandle:
-        """Call `callback(*args)` again and again until the timer is cancelled. Its runs never overlap.
+        """Call `callback(*args)` again and again until the timer is cancelled. Its runs do not overlap; see `Every`.
 
         Args:
             interval_ms, fixed, catch_up: see `Every`.
@@ -236,7 +237,7 @@ class TimerFacade(ABC):
             return self._registry.keys.get(key)
 
     def cancel(self, key: Hashable) -> EntryState | None:
-        """Cancel the timer that waits under `key`. Returns its new state; None when no timer waits there."""
+        """Cancel the timer that `get` finds under `key`. Returns its new state; None when there is none."""
         with self._lock:
             handle = self._registry.keys.get(key)
             return None if handle is None else self._registry.cancel(handle)

@@ -1,8 +1,8 @@
 """The handle of one timer: its state, and what its user may do with it.
 
 States: PENDING -> RUNNING -> FIRED, or PENDING -> CANCELLED for good. A timer is PENDING until its callback begins,
-also while it waits for a thread of an executor. A recurring timer returns from RUNNING to PENDING, and so does a timer
-that is scheduled again. For speed, handle, registry and facade use each other's private fields.
+also while it waits for a thread of an executor. A recurring timer returns from RUNNING to PENDING. A timer that is
+scheduled again returns from RUNNING or FIRED. For speed, handle, registry and facade use each other's private fields.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class TimerTask:
 
 @dataclass(frozen=True, slots=True)
 class PendingTimer:
-    """A timer that `close` has cancelled, with everything that is necessary to schedule it elsewhere.
+    """A timer that `close` has cancelled, with what is needed to schedule it elsewhere, but no slack and no context.
 
     Args:
         delay_ms: the rest of its delay, by the clock of its deadline (monotonic or wall); 0 when it was due.
@@ -123,7 +123,7 @@ class TimerHandle:
     def cancel(self) -> EntryState:
         """Prevent all further runs of the callback. Returns the new state.
 
-        CANCELLED: the timer waited; the callback will not run, and the handle has dropped it and its arguments.
+        CANCELLED: the timer waited; the callback begins no run, and the handle has dropped it and its arguments.
         RUNNING: the callback runs and is not interrupted; a recurring timer ends with this run. FIRED: the last run
         had ended already.
         """
@@ -145,8 +145,8 @@ class TimerHandle:
     def reschedule(self, delay_ms: float) -> bool:
         """Set the deadline to `delay_ms` from now, as if scheduled now. The timer may also be running or have fired.
 
-        Returns False and changes nothing when the timer was cancelled (its callback is gone), when another timer waits
-        under its key, or when its `SystemTimer` or `AsyncTimer` is closed.
+        Returns False and changes nothing when the timer was cancelled (its callback is gone), when another timer has
+        its key, or when its `SystemTimer` or `AsyncTimer` is closed.
 
         Raises:
             Rejected: `delay_ms` is not a finite number; nothing was changed.

@@ -33,13 +33,13 @@ class DeadlineQueue(Generic[T]):
     Args:
         now_ms: the clock's reading. Defaults to 0. A reading below 0 counts as 0.
         tick_ms: length of a tick; each deadline is rounded up to a whole tick. Defaults to 1.
-        wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
+        wheel_size: see `TimingWheel`. Defaults to 4096.
 
     Attributes:
         schedule: `schedule(task, deadline_ms)` adds a task and returns its entry. A caller may keep this bound method
             until the next call of `follow` or `restart`, which replace the method.
         advance: `advance(now_ms, limit)` hands out the due entries by deadline, first come first served inside a tick.
-        next_ms: `next_ms()` returns exactly when the next task is due; None when no task waits.
+        next_ms: `next_ms()` returns exactly when `advance` hands out the next task; None when no task waits.
         count: `count()` returns how many tasks wait. It is faster than `len`.
         new_entry: `new_entry(task)` makes an entry that waits only after a call of its `reschedule`. The attribute is
             None when the queue's property `any_thread` is false.
@@ -70,7 +70,7 @@ class DeadlineQueue(Generic[T]):
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """The number of waiting tasks on each level of the wheel, lowest first. A call costs O(slots)."""
+        """The number of waiting tasks on each level of the wheel, lowest first. A call may cost O(tasks)."""
         return self._wheel.counters.levels
 
     @property
@@ -126,7 +126,7 @@ def deadline_after(now_ns: int, delay_ms: Any) -> int:
 
     Args:
         now_ns: a clock's reading, in nanoseconds.
-        delay_ms: an int of any size, an object with `__index__`, or a finite float.
+        delay_ms: an int of any size (not a bool), an object with `__index__`, or a finite float.
 
     Raises:
         Rejected: `delay_ms` is none of these.

@@ -4,8 +4,8 @@
         handle = timer.schedule(200, print, "200 ms later")
 
 One thread, the reaper, sleeps until the earliest deadline and gives due timers to the executor. A new timer wakes the
-reaper only when it is due earlier, or when the inbox has over 4,096 timers. An idle timer causes no wake-ups, and an
-unused timer has no thread.
+reaper only when it is due earlier, or when the inbox has over 4,096 timers. An idle timer causes no wake-ups, except
+one a second while a timer waits for a time of the wall clock. An unused timer has no thread.
 
 Threads: any thread may call any method, also from a callback. Without a key and without `max_pending`, `schedule` takes
 the lock only to wake the reaper. With the compiled core it calls the wheel directly; each call is atomic under the GIL.
@@ -59,17 +59,18 @@ class SystemTimer(TimerFacade):
 
     Args:
         tick_ms: length of a tick; each deadline is rounded up to a whole tick. Defaults to 1.
-        wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
+        wheel_size: see `wheel_sched.wheel.TimingWheel`. Defaults to 4096.
         executor: calls the callbacks. "inline": the reaper itself, where a slow callback delays all others. "threads":
             a thread pool of this timer. Or an executor of yours, which `close` does not shut down. Defaults to
             "inline".
-        max_pending: how many timers may wait. Defaults to None (no limit).
+        max_pending: while so many timers wait, a new one is rejected, unless it replaces one. Defaults to None (no
+            limit).
         on_error: called with the handle and the exception when a callback has raised, or when your executor has refused
-            it. Defaults to None: the error is logged with its traceback.
+            it, which cancels the timer. Defaults to None: the error is logged with its traceback.
         clock: monotonic and wall time. Defaults to the machine's.
 
     Raises:
-        ConfigError: with all problems of the arguments.
+        ConfigError: an argument is wrong.
     """
 
     def __init__(

@@ -5,9 +5,9 @@
     for entry in wheel.advance(now_ms): ...         # sleep until wheel.next_expiry()
 
 The wheel exists twice, with the same behaviour and the same tests: the core `pure` in Python and the core `_wheel_c` in
-Cython. The installation compiles `_wheel_c` when it can. The compiled core is used when it was built and Python has a
-GIL, on which it depends. `WHEEL_SCHED_PURE=1` in the environment forces the pure core. `CORE` says which core is used,
-and `CORE_REASON` says why; `wheel-sched doctor` shows both. `CORES` holds all available cores.
+Cython. The installation compiles `_wheel_c` when it can. The compiled core is used when it loads and Python has a GIL,
+on which it depends. `WHEEL_SCHED_PURE=1` in the environment forces the pure core. `CORE` says which core is used, and
+`CORE_REASON` says why; `wheel-sched doctor` shows both. `CORES` holds the cores that were loaded.
 
 Neither core reads a clock or waits: `now` is an argument, in whole milliseconds. One owner makes all calls to a pure
 wheel; any thread may call a compiled one, so the timers add entries to it without a lock.

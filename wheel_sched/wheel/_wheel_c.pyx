@@ -252,7 +252,7 @@ cdef class TimerTaskEntry:
         return True
 
     def touch(self, deadline_ms):
-        """Postpone a waiting entry: note the new deadline now, and move the entry only when its old deadline comes.
+        """Postpone a waiting entry: note the new deadline now, and move the entry when the wheel gets to its old slot.
 
         This is the cheapest way to postpone one deadline again and again, as heartbeats do. For an earlier deadline
         `touch` does what `reschedule` does. Returns False and changes nothing when the entry does not wait.
@@ -341,7 +341,7 @@ cdef class TimingWheel:
 
     @property
     def now_ms(self):
-        """The wheel's clock: the time, in ms, of the tick handed out last. Only `advance` moves it, and never back."""
+        """The wheel's clock: the ms up to which entries were handed out. Only `advance` moves it, and never back."""
         return clock_of(self) * self._tick_ms
 
     @property
@@ -351,7 +351,7 @@ cdef class TimingWheel:
 
     @property
     def counters(self):
-        """The counters of work done, and the number of waiting entries per level. A call costs O(levels)."""
+        """The counters of work done, and the number of waiting entries per level. A call costs O(levels + `beyond`)."""
         cdef int level
         levels = []
         for level in range(self.used):
@@ -412,8 +412,8 @@ cdef class TimingWheel:
     def advance(self, now_ms, limit=None):
         """Move the clock to `now_ms` and hand out the due entries, by deadline, first come first served inside a tick.
 
-        With a `limit` the clock stops at the tick of the last entry handed out. Call again with the same now for the
-        other entries, until fewer entries than `limit` come back. See `advance` of the pure core.
+        If it hands out `limit` entries, the clock stops at the tick of the last one. Call again with the same now for
+        the other entries, until fewer entries than `limit` come back. See `advance` of the pure core.
 
         Raises:
             Rejected: `now_ms` is not an int or `limit` is not a positive one; nothing was handed out.

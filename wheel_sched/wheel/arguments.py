@@ -12,7 +12,8 @@ def check_shape(now_ms: Any, tick_ms: Any, wheel_size: Any) -> None:
     """Check the arguments of a new wheel.
 
     Raises:
-        ConfigError: with all problems: a start before 0, a tick below 1 ms, a size that is not a power of two.
+        ConfigError: with all problems: a start before 0, a tick below 1 ms, a size that is not a power of two from 2
+            up.
     """
     problems = []
     if type(now_ms) is not int or now_ms < 0:
@@ -29,7 +30,7 @@ def whole(name: str, value: Any) -> int:
     """`value` as a plain int; a subclass of int, such as an IntEnum, is converted.
 
     Raises:
-        Rejected: `value` is not an int.
+        Rejected: `value` is not an int, or is a bool.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)

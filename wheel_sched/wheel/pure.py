@@ -11,7 +11,7 @@ caller passes the time in whole milliseconds, and `advance` returns the due entr
 Invariants. Levels are aligned and follow each other without overlap, so only the clock decides where a tick belongs.
 Entries of one tick always share one slot. All entries of a slot move to lower levels in one step, before a new entry
 is placed there. So each tick is FIFO: first come, first served. One exception: an entry that `touch` postponed stays in
-its old slot until the clock reaches that slot, and only then joins its new tick, as the last entry. The wheel rounds a
+its old slot until `advance` or `next_expiry` gets there; then it becomes the last of its new tick. The wheel rounds a
 deadline up to a tick and the caller's time down, so no entry is early. An overdue entry joins the clock's tick.
 
 The run. When the clock reaches a slot above level 0, the wheel sorts the entries of the slot into the run: a dict
@@ -24,8 +24,8 @@ them in their first slot.
 Cost. A slot is Kafka's `TimerTaskList`: an insertion-ordered `dict[entry, None]`, found by its absolute number. Each
 level keeps an int heap of its slots. Schedule and cancel are O(1), plus a heap push for a new slot. An entry is sorted
 once; before that, an entry of a crowded slot above level 2 moves to a finer slot. A slot that cancels have emptied
-costs some 200 bytes until the clock passes it; a level has at most `wheel_size` of them. `next_expiry` may scan one
-slot of a far level (each level above level 0 is far), and remembers the result.
+costs some 200 bytes until the clock passes it; a level has at most `wheel_size` or 256 of them. `next_expiry` may scan
+one slot of a far level (each level above level 0 is far), and remembers the result.
 
 Threads. Nothing here is thread-safe: one owner makes all calls, `repr` included.
 """
@@ -115,7 +115,7 @@ class TimingWheel(Generic[T]):
 
     @property
     def now_ms(self) -> int:
-        """The wheel's clock: the time, in ms, of the tick handed out last. Only `advance` moves it, and never back."""
+        """The wheel's clock: the ms up to which entries were handed out. Only `advance` moves it, and never back."""
         return self._clock * self._tick_ms
 
     @property
@@ -125,7 +125,7 @@ class TimingWheel(Generic[T]):
 
     @property
     def counters(self) -> WheelCounters:
-        """The counters of work done, and the number of waiting entries per level. A call costs O(slots)."""
+        """The counters of work done, and the number of waiting entries per level. A call may cost O(entries)."""
         clock, levels = self._clock, [0]
         held = [(max(-(-entry._deadline_ms // self._tick_ms), clock), 1) for entry in self._run]
         for level in (self._near, *self._far):
@@ -193,8 +193,8 @@ class TimingWheel(Generic[T]):
     def advance(self, now_ms: int, limit: int | None = None) -> list[TimerTaskEntry[T]]:
         """Move the clock to `now_ms` and hand out the due entries, by deadline, first come first served inside a tick.
 
-        With a `limit` the clock stops at the tick of the last entry handed out. Call again with the same `now_ms` for
-        the other entries, until a call returns fewer entries than `limit`. The wheel does not hand out an entry that
+        If it hands out `limit` entries, the clock stops at the tick of the last one. Call again with the same `now_ms`
+        for the others, until a call returns fewer entries than `limit`. The wheel does not hand out an entry that
         was cancelled or postponed between two calls. If an entry is scheduled between two calls for `now_ms` or
         earlier, a later call hands it out. A `now_ms` before the clock counts as the clock's time. The limit does not
         bound how many entries move between levels.

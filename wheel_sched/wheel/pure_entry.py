@@ -97,7 +97,7 @@ class TimerTaskEntry(Generic[T]):
         return True
 
     def touch(self, deadline_ms: int) -> bool:
-        """Postpone a waiting entry: note the new deadline now, and move the entry only when its old deadline comes.
+        """Postpone a waiting entry: note the new deadline now, and move the entry when the wheel gets to its old slot.
 
         This is the cheapest way to postpone one deadline again and again, as heartbeats do. For an earlier deadline
         `touch` does what `reschedule` does. Returns False and changes nothing when the entry does not wait.

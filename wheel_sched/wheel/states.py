@@ -25,8 +25,9 @@ class WheelCounters:
 
     Args:
         pending: number of waiting entries.
-        levels: number of waiting entries per level, lowest first; each entry counts at the level of its tick. The list
-            ends with the last level that holds an entry, and has at least one number.
+        levels: number of waiting entries per level, lowest first, as if each level had `wheel_size` slots; in the
+            compiled wheel at most 64. Each entry counts at the level of its tick. The list ends with the last level
+            that holds an entry, and has at least one number.
         cascades: moves of an entry to a finer slot on its way to the lowest level. The wheel in Python and the compiled
             wheel may give different numbers.
         relocations: moves of entries that `touch` had postponed; an entry moves when the clock reaches its old slot, or

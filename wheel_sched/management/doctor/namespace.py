@@ -47,7 +47,7 @@ def backlog(target: ExaminedTarget) -> Finding:
 
 
 def leases(target: ExaminedTarget) -> Finding:
-    """Check that no lease has run out."""
+    """Check that no lease ran out 5 s ago or earlier."""
     heads = [counts.lease_head_ms for counts in target.counts if counts.lease_head_ms is not None]
     in_flight = sum(counts.sizes["leased"] for counts in target.counts)
     late_ms = target.now_ms - min(heads) if heads else 0
@@ -100,7 +100,7 @@ def clock_jumps(target: ExaminedTarget) -> Finding:
 
 
 def dead_letters(target: ExaminedTarget) -> Finding:
-    """Check that each shard holds far fewer dead letters than the limit. Above it, the oldest are deleted."""
+    """Check that each shard holds far fewer dead letters than the default limit, above which the oldest are deleted."""
     dead = [counts.sizes["dead"] for counts in target.counts]
     trimmed = sum(counts.happened("trimmed") for counts in target.counts)
     text = f"{sum(dead):,} dead letters" + (f", {trimmed:,} trimmed so far" if trimmed else "")
@@ -126,7 +126,7 @@ def readable(target: ExaminedTarget) -> Finding:
 
 
 def places(target: ExaminedTarget) -> Finding:
-    """Check that sampled items are in the shard that their route (or else their id) selects.
+    """Check that sampled waiting items are in the shard that their route (or else their id) selects.
 
     A process that uses an old shard count stores items in wrong shards.
     """

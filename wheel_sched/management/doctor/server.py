@@ -1,4 +1,4 @@
-"""Checks of `doctor` on this machine and on the server. They write only into a scratch namespace."""
+"""Checks of `doctor` on this machine and on the server. They load the scripts, and write into a scratch namespace."""
 
 from __future__ import annotations
 

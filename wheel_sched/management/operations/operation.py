@@ -6,7 +6,7 @@
     any of the first four ─► failed                failed    it cannot go on; `error` says why
 
 A record is JSON in a document. Each function here is pure and returns a new record. In every end state
-`done` and the counts in `left` add up to `matched`.
+`done` and the counts in `left` add up to `matched`, once the last batch is settled.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ class AttemptCountCases:
     """Tests of attempt counts: they rise, expire, and can say that a message has succeeded."""
 
     def test_attempts_never_go_down(self, wide: Bench) -> None:
-        """Until it expires, a count keeps the greatest number given. A row with 0 attempts only reads the count."""
+        """Until it expires, a count keeps the greatest number given, up to 998. A row with 0 attempts only reads it."""
         counts, later = wide.attempt_counts, wide.now_ms + MINUTE_MS
         assert counts.raise_to([("k", 3, later), ("l", 0, later)]) == [3, 0]
         assert counts.raise_to([("k", 1, later), ("l", 1, later), ("k", 0, later)]) == [3, 1, 3]

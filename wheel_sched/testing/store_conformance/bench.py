@@ -69,7 +69,7 @@ class Bench:
     def __init__(self, backend: Backend, shards: int, make_store: StoreMaker = DelayStore) -> None:
         self.clock = ManualClock()
         self.store = make_store(backend, shards=shards, test_clock=self.clock).open()
-        self.unreadable = False  # set by a test that damages a record: the counters of its topic are then not checked
+        self.unreadable = False  # set by a test that damages a record: `check` then checks nothing
 
     def capability(self, kind: Callable[[DelayStore], T]) -> T:
         """A capability of the store. Subclasses override this when the store has another facade."""
