@@ -1,8 +1,8 @@
 """Flow control: if a topic's limits hold a due message back, it waits in the store with a later due time.
 
 Limits hold back only redeliveries (retries, replays, and messages that were parked behind a retry), and no message that
-was published for later and has not failed. Any dispatcher of a namespace releases any group's messages, so all services of a
-namespace must use the same policies. The store holds the state of the limits (granted release times, results of
+was published for later and has not failed. Any dispatcher of a namespace releases any group's messages, so all services
+of a namespace must use the same policies. The store holds the state of the limits (granted release times, results of
 attempts), so all dispatchers share one limit.
 
 A policy can also spread due times. The intake does this when it stores a retry; this module only counts such retries.
