@@ -53,7 +53,8 @@ class ServiceConfig:
             with the reason `unknown-origin`. Defaults to (): the topics that the group reads, as the broker reports.
         headers: "spring" writes Spring Kafka's headers beside ours, for consumers in Java. Defaults to "own".
         batch: the number of failed messages that the intake takes at a time. Defaults to 250.
-        idle_ms: after this time another service takes over the records that a dead one had read. Defaults to 30 s.
+        idle_ms: after this time another service takes over the records that a dead one had read; on Kafka after at
+            least 6 s. Defaults to 30 s.
         secrets: the secrets for signed headers. The first one signs, any of them verifies. Defaults to none.
         dispatcher: see `DispatcherConfig`.
         history: about how many attempts the store keeps for reports, see `retry_topic.history`. Consumers need the same
@@ -208,7 +209,12 @@ class RetryService:
         return self._worker.ready and not barred and self.dispatcher.ready
 
     def start(self) -> None:
-        """Create the group's absent topics, then start the dispatcher and the intake. Later calls do nothing."""
+        """Create the group's absent topics, then start the dispatcher and the intake. Later calls do nothing.
+
+        Raises:
+            ConfigError: the broker cannot have a topic of such a name.
+            BrokerError, StoreError: broker or store refused or does not answer. The call may be repeated.
+        """
         with self._lock:
             if self._state != "new":
                 return

@@ -164,6 +164,7 @@ class Consumer:
         """Join the group and begin.
 
         Raises:
+            ConfigError: the broker cannot have a topic of such a name, or two of the group's topics have one name.
             BrokerError: the broker refused or does not answer. Nothing was started; the call may be repeated.
         """
         with self._lock:

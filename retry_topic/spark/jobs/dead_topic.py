@@ -75,6 +75,8 @@ def replay_topic(
 ) -> Replay:
     """Send each of these dead letters again, once, however often this function is called. Attempts count from 0 again.
 
+    Headers are not signed.
+
     Args:
         letters: a selection of `topic_letters`.
         kafka: the cluster.
