@@ -145,7 +145,7 @@ class Connection:
                 Defaults to None.
             debounce: a key. The message takes the place of the one that waits under it. Defaults to None.
             max_wait: with `debounce`, seconds or a timedelta: the message is due at most this long after the first one
-                of its key was published, however often others take its place. Defaults to one hour.
+                of its key was published, even if its `delay` is longer. 0: no bound. Defaults to one hour.
             fair_key: the fair key of a message for later, see `Fair`. Its retries have the key that the policy names.
                 Defaults to that key for this attempt as well.
 

@@ -43,7 +43,7 @@ class Debounce:
     Args:
         key: where a message's key comes from. A message without a key is retried as usual.
         max_wait_ms: a retry is due at most this long after the first one of its key was stored, however often others
-            take its place. Defaults to 3,600,000 (1 h).
+            take its place, and even if its own delay is longer. Defaults to 3,600,000 (1 h).
     """
 
     key: KeySource

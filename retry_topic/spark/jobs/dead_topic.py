@@ -81,8 +81,8 @@ def replay_topic(
         letters: a selection of `topic_letters`.
         kafka: the cluster.
         topic: the dead topic of the letters.
-        to: "origin", the topic where each letter first failed; "group", the redelivery topic of its consumer group;
-            or the name of a topic. Defaults to "origin".
+        to: "origin", the topic where each letter first failed; "group", the topic `<group>.redelivery` of its consumer
+            group; or the name of a topic. Defaults to "origin".
         origins: further topics that the headers of a letter may name. Defaults to none: only topics that the group of
             the dead topic (`<group>.dead`) reads, and its redelivery topic.
         repair: SQL for the new payload, see `replay`. Defaults to None: no change.
