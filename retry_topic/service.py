@@ -47,8 +47,8 @@ class ServiceConfig:
 
     Args:
         redelivery: "group" sends due messages to the group's own redelivery topic. "origin" sends them to the topic on
-            which they first failed, where every group sees them, except messages with an ordering key or without a
-            valid signature. Defaults to "group".
+            which they first failed, where every group sees them, except messages with an ordering key and, with
+            `secrets`, those without a valid signature. Defaults to "group".
         origins: the topics that "origin" may send to. A record whose headers name another topic becomes a dead letter
             with the reason `unknown-origin`. Defaults to (): the topics that the group reads, as the broker reports.
         headers: "spring" writes Spring Kafka's headers beside ours, for consumers in Java. Defaults to "own".

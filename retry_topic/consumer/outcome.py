@@ -8,7 +8,7 @@
 | the handler | the delivery |
 |---|---|
 | returns None or `Ack` | is acknowledged |
-| returns `Retry`, or raises | becomes a record in the group's retry topic; the policy decides whether it comes back |
+| returns `Retry`, or raises | becomes a record in the retry topic; the policy decides whether and when it comes back |
 | returns `DeadLetter` | becomes a record in the retry topic as well, with the verdict "dead" |
 | is not called: the message has killed too many consumers, or has expired | as with `DeadLetter` |
 

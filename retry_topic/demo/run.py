@@ -49,7 +49,7 @@ def run(
         progress: called with (records that are delivered or dead, all records, a text).
 
     Raises:
-        ConfigError: the input is wrong, or `folder` has files and neither condition holds; nothing was started.
+        ConfigError: the input is wrong, or `folder` has files and is neither of these two; nothing was started.
         DemoFailed: a process died, or the topic refused records.
     """
     records = load_records(input_path, count)

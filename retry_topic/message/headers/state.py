@@ -181,7 +181,7 @@ MAX_MRO_BYTES = 500
 MAX_PROCESS_BYTES = 80
 MAX_MESSAGE_BYTES = 1_000
 MAX_TOTAL_BYTES = 3_500
-"""The greatest sum of all our names and values, except failed attempts, traceback and trace step, which have their own.
+"""The greatest sum of all our names and values, except failed attempts, traceback and trace step (`Field.extra`).
 Without the error's message, all fields at their bounds need less than this. So only the message is ever shortened, and
 an ordinary state keeps its full message."""
 
