@@ -88,8 +88,9 @@ class Connection:
 
     @property
     def hand_over(self) -> str:
-        """How due messages get from the store to their topic: by "one script" (exactly once), by "transactions"
-        (effectively once), or by "claim, publish, settle" (at least once, with a stable id)."""
+        """How due messages can get from the store to their topic: by "one script" (exactly once), by "transactions"
+        (effectively once), or by "claim, publish, settle" (at least once, with a stable id). `RetryService.hand_over`
+        says how a service does it: limits or its settings can prevent "one script"."""
         if isinstance(self.broker, LogBroker) and self.broker.transactions:
             return "transactions"
         return "one script" if self.push_target() else "claim, publish, settle"
@@ -136,15 +137,15 @@ class Connection:
             at: an aware datetime, instead of `delay`. A past time means now.
             expires: seconds, timedelta or aware datetime. A consumer that gets the message later dead-letters it.
                 Defaults to never.
-            id: makes the call repeatable: several calls with one id send one message. For a message for later this
+            id: makes the call repeatable: a repeat with the same id sends nothing more. For a message for later this
                 holds until ten minutes after its due time, unless it is cancelled. For a message that is sent now it
                 holds for ten minutes; but on Kafka each such call sends a record, all with this id. Consumers get the
                 id as the header `retry-id`. Defaults to a random id.
             collapse: a key. While a message waits under it, this call stores nothing, and returns the id of that one.
                 Defaults to None.
             debounce: a key. The message takes the place of the one that waits under it. Defaults to None.
-            max_wait: with `debounce`, seconds or a timedelta: the message is sent at most this long after the first one
-                of its key was published, however often others take its place. Defaults to one hour.
+            max_wait: with `debounce`, seconds or a timedelta: the message is due at most this long after the first one
+                of its key was published, even if its `delay` is longer. 0: no bound. Defaults to one hour.
             fair_key: the fair key of a message for later, see `Fair`. Its retries have the key that the policy names.
                 Defaults to that key for this attempt as well.
 
@@ -152,7 +153,7 @@ class Connection:
             UnknownTopic: the topic does not exist. Nothing was sent.
             Rejected: an argument is wrong, no topic can have that name, or a stored message for another topic has the
                 id. Nothing was sent.
-            BrokerError, StoreError: the message was refused, or nobody knows whether it was sent.
+            BrokerError, StoreError: the message was not sent, or nobody knows whether it was.
         """
         if delay is not None and at is not None:
             raise Rejected("expected delay or at, got both; nothing was sent")
@@ -332,7 +333,8 @@ def connect(
 
     Args:
         url: the store's address, see `wheel_sched.store.open_store`. Defaults to "memory:".
-        broker: holds the topics. Defaults to the store's own server (or memory).
+        broker: holds the topics. It has its own settings: `prefix`, `create_topics` and `keep` do not change them.
+            Defaults to the store's own server (or memory).
         namespace: prefix of the store's keys. Defaults to "wheel".
         shards: the number of the store's shards, fixed at creation. Defaults to 1.
         durability: how durable a write of the store, or of topics on its server, must be before it is acknowledged. A

@@ -4,7 +4,7 @@
                         └──► dead letters and group.dead
 
 Any number of services may run for one group, in any processes. They share the work through the broker's consumer group
-and the store's leases. Call `start` and `stop` from any thread.
+and the store's leases. Call `start` and `stop` from any thread, but not from `seen`.
 """
 
 from __future__ import annotations
@@ -47,18 +47,21 @@ class ServiceConfig:
 
     Args:
         redelivery: "group" sends due messages to the group's own redelivery topic. "origin" sends them to the topic on
-            which they first failed, where every group sees them. Defaults to "group".
+            which they first failed, where every group sees them, except messages with an ordering key and, with
+            `secrets`, those without a valid signature. Defaults to "group".
         origins: the topics that "origin" may send to. A record whose headers name another topic becomes a dead letter
             with the reason `unknown-origin`. Defaults to (): the topics that the group reads, as the broker reports.
         headers: "spring" writes Spring Kafka's headers beside ours, for consumers in Java. Defaults to "own".
         batch: the number of failed messages that the intake takes at a time. Defaults to 250.
-        idle_ms: after this time another service takes over the records that a dead one had read. Defaults to 30 s.
+        idle_ms: after this time another service takes over the records that a dead one had read; on Kafka after at
+            least 6 s. Defaults to 30 s.
         secrets: the secrets for signed headers. The first one signs, any of them verifies. Defaults to none.
         dispatcher: see `DispatcherConfig`.
         history: about how many attempts the store keeps for reports, see `retry_topic.history`. Consumers need the same
             setting. Each attempt takes some 150 bytes. Defaults to 0: none.
         reference_above: only with Kafka: payloads of more bytes than this stay in the retry topic, and the store holds
-            a reference. The topic must keep them as long as a message may wait. Defaults to 0: the store holds all.
+            a reference. The topic must keep them as long as a message may wait, or may be replayed as a dead letter.
+            Defaults to 0: the store holds all.
         group_topics: the group's topics, if they are not named after the group. Consumers need the same setting.
             Defaults to topics named after the group.
         announce_ms: how often the service announces itself in the store, for `wheel-sched ps` and `doctor`. 0: never.
@@ -99,6 +102,10 @@ class RetryService:
         policies: a `PolicySet`, or one policy for all topics. Defaults to the default policy.
         config: see `ServiceConfig`.
         seen: called from the intake's thread with each `Taken`. Defaults to nothing.
+
+    Raises:
+        ConfigError: the default policy has `fair`, the broker cannot do what `config` asks for, or topics cannot be
+            named after the group.
     """
 
     def __init__(
@@ -188,7 +195,7 @@ class RetryService:
         return self.dispatcher.stats
 
     def problems(self) -> list[str]:
-        """The parts that have ended and need a restart, in words."""
+        """The problems that a restart would fix, in words: parts that do not run, or are stuck."""
         ended = [] if self._worker.alive else ["its intake has ended"]
         return ended + self.dispatcher.problems()
 
@@ -202,7 +209,12 @@ class RetryService:
         return self._worker.ready and not barred and self.dispatcher.ready
 
     def start(self) -> None:
-        """Create the group's absent topics, then start the dispatcher and the intake. Later calls do nothing."""
+        """Create the group's absent topics, then start the dispatcher and the intake. Later calls do nothing.
+
+        Raises:
+            ConfigError: the broker cannot have a topic of such a name.
+            BrokerError, StoreError: broker or store refused or does not answer. The call may be repeated.
+        """
         with self._lock:
             if self._state != "new":
                 return

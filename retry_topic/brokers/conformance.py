@@ -250,7 +250,7 @@ class GroupCases(_Cases):
         assert (lost[0].deliveries, found[0].deliveries) == (1, 2)
 
     def test_a_closed_member_leaves_what_it_held(self, broker: Broker) -> None:
-        """Closing a member settles nothing: its messages go to another member after `idle_ms`."""
+        """Closing a member settles nothing: its messages go to another member, after `idle_ms` at the latest."""
         topic = fresh_topic(broker)
         leaving, staying = self.member(broker, topic), self.member(broker, topic)
         publish(broker, Message(topic, b"a"), Message(topic, b"b"))

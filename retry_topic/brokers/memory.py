@@ -217,7 +217,7 @@ class MemoryBroker:
             return [held.delivered(topic, offset) for offset in range(held.base, held.end)]
 
     def close(self) -> None:
-        """Refuse further work and wake waiting consumers. `records` still works. Idempotent."""
+        """Refuse to publish, join and poll, and wake waiting consumers. The other methods still work. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -27,7 +27,7 @@ class Delivery:
     Args:
         message: the message, with its `source`.
         handle: the broker's own data for settling it; no other code looks into it.
-        deliveries: how often the broker has handed it out, 1 the first time. More than 1 when a consumer died or hung.
+        deliveries: how often the broker has handed it out. More than 1 when a consumer died, hung or did not settle it.
     """
 
     message: Message
@@ -81,7 +81,7 @@ class BrokerConsumer(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the group. Other members get the unsettled deliveries after `idle_ms`. Idempotent."""
+        """Leave the group. Other members get the unsettled deliveries, after `idle_ms` at the latest. Idempotent."""
         ...
 
 

@@ -17,8 +17,8 @@ class ConsumerConfig:
 
     Args:
         concurrency: messages handled at the same time. Defaults to 8.
-        idle_ms: after this time another consumer takes over the messages of a dead consumer. A living consumer renews
-            its messages while handlers work on them. Defaults to 30 s.
+        idle_ms: after this time another consumer takes over the messages of a dead consumer; on Kafka after at least
+            6 s. A living consumer renews its messages while handlers work on them. Defaults to 30 s.
         crash_cap: consumers that may die over one message before it is dead-lettered as poison. Defaults to 5.
         secrets: for signed headers, as in `ServiceConfig`: the first one signs, any of them verifies. Defaults to none.
         ordering: "key" handles the messages of a key one after the other. Messages behind a failed one are parked until

@@ -147,7 +147,10 @@ class Consumer:
 
     @property
     def ready(self) -> bool:
-        """Whether the consumer runs with all its threads, and the broker answered the last poll."""
+        """Whether the consumer runs with all its threads, and the broker answered the last poll.
+
+        With `ordering="key"`, only polls of the redelivery topic count.
+        """
         works = self._state == "running" and all(thread.works for thread in self._all_threads())
         return works and not self._poll_failures
 
@@ -161,6 +164,7 @@ class Consumer:
         """Join the group and begin.
 
         Raises:
+            ConfigError: the broker cannot have a topic of such a name, or two of the group's topics have one name.
             BrokerError: the broker refused or does not answer. Nothing was started; the call may be repeated.
         """
         with self._lock:
@@ -233,7 +237,7 @@ class Consumer:
     def stop(self, timeout_s: float = 30.0) -> None:
         """Drain: read no more, wait up to `timeout_s` for running handlers, settle, leave the group. Idempotent.
 
-        Messages that are still being handled then go to another consumer after `idle_ms`.
+        Messages that are still being handled then go to another consumer, after `idle_ms` at the latest.
         """
         with self._lock:
             if self._state == "running":
@@ -288,8 +292,8 @@ class Consumer:
     def step(self) -> None:
         """Poll the broker once, and hand the deliveries to the handlers. The poll thread repeats this method.
 
-        The method blocks while `concurrency` messages are in flight, while it polls, after an error of the broker, and
-        while a suspect (a message over which consumers died) is handled alone.
+        While `concurrency` messages are in flight, it only waits, for at most half a second. It also blocks while it
+        polls, after an error of the broker, and while a suspect (a message over which consumers died) is handled alone.
         """
         room = self._in_flight.room(self.config.concurrency, timeout_s=0.5)
         if room == 0 or self._stopping.is_set():

@@ -186,7 +186,7 @@ class HandlerLoop:
         self._tasks.pop(asyncio.current_task(self._loop), None)
 
     def end(self) -> None:
-        """Cancel all tasks, and stop the loop once they have ended. Any thread may call it."""
+        """Cancel all tasks, let each of them run once more, and stop the loop. Any thread may call it."""
         self.cut_off = True
         self._loop.call_soon_threadsafe(self._end)
 

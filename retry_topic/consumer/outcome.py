@@ -8,12 +8,13 @@
 | the handler | the delivery |
 |---|---|
 | returns None or `Ack` | is acknowledged |
-| returns `Retry`, or raises | becomes a record in the group's retry topic; the policy decides when it comes back |
+| returns `Retry`, or raises | becomes a record in the retry topic; the policy decides whether and when it comes back |
 | returns `DeadLetter` | becomes a record in the retry topic as well, with the verdict "dead" |
 | is not called: the message has killed too many consumers, or has expired | as with `DeadLetter` |
 
-The handler needs no exception to ask for a retry. Each failed attempt is one line in the log. Apart from logging,
-nothing here waits or does I/O. Threads: any thread may call any method.
+The handler needs no exception to ask for a retry. Each failed attempt is one line in the log. Apart from logging, the
+hook `on_failure` and reading source lines for a traceback, nothing here waits or does I/O. Threads: any thread may call
+any method.
 """
 
 from __future__ import annotations
@@ -242,8 +243,8 @@ class Outcomes:
 def success_of(group: str, message: Message, state: RetryState) -> str | None:
     """The key under which the store remembers the success of `message`; None if it remembers nothing.
 
-    The store remembers only messages that it has released, because only these can have a second copy. It does not
-    remember a message whose id is made of its payload, because all messages with equal payloads share this id.
+    The store remembers only messages that it has released, because only these can have a second copy. It remembers no
+    unsigned message, and none whose id is made of its payload, because all messages with equal payloads share this id.
     """
     if not state.passed_the_store or state.unsigned:
         return None
@@ -282,7 +283,7 @@ def too_late() -> Failure:
 
 
 def expired(expires: bytes | None, clock: Callable[[], int] | None = None) -> bool:
-    """Whether the moment in an `expires-at` header has passed. A value that is not a number never expires.
+    """Whether the moment in an `expires-at` header has passed. No other value than 1 to 16 digits ever expires.
 
     `clock` returns epoch ms. Defaults to this machine's clock.
     """

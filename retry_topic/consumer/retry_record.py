@@ -1,4 +1,5 @@
-"""Turns a failure into the record for the group's retry topic. Pure functions, except that they read the clock.
+"""Turns a failure into the record for the group's retry topic. Pure functions, but `failed_message` reads the clock,
+the host name and the process id.
 
 The retry headers of a message may be about another group or another message: several groups can read one topic, and a
 handler can copy headers onto another message. Headers that are not about this group and this message are ignored.

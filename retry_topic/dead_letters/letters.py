@@ -103,7 +103,8 @@ class DeadLetters:
     ) -> Replayed:
         """Store exactly these letters as waiting messages again, each with its due time.
 
-        Letters that are no longer dead are skipped. So a second run of the same orders does nothing.
+        Letters that are no longer dead are skipped. So a second run of the same orders does nothing, unless a letter
+        has died again before it was delivered.
 
         Args:
             orders: the letters, and when each is sent.

@@ -44,12 +44,12 @@ def run(
         input_path: a JSON Lines file with the records. Defaults to None: each record is an airport from the package
             `airportsdata`.
         count: how many records. Defaults to 2,500 airports, or to all lines of the file.
-        folder: data folder of the embedded server. If an earlier demo has made it, it is first deleted with everything
-            in it.
+        folder: data folder of the embedded server. The default folder, or one that an earlier demo has made, is first
+            deleted with everything in it.
         progress: called with (records that are delivered or dead, all records, a text).
 
     Raises:
-        ConfigError: the input is wrong, or `folder` has files but was not made by the demo; nothing was started.
+        ConfigError: the input is wrong, or `folder` has files and is neither of these two; nothing was started.
         DemoFailed: a process died, or the topic refused records.
     """
     records = load_records(input_path, count)

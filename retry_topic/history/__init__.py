@@ -1,9 +1,9 @@
 """The attempt history: the outcome of each delivery of a message that failed at least once.
 
 The retry service writes failed deliveries (`ServiceConfig.history`), and consumers write the final success
-(`ConsumerConfig.history`). Both write into the history of the delay store. The history is bounded and off by default,
-and no delivery waits for it. `what_if` says what another policy would have done with the latest attempts. `export`
-writes the history to a file, as Parquet or JSON Lines. `backtest` and `slo` of
+(`ConsumerConfig.history`). Both write into the history of the delay store. The history is bounded and off by default.
+No consumer waits for it; the service writes the rows before it reads on. `what_if` says what another policy would have
+done with the latest attempts. `export` writes the history to a file, as Parquet or JSON Lines. `backtest` and `slo` of
 `retry_topic.spark` read the store and both kinds of files.
 """
 

@@ -3,8 +3,8 @@
 A client that can write to a retry topic can also write headers. So a topic in the headers must be one of the configured
 topics. If none are configured, it must be a topic that the group reads, as the broker reports.
 
-Cost: one request to the broker for each new topic. A positive answer counts for good, a negative one for a second. Only
-one thread may use it.
+Cost: a few requests to the broker for each new topic. A positive answer counts for good, a negative one for a second.
+Only one thread may use it.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def plan(
         now_ms: the store's time.
         rules: the intake's rules.
         templates: the decision cache, for deliveries. Defaults to none.
-        route: the key that chooses the shard of items without an ordering key. Defaults to None: their id chooses it.
+        route: the key that chooses the shard of items without an ordering key. Defaults to None: their own key or id.
     """
     questions = Questions()
     entries: list[IntakeRecord | Decided | Prepared] = []

@@ -101,7 +101,7 @@ class Decided:
         state: the record's state, with the valid counts and id.
         head: the id base that the record came with: its name as the head of an ordering key.
         duplicate: the failure is already known: nothing is stored.
-        ended: the record is a second copy of a message that has succeeded or was given up.
+        ended: the record is a second copy of a message that has succeeded.
         due_ms: when the message is delivered again.
         dead: why it is a dead letter.
         decision: the policy's decision.

@@ -6,8 +6,8 @@ the record's own: its id, times, offset, the error's text, foreign headers. The 
 applies, and the body of the stored item with gaps for the record's own values.
 
 Invariant: for each record, a template makes the same item as `plan`, byte for byte. The cache answers None for every
-special record: odd headers, dead, ordered, by reference, too large. The plan then decides that record itself. The third
-record of a kind makes a template, and only if the template would make the same item of it.
+special record: odd headers, dead, ordered, by reference, too large. The plan then decides that record itself. The
+second or third record of a kind makes a template, and only if the template would make the same item of it.
 
 Cost: about a third of what the plan costs for a record. Only one thread may use it.
 """

@@ -80,7 +80,7 @@ class Transport:
         group: the owner of the retry topic.
         policies: the retry policies.
         redelivery: "group": due messages go to the group's own redelivery topic. "origin": they go to the topic on
-            which they first failed, where every group sees them. Defaults to "group".
+            which they first failed, if `Rules.returns_to_origin` allows it. Defaults to "group".
         origins: the topics that "origin" may send to. Defaults to none: the topics that the group reads.
         spring: write Spring Kafka's headers beside ours. Defaults to False.
         secrets: to verify signatures with; the first one signs. Defaults to none: headers are not signed.

@@ -157,7 +157,8 @@ def run_now(
         meant: the messages.
         pace: how their due times are spread.
         secrets: the first one signs replayed messages. Defaults to none: headers are not signed.
-        progress: called with the number of messages changed so far. Defaults to a function that does nothing.
+        progress: called with the number of messages handled so far, dead letters not counted. Defaults to a function
+            that does nothing.
 
     Raises:
         ConfigError: see `check_replays`; nothing was changed.
@@ -197,7 +198,7 @@ def reschedule(
         meant: the messages.
         start_ms: the first due time, epoch ms.
         pace: how the due times are spread from then on.
-        progress: called with the number of messages changed so far. Defaults to a function that does nothing.
+        progress: called with the number of messages handled so far. Defaults to a function that does nothing.
     """
     return ChangedMessages(_rescheduled(connection, meant.members, start_ms, pace, progress) + _gone(meant))
 
@@ -208,7 +209,7 @@ def delete(connection: Connection, meant: Selected, *, progress: Progress = _no_
     Args:
         connection: where the messages are stored.
         meant: the messages.
-        progress: called with the number of messages deleted so far. Defaults to a function that does nothing.
+        progress: called with the number of messages handled so far. Defaults to a function that does nothing.
     """
     deleted = alter(
         connection,

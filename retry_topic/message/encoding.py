@@ -136,7 +136,7 @@ def decode_body(body: bytes) -> Message:
     """The message that a body holds.
 
     Raises:
-        Rejected: the body is not in push form, or its target is a Redis list and not a stream.
+        Rejected: the body is not in push form, its reference cannot be read, or its target is a Redis list.
     """
     reference, plain = split_reference(body)
     form = decode_push(plain)

@@ -1,7 +1,7 @@
 """Kinds of delay: how long to wait after the n-th failure.
 
 Each kind is a frozen value with one pure method, `draw(attempt, previous_ms, rng)`. `attempt` is the number of the
-failed attempt, from 1, so the first retry waits `base`. A draw costs O(1) at any attempt: the exponent is capped
+failed attempt, from 1, so a curve begins at `base`. A draw costs O(1) at any attempt: the exponent is capped
 *before* the power is computed (`2.0**1024` overflows a float; `2**10**9` would fill the memory). All times are whole
 milliseconds, drawn as integers, both ends included. Any thread may draw; the caller owns `rng`.
 

@@ -17,7 +17,10 @@ from wheel_sched.duration import format_duration
 
 
 def dump_policies(policies: PolicySet) -> str:
-    """The policies as TOML text, without some keys that are off or not set; `load_policies(dump_policies(p)) == p`."""
+    """The policies as TOML text, without some keys that are off or not set.
+
+    `load_policies(dump_policies(p)) == p` if the weights of fair keys are in the order of the keys.
+    """
     blocks = [_policy(policies.default, ("default",))]
     default_once = policies.default.once_per_key is not None
     blocks += [_policy(policy, ("topic", topic), default_once) for topic, policy in policies.topics.items()]

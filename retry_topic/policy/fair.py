@@ -31,8 +31,9 @@ class Fair:
         weights: keys with a weight of their own, as (key, weight). A key of weight 4 gets four times the share of a key
             of weight 1. Weights are 0.01 to 100. Defaults to none.
         default_weight: the weight of all other keys. Defaults to 1.
-        max_in_flight: how many messages of a key may be released and not yet handled, 0 = any number. Consumers need
-            `reports=True`. Defaults to 0.
+        max_in_flight: how many messages of a key may be released and not yet handled, 0 = any number. On Kafka with
+            several shards, each shard has its part, and at least one message. Consumers need `reports=True`. Defaults
+            to 0.
         in_flight_timeout_ms: after this time a released message counts as handled. Defaults to 600,000 (10 min).
         rate: most messages of one key released per unit of time. Defaults to None: no limit.
 
@@ -109,7 +110,7 @@ def settings_of(fair: Fair, rate: Rate | None, burst: int, shards: int, *, by_ke
         burst: how many messages of the topic may be released at once after a pause.
         shards: number of shards of the store. Each shard gets its part of `rate` and `burst`.
         by_key: whether all messages of a fair key lie in one shard. If so, a shard gets the whole limits of its keys,
-            otherwise its part of them.
+            otherwise its part of them, and at least one message in flight.
     """
     of_key = 1 if by_key else shards
     return FairSettings(

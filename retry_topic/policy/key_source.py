@@ -2,7 +2,8 @@
 
 key = "key"                 the message key
 key = "header:tenant"       the value of a header; if there are several, the last one
-key = "json:/customer/id"   a JSON pointer (RFC 6901) into a JSON payload; a text, a number, true or false
+key = "json:/customer/id"   a JSON pointer (RFC 6901) into a JSON payload of at most 1 MiB; a text, a number, true or
+                            false
 """
 
 from __future__ import annotations

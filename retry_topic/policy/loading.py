@@ -42,9 +42,9 @@ _Made = TypeVar("_Made")
 
 _HARMLESS: dict[str, Any] = {"base": 0, "cap": LONGEST_MS, "max_attempts": 8, "max_age": LONGEST_MS}
 
-# Names from AWS's article that people may try; here jitter is a setting of every curve.
 FAIR_IN_DEFAULT = "[default] expected fair in the table of a topic, [topic.<name>.fair], got: fair for all topics"
 
+# Names from AWS's article that people may try; here jitter is a setting of most curves.
 _JITTER_KINDS = {"full-jitter": "full", "equal-jitter": "equal"}
 
 

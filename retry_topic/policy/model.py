@@ -44,8 +44,8 @@ class RetryPolicy:
             0.
         budget: limits retries to a share of the first attempts. Defaults to None: no limit.
         breaker: holds back retries to a failing destination. Defaults to None: no circuit breaker.
-        collapse: of several retries of one key, only the first goes out. Defaults to None: all go out.
-        debounce: of several retries of one key, only the last goes out. Defaults to None: all go out.
+        collapse: of several retries that wait under one key, only the first goes out. Defaults to None: all go out.
+        debounce: of several retries that wait under one key, only the last goes out. Defaults to None: all go out.
         fair: shares the due messages between keys, such as tenants. Only for the policy of a single topic. Defaults to
             None: they go out by due time.
     """
@@ -126,7 +126,7 @@ class PolicySet:
 
     @property
     def least_attempts(self) -> int:
-        """The lowest `max_attempts` of all policies and rules."""
+        """The lowest `max_attempts` of all policies and rules; `MAX_ATTEMPTS` if all are lifted."""
         policies = (self.default, *self.topics.values())
         caps = [policy.max_attempts for policy in policies]
         caps += [rule.max_attempts for policy in policies for rule in policy.rules]

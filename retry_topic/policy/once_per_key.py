@@ -16,6 +16,8 @@ from wheel_sched.store.once_per_key import LONGEST_WAIT_MS, collapse_ref, deboun
 class Collapse:
     """While a retry waits under a key, later retries of this key are dropped: the first one goes out.
 
+    On Kafka this holds in each shard of the store.
+
     Args:
         key: where a message's key comes from. A message without a key is retried as usual.
     """
@@ -36,10 +38,12 @@ class Collapse:
 class Debounce:
     """A new retry takes the place of the one that waits under its key: the last one goes out.
 
+    On Kafka this holds in each shard of the store.
+
     Args:
         key: where a message's key comes from. A message without a key is retried as usual.
         max_wait_ms: a retry is due at most this long after the first one of its key was stored, however often others
-            take its place. Defaults to 3,600,000 (1 h).
+            take its place, and even if its own delay is longer. Defaults to 3,600,000 (1 h).
     """
 
     key: KeySource

@@ -21,7 +21,7 @@ name = "bad input"
 error = ["ValueError", "pydantic.*"]
 dead = true
 
-[topic.orders]                 # a missing key comes from the default; a given key replaces it
+[topic.orders]                 # a missing key comes from the default (a name: the topic's); a given key replaces it
 max_attempts = 20
 """
 

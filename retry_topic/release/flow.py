@@ -1,8 +1,8 @@
 """Flow control: if a topic's limits hold a due message back, it waits in the store with a later due time.
 
-Limits hold back only redeliveries (retries, replays, and messages that were parked behind a retry). First deliveries
-do not pass through this module. Any dispatcher of a namespace releases any group's messages, so all services of a
-namespace must use the same policies. The store holds the state of the limits (granted release times, results of
+Limits hold back only redeliveries (retries, replays, and messages that were parked behind a retry), and no message that
+was published for later and has not failed. Any dispatcher of a namespace releases any group's messages, so all services
+of a namespace must use the same policies. The store holds the state of the limits (granted release times, results of
 attempts), so all dispatchers share one limit.
 
 A policy can also spread due times. The intake does this when it stores a retry; this module only counts such retries.
@@ -26,7 +26,7 @@ from wheel_sched.store.rate_limits import Admitted, Limits, RateLimits
 logger = logger_of("retry_topic.flow")
 
 _GROUP = FIELDS["consumer_group"].header.encode()
-_MOST = 200  # characters of a destination
+_MOST = 200  # bytes of a destination
 
 
 def flow_of(group: str, topic: str) -> str:
@@ -60,7 +60,7 @@ def limits_of(policy: RetryPolicy) -> Limits:
 
 
 def is_limited(policies: PolicySet) -> bool:
-    """Whether any of the policies has a rate, a budget or a circuit breaker."""
+    """Whether any of the policies has a rate (except that of a fair topic), a budget or a circuit breaker."""
     return policies.default.limited or any(policy.limited for policy in policies.topics.values())
 
 

@@ -2,7 +2,7 @@
 
 If the record of a payload is gone (retention, compaction, a deleted topic) or holds another payload now, the message
 becomes a dead letter with that reason. If the broker does not answer, the message waits. One claim fetches at most
-`MOST_BYTES`; its other messages return to the store and are due again immediately.
+`MOST_BYTES`, or one larger payload; its other messages return to the store and are due again immediately.
 """
 
 from __future__ import annotations

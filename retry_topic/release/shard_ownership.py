@@ -1,9 +1,9 @@
 """Shard ownership: which shards this process owns, and how it takes one over.
 
-A process acquires a shard when items are due in it. The ownership lasts `lease_ms`. While the process works on the
-shard, it extends the ownership. An idle owner lets the ownership lapse. A new owner raises the shard's epoch, fences
-its predecessor at the broker, and reads the number of the last claim that was sent. Then it ends the open claims.
-Effectively-once delivery depends on this order.
+A process acquires a shard when items are due in it, or wait in it and no owner is known. The ownership lasts
+`lease_ms`. While the process works on the shard, it extends the ownership. An idle owner lets the ownership lapse. A
+new owner raises the shard's epoch, fences its predecessor at the broker, and reads the number of the last claim that
+was sent. Then it ends the open claims. Effectively-once delivery depends on this order.
 
 A claim belongs to the ownership in which it was made (`OwnedShard`). A shard that was lost and is acquired again is
 taken over again. Open claims of an earlier ownership are never sent, and during a take-over no claim is.

@@ -4,7 +4,8 @@
 of the last sent claim. Such a claim has no lease end, because only the broker knows whether it was sent. The publisher
 ends the claim, or the next owner of the shard does. A claim belongs to this process while the process owns its shard.
 The dispatcher extends the ownership while it works on the claim. A process acquires a shard when the shard has due
-items. It also acquires a shard that has only open claims of another process, because that process may be dead.
+items; if no owner is known, already when items wait in it. It also acquires a shard that has only open claims of
+another process, because that process may be dead.
 
 `TransactionalPublisher` sends a claim's messages and its number in one transaction, all or nothing. Messages that the
 broker refuses for good first leave the claim in the store. Then the publisher sends the others. Messages that already

@@ -67,7 +67,7 @@ def run(
 
     Raises:
         ConfigError: an argument is wrong, or an event loop already runs in this thread. Nothing was run.
-        NotDone: a message has not ended within `most_deliveries` or `limit_s`.
+        NotDone: a message has not ended within `most_deliveries` or `limit_s`, or cannot end.
     """
     given = _checked(handler, policy, messages, seed, most_deliveries, limit_s)
     policies = PolicySet(policy) if isinstance(policy, RetryPolicy) else policy

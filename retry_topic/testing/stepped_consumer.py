@@ -45,7 +45,7 @@ class SteppedConsumer(Consumer):
         return _Handlers(self._calls, self._runner)
 
     def step_once(self) -> None:
-        """Read one message, handle it and settle it. If the broker has no message, this waits 1 s in vain."""
+        """Read one message, handle it and settle it. If the broker has no message, this waits some 11 s in vain."""
         self.step()
         self._settler.step()
 

@@ -151,7 +151,8 @@ class KafkaBroker:
         """Produce each message to its topic. Returns one answer for each message: None when the cluster has it.
 
         Raises:
-            BrokerUnavailable: the cluster gave no answer for any message.
+            BrokerError: a topic is not known yet, and the cluster does not answer or does not create it. Messages to
+                other topics may have been sent. Otherwise a message without an answer has a failure in doubt.
         """
         if not messages:
             return []

@@ -121,7 +121,7 @@ class Transactions:
         Raises:
             Fenced: another producer has taken over. Nothing was sent.
             BrokerInDoubt: the transaction may be committed.
-            BrokerUnavailable: nothing was sent.
+            BrokerError: nothing was sent.
         """
         unknown = {topic for topic in {message.topic for message in messages} if not self._partitions(topic)}
         if unknown:

@@ -2,9 +2,9 @@
 
 Retention: XACK alone settles a delivery. Deleting the entry (XDEL), or a length limit at XADD, would take the entry
 from groups that have not read it. With `maxlen` the consumers trim a topic to about that length. They drop the oldest
-entries first, but never an entry that some group has not settled. A topic that no group reads is not trimmed. A group
-without consumers holds back trimming until XGROUP DESTROY removes the group. A group that joins later reads the
-remaining entries.
+entries first, but never an entry that some group has not settled. A topic that no group reads is trimmed only by `trim`
+(the intake calls it for the dead topic). A group without consumers holds back trimming until XGROUP DESTROY removes the
+group. A group that joins later reads the remaining entries.
 
 Threads: any thread may call any method.
 """
@@ -83,6 +83,7 @@ class RedisStreamsBroker:
         Raises:
             BrokerUnavailable: the server does not answer. With `in_doubt` the topics may already have the messages;
                 publishing them again may then make second records.
+            BrokerError: the server lacks the durability level or a permission for the list of topics. Nothing was sent.
         """
         return self._publisher.publish(messages)
 

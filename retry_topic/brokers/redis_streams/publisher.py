@@ -243,10 +243,10 @@ def by_stream(deliveries: Iterable[Delivery]) -> dict[str, list[bytes]]:
 class StreamSettler:
     """Settles the deliveries of one member of `group`, forwards messages, and trims the streams.
 
-    `forward` runs one script per slot. The script publishes a message only if the group has not settled its delivery.
-    So a repetition after a lost reply publishes nothing twice. If source and target are on different slots of a
-    Cluster, `forward` publishes first and settles afterwards. If it cannot settle a delivery whose message it has
-    published, it remembers the delivery. A repetition then only settles this delivery.
+    `forward` runs one script for up to 100 pairs of one slot. The script publishes a message only if the group has not
+    settled its delivery. So a repetition after a lost reply publishes nothing twice. If source and target are on
+    different slots of a Cluster, `forward` publishes first and settles afterwards. If it cannot settle a delivery whose
+    message it has published, it remembers the delivery. A repetition then only settles this delivery.
     """
 
     def __init__(self, connections: Connections, publisher: StreamPublisher, group: str, maxlen: int | None) -> None:

@@ -2,7 +2,8 @@
 
 Readers and handlers only report to it; all state belongs to the thread, so there is no lock. It works in turns: a turn
 takes all reports, then makes the necessary calls to the store, many keys in one call. If the store does not answer, the
-thread keeps the work and repeats it with a growing delay. It settles nothing at the broker before the store's answer.
+thread keeps the work and repeats it with a growing delay. Where a call is necessary, it settles nothing at the broker
+before the store's answer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The inbox: a page of the groups of dead letters, searched by state, topic and text.
 
-It reads no dead letters except the samples that it shows."""
+It reads no dead letters except the samples that it shows; a search for a text reads at most 200 samples more."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Finds retry topics whose records no retry service takes in, and says which command starts the service.
 
-The result is read from the broker every five seconds.
+The result is read from the broker at most every five seconds.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Invariants: `read(write(h, state)) == state` for every state within its bounds. `read` never raises, whatever the bytes.
 `write` keeps all other headers, in order, writes each of ours at most once, and keeps ours within `MAX_TOTAL_BYTES`, so
-that headers do not grow from attempt to attempt. Two headers have bounds of their own: the traceback and the failed
-attempts. `lighter` removes them from a message that is too large.
+that headers do not grow from attempt to attempt. Three headers have bounds of their own: the trace step, the traceback
+and the failed attempts. `lighter` removes the last two from a message that is too large.
 
 No header can raise a limit. A broken value counts as absent, and a count that is too large counts as its bound;
 `RetryState.oddities` names each such fault. A client that can write to the topic can leave headers out, and so
@@ -86,7 +86,7 @@ def read(headers: Headers) -> RetryState:
 def write(message_headers: Headers, state: RetryState) -> Headers:
     """`message_headers` with the headers of `state` in place of all our earlier ones.
 
-    A label that cannot be written (over 250 bytes, not printable) is left out. A number outside its bounds becomes the
+    A label that cannot be written (too long, not printable) is left out. A number outside its bounds becomes the
     nearest bound. The error's message is cut further when all headers together are too long.
     """
     encoded: dict[str, bytes] = {}

@@ -1,17 +1,17 @@
-"""Signatures: an optional HMAC-SHA256 over all headers that decide about a message, so that only holders of the secret
-can write them.
+"""Signatures: an optional HMAC-SHA256 over the headers that identify a message and count its attempts, so that only
+holders of the secret can write them.
 
 A signature covers the id, the group, the topic, partition and offset of the first failure, the attempt, the time of the
 first failure, the replays, the item of a replay, the ordering key, the publishing time, and payload and key. So a
 signature fits one attempt of one message in one group, and nothing else: not another payload, not another topic whose
-policy may allow more.
+policy may allow more. It does not cover the failure: verdict, requested delay, error and HTTP status.
 
 Without a secret, every client that can write to the topic can restart a count. With a secret, a record whose signature
-is absent or wrong is `unsigned`, and its headers decide nothing. Its id is made of payload and key (`content_id`). The
-store counts its attempts, one for each record, up to the lowest `max_attempts` of all policies. Two unsigned records
-with equal payload and key look the same, so they share a count. The group's consumers and services write retry headers
-on each record that they send to the group's retry and redelivery topics. So a record without retry headers in these
-topics comes from another client, and is unsigned too.
+is absent or wrong is `unsigned`, and its id and counts are ignored. Its id is made of payload and key (`content_id`).
+The store counts its attempts, one for each record, up to the lowest `max_attempts` of all policies and rules. Two
+unsigned records with equal payload and key look the same, so they share a count. The group's consumers and services
+write retry headers on each record that they send to the group's retry and redelivery topics. So a record without retry
+headers in these topics comes from another client, and is unsigned too.
 
 A message that has never failed needs no signature. Every client that may write to its topic may give it an id, because
 an id is a name and not a count. The consumer signs the message at its first failure.

@@ -67,7 +67,7 @@ class RetryState:
     failure. The delivery that is running is number `attempt + 1`.
 
     Args:
-        id: the `retry_id` of the message; all its attempts have the same id. Defaults to None.
+        id: the id of the message, made by `retry_id` or by its publisher; all its attempts have it. Defaults to None.
         attempt: failed deliveries so far. Defaults to 0.
         max_attempts: the cap by count at the last failure; for consumers to read, never used to decide.
         first_failed_ms: epoch ms of the first failure.
@@ -77,7 +77,7 @@ class RetryState:
         started_ms: epoch ms at which the failed attempt was started, for reports.
         policy: `name@version` of the policy that decided.
         delay_ms: the delay that the intake last chose.
-        verdict: the verdict that the handler returned.
+        verdict: the verdict that the handler returned; "dead" for a message that was given up without a call.
         retry_after_ms: the delay that the handler or the remote side requested.
         original_topic: the topic on which the message first failed.
         original_partition: the message's partition there.
@@ -95,7 +95,7 @@ class RetryState:
         key_lock: the lock of its ordering key in the delay store; None if the message is not ordered.
         published_ms: epoch ms at which it was published with an id from its publisher; None if the id was made of
             topic, partition and offset.
-        signature: HMAC over all fields that decide and over the payload, see `signature`.
+        signature: HMAC over id, group, original, counts, payload and some more, see `signature`.
         oddities: the faults of the headers, in words; not compared and not written. Defaults to none.
         dialect: whose headers were read, "none" when there were none; not compared and not written.
         process: `host:pid` of the consumer in which the last attempt failed. Only a record in the retry topic has it.
@@ -181,7 +181,7 @@ MAX_MRO_BYTES = 500
 MAX_PROCESS_BYTES = 80
 MAX_MESSAGE_BYTES = 1_000
 MAX_TOTAL_BYTES = 3_500
-"""The greatest sum of all our names and values, except failed attempts and traceback, which have bounds of their own.
+"""The greatest sum of all our names and values, except failed attempts, traceback and trace step (`Field.extra`).
 Without the error's message, all fields at their bounds need less than this. So only the message is ever shortened, and
 an ordinary state keeps its full message."""
 

@@ -1,4 +1,4 @@
-"""The Spark jobs. Each job returns a report. With `dry_run=True`, a job that has this argument changes nothing."""
+"""The Spark jobs. Each returns a report or a DataFrame. With `dry_run=True`, a job that has it changes nothing."""
 
 from retry_topic.spark.jobs.audit import audit
 from retry_topic.spark.jobs.backfill import backfill

@@ -53,7 +53,7 @@ class Audit:
         items: number of items in the store.
         found: number of findings of each kind.
         drifted: one text for each counter of a shard that differs from the number of the shard's items.
-        findings: the damaged and overdue items.
+        findings: the damaged and overdue items; at most 10,000 damaged, 10,000 overdue and 10,000 with two places.
         repaired: the number of items that were repaired.
         recovered: items that wait again, because their lease had expired.
         left: the number of findings that are not repaired.

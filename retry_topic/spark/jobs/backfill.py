@@ -37,7 +37,7 @@ class Backfilled:
         job_id: the name of the set of rows.
         rows: number of rows.
         bad: number of rows that cannot be stored, by reason.
-        stored: rows that this run stored.
+        stored: rows that this run stored. It includes what others stored in the namespace meanwhile.
         first_due_ms, last_due_ms: earliest and latest due time of the good rows; None when no good row has one.
         bytes_needed: about how much server memory the good rows need.
         bytes_free: server memory that is free; None when the server does not say.

@@ -75,12 +75,14 @@ def replay_topic(
 ) -> Replay:
     """Send each of these dead letters again, once, however often this function is called. Attempts count from 0 again.
 
+    Headers are not signed.
+
     Args:
         letters: a selection of `topic_letters`.
         kafka: the cluster.
         topic: the dead topic of the letters.
-        to: "origin", the topic where each letter first failed; "group", the redelivery topic of its consumer group;
-            or the name of a topic. Defaults to "origin".
+        to: "origin", the topic where each letter first failed; "group", the topic `<group>.redelivery` of its consumer
+            group; or the name of a topic. Defaults to "origin".
         origins: further topics that the headers of a letter may name. Defaults to none: only topics that the group of
             the dead topic (`<group>.dead`) reads, and its redelivery topic.
         repair: SQL for the new payload, see `replay`. Defaults to None: no change.

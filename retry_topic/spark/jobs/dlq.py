@@ -145,6 +145,8 @@ def replay(
 ) -> Replay:
     """Let these dead letters wait again in their store. The attempt count of each letter starts at 0 again.
 
+    Headers are not signed. If the group's services sign headers, use `DeadLetters.replay` with the secrets instead.
+
     Args:
         letters: a selection of `dead_letters`.
         place: the store of the letters.

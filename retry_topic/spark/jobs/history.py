@@ -7,7 +7,7 @@
 | `attempt` | int | number of the delivery, from 1 |
 | `due_ms` | bigint | when the delivery was due; null for the first delivery, or if its start is not known |
 | `started_ms` | bigint | when the handler started; if that is not known, when the delivery failed |
-| `outcome` | string | `ok`, `failed` or `dead` (failed and given up) |
+| `outcome` | string | `ok`, `failed`, `dead` (failed and given up) or `superseded` (failed, another one goes out) |
 | `error_class` | string | class of the error; null for `ok` |
 | `shard` | int | optional: the shard that held the message |
 

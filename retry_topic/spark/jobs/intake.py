@@ -68,7 +68,8 @@ class IntakeReport:
         connector: "jvm" or "python".
         batches: batches of the stream that held records.
         records: records that were read.
-        waiting: of the records, messages that now wait for their next attempt.
+        waiting: of the records, messages that now wait for their next attempt, or that another one of their key has
+            superseded.
         dead: of the records, messages that became dead letters.
         repeated: of the records, failures that the store already knew.
         partitions: the progress of each partition.

@@ -36,7 +36,8 @@ class Slo:
         late: number of late deliveries.
         burn: the used share of the error budget; 1 means all of it.
         lateness_ms: percentiles and maximum of the lateness.
-        topics, hours, shards: the same figures for each topic, hour and shard.
+        topics, hours, shards: the same figures for each topic, hour and shard; at most 100 topics, those with the most
+            late deliveries, the first 744 hours, and 1,024 shards.
         worst: the minutes of a topic with the most late deliveries.
     """
 
