@@ -111,7 +111,10 @@ class HeldTasks:
         return [item for item in found if item is None or is_task(item)]
 
     def stamped(self, stamps: Mapping[str, Sequence[Any]]) -> Iterator[WaitingTask]:
-        """Held tasks with one of these stamps. `stamps`: lists of values by name, as in `revoke_by_stamped_headers`."""
+        """Held tasks with one of these stamps; a task with two of them comes twice. Reads `MAX_STAMPED` for each stamp.
+
+        `stamps`: lists of values by name, as in `revoke_by_stamped_headers`.
+        """
         for stamp in ((name, value) for name, values in stamps.items() for value in values):
             for item_id in self.store.find(stamp_ref(stamp), limit=MAX_STAMPED):
                 for waiting in self._read(self._item(item_id)):
@@ -119,7 +122,10 @@ class HeldTasks:
                         yield waiting
 
     def select(self, selection: TaskFilter | None = None, limit: int | None = None) -> Iterator[WaitingTask]:
-        """The selected tasks, state by state in order of due time, at most `limit`. Reads pages while you iterate."""
+        """The selected tasks, at most `limit`. Reads pages while you iterate.
+
+        With ids: in their order. Else state by state, in order of due time, lease end or time of death.
+        """
         selection = TaskFilter() if selection is None else selection
         left = MAX_DUE_MS if limit is None else limit
         for waiting in self._candidates(selection):
@@ -167,7 +173,7 @@ class HeldTasks:
 
         The method first moves a waiting task to the state "held", so that only one caller announces the revoke. It
         removes the task last. If anything fails in between, the task never runs and is still listed. A second `cancel`
-        then announces the revoke.
+        then announces the revoke. Held and dead tasks are removed first, so their revoke is tried only once.
         """
         changed = Changed()
         remaining = iter(tasks)
@@ -199,7 +205,7 @@ class HeldTasks:
         return True
 
     def purge(self, tasks: Iterable[WaitingTask]) -> Changed:
-        """Remove tasks for good. Their results stay PENDING, as with `celery purge`."""
+        """Remove tasks for good. Their results stay as they are, mostly PENDING, as with `celery purge`."""
         return self._remove(tasks)
 
     def _remove(self, tasks: Iterable[WaitingTask]) -> Changed:

@@ -121,7 +121,10 @@ class TaskFilter:
         )
 
     def bounds(self, state: State) -> tuple[int, int]:
-        """The least and the greatest score, in the store, of items in this state that can match."""
+        """The least and the greatest score, in the store, of items in this state that can match.
+
+        Assumes that no task was held with a lead of more than `WIDEST_LEAD_MS`.
+        """
         if state != "due":  # in other states the store has another order
             return 0, MAX_DUE_MS
         least_ms = max(0, (self.since_ms or 0) - WIDEST_LEAD_MS)

@@ -1,6 +1,7 @@
 """The headers of a task's message that this integration reads or writes.
 
-These are the ETA, the texts of arguments, and the mark of messages that the store has sent.
+These are the ETA, the due time of an occurrence of beat, the mark of messages that the store has sent, the fair key,
+and the texts of arguments.
 
 The functions are pure, so any thread may call them.
 """

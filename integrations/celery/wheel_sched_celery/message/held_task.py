@@ -102,7 +102,7 @@ class HeldTask:
 
         If an exchange puts a message into several queues, the copy in each queue has its own id. If a producer does not
         know whether the store has a task, it sends the task through the broker. A worker that then puts this message
-        into the store computes the same id.
+        into the store computes the same id, unless `one_of_many`.
         """
         kind = MessageKind(
             self.name,
@@ -117,7 +117,10 @@ class HeldTask:
         return item_id_of(bounded(self.task_id), self.retries, self.eta_ms, digest)
 
     def item(self, body: bytes, lead_ms: int) -> Item:
-        """The item to store. Its refs are the task id and the stamps, and its topic is the queue."""
+        """The item to store. Its topic is the queue, or the routing key if the queue is not known.
+
+        Its refs are the task id, the stamps, the fair key, and the marks of takeover and of collapse or debounce.
+        """
         key = fair_key_of(self.headers)
         marks: tuple[str, ...] = () if key is None else (fair_ref(key),)
         marks += (*((TAKEN_OVER,) if self.taken_over else ()), *((self.once_ref,) if self.once_ref else ()))
@@ -158,7 +161,7 @@ class HeldTask:
         return replace(moved, body=dumps(payload))
 
     def properties_at(self, now_ms: int) -> dict[str, Any]:
-        """The properties for publishing at `now_ms`, with the rest of the message's TTL.
+        """The properties for publishing at `now_ms`, with the rest of the message's TTL, at most 49 days.
 
         If the TTL is over, the message gets no TTL: a worker must receive it to mark the task as revoked.
         """
@@ -211,7 +214,7 @@ def bounded(text: str, longest: int = _LONGEST_ID) -> str:
 
 
 class MessageKind:
-    """Everything that makes two messages different, except the body. Messages of one kind differ in the body only.
+    """Everything that the digest of a message covers, except the body: all that `item_id_of` does not get by itself.
 
     Args:
         name: the task's name.
