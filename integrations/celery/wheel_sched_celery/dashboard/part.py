@@ -19,7 +19,7 @@ from wheel_sched_celery.management.beat_findings import beat_findings, beat_stat
 
 
 def panel(dashboard: Dashboard) -> Panel | None:
-    """Tasks by state, the next one, and whether workers release them; None when nothing is held."""
+    """Tasks by state, the next one, and whether workers release them; None when the store has no namespace of tasks."""
     try:
         tasks = opened_of(dashboard).tasks
     except TasksAbsent:
