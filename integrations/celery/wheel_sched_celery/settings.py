@@ -76,7 +76,8 @@ class WheelSettings:
             `{"celery": {"weights": {"gold": 4}, "default_weight": 1}}`. Both settings are optional. The value None ends
             the sharing of a queue. A worker writes the settings into the store when it starts. Defaults to no queue.
         announce: how often a worker announces itself in the store, for `wheel-sched ps`; 0 = never. Defaults to 1 min.
-        beat: whether workers of this app send the periodic tasks of its schedule, without a beat process. Defaults to
+        beat: whether workers of this app bring the entries of its code and file into the store when they start, so that
+            no beat process is necessary. All workers with `dispatch` send what is due, whatever this says. Defaults to
             False.
         beat_file: path of a TOML file with more entries of the schedule. Defaults to None.
         beat_catch_up: what becomes of occurrences that were missed while no worker was there: "skip", "latest" (one

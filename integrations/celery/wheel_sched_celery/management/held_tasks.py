@@ -172,8 +172,8 @@ class HeldTasks:
         """Do what `cancel` does, with the announcer of the caller.
 
         The method first moves a waiting task to the state "held", so that only one caller announces the revoke. It
-        removes the task last. If anything fails in between, the task never runs and is still listed. A second `cancel`
-        then announces the revoke. Held and dead tasks are removed first, so their revoke is tried only once.
+        removes the task last. If anything fails in between, the task does not run and is still listed. A second
+        `cancel` then announces the revoke. Held and dead tasks are removed first, so their revoke is tried only once.
         """
         changed = Changed()
         remaining = iter(tasks)
@@ -217,6 +217,8 @@ class HeldTasks:
     def reschedule(self, tasks: Iterable[WaitingTask], eta_ms: int) -> Changed:
         """Give tasks another ETA. This also changes the message, so that a task reads the new ETA as `request.eta`.
 
+        Held and dead tasks wait again then, also a revoked one that is not announced (see `why_not_moved`).
+
         Raises:
             Rejected: the ETA lies outside 1970 to 9999; nothing was changed.
         """
@@ -225,7 +227,7 @@ class HeldTasks:
         return self._change(tasks, lambda each: self._moved(each, eta_ms))
 
     def run_now(self, tasks: Iterable[WaitingTask]) -> Changed:
-        """Make tasks due now; their ETA becomes the present time."""
+        """Make tasks due now, as `reschedule` does; their ETA becomes the present time."""
         return self.reschedule(tasks, self.now_ms())
 
     def why_not_moved(self, waiting: WaitingTask) -> str:

@@ -63,7 +63,10 @@ class WaitingTask:
 
     @property
     def revoked(self) -> bool:
-        """Whether the task is revoked and the revoke is not announced yet. Such a task never runs."""
+        """Whether the task is revoked and the revoke is not announced yet.
+
+        Such a task runs only if somebody gives it another ETA.
+        """
         return self.found.state == "held" and self.found.reason == REVOKED
 
     def as_dict(self) -> dict[str, Any]:

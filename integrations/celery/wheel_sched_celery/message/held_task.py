@@ -60,7 +60,7 @@ class HeldTask:
         task_id: the task's id in Celery.
         name: the task's name.
         retries: how many attempts came before.
-        eta_ms: when the task is due, in ms since 1970.
+        eta_ms: when the task is due, in ms since 1970; of a debounced task: when it was sent.
         exchange, routing_key: where to publish the message; with exchange "" the key names the queue.
         queue: the queue's name when it is known, else "".
         body: the body as the broker gets it, so it is compressed if the task asks for compression.
