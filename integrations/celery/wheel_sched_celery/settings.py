@@ -70,7 +70,7 @@ class WheelSettings:
         takeover: whether workers move ETA messages from the broker into the store. Defaults to True.
         timeout: how long one call on the store may take, in producers and workers, except for calls of a dispatcher. If
             `url` is a client or embedded:FOLDER, the timeouts of that client count instead. A worker's event loop waits
-            at most 1 s, and only to answer `inspect`. Defaults to 5 s.
+            only to answer `inspect`, at most 1 s for each call. Defaults to 5 s.
         drain_timeout: how long a stopping worker waits until its dispatcher has published its tasks. Defaults to 10 s.
         fair: the queues whose due tasks are shared between fair keys (see `wheel_fair_key`), with their settings:
             `{"celery": {"weights": {"gold": 4}, "default_weight": 1}}`. Both settings are optional. The value None ends

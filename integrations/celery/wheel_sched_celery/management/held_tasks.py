@@ -217,7 +217,7 @@ class HeldTasks:
     def reschedule(self, tasks: Iterable[WaitingTask], eta_ms: int) -> Changed:
         """Give tasks another ETA. This also changes the message, so that a task reads the new ETA as `request.eta`.
 
-        Held and dead tasks wait again then, also a revoked one that is not announced (see `why_not_moved`).
+        Held and dead tasks wait again then, unless their queue is paused; also a revoked one that is not announced.
 
         Raises:
             Rejected: the ETA lies outside 1970 to 9999; nothing was changed.

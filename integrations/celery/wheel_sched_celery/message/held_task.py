@@ -4,7 +4,8 @@ Celery accepts the same task id several times, with other arguments, other heade
 message. So the id of an item contains the task id, the retry, the ETA, and a digest of everything else that makes two
 messages different (see `MessageKind`). Copies of one message have the same digest. Copies exist in two cases. A
 producer sends a message again after a lost reply. Or a producer gets no answer from the store and sends the message
-through the broker, and a worker then puts it into the store.
+through the broker, and a worker then puts it into the store. What an exchange puts into several queues are different
+messages.
 
 The functions are pure, so any thread may call them.
 """
