@@ -193,7 +193,7 @@ class BeatEntries:
             due_ms: the next due time; it may have passed.
 
         Raises:
-            NotDone: there is no such entry, or it has run already, is paused or removed, or has failed.
+            NotDone: there is no such entry, or it has run already, is paused, removed or failed; nothing was changed.
         """
 
         def edit(old: BeatEntry, _: int) -> BeatEntry:

@@ -111,7 +111,7 @@ class HeldTasks:
         return [item for item in found if item is None or is_task(item)]
 
     def stamped(self, stamps: Mapping[str, Sequence[Any]]) -> Iterator[WaitingTask]:
-        """Held tasks with one of these stamps; a task with two of them comes twice. Reads `MAX_STAMPED` for each stamp.
+        """Held tasks with one of these stamps, at most `MAX_STAMPED` for each. A task with two of them comes twice.
 
         `stamps`: lists of values by name, as in `revoke_by_stamped_headers`.
         """
@@ -173,7 +173,7 @@ class HeldTasks:
 
         The method first moves a waiting task to the state "held", so that only one caller announces the revoke. It
         removes the task last. If anything fails in between, the task does not run and is still listed. A second
-        `cancel` then announces the revoke. Held and dead tasks are removed first, so their revoke is tried only once.
+        `cancel` then announces the revoke. Tasks in other states are removed first: their revoke is tried only once.
         """
         changed = Changed()
         remaining = iter(tasks)
