@@ -105,7 +105,7 @@ class BeatEntry:
         return replace(self, **changes, changed_ms=now_ms, earlier=kept, failures=0, problem="")
 
     def check(self) -> None:
-        """Raise `Rejected` if the entry is malformed. `item` checks arguments; a schedule is checked where it is made."""
+        """Raise `Rejected` if the entry is malformed. `item` checks its arguments, `schedules` checks its schedule."""
         problem = _problem(self)
         if problem:
             raise Rejected(f"entry {quoted(self.name)}: {problem}; nothing was changed")
