@@ -8,7 +8,7 @@ from wheel_sched.errors import InDoubt, StoreError, WheelSchedError
 
 
 class HoldRefused(WheelSchedError, OperationalError):
-    """The delay store is away, and the app has `on_outage="refuse"`, so the task is not sent to the broker either.
+    """The delay store is away or full, and the app has `on_outage="refuse"`: the task is not sent to the broker either.
 
     There are two cases, and `in_doubt` and the text say which one it is. Either the task was not sent. Or the store has
     not confirmed the task, and may hold it. A held task runs when it is due.

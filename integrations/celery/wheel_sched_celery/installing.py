@@ -39,9 +39,9 @@ def install(
         url: address of the store; None = no store, only a better timer in the worker. Defaults to `app.conf.wheel_url`,
             else to the broker's URL if the broker is a Redis.
         horizon: a task is held if more than this time is left until it is due; None = Celery's own behaviour. Defaults
-            to "2s".
-        beat: whether workers send the periodic tasks of the app's schedule, so that no `celery beat` is necessary.
-            Defaults to `app.conf.wheel_beat`, else False.
+            to "2s", or to half of the broker's visibility timeout if that is shorter.
+        beat: whether workers bring the app's periodic tasks into the store, so that no `celery beat` is necessary. All
+            workers with `dispatch` send those in the store. Defaults to `app.conf.wheel_beat`, else False.
         settings: the other fields of `WheelSettings`.
 
     Raises:

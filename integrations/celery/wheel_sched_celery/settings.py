@@ -60,21 +60,24 @@ class WheelSettings:
         durability: "memory", "everysec", "fsync" or "replicated". Defaults to "everysec".
         replicas: how many replicas must confirm a write, if `durability` is "replicated". Defaults to 1.
         on_outage: what a producer does while the store is away: "stock" sends as Celery alone would, "refuse" raises
-            `HoldRefused`. A worker always does what Celery alone would. Defaults to "stock".
+            `HoldRefused`. That includes a task that retries in a worker: Celery then gives the task up. With a message
+            that it receives, a worker always does what Celery alone would. Defaults to "stock".
         lead: how long before its due time a task goes to its queue. A worker fetches it and keeps it in its timer
             until it is due. If the worker is killed then, the broker delivers the task again. Defaults to half of the
             horizon, but at most 1 s and at most a quarter of the broker's visibility timeout: a task that a worker
             holds longer than that timeout runs twice.
         dispatch: whether workers of this app release held tasks. Defaults to True.
         takeover: whether workers move ETA messages from the broker into the store. Defaults to True.
-        timeout: how long one call on the store may take, in producers and workers. A worker's event loop does not wait
-            for such a call. Defaults to 5 s.
+        timeout: how long one call on the store may take, in producers and workers, except for calls of a dispatcher. If
+            `url` is a client or embedded:FOLDER, the timeouts of that client count instead. A worker's event loop waits
+            only to answer `inspect`, at most 1 s for each call. Defaults to 5 s.
         drain_timeout: how long a stopping worker waits until its dispatcher has published its tasks. Defaults to 10 s.
         fair: the queues whose due tasks are shared between fair keys (see `wheel_fair_key`), with their settings:
             `{"celery": {"weights": {"gold": 4}, "default_weight": 1}}`. Both settings are optional. The value None ends
             the sharing of a queue. A worker writes the settings into the store when it starts. Defaults to no queue.
         announce: how often a worker announces itself in the store, for `wheel-sched ps`; 0 = never. Defaults to 1 min.
-        beat: whether workers of this app send the periodic tasks of its schedule, without a beat process. Defaults to
+        beat: whether workers of this app bring the entries of its code and file into the store when they start, so that
+            no beat process is necessary. All workers with `dispatch` send what is due, whatever this says. Defaults to
             False.
         beat_file: path of a TOML file with more entries of the schedule. Defaults to None.
         beat_catch_up: what becomes of occurrences that were missed while no worker was there: "skip", "latest" (one
@@ -122,7 +125,8 @@ def load_settings(given: Mapping[str, Any], conf: Mapping[str, Any], broker_url:
         broker_url: the app's broker URL.
 
     Raises:
-        ConfigError: names every wrong setting.
+        ConfigError: names every setting that is wrong here. Namespace, shards and durability are checked when the store
+            is opened.
     """
     problems: list[str] = []
     values: dict[str, Any] = {}
@@ -168,7 +172,7 @@ def _visibility_ms(conf: Mapping[str, Any]) -> int:
 
 
 def url_of_broker(broker_url: str | None) -> str | None:
-    """The store's URL for a Redis broker's URL, None for any other broker."""
+    """The store's URL for a Redis broker's URL; None for any other broker, for Sentinel and for several URLs."""
     if not broker_url or ";" in broker_url:
         return None
     scheme, mark, rest = broker_url.partition("://")

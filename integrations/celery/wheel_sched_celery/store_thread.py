@@ -1,4 +1,4 @@
-"""The worker's thread for calls on the store, so that the worker's loop never waits for a store that hangs.
+"""The worker's thread for calls on the store. The worker's loop waits at most `PATIENCE_S` for an answer.
 
 The thread starts with the first job. So it does not run yet when the worker forks its first processes.
 

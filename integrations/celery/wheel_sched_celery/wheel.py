@@ -1,7 +1,7 @@
 """The integration of one app, `app.wheel`. It has the settings and this process's store, and holds tasks.
 
-Each process opens the store once, when it holds its first task. A forked process of the pool opens the store anew, and
-never uses the connections of its parent.
+Each process opens the store once, when it first needs it. A forked process of the pool opens the store anew, and never
+uses the connections of its parent.
 
 Threads: any thread may call any method.
 """
@@ -80,7 +80,7 @@ class Wheel:
         """The settings, read from the app's configuration at the first use.
 
         Raises:
-            ConfigError: names every wrong setting.
+            ConfigError: see `load_settings`.
         """
         if self._settings is None:
             conf = self.app.conf
@@ -101,7 +101,7 @@ class Wheel:
 
         Raises:
             StoreError: the store is away, or its namespace has another schema, shard count or clock.
-            ConfigError: the app has no store.
+            ConfigError: the app has no store, or a setting is wrong.
         """
         with self._lock:
             if self._store is None:
@@ -112,7 +112,8 @@ class Wheel:
         """Open another connection to the app's store. The caller closes the result.
 
         Args:
-            timeout_ms: how long one call may take. Defaults to the timeout of the store's client.
+            timeout_ms: how long one call may take. Defaults to the timeout of the store's client, which also counts if
+                `url` is a client or embedded:FOLDER.
         """
         settings = self.settings
         target = settings.url
@@ -140,7 +141,7 @@ class Wheel:
         return int(window.now_us)
 
     def call(self, function: Callable[[DelayStore], T]) -> T:
-        """Call `function` with the store. If it fails, all calls of the next `AWAY_S` seconds fail at once.
+        """Call `function` with the store. After a `StoreError` all calls of the next `AWAY_S` seconds fail at once.
 
         Raises:
             StoreError: the store did not answer now, or did not answer a moment ago and was not asked again.
@@ -253,7 +254,8 @@ class Wheel:
 
         The store may have written an item without confirming it. If the caller sends such a task too, it runs twice. If
         the caller does not send it, a crash of the server loses it. So this method removes such items, and the caller
-        sends them. An item that has already left the store is with the broker, and the caller does not send it.
+        sends them. An item that has already left the store is with the broker, and the caller does not send it. If the
+        store fails here too, the caller sends all of them, and some may run twice.
         """
         ids = {item.id for item in items}
         if not isinstance(error, InDoubt):

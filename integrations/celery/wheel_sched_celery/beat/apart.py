@@ -1,6 +1,6 @@
 """Keeps the entries of the schedule apart from held tasks: both are items of one store.
 
-Listings, counters, `purge` and `drain` of tasks leave the entries alone.
+Listings, counters, `purge` and `drain` of tasks leave the entries alone. Only `due_head_ms` counts them too.
 """
 
 from __future__ import annotations

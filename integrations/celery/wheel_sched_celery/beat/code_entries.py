@@ -80,7 +80,7 @@ def defined(wheel: Wheel) -> tuple[dict[str, BeatEntry], list[str]]:
 
 
 def defined_names(wheel: Wheel) -> set[str]:
-    """The names of all entries of code and file, with those of wrong entries."""
+    """The names of all entries of code and file, with those of wrong entries. A file that cannot be read has none."""
     return {*_definitions(wheel.app), *(name for name, _ in _rows(wheel.settings.beat_file, []))}
 
 

@@ -61,7 +61,7 @@ class BeatEntries:
     # -- reading
 
     def all(self) -> list[StoredEntry]:
-        """All entries, in order of their names, with the removed ones that the code still has."""
+        """All entries (`MOST` at most), in order of their names, with the removed ones that the code still has."""
         ids = self.store.find(REF, limit=MOST)
         found = [item for item in self.store.get(ids) if item is not None]
         return sorted((read_entry(item) for item in found), key=lambda stored: stored.name)
@@ -72,7 +72,7 @@ class BeatEntries:
         return None if found is None else read_entry(found)
 
     def next_runs(self, name: str, count: int = 1) -> list[int]:
-        """The next due times of an entry, in ms since 1970; none while it is paused.
+        """The next due times of an entry, in ms since 1970; none while it is paused, removed or has failed.
 
         A schedule whose class belongs to the app has only one such time: when a worker next asks whether it is due.
 
@@ -152,10 +152,10 @@ class BeatEntries:
     # -- changing
 
     def add(self, entry: BeatEntry) -> StoredEntry:
-        """Store a new entry. If it has no `due_ms`, its first due time is the next one of its schedule after now.
+        """Store a new entry, or bring a removed one back with this definition. Without `due_ms`: see `first_due_ms`.
 
         Raises:
-            NotDone: there is an entry of this name; nothing was changed.
+            NotDone: there is an entry of this name that is not removed; nothing was changed.
             Rejected: the entry is malformed, or its schedule has no later time; nothing was changed.
         """
         now_ms = self.store.now_ms()
@@ -171,14 +171,14 @@ class BeatEntries:
         return self._stored(entry.name)
 
     def replace(self, entry: BeatEntry, *, if_version: int | None = None) -> StoredEntry:
-        """Give an entry another definition. It keeps its counters, and stays paused if it is paused.
+        """Give an entry another definition. It keeps its counters but `failures`, and stays paused or removed.
 
         Args:
             entry: the new definition.
             if_version: the version that the entry must have (`StoredEntry.found.version`). Defaults to None: any.
 
         Raises:
-            NotDone: there is no such entry, or it has another version; nothing was changed.
+            NotDone: there is no such entry, it cannot be read, or it has another version; nothing was changed.
             Rejected: the entry is malformed, or its schedule has no later time; nothing was changed.
         """
         entry.check()
@@ -193,7 +193,7 @@ class BeatEntries:
             due_ms: the next due time; it may have passed.
 
         Raises:
-            NotDone: there is no such entry, it has run already, or it is paused or removed; nothing was changed.
+            NotDone: there is no such entry, or it has run already, is paused, removed or failed; nothing was changed.
         """
 
         def edit(old: BeatEntry, _: int) -> BeatEntry:
@@ -207,15 +207,15 @@ class BeatEntries:
         """Let an entry wait until `resume`. Occurrences until then do not count as missed. Idempotent.
 
         Raises:
-            NotDone: there is no such entry, or somebody removed it; nothing was changed.
+            NotDone: there is no such entry, it cannot be read, or somebody removed it; nothing was changed.
         """
         return self._changed(name, lambda old, _: replace(_present(old), paused=True, due_ms=None))
 
     def resume(self, name: str) -> StoredEntry:
-        """Let a paused, removed or failed entry run again, from its next due time after now. Idempotent.
+        """Let a paused, removed or failed entry run again, from its next due time, see `first_due_ms`. Idempotent.
 
         Raises:
-            NotDone: there is no such entry; nothing was changed.
+            NotDone, Rejected: there is no such entry, it cannot be read, or see `first_due_ms`; nothing was changed.
         """
 
         def edit(old: BeatEntry, now_ms: int) -> BeatEntry:
@@ -235,7 +235,7 @@ class BeatEntries:
             if_version: the version that the entry must have. Defaults to None: any.
 
         Raises:
-            NotDone: the entry has another version; nothing was changed.
+            NotDone: the entry has another version, or others change it again and again; nothing was changed.
         """
         stored = self.get(name)
         if stored is None:
@@ -256,10 +256,10 @@ class BeatEntries:
         """Send an extra occurrence now. The entry may be paused. Its next due time does not change.
 
         Returns:
-            The id of the task.
+            The id of the task, unless the entry's options name another one.
 
         Raises:
-            NotDone: there is no such entry, or somebody removed it; nothing was sent.
+            NotDone: there is no such entry, it cannot be read, or somebody removed it; nothing was sent.
             Rejected: the message cannot be made here; nothing was sent.
         """
         entry = _present(self._readable(name)[0])
@@ -317,9 +317,9 @@ class BeatEntries:
             return None
 
     def first_due_ms(self, entry: BeatEntry, now_ms: int) -> int:
-        """The first due time, after `now_ms`, of an entry that is new or changed.
+        """The first due time of an entry that is new or changed: after `now_ms`, or now for an interval that is over.
 
-        If the schedule is only in code, the entry is due now: the first process with this code then asks the schedule.
+        If the schedule's class belongs to the app, the entry is due now: a process with this code then asks it.
 
         Raises:
             Rejected: the schedule is wrong or has no later time; nothing was changed.

@@ -49,15 +49,16 @@ class BeatEntry:
             setting.
         source: who set the entry: "code" (`beat_schedule`, `add_periodic_task`), "file" or "run-time".
         in_code: whether schedule or arguments are objects that only the code of the app has.
-        zone: the time zone of the app that set the entry, when its schedule depends on it; else "".
+        zone: the time zone of the app, if the entry comes from code or file and its schedule depends on it; else "".
         paused: whether the entry waits for `resume`.
         removed: whether somebody removed the entry although the code still has it. It never runs.
-        due_ms: the next due time; None while the entry is paused or removed.
-        last_ms: the due time of the last occurrence; None before the first.
+        due_ms: the next due time; None while the entry is paused or removed, or is held after too many failures.
+        last_ms: the due time of the last occurrence; None before the first. For a schedule class of the app: when the
+            last occurrence was sent. For an imported entry: its last run in the other scheduler.
         added_ms: when the entry was added.
         changed_ms: when its definition was changed last.
         runs: how many occurrences were sent.
-        missed: how many occurrences were missed and not sent.
+        missed: how many occurrences were missed and not sent. Of those before the sent ones, a tick counts up to 1,000.
         caught_up: how many occurrences were sent although a later one was already due.
         failures: how many ticks in a row have failed, because the message could not be made.
         problem: why the last of these ticks failed; "" when none did.
@@ -95,7 +96,7 @@ class BeatEntry:
         return hashlib.sha256(dumps(parts, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def redefined(self, other: BeatEntry, now_ms: int) -> BeatEntry:
-        """This entry with the definition and source of `other`. It keeps its counters and due times."""
+        """This entry with the definition and source of `other`, and without failures. The rest of it stays."""
         earlier = [(mark, end_ms) for mark, end_ms in self.earlier if mark != other.fingerprint]
         if self.fingerprint != other.fingerprint:
             earlier.append((self.fingerprint, now_ms))
@@ -104,7 +105,7 @@ class BeatEntry:
         return replace(self, **changes, changed_ms=now_ms, earlier=kept, failures=0, problem="")
 
     def check(self) -> None:
-        """Raise `Rejected` unless the entry can be stored. The schedule is checked where it is made."""
+        """Raise `Rejected` if the entry is malformed. `item` checks its arguments, `schedules` checks its schedule."""
         problem = _problem(self)
         if problem:
             raise Rejected(f"entry {quoted(self.name)}: {problem}; nothing was changed")

@@ -1,7 +1,8 @@
 """Metrics of the schedule, for Prometheus. Everything is read from the store, so any process can export them.
 
-Each counter has the name of its entry as a label, and ends when the entry is removed. Only the `MOST_NAMED` entries
-that were added first have counters of their own. So a program that adds very many entries does not flood Prometheus.
+Each counter has the name of its entry as a label, and ends when the entry leaves the store. Only the `MOST_NAMED`
+entries that were added first have counters of their own. So a program that adds very many entries does not flood
+Prometheus.
 
 The functions change nothing. Any thread may call them.
 """

@@ -2,11 +2,12 @@
 
 Celery itself makes the message, with the routes, the serializer and the signals of the app. It gets a producer that
 records the message instead of sending it, so broker and result backend may be down. As in stock beat,
-the message has no ETA. Three headers are added: `celery_beat_task` and `periodic_task_name`, as Celery's beat and tools
-around it use them, and `wheel-sched-due`, the due time of the occurrence.
+the message has no ETA, unless the entry's options give one. Three headers are added: `celery_beat_task` and
+`periodic_task_name`, as Celery's beat and tools around it use them, and `wheel-sched-due`, the due time of the
+occurrence.
 
 An occurrence has one id: it follows from the store's namespace, the name of the entry and the due time. The task has
-this id, too. So a message that a broker got twice can be recognised.
+this id, too, unless the entry's options name another. So a message that a broker got twice can be recognised.
 
 Threads: any thread may call the functions.
 """

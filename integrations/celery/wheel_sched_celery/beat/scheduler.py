@@ -2,7 +2,7 @@
 
 The process brings the entries of its code into the store and runs a dispatcher, as a worker does. It announces itself
 in the store, for `wheel-sched ps`. It has no lock, no leader and no schedule of its own. Any number of such processes
-may run side by side. Stop one, kill one or start ten: every occurrence is sent once.
+may run side by side. Stop one, kill one or start ten: no occurrence is stored twice as a task.
 
 Threads: Celery's beat calls it from one thread; the dispatcher and the announcer have their own.
 """
@@ -62,7 +62,7 @@ class BeatScheduler(Scheduler):
         return min(TICK_S, self.max_interval)
 
     def close(self) -> None:
-        """Send nothing more. Wait until the broker has the tasks that are being sent. Idempotent."""
+        """Send nothing more. Wait up to `drain_timeout` for the broker to have the tasks being sent. Idempotent."""
         embedded, self._embedded = self._embedded, None
         announcer, self._announcer = self._announcer, None
         if embedded is not None:

@@ -4,11 +4,11 @@
     {"kind": "crontab", "minute": "0", "hour": "4", "day_of_week": "*", "day_of_month": "*", "month_of_year": "*",
      "tz": "Europe/Berlin"}                       without "tz": in the time zone of the app
     {"kind": "solar", "event": "sunrise", "lat": 52.5, "lon": 13.4}
-    {"kind": "code", "shown": "<Moon: full>"}     the schedule is an object in the code of the app
+    {"kind": "code", "shown": "<Moon: full>", "class": "Moon"}    the schedule is an object in the code of the app
 
 A schedule of an app's own class, or one with a `nowfun`, has no stored form. A process that needs it looks in its own
-code for the entry's name. An app can give its class a stored form with `register_kind`. Reading a form imports nothing
-and calls nothing but the constructors in the table of kinds.
+code for the entry's name. An app can give its class a stored form with `register_kind`. Reading a form calls nothing
+but the constructors in the table of kinds, and imports nothing but `ephem` for a solar schedule.
 
 The functions are pure, so any thread may call them.
 """
@@ -82,7 +82,7 @@ def schedule_from(value: Any, app: Any, *, relative: bool = False) -> BaseSchedu
         relative: as in `beat_schedule`. Defaults to False.
 
     Raises:
-        Rejected: the value is no schedule, or the schedule has no later time; nothing was changed.
+        Rejected: the value is no schedule, or an interval is not from 1 ms to 100 years; nothing was changed.
     """
     if isinstance(value, bool) or (not hasattr(value, "is_due") and not isinstance(value, int | float | timedelta)):
         raise Rejected(f"expected a schedule, a timedelta or seconds, got: {quoted(value)}; nothing was changed")
@@ -124,7 +124,7 @@ def form_of(value: Any, app: Any) -> Form:
     """The stored form of a schedule. A schedule that has none gets the form "code".
 
     Raises:
-        Rejected: an interval is shorter than a millisecond; nothing was changed.
+        Rejected: an interval is not from 1 ms to 100 years; nothing was changed.
     """
     for kind, known in _KINDS.items():
         if type(value) is known.type:

@@ -9,10 +9,11 @@ processes with old and new code run side by side. They must not undo each other'
   `sync(force=True)` returns to it at once.
 - A definition that somebody replaced at run time never comes back by itself. Another definition that is new in the code
   replaces the one set at run time.
-- An entry that somebody removed at run time stays removed, until `resume` or `add`.
+- An entry that somebody removed at run time stays removed, until `resume`, `add` or `sync(force=True)`.
 - An entry that came from code runs on when the code of this process does not have it, and is reported. This process
   cannot know whether somebody deleted the entry, or a part of the app is not imported here. People notice a run too
-  many, but not a missing run. `BeatEntries.remove` ends the entry.
+  many, but not a missing run. `BeatEntries.remove` ends the entry. If its schedule or arguments are only in code, only
+  processes with this code can run it; if none does so, it fails after some attempts.
 - A worker of an older release may have made an entry a dead letter, because it could not read the entry. Such an entry
   comes back, wherever it was defined.
 
@@ -45,8 +46,8 @@ class Synced:
     Args:
         added: new in the store.
         changed: replaced by the definition in code.
-        resumed: failed before, because no process had their code, or an older release could not read them; with
-            `force` also those that were removed and whose definition is the same.
+        resumed: failed before, and are only in code, or an older release could not read them; with `force` also those
+            that were removed and whose definition is the same.
         older: left as they are; the store has a newer definition than this process's code, or one set at run time.
         removed: in the code, but somebody removed them at run time.
         gone: in the store as entries of code, but not in the code of this process.

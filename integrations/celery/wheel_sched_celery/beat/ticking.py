@@ -4,7 +4,8 @@
 
 The dispatcher of any worker claims an entry, as it claims a held task. The answer that this module gives is settled in
 one step: either the occurrences are stored and the entry waits again, or neither. A stored occurrence is a held task
-that is due. So any number of processes may do ticks, and each may be killed at any moment.
+that is due (later, if the entry's options say so). So any number of processes may do ticks, and each may be killed at
+any moment.
 
 What becomes of missed occurrences (`catch_up`):
 
@@ -50,7 +51,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True)
 class BeatStats:
-    """What the ticks of this process did, since its start.
+    """What the ticks of a `Ticker` did. A dispatcher that starts again after an error has a new one.
 
     Args:
         sent: occurrences that were sent.
@@ -84,7 +85,7 @@ class Decision(NamedTuple):
 
     Args:
         dues_ms: the due times of the occurrences to send.
-        missed: how many occurrences are not sent.
+        missed: how many occurrences are not sent, see `BeatEntry`.
         next_ms: the next due time of the entry.
     """
 
@@ -260,4 +261,4 @@ class Ticker:
 
 
 class OnlyInOtherCode(Rejected):
-    """The code of this process does not have an entry that is only in code."""
+    """The code of this process does not have an entry that is only in code, or has another definition of it."""

@@ -1,6 +1,6 @@
 """`celery wheel`: shows and changes the tasks and the schedule in the store. It needs no running worker.
 
-Every `celery` command loads this module, so it imports click and the table of commands, and nothing else.
+Every `celery` command loads this module, so it imports click, the table of commands and light helpers, and no more.
 """
 
 from __future__ import annotations

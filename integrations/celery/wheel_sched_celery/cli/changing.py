@@ -153,7 +153,7 @@ def run_now(ctx: click.Context, **options: Any) -> int:
 @click.command()
 @_changing
 def purge(ctx: click.Context, **options: Any) -> int:
-    """Remove held tasks for good; their results stay PENDING, as with `celery purge`.
+    """Remove held tasks for good; their results stay as they are, as with `celery purge`.
 
     \b
     Examples:
@@ -169,10 +169,10 @@ def purge(ctx: click.Context, **options: Any) -> int:
 @json_option
 @click.pass_context
 def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Send all held tasks to their queues, with their ETA. The tasks then wait in the memory of workers.
+    """Send all waiting tasks to their queues, with their ETA. The tasks then wait in the memory of workers.
 
     To uninstall: set `wheel_horizon = None` in producers and workers, restart them, drain, uninstall. Workers may be
-    up. If tasks stayed in the store, or producers held more tasks during the drain, the exit code is 1.
+    up. If tasks could not be sent, or producers held more tasks during the drain, the exit code is 1.
 
     \b
     Examples:

@@ -25,7 +25,7 @@ _PREVIEW = 60  # characters of arguments in a line
 @json_option
 @click.pass_context
 def list_tasks(ctx: click.Context, selection: TaskFilter, limit: int | None, as_json: bool) -> None:
-    """List held tasks in order of their ETA.
+    """List held tasks, state by state in order of due time.
 
     \b
     Examples:

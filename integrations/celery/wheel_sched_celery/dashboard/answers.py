@@ -1,6 +1,7 @@
 """Tasks as data: what the pages and the JSON API show, made in one place for both.
 
-Arguments, bodies and the values of headers are payload. They are left out unless the dashboard shows payloads.
+Arguments, bodies and the values of headers other than Celery's own are payload. They are left out unless the dashboard
+shows payloads. The text of the last error is always shown.
 """
 
 from __future__ import annotations

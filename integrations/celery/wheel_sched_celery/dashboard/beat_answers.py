@@ -1,6 +1,6 @@
 """Entries of the schedule as data: what the pages and the JSON API show, made in one place for both.
 
-Arguments and options are payload. They are left out unless the dashboard shows payloads.
+Arguments and options, except the queue, are payload. They are left out unless the dashboard shows payloads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ ONE_ENTRY = record(entry=ENTRY, next_runs=array(INTEGER), added_ms=INTEGER, chan
 
 
 class EntryPage(NamedTuple):
-    """A page of entries. `cursor` is the name after which the next page begins; None: this page is the last."""
+    """A page of entries. `cursor` is the name after which the next page begins; None: this page is the last.
+
+    `total` is the number of matching entries on this page and the later ones.
+    """
 
     entries: list[dict[str, Any]]
     cursor: str | None

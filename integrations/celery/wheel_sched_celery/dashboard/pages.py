@@ -35,7 +35,7 @@ def selection_of(request: Request, now_ms: int) -> TaskFilter:
     """The filter in the query of a request: name, queue, state, within (a duration).
 
     Raises:
-        Rejected: there is no such state, or `within` is no duration.
+        Rejected: there is no such state, the name is too long, or `within` is no duration.
     """
     asked = request.query_params
     state = asked.get("state") or "due"

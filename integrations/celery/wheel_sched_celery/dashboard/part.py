@@ -19,7 +19,10 @@ from wheel_sched_celery.management.beat_findings import beat_findings, beat_stat
 
 
 def panel(dashboard: Dashboard) -> Panel | None:
-    """Tasks by state, the next one, and whether workers release them; None when nothing is held."""
+    """Tasks by state, what is due next, and whether workers release it; None when the store has no namespace of tasks.
+
+    What is due next, or overdue, may be an entry of the schedule.
+    """
     try:
         tasks = opened_of(dashboard).tasks
     except TasksAbsent:

@@ -4,9 +4,9 @@ It does what a loop over `apply_async(countdown=...)` does, at less than a tenth
 and a template makes the other messages (see `message_template`). While the server stores a batch, this module prepares
 the next batch.
 
-For some tasks Celery must make each message: tasks with handlers of `before_task_publish`, links, chords, a serializer
-other than JSON, compression, `expires`, function routers, or their own `apply_async`. Celery then makes the messages
-one by one, and this module still stores 500 of them in a call.
+For some tasks Celery must make each message, such as tasks with handlers of `before_task_publish`, links, chords, a
+fair key, a serializer other than JSON, compression, `expires`, function routers, or their own `apply_async`. Celery
+then makes the messages one by one, and this module still stores 500 of them in a call.
 
 Threads: any thread may call any method.
 """
@@ -78,7 +78,7 @@ def apply_many(
     eta: datetime | None = None,
     **options: Any,
 ) -> list[str]:
-    """Send `task` once for each of `calls`. The tasks are durable when this returns.
+    """Send `task` once for each of `calls`. When this returns, the store or the broker has the tasks.
 
     Args:
         task: a task of an app with the integration installed.
@@ -92,12 +92,15 @@ def apply_many(
         The ids of the tasks, in the order of the calls. `app.AsyncResult(id)` is the result of one task.
 
     Raises:
-        TypeError: arguments do not fit the task; the calls of earlier batches of 500 were sent.
-        ValueError: a call has no `eta`, and neither `countdown` nor `eta` is given.
+        TypeError, EncodeError: arguments do not fit the task, or cannot be serialized. The calls of earlier batches of
+            500 were sent, and so may be those of this batch that are due within the horizon.
+        ValueError: a call has no `eta`, and neither `countdown` nor `eta` is given; or `countdown` is out of range.
+        Rejected: the options have a key of collapse or debounce, or a fair key that is no text.
         HoldRefused: the store is away and `on_outage` is "refuse". The text says how many tasks were sent before, and
             whether the store may have tasks of the batch that failed. `TaskCall`s with a task_id and an eta of their
             own may be sent again.
-        OperationalError: the store and the broker are away; tasks that the store does not hold were not sent.
+        OperationalError: the broker did not take tasks that the store does not hold. The other tasks may have been
+            sent.
     """
     app = task._get_app()
     wheel = wheel_of(app)

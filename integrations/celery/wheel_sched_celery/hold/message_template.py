@@ -6,7 +6,7 @@ delivery tag. The template finds these places by their texts. All other parts ar
 Invariant: the template makes, byte for byte, what `apply_async` would store for that task. This is not certain if, for
 example, one of the known texts appears in another place. Then there is no template, and Celery makes each message.
 
-The functions are pure, so any thread may call them.
+Threads: any thread may call the functions; one thread at a time uses a template.
 """
 
 from __future__ import annotations

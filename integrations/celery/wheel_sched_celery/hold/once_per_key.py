@@ -3,7 +3,8 @@
     add.apply_async((1, 2), countdown=30, wheel_debounce="report-7")    the last one, by its own countdown
     add.apply_async((1, 2), countdown=30, wheel_collapse="report-7")    the first one, while it waits
 
-The options are read here and never reach the broker. They belong to the call: a retry of the task does not have them.
+The options are read here and do not reach the broker, if the app holds tasks. They belong to the call: a retry of the
+task does not have them. While the store is away and `on_outage` is "stock", all tasks of a key are sent and run.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ class OncePerKey:
 
         A debounced task may be due before its ETA, because `wheel_max_wait` has passed. A worker would still wait for
         the ETA. So the message gets the present time as its ETA, and the item keeps the due time.
+
+        Raises:
+            Rejected: the ETA of a debounced task cannot be rewritten, see `HeldTask.with_eta`.
         """
         if not self.debounces:
             return replace(task, once_ref=self.ref)
@@ -55,7 +59,8 @@ def once_per_key(options: MutableMapping[str, Any]) -> OncePerKey | None:
     """Take the options of collapse and debounce out of the options of a publish. None when there are none.
 
     Raises:
-        Rejected: both are given, a key is no text, or `wheel_max_wait` is no number; nothing was sent.
+        Rejected: both are given, a key is empty or no text, `wheel_max_wait` is given without a key, or that of a
+            debounce is not between 0 and 10**9 seconds; nothing was sent.
     """
     collapse, debounce, max_wait = (options.pop(name, None) for name in OPTIONS)
     if collapse is None and debounce is None:
@@ -93,6 +98,9 @@ class SupersededTasks:
 
     def announce(self, task: HeldTask, item_id: str, stored: Stored) -> None:
         """Log the task that is not run, if there is one, and mark its result REVOKED. Raises nothing.
+
+        The result is not marked if `task` ignores its result, or if the result backend fails, has failed a moment ago
+        or would try for ever.
 
         Args:
             task: the task that was given to the store.

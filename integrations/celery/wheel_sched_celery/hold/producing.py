@@ -35,7 +35,7 @@ _NATIVE_PREFIX = re.compile(r"(?:[01]\.){28}")
 
 
 class HoldingProducer:
-    """Holds tasks instead of publishing them. `send_task_message` gets it in place of the real producer.
+    """Holds or publishes tasks. `send_task_message` gets it in place of the real producer.
 
     Args:
         producer: the real producer.
@@ -56,7 +56,9 @@ class HoldingProducer:
         A task with a key (see `once_per_key`) is held even if it is due within the horizon.
 
         Raises:
-            Rejected: the task has a key and no ETA, or a wrong key; it was not sent.
+            Rejected: the task has a wrong key or fair key, or has a key and cannot wait in the store (see
+                `Wheel.hold_or_fall_back`), for example without an ETA; it was not sent.
+            HoldRefused: the store is away and `on_outage` is "refuse".
         """
         if self._held:  # then this is the task-sent event, which Celery buffers if it cannot be sent
             return self._producer.publish(body, **options)
@@ -141,7 +143,7 @@ class HoldingAMQP:
     def as_task_v2(
         self, task_id: str, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
     ) -> Any:
-        """Make Celery's own message, but write `argsrepr` and `kwargsrepr` here, in a tenth of Celery's time."""
+        """Make Celery's own message, but write plain `argsrepr` and `kwargsrepr` here, in a tenth of Celery's time."""
         if options.get("argsrepr") is None:
             options["argsrepr"] = plain_repr(args or (), self.argsrepr_maxsize)
         if options.get("kwargsrepr") is None:

@@ -31,7 +31,7 @@ class BeatState:
         gone: names of entries of code that the code of this process does not have.
         now_ms: the store's time, in ms since 1970.
         senders: how many live workers and beat processes send what is due. Defaults to None: it is not known, because
-            the app has switched their announcements off.
+            the app has switched their announcements off, or the schedule has no entries.
     """
 
     entries: Sequence[StoredEntry]
@@ -47,7 +47,7 @@ class BeatState:
 
     @property
     def overdue(self) -> list[StoredEntry]:
-        """Entries that became due more than `LATE_MS` ago and that no process sends, the latest first."""
+        """Entries that became due more than `LATE_MS` ago and that no process sends, the longest overdue first."""
         late = [one for one in self.entries if one.state == "waiting" and self.now_ms - one.found.score_ms > LATE_MS]
         return sorted(late, key=lambda one: one.found.score_ms)
 

@@ -1,7 +1,8 @@
 """Checks of an app, such as which producers send ETA tasks without the store, and whether workers send held tasks.
 
-The checks change nothing. They ask the workers over Celery's remote control and wait `timeout_s` for answers. They read
-everything else from the store, so they also work while no worker is up. A finding then says that no worker answered.
+The checks change nothing. They ask the workers over Celery's remote control, up to three times, and wait `timeout_s`
+for the answers each time. They read everything else from the store, so they also work while no worker is up. A finding
+then says that no worker answered.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Examined:
         pinged: names of the workers that are up.
         broker_away: why the broker cannot be reached; "" when it can.
         in_memory: rows of `inspect scheduled` about tasks that are in the memory of workers and not in the store.
-        senders: by producer, the number of its tasks that workers moved from queues into the store.
-        longest_ms: the latest due time of a held task in the store, in ms; None when no task is held.
+        senders: by producer, the number of its tasks that workers moved from queues into the store, in a sample.
+        longest_ms: the latest due time of a waiting task in the store, in ms, to the second; None when nothing waits.
     """
 
     tasks: HeldTasks
@@ -69,7 +70,7 @@ def examine(app: Any, timeout_s: float = 1.0) -> Iterator[Finding]:
 
     Args:
         app: a Celery app with the integration installed.
-        timeout_s: how long to wait for the answers of workers, in seconds. Defaults to 1.
+        timeout_s: how long to wait for the answers of workers to each question, in seconds. Defaults to 1.
 
     Raises:
         ConfigError: the integration is not installed, or the app has no store.
@@ -283,7 +284,7 @@ def producers(examined: Examined) -> Finding:
 
 
 def task_ids(examined: Examined) -> Finding:
-    """Check whether two tasks have the same id and ETA, and so share one result."""
+    """Check whether two of the next 500 tasks have the same id and ETA, and so share one result."""
     page = examined.tasks.store.list_items("due", limit=MAX_BATCH, matches=is_task)
     sent = Counter(found.id.rpartition(":")[0] for found in page.found if found.id.count(":") >= _COLONS)
     several = [key for key, count in sent.items() if count > 1]
@@ -298,7 +299,10 @@ def task_ids(examined: Examined) -> Finding:
 
 
 def revoked(examined: Examined) -> Finding:
-    """Find revoked tasks that are not announced: the process that revoked them died, or the result backend was away."""
+    """Find revoked tasks that are not announced: the process that revoked them died, or the result backend was away.
+
+    Looks at the first 500 held tasks.
+    """
     page = examined.tasks.store.list_items("held", limit=MAX_BATCH, matches=is_task)
     silent = [waiting.id for waiting in map(read, page.found) if waiting.revoked]
     if silent:

@@ -1,4 +1,4 @@
-"""Empties the store before an uninstallation: sends every held task to the broker as stock Celery would have sent it.
+"""Empties the store before an uninstallation: sends every waiting task to the broker as stock Celery would have done.
 
 The `eta` stays in the message, so the tasks then wait in the memory of workers. Like a dispatcher, the drain claims
 items under a lease, publishes them, waits for the confirms and settles them. So an interrupted drain loses nothing,
@@ -34,9 +34,9 @@ class Drained:
     """What a drain did.
 
     Args:
-        published: number of tasks that the broker has now.
-        kept: number of tasks that stayed in the store, by reason.
-        back: number of tasks that producers have held during the drain.
+        published: number of tasks that the broker has now; counts also those that were cancelled during the drain.
+        kept: number of tasks that stayed in the store although the drain claimed them, by reason.
+        back: number of other tasks that wait in the store now: producers have held them during the drain.
     """
 
     published: int
@@ -45,7 +45,7 @@ class Drained:
 
 
 def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None) -> Drained:
-    """Publish every waiting task to its queue, with its `eta`.
+    """Publish every waiting task to its queue, with its `eta`. Held and dead tasks stay in the store, uncounted.
 
     First stop the app's producers, or remove `install` from them: otherwise they hold more tasks during the drain.
     Workers may be up.

@@ -111,7 +111,10 @@ class HeldTasks:
         return [item for item in found if item is None or is_task(item)]
 
     def stamped(self, stamps: Mapping[str, Sequence[Any]]) -> Iterator[WaitingTask]:
-        """Held tasks with one of these stamps. `stamps`: lists of values by name, as in `revoke_by_stamped_headers`."""
+        """Held tasks with one of these stamps, at most `MAX_STAMPED` for each. A task with two of them comes twice.
+
+        `stamps`: lists of values by name, as in `revoke_by_stamped_headers`.
+        """
         for stamp in ((name, value) for name, values in stamps.items() for value in values):
             for item_id in self.store.find(stamp_ref(stamp), limit=MAX_STAMPED):
                 for waiting in self._read(self._item(item_id)):
@@ -119,7 +122,10 @@ class HeldTasks:
                         yield waiting
 
     def select(self, selection: TaskFilter | None = None, limit: int | None = None) -> Iterator[WaitingTask]:
-        """The selected tasks, state by state in order of due time, at most `limit`. Reads pages while you iterate."""
+        """The selected tasks, at most `limit`. Reads pages while you iterate.
+
+        With ids: in their order. Else state by state, in order of due time, lease end or time of death.
+        """
         selection = TaskFilter() if selection is None else selection
         left = MAX_DUE_MS if limit is None else limit
         for waiting in self._candidates(selection):
@@ -166,8 +172,8 @@ class HeldTasks:
         """Do what `cancel` does, with the announcer of the caller.
 
         The method first moves a waiting task to the state "held", so that only one caller announces the revoke. It
-        removes the task last. If anything fails in between, the task never runs and is still listed. A second `cancel`
-        then announces the revoke.
+        removes the task last. If anything fails in between, the task does not run and is still listed. A second
+        `cancel` then announces the revoke. Tasks in other states are removed first: their revoke is tried only once.
         """
         changed = Changed()
         remaining = iter(tasks)
@@ -199,7 +205,7 @@ class HeldTasks:
         return True
 
     def purge(self, tasks: Iterable[WaitingTask]) -> Changed:
-        """Remove tasks for good. Their results stay PENDING, as with `celery purge`."""
+        """Remove tasks for good. Their results stay as they are, mostly PENDING, as with `celery purge`."""
         return self._remove(tasks)
 
     def _remove(self, tasks: Iterable[WaitingTask]) -> Changed:
@@ -211,6 +217,8 @@ class HeldTasks:
     def reschedule(self, tasks: Iterable[WaitingTask], eta_ms: int) -> Changed:
         """Give tasks another ETA. This also changes the message, so that a task reads the new ETA as `request.eta`.
 
+        Held and dead tasks wait again then, unless their queue is paused; also a revoked one that is not announced.
+
         Raises:
             Rejected: the ETA lies outside 1970 to 9999; nothing was changed.
         """
@@ -219,7 +227,7 @@ class HeldTasks:
         return self._change(tasks, lambda each: self._moved(each, eta_ms))
 
     def run_now(self, tasks: Iterable[WaitingTask]) -> Changed:
-        """Make tasks due now; their ETA becomes the present time."""
+        """Make tasks due now, as `reschedule` does; their ETA becomes the present time."""
         return self.reschedule(tasks, self.now_ms())
 
     def why_not_moved(self, waiting: WaitingTask) -> str:

@@ -34,7 +34,7 @@ class Contents(NamedTuple):
         kind: what the body is, in words, such as "JSON" or "pickled, not shown".
         text: the body; None when it is not shown.
         followers: the tasks that Celery sends afterwards, in order.
-        more: how many further tasks of the chain were left out.
+        more: how many further tasks were left out.
     """
 
     kind: str

@@ -19,7 +19,7 @@ class TaskPage(NamedTuple):
 
 
 def task_page(tasks: HeldTasks, selection: TaskFilter, cursor: str | None, limit: int) -> TaskPage:
-    """One page of tasks: those with the selection's ids, or else those in its first state, in order of due time.
+    """One page of tasks: those with the selection's ids, or those in its first state, in the order of `list_items`.
 
     A page for a task name reads at most 40 times `limit` tasks.
 

@@ -63,7 +63,10 @@ class WaitingTask:
 
     @property
     def revoked(self) -> bool:
-        """Whether the task is revoked and the revoke is not announced yet. Such a task never runs."""
+        """Whether the task is revoked and the revoke is not announced yet.
+
+        Such a task runs only if somebody gives it another ETA.
+        """
         return self.found.state == "held" and self.found.reason == REVOKED
 
     def as_dict(self) -> dict[str, Any]:
@@ -121,7 +124,10 @@ class TaskFilter:
         )
 
     def bounds(self, state: State) -> tuple[int, int]:
-        """The least and the greatest score, in the store, of items in this state that can match."""
+        """The least and the greatest score, in the store, of items in this state that can match.
+
+        Assumes that no task was held with a lead of more than `WIDEST_LEAD_MS`.
+        """
         if state != "due":  # in other states the store has another order
             return 0, MAX_DUE_MS
         least_ms = max(0, (self.since_ms or 0) - WIDEST_LEAD_MS)

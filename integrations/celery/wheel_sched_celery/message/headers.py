@@ -1,6 +1,7 @@
 """The headers of a task's message that this integration reads or writes.
 
-These are the ETA, the texts of arguments, and the mark of messages that the store has sent.
+These are the ETA, the due time of an occurrence of beat, the mark of messages that the store has sent, the fair key,
+and the texts of arguments.
 
 The functions are pure, so any thread may call them.
 """
@@ -69,7 +70,7 @@ def eta_of(body: Any, headers: Any, timezone: Callable[[], Any]) -> int | None:
 OCCURRENCE: Final = "wheel-sched-due"
 """The header of a task that beat sends: the due time of the occurrence, as Celery writes an ETA.
 
-Such a task has no ETA, because stock beat sends none. A task reads the header as `request.headers["wheel-sched-due"]`.
+Such a task has no ETA, unless its entry's options give one. It reads the header by `request.headers[OCCURRENCE]`.
 """
 
 

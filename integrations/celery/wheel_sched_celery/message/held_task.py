@@ -4,7 +4,8 @@ Celery accepts the same task id several times, with other arguments, other heade
 message. So the id of an item contains the task id, the retry, the ETA, and a digest of everything else that makes two
 messages different (see `MessageKind`). Copies of one message have the same digest. Copies exist in two cases. A
 producer sends a message again after a lost reply. Or a producer gets no answer from the store and sends the message
-through the broker, and a worker then puts it into the store.
+through the broker, and a worker then puts it into the store. What an exchange puts into several queues are different
+messages.
 
 The functions are pure, so any thread may call them.
 """
@@ -60,7 +61,7 @@ class HeldTask:
         task_id: the task's id in Celery.
         name: the task's name.
         retries: how many attempts came before.
-        eta_ms: when the task is due, in ms since 1970.
+        eta_ms: when the task is due, in ms since 1970; of a debounced task: when it was sent.
         exchange, routing_key: where to publish the message; with exchange "" the key names the queue.
         queue: the queue's name when it is known, else "".
         body: the body as the broker gets it, so it is compressed if the task asks for compression.
@@ -102,7 +103,7 @@ class HeldTask:
 
         If an exchange puts a message into several queues, the copy in each queue has its own id. If a producer does not
         know whether the store has a task, it sends the task through the broker. A worker that then puts this message
-        into the store computes the same id.
+        into the store computes the same id, unless `one_of_many`.
         """
         kind = MessageKind(
             self.name,
@@ -117,7 +118,10 @@ class HeldTask:
         return item_id_of(bounded(self.task_id), self.retries, self.eta_ms, digest)
 
     def item(self, body: bytes, lead_ms: int) -> Item:
-        """The item to store. Its refs are the task id and the stamps, and its topic is the queue."""
+        """The item to store. Its topic is the queue, or the routing key if the queue is not known.
+
+        Its refs are the task id, the stamps, the fair key, and the marks of takeover and of collapse or debounce.
+        """
         key = fair_key_of(self.headers)
         marks: tuple[str, ...] = () if key is None else (fair_ref(key),)
         marks += (*((TAKEN_OVER,) if self.taken_over else ()), *((self.once_ref,) if self.once_ref else ()))
@@ -158,7 +162,7 @@ class HeldTask:
         return replace(moved, body=dumps(payload))
 
     def properties_at(self, now_ms: int) -> dict[str, Any]:
-        """The properties for publishing at `now_ms`, with the rest of the message's TTL.
+        """The properties for publishing at `now_ms`, with the rest of the message's TTL, at most 49 days.
 
         If the TTL is over, the message gets no TTL: a worker must receive it to mark the task as revoked.
         """
@@ -211,7 +215,7 @@ def bounded(text: str, longest: int = _LONGEST_ID) -> str:
 
 
 class MessageKind:
-    """Everything that makes two messages different, except the body. Messages of one kind differ in the body only.
+    """Everything that the digest of a message covers, except the body: all that `item_id_of` does not get by itself.
 
     Args:
         name: the task's name.

@@ -7,7 +7,7 @@
 
 Invariant: both forms lead to the same message. It is byte for byte the message of stock Celery, with two exceptions:
 its TTL in the broker is shorter by the time in the store, and it has one more header, the mark (see `headers`). A
-`HeldTask` does not contain that header.
+`HeldTask` does not contain that header. A debounced task also has another ETA (see `once_per_key`).
 
 The functions are pure, so any thread may call them.
 """

@@ -4,7 +4,8 @@ It does not use the app's connection pools: a fork could copy their locks in a l
 
 With RabbitMQ it sends a whole batch, then waits for all confirms. RabbitMQ returns a message that no queue accepts,
 because it is sent as `mandatory`. The connection then declares the queue again and sends the message once more. With
-every other transport, the broker has the message when the call returns.
+every other transport, the broker has the message when the call returns, except with `gcpubsub`: it sends in the
+background, and nobody waits for its answer.
 
 Threads: only one thread at a time may use a connection.
 """

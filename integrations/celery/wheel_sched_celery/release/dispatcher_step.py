@@ -1,6 +1,6 @@
 """The dispatcher in a worker. It starts after the pool and beat, so that they do not fork while its threads run.
 
-Any number of workers may run a dispatcher over the same store: leases keep two dispatchers from sending the same task.
+Any number of workers may run a dispatcher over the same store: while a lease lasts, no other dispatcher sends the task.
 Each dispatcher has its own connections to the store and the broker, and waits until both answer. The worker itself does
 not wait for them.
 
@@ -62,7 +62,7 @@ class EmbeddedDispatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Claim no more tasks, wait for the publishes that have begun, and end. Idempotent."""
+        """Claim no more tasks, wait up to `drain_timeout` for the publishes that have begun, and end. Idempotent."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(self._wheel.settings.drain_timeout / 1000 + 10)

@@ -32,8 +32,8 @@ class TaskPublisher:
 
     Args:
         app: the app whose broker is used.
-        queue: writes a task as the store's server pushes it to its queue (push form). None when broker and store are
-            two servers.
+        queue: writes a task as the store's server pushes it to its queue (push form). None when broker and store do not
+            share a database.
         shards: the number of shards of the store. Defaults to 1.
     """
 

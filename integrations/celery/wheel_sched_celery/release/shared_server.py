@@ -46,7 +46,7 @@ class SharedServer:
     def queue(self) -> RedisQueue | None:
         """The object that writes a task as the server pushes it to its queue (push form).
 
-        None when broker and store are two servers, or while this is not known.
+        None when broker and store are two servers or databases, or while this is not known.
         """
         if not self._is_known and time.monotonic() >= self._ask_again_s:
             self._ask_again_s = math.inf

@@ -51,6 +51,8 @@ class Announcer:
     def announce(self, held: HeldTask) -> None:
         """Mark the result of the task as revoked, then send the event and the signal.
 
+        If the message cannot be read here, only the result is marked. An event that cannot be sent is only logged.
+
         Raises:
             Exception: whatever the result backend raises; nothing was sent.
         """

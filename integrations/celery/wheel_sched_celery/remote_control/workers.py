@@ -39,7 +39,7 @@ def reported(settings: WheelSettings) -> dict[str, Any]:
 
 
 def differing(mine: WheelSettings, answers: Answers) -> list[str]:
-    """Settings in which workers of this namespace differ from this app: one line for each."""
+    """Which of horizon and lead differ between workers of this namespace and this app: one line for each."""
     workers = {
         name: answer["settings"]
         for name, answer in sorted(answers.items())

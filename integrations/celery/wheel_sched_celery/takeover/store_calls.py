@@ -95,7 +95,9 @@ class TakenItems:
         return outcome is Outcome.DONE
 
     def withdraw(self, item_ids: Sequence[str]) -> Collection[str]:
-        """Remove items whose messages this worker keeps. An item stays if it has the id of another process.
+        """Remove items whose messages this worker keeps.
+
+        An item stays if it has the id of another process, is in flight or dead, or belongs to a revoked task.
 
         Returns:
             The ids that the store knew.
@@ -144,7 +146,10 @@ class Withdrawals:
         return bool(self._looks)
 
     def add(self, item_ids: Iterable[str]) -> None:
-        """Remove these items at the next `withdraw`, if the store has them: the worker keeps their messages."""
+        """Remove these items at the next `withdraw`, if the store has them: the worker keeps their messages.
+
+        Remembers `MOST` items; further ones stay in the store, and their tasks may run twice.
+        """
         dropped = 0
         for item_id in item_ids:
             if len(self._looks) < MOST or item_id in self._looks:
@@ -165,7 +170,7 @@ class Withdrawals:
     def withdraw(self) -> None:
         """Try to remove all pending items from the store. If the store does not answer, they stay pending.
 
-        If the store does not know an item, the next `withdraw` tries again, because a late `take` may store the item.
+        If the store does not know an item, the next `withdraw` tries once more: a late `take` may store the item.
         """
         item_ids = list(self._looks)
         for at in range(0, len(item_ids), _BATCH):
@@ -183,7 +188,7 @@ class Withdrawals:
 
 
 class StoreClock:
-    """A worker's estimate of the store's time. It is never ahead of the store, and never goes back.
+    """A worker's estimate of the store's time. It never goes back, so it is ahead if the store's clock was put back.
 
     Args:
         wheel: the integration of the app whose store is asked.

@@ -4,22 +4,22 @@ Such messages come from producers without the integration or in other languages,
 installed. The worker acknowledges a message once its task is durable in the store. It stores all messages of one turn
 of the event loop in one call.
 
-Some messages stay with stock Celery: broadcasts, messages whose source queue is not known, messages that are too large,
-messages that the store has sent (see `message.headers`), messages whose item is in flight, and all messages while the
-store is away. The worker acknowledges only a message whose item *waits* in the store.
+Some messages stay with stock Celery: broadcasts, messages whose source queue is not known, messages that are too large
+or cannot be read, revoked and expired tasks, messages that the store has sent (see `message.headers`), messages whose
+item is in flight, and all while the store is away. The worker acknowledges only messages whose item waits in the store.
 
 The store's clock decides what is due, also for messages that are due soon and stay in the worker's timer. So a worker
-whose clock is an hour off runs no task early or late, and does not take over a message that a dispatcher has sent. The
-time that this module uses never goes back, even if the store's clock does.
+whose clock is an hour off runs no task early or late once the store has answered, and takes over no message that a
+dispatcher has sent. The time that this module uses never goes back, even if the store's clock does.
 
-The consumer's loop never waits for the store: the store's thread decides while the message stays unacknowledged. If
-that takes too long, the loop hands the message to stock Celery, where it waits in the worker's timer. The store may
-nevertheless have stored the message. Then the store's thread withdraws the item later (see `store_calls`). If the store
-does not answer before the task is due, the task may run twice.
+An event loop never waits for the store: the store's thread decides while the message stays unacknowledged. (A worker
+without one waits up to `BLOCKING_S`.) If that takes too long, stock Celery gets the message, which then waits in the
+worker's timer. The store may nevertheless have stored the message. Then the store's thread withdraws the item later
+(see `store_calls`). If the store does not answer before the task is due, the task may run twice.
 
     strategy ─► flush ─► [store's thread: _decide] ─► _look: acknowledge, or hand to stock Celery
 
-Threads: the consumer's thread, except for the methods below the comment "in the store's thread".
+Threads: the consumer's thread; `_withdraw` and `_decide`, with all that they call, run in the store's thread.
 """
 
 from __future__ import annotations

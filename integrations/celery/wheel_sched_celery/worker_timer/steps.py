@@ -22,9 +22,9 @@ logger = get_logger(__name__)
 class WheelTimerStep(bootsteps.Step):
     """Replaces the worker's timer, a heap of kombu, by a timing wheel.
 
-    A worker with an event loop gets a `WheelTimer`, any other worker a `ThreadedWheelTimer`. The step runs when timer
-    and hub exist, and before the pool starts and the consumer reads the timer. A step is needed because Celery has no
-    setting for the event loop's timer.
+    A worker with an event loop gets a `WheelTimer`, any other worker a `ThreadedWheelTimer`, unless the app has set
+    `worker_timer`. The step runs when timer and hub exist, and before the pool starts and the consumer reads the timer.
+    A step is needed because Celery has no setting for the event loop's timer.
     """
 
     requires = ("celery.worker.components:Timer", "celery.worker.components:Hub")
@@ -33,7 +33,7 @@ class WheelTimerStep(bootsteps.Step):
         return _has_horizon(w.app)
 
     def create(self, w: Any) -> None:
-        """Replace the worker's timer. What waits in the old timer moves to the new one."""
+        """Replace the worker's timer. With an event loop, what waits in the old timer moves to the new one."""
         if w.use_eventloop:
             timer = WheelTimer(max_interval=w.timer.max_interval)
             for old in {id(old): old for old in (w.timer, w.hub.timer)}.values():

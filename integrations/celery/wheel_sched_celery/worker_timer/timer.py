@@ -166,7 +166,10 @@ class WheelTimer(Timer):
             self._deadlines.clear()
 
     def adopt(self, other: Any) -> int:
-        """Move all waiting entries of another kombu timer to this one, in their order, and return their number."""
+        """Move all waiting entries of another kombu timer to this one, in their order, except cancelled ones.
+
+        Returns their number, with the cancelled ones.
+        """
         waiting = sorted(other.queue, key=_order)
         other.clear()
         for eta, priority, entry in waiting:

@@ -58,7 +58,7 @@ def read_django(source: str, zone: tzinfo = UTC) -> list[ForeignEntry]:
         zone: the zone of times that have none, `TIME_ZONE` of a project with USE_TZ = False. Defaults to UTC.
 
     Raises:
-        Rejected: the source cannot be read, or has no tables of django-celery-beat.
+        Rejected: the source cannot be read, has no tables of django-celery-beat, or has more than `MAX_ENTRIES`.
     """
     tables = _tables(source)
     tasks = tables[_TASKS]

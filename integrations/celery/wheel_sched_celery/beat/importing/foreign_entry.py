@@ -1,6 +1,6 @@
 """An entry of another scheduler, and the checks that both readers share.
 
-Nothing that is read is trusted. An entry with a value of the wrong type is skipped, with the reason.
+Nothing that is read is trusted. An entry with a value of the wrong type has a `problem`, and is not imported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class ForeignEntry:
         args, kwargs: the task's arguments.
         options: further arguments of `apply_async`.
         paused: whether the other scheduler has it disabled.
-        last_run_ms: when it last sent the task, in ms since 1970; None = never, or not known.
+        last_run_ms: when it last sent the task, in ms since 1970; None = never, or not known. Of an entry of
+            django-celery-beat that never ran and has no `starts_ms`: when it was changed last.
         once: whether the entry sends one task and then ends.
         once_ms: when an entry with `once` sends its task, in ms since 1970; None = when its schedule is due next.
         starts_ms: the entry sends nothing before this time, in ms since 1970; None = no such time.

@@ -46,7 +46,7 @@ class ImportStep:
             (the stored entry has not run yet and goes on from its last run in the other scheduler), "task" (the entry
             runs once, so it becomes a task with an ETA), "skip" (nothing is to do) or "fail" (it cannot be imported).
         words: the schedule and the due time, or the reason.
-        entry: the entry to store, for "add", "change" and "rhythm".
+        entry: the entry to store, for "add", "change" and "rhythm"; for "task" it has the task and its arguments.
         once_ms: the ETA, for "task".
     """
 
@@ -78,7 +78,7 @@ def plan_import(entries: BeatEntries, found: Iterable[ForeignEntry], *, change: 
         entries: the entries of the app.
         found: the entries of the other scheduler.
         change: whether a stored entry with another definition gets that of the other scheduler. Defaults to False: it
-            is skipped. An entry whose definition here comes from code or a file is always skipped.
+            is skipped. An entry whose definition here comes from code or a file always keeps it.
     """
     now_ms = entries.store.now_ms()
     stored = {one.name: one for one in entries.all()}
@@ -187,7 +187,7 @@ def _instant(at_ms: int) -> datetime:
 def carry_out(entries: BeatEntries, steps: Sequence[ImportStep]) -> Iterator[tuple[ImportStep, str]]:
     """Carry out the steps that change something, one after the other. Yields each step with its error, or with "".
 
-    An error of the store ends the import. Repeat the import then: it does the rest.
+    An error of the store or the broker ends the import. Repeat the import then: it does the rest.
 
     Args:
         entries: the entries of the app.

@@ -118,7 +118,7 @@ def pause(ctx: click.Context, **options: Any) -> int:
 @click.command()
 @_changing
 def resume(ctx: click.Context, **options: Any) -> int:
-    """Let paused, removed or failed entries run again, from their next due time after now.
+    """Let paused, removed or failed entries run again, from their next due time; an interval that is over is due now.
 
     \b
     Examples:

@@ -33,8 +33,8 @@ _WORDS = {
 def import_entries() -> None:
     """Take over entries of redbeat or django-celery-beat. Without --apply it only shows what it would do.
 
-    Stop the old beat first. Each entry goes on from its last run there, so nothing fires twice and nothing is left out.
-    The source is not changed. You can repeat the command: it skips what is here already.
+    Stop the old beat first. Each entry goes on from its last run there, so nothing fires twice, and the catch-up policy
+    decides about runs that have passed. The source is not changed. A repeated command skips what is here already.
     """
 
 
