@@ -76,8 +76,8 @@ class InFlightRun:
         job_id: the id of the job.
         occurrence_id: `job:run_time_ms`; None when it is not known, because the process has not announced the run yet.
         lease_until_ms: end of the run's lease, which the process extends; None in a memory jobstore.
-        owner: `host:pid` of the process; None when it has not announced the run yet. A process announces a run half a
-            second to two seconds after its claim, and at most 500 runs at a time.
+        owner: `host:pid` of the process; None when it has not announced the run yet. A process usually announces a run
+            half a second to two seconds after its claim, and at most 500 runs at a time.
         since_ms: when the occurrence was claimed; None when the process has not announced the run yet.
         token: fencing token; 0 = unknown.
     """
