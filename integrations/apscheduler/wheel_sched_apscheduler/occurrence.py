@@ -104,7 +104,7 @@ class Occurrence:
 
     @property
     def id(self) -> str:
-        """`job:run_time_ms`. Whether it stays the same when the occurrence is handed out again: see `occurrence`."""
+        """`job:run_time_ms`. For when it stays the same, see the top of this module."""
         return f"{self.job_id}:{to_ms((self.run_times or [self.scheduled])[0])}"
 
     @property

@@ -159,7 +159,7 @@ class JobCodec:
         return raw
 
     def decode(self, job_id: str, raw: bytes, kind: Any = Job, *, resolve: bool = True) -> StoredJob:
-        """Read a job from bytes. If `resolve` is False, the function is not imported, and the job has only its name.
+        """Read a job from bytes. If `resolve` is False, the job has only its function's name, and does not import it.
 
         Raises:
             BadSignature, Forbidden, Unreadable: the job may not or cannot be read.

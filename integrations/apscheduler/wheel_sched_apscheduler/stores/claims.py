@@ -13,8 +13,8 @@ claim if possible.
     cannot be run here         settle the job as Next after a while, or as Held: see `loading`
 
 So with at-least-once delivery an occurrence is in the store until it has ended. While the run is short, or if it is the
-last one, the job's own record represents it. If the run takes longer than `SPLIT_AFTER_S`, or if the next run of the
-job is due, a split item represents it. If the process dies, the lease ends. The job or the split item is then due
+last one, the job's own record represents it. If another run takes longer than `SPLIT_AFTER_S`, or if the next run of
+the job is due, a split item represents it. If the process dies, the lease ends. The job or the split item is then due
 again, and the next process that claims gets it.
 
 Other processes may change a job while it is in flight. If one has replaced the job's record, the store refuses the

@@ -168,7 +168,7 @@ class JobQueries:
     def in_flight(self) -> list[InFlightRun]:
         """Occurrences that a process has claimed and not settled, each with its process and the end of its lease.
 
-        Also those that wait in items of their own. None that at-most-once delivery has taken out of the store.
+        Includes those that wait in items of their own, but none that at-most-once delivery has taken out of the store.
         """
         announced = AnnouncedRuns(self.workers())
         records = self.repository.records

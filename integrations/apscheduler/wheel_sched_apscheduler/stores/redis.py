@@ -74,8 +74,8 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         history: how many items of run records are kept, of up to 50 records each; 0 = none. Defaults to 1000.
         quarantine_refusals: the round of refusals that puts a job into quarantine, see `loading`. A process refuses a
             job if it lacks, say, the function, the executor or the secret. Defaults to 10.
-        quarantine_after_s: how long after the first refusal it does so at the earliest. Defaults to 600. A job that no
-            process can read is quarantined at once.
+        quarantine_after_s: how long after its first refusal a job is quarantined at the earliest. Defaults to 600. A
+            job that no process can read is quarantined at once.
         announce_s: how often a process announces its scheduler, for `wheel-sched ps`; 0 = never. Defaults to 10.
         fair: shares due jobs between the values of a tag, see docs/apscheduler.md; "off" ends it. Defaults to None:
             the store decides.
