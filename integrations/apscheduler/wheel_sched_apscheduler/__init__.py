@@ -1,4 +1,4 @@
-"""APScheduler 3 on wheel-sched: jobstores that many processes can share, on a timing wheel and a durable store.
+"""APScheduler 3 on wheel-sched: a jobstore that many processes share, one on a timing wheel, and schedulers.
 
 Names are imported when they are first used. The command line `wheel-sched` imports this package at every start. It must
 also start where APScheduler is not installed, and must not wait for the import of APScheduler.

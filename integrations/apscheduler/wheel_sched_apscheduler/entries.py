@@ -37,12 +37,13 @@ class JobEntry:
         func: reference of the job's function.
         name: the name of the job, for people.
         trigger: the trigger of the job, as text.
-        next_run_time: None = paused.
+        next_run_time: None = paused, or the job cannot be read.
         executor: alias of the job's executor.
-        reason: why the job is quarantined, or why a process could not run it and gave it back. Defaults to "".
+        reason: why the job is quarantined or cannot be read, or why a process could not run it and gave it back.
+            Defaults to "".
         tags: names by which the job can be found.
-        metadata: as given when the job was added.
-        args, kwargs: as stored. A value of a type that JSON lacks has its tagged form, see `codec.values`.
+        metadata, args, kwargs: as stored. From a server, a value of a type that JSON lacks has its tagged form, see
+            `codec.values`.
     """
 
     id: str
@@ -75,8 +76,8 @@ class InFlightRun:
         job_id: the id of the job.
         occurrence_id: `job:run_time_ms`; None when it is not known, because the process has not announced the run yet.
         lease_until_ms: end of the run's lease, which the process extends; None in a memory jobstore.
-        owner: `host:pid` of the process; None when it has not announced the run yet. A process announces a run half a
-            second after its claim.
+        owner: `host:pid` of the process; None when it has not announced the run yet. A process usually announces a run
+            half a second to two seconds after its claim, and at most 500 runs at a time.
         since_ms: when the occurrence was claimed; None when the process has not announced the run yet.
         token: fencing token; 0 = unknown.
     """
@@ -91,7 +92,11 @@ class InFlightRun:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """How one occurrence ended. Times are in ms since 1970; `started_ms` is 0 when the occurrence did not run."""
+    """How one occurrence ended. Times are in ms since 1970.
+
+    `started_ms` is 0 when the occurrence did not run, and when its process does not know when it began: under our
+    schedulers, an executor that is no pool of threads and no `AsyncIOExecutor`; under others, a pool of processes.
+    """
 
     job_id: str
     occurrence_id: str
@@ -106,7 +111,7 @@ class RunRecord:
 
     @property
     def lateness_ms(self) -> int:
-        """How long after its run time the occurrence started, in ms. If it did not run: until its claim."""
+        """How long after its run time the occurrence started, in ms. If `started_ms` is 0: until its claim."""
         return self.started_ms - self.run_time_ms if self.started_ms else self.claimed_ms - self.run_time_ms
 
 

@@ -1,8 +1,8 @@
 """Migration: copies jobs from a stock store and back. `migrate` reads each copy again to verify it.
 
 Stock stores hold pickles. An unpickler that makes only APScheduler's triggers, dates, zones and plain data reads them;
-it refuses every other name. So a migration runs no code, even if attackers could write to the old store. It copies the
-name of a job's function, and does not import the function.
+it refuses every other name, except the classes that the caller allows. So a migration runs no other code, even if
+attackers could write to the old store. It copies the name of a job's function, and does not import the function.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class MigrationReport:
     Args:
         found: number of jobs in the source.
         copied: number of jobs that were written; `migrate` also verifies them. In a dry run: number of jobs that can be
-            written.
-        existing: ids that the target already has; those jobs were not copied.
-        failed: id -> why the job cannot be copied.
+            written, also if the target has their ids.
+        existing: ids that the target already has; those jobs were not copied. Empty in a dry run.
+        failed: id -> why the job cannot be copied, or why its copy could not be verified.
     """
 
     found: int = 0
@@ -92,7 +92,7 @@ def open_stock(
     """Open a stock store. A URL redis://, rediss:// or unix:// means a RedisJobStore, any other an SQLAlchemyJobStore.
 
     Raises:
-        ConfigError: the URL is wrong, or its library is missing.
+        ConfigError: the URL is wrong, or a library for an SQL store is missing.
     """
     if url.startswith(("redis://", "rediss://", "unix://")):
         return StockRedis(url, jobs_key, run_times_key)
@@ -240,7 +240,7 @@ def trigger_classes(classes: Iterable[str]) -> list[type]:
 def migrate(
     stock: Stock, store: RedisWheelJobStore | None, *, classes: Iterable[str] = (), codec: JobCodec | None = None
 ) -> MigrationReport:
-    """Copy every job of a stock store. Without `store`, only check what could be copied.
+    """Copy every job of a stock store that can be copied. Without `store`, only check what could be copied.
 
     Args:
         stock: see `open_stock`; it is not changed.
@@ -291,7 +291,7 @@ def _copy(jobs: list[Any], store: RedisWheelJobStore | None, report: MigrationRe
 
 
 def export(store: RedisWheelJobStore, stock: Stock, *, dry_run: bool = False) -> MigrationReport:
-    """Copy every job back into a stock store.
+    """Copy the jobs back into a stock store. Runs that are stored in items of their own are left out.
 
     Args:
         store: the store to copy the jobs from; it is not changed.

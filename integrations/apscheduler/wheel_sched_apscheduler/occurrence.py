@@ -3,20 +3,20 @@
     claimed ──► planned ──► finished ──► settled    planned: the scheduler has set the job's next run time, or none
                    └──────► put back                put back: it did not run here, and becomes due again
 
-Several missed run times of one job that run together are one occurrence. Its id, `job:run_time_ms`, stays the same
-however often it is handed out. `token` grows each time the same job is handed out. So an outside system that remembers
-the greatest token it has seen can refuse a process that has lost its lease (Kleppmann's fencing token).
+Several missed run times of one job that run together are one occurrence. Its id, `job:run_time_ms`, stays the same when
+it is handed out again, unless `coalesce` then merges it with later run times. `token` grows each time the same job is
+handed out. So an outside system can refuse a smaller token than it has seen (Kleppmann's fencing token).
 
 A stock scheduler gets a `ClaimedJob`, a subclass of `Job` that also has the occurrence: a `Job` has slots, so it cannot
-have further attributes. Jobs that are stored, listed or looked up are plain `Job` objects. A `ClaimedJob`
+have further attributes. Jobs that are stored, listed or looked up have no occurrence. A `ClaimedJob`
 - notes the run times that the scheduler takes, so that an event about the end of a run leads to its occurrence;
-- if the job is coalesced, gives only the last missed run time, without asking the trigger for each;
-- compares the lateness of its run times with the grace once, at the claim;
+- if the job is coalesced, gives only the last missed run time, see `missed_runs`;
+- compares the lateness of its run times with the grace once, at the claim, unless `misfire` is "stock";
 - asks the trigger once a pass, and repeats the answer when the scheduler asks again. If the trigger raises, the
   occurrence keeps the error and does not run, because the error would end a stock scheduler's loop;
 - runs the function with `current_occurrence()` set, in a pool of threads, an event loop or a pool of processes.
 
-Threads: one thread claims and plans. Other threads only set flags, each by a single assignment.
+Threads: one thread claims and plans. Other threads only note that a run begins or ends, or that its job was removed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Occurrence:
         job_id: the id of the job.
         scheduled: the next run time of the job when it was claimed.
         token: fencing token; greater than all earlier tokens of this job.
-        redelivered: whether the occurrence was handed out before, to a process that was lost.
+        redelivered: see `CurrentOccurrence`.
         claimed_ms: when it was claimed, in ms since 1970. Defaults to 0: the present time.
     """
 
@@ -104,15 +104,15 @@ class Occurrence:
 
     @property
     def id(self) -> str:
-        """`job:run_time_ms`, the same each time the occurrence is handed out."""
+        """`job:run_time_ms`. For when it stays the same, see the top of this module."""
         return f"{self.job_id}:{to_ms((self.run_times or [self.scheduled])[0])}"
 
     @property
     def alive(self) -> bool:
         """Whether the occurrence was submitted and its executor still knows it.
 
-        False only after `UNSEEN_AT_MOST` heartbeats in a row at which the executor did not know it: an executor forgets
-        a run shortly before it sends the event of the end.
+        The executor may fail to know it at some heartbeats in a row, fewer than `UNSEEN_AT_MOST`: an executor forgets a
+        run shortly before it sends the event of the end.
         """
         return self.submitted and self.unseen < UNSEEN_AT_MOST
 
@@ -156,7 +156,7 @@ class CurrentOccurrence:
         job_id: the id of the job.
         run_time: the time for which the run was scheduled.
         token: the fencing token. Pass it to a system that refuses tokens smaller than one that it has seen.
-        redelivered: whether an earlier process claimed this occurrence and was lost, perhaps during the run.
+        redelivered: whether a process that had claimed this occurrence was lost; also True for some that were put back.
     """
 
     job_id: str

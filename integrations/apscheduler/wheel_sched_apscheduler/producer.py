@@ -61,7 +61,7 @@ class Producer:
         """Make a job as `scheduler.add_job` does, and do not store it.
 
         Raises:
-            TypeError, ValueError: an argument is wrong, as in `scheduler.add_job`.
+            TypeError, ValueError, LookupError: an argument is wrong, as in `scheduler.add_job`.
         """
         maker = self._maker
         given = {
@@ -94,12 +94,13 @@ class Producer:
         tags: Sequence[str] = (),
         **options: Any,
     ) -> str:
-        """Make and store a job, and return its id.
+        """Make and store a job, and return its id. A job that replaces another one keeps its metadata and tags.
 
         Raises:
+            TypeError, ValueError, LookupError: an argument is wrong, see `make`.
             ConflictingIdError: the id exists, and `replace_existing` is False; nothing was changed.
-            NotSerializable, Forbidden: the job cannot be stored.
-            StoreError: the store does not answer.
+            NotSerializable, Rejected, Forbidden: the job cannot be stored.
+            StoreError: the store does not answer or cannot be used. If the error is in doubt, the job may be stored.
         """
         job = self.make(func, trigger, **options)
         self.jobstore.repository.add(job, metadata, tags, replace_existing=replace_existing)
@@ -109,7 +110,7 @@ class Producer:
     def add_jobs(
         self, jobs: Iterable[Job], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
     ) -> list[str]:
-        """Store jobs that `make` has made, 500 in a round trip. Skips ids that exist, and returns these ids."""
+        """Store jobs that `make` has made, see `JobQueries.add_jobs`. Skips ids that exist, and returns these ids."""
         return self.jobstore.add_jobs(list(jobs), metadata=metadata, tags=tags)
 
     def remove_job(self, job_id: str) -> None:

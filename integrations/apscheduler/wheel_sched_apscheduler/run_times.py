@@ -8,12 +8,13 @@ rounded down, so nothing is due early.
 *Missed runs.* If `coalesce` is set, stock APScheduler asks the trigger for each missed run time and then drops all but
 the last. For a job that runs each second, a week of downtime costs 604,801 calls under the scheduler's lock.
 `missed_runs` asks less often. It first finds a run time close to the last missed one: for an interval trigger by a
-division, for a cron trigger by a search backwards from now in steps that double. From there it asks the trigger for
-later run times, until one is after now. That is the next run time of the job.
+division, for a cron trigger by a search backwards from now in steps that double. (Any other trigger, and one with
+jitter, it first asks for up to `RUN_TIMES_AT_MOST` run times.) From there it asks the trigger for later run times,
+until one is after now. That is the next run time of the job.
 
-A pass hands out at most `RUN_TIMES_AT_MOST` run times of a job. If a job without `coalesce` has missed more, one run at
-the last missed run time replaces all the others. An interval of a microsecond has 10^12 run times in ten days, too
-many for any memory.
+A pass hands out at most `RUN_TIMES_AT_MOST` run times of a job. If a job without `coalesce` has missed more, the oldest
+of them run, and one run at the last missed run time replaces the others. An interval of a microsecond has 10^12 run
+times in ten days, too many for any memory.
 
 *Asking a trigger.* APScheduler's AndTrigger asks its parts for a run time again and again until all give the same one.
 It passes a later `now` each time. But a part that gets a previous run time computes its answer from that time, and so
@@ -22,8 +23,9 @@ gives the same answer again. If the first answers differ, AndTrigger loops for e
 
 *Misfires.* Stock APScheduler compares the lateness of a run with `misfire_grace_time` when a worker of the executor
 takes the run. So the time in the executor's queue counts as lateness. With APScheduler's default of one second, most
-jobs of a burst are dropped. This package measures the lateness once, when it claims the job. A job that is claimed in
-time runs. If the job is put back instead, its lateness is measured from the time to which it was put back.
+jobs of a burst are dropped. Unless `misfire` is "stock", this package measures the lateness once, when it claims the
+job. A job that is claimed in time runs. If a shared job is put back instead, its lateness is measured from the time to
+which it was put back.
 """
 
 from __future__ import annotations
@@ -102,6 +104,7 @@ def missed_runs(job: Any, now: datetime, *, quiet: bool = False) -> tuple[list[d
 
     Raises:
         ValueError: the trigger gives no run time after now, however often it is asked.
+        Exception: any error that the trigger raises.
     """
     now = in_utc(now)
     moment: datetime | None = job.next_run_time
@@ -227,9 +230,9 @@ def grace_after_claim(job: Any, now: datetime, misfire: Misfire) -> int | None:
     Args:
         job: an APScheduler job that has a next run time.
         now: time of the claim.
-        misfire: when the lateness is measured. "claim": at the claim. A job that is claimed within its grace runs, and
-            a job that is claimed later is MISSED. "lenient": as "claim", but a grace of 1 s, APScheduler's default,
-            counts as None. "stock": when a worker of the executor takes the job.
+        misfire: when the lateness is measured. "claim": at the claim. A job that is claimed within its grace runs. If
+            it is claimed later, its run times beyond the grace are MISSED. "lenient": as "claim", but a grace of 1 s,
+            APScheduler's default, counts as None. "stock": when a worker of the executor takes the job.
     """
     grace_s = chosen_grace(job, misfire)
     if grace_s is None or misfire == "stock":

@@ -100,7 +100,7 @@ def flag(name: str, value: Any, problems: list[str]) -> bool:
 
 
 def one_of(name: str, value: Choice, choices: Sequence[Choice], problems: list[str]) -> Choice:
-    """Read one of the words `choices`. Adds any other value to `problems`."""
+    """Read one of the words `choices`. Adds any other value to `problems`, and returns it."""
     if value not in choices:
         listed = " or ".join(choices) if len(choices) == 2 else f"one of {', '.join(choices)}"
         problems.append(f"expected {name} to be {listed}, got: {value!r}")

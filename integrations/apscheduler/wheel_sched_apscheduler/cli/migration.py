@@ -71,7 +71,7 @@ def migrate(
       wheel-sched --store redis://prod:6379 aps migrate --from sqlite:///jobs.sqlite
 
     Stop the old schedulers first. This command does not change the old store. Stock jobs are pickled. An unpickler
-    that makes only triggers and plain data reads them, and imports no job's code.
+    that makes only triggers, plain data and what --allow-class names reads them, and imports no other code.
     """
     stock = open_stock(source, jobs_key=jobs_key, run_times_key=run_times_key, table=table)
     codec: dict[str, Any] = {"allow": allow or None, "allow_pickle": allow_pickle, "triggers": trigger_classes(classes)}

@@ -2,8 +2,8 @@
 
 A stored reference is `module:name` or `module:Class.method`. It must name a plain Python function, class or method that
 the module itself defines: `__module__` is that module and `__qualname__` is that name. A reference cannot name what the
-module has only imported, a built-in, a special method, or an attribute of an object. This module checks a reference
-before it imports anything.
+module has only imported, a built-in, a special method, or an attribute of an object. Only a reference that `allow` or
+`aliases` has in full may name another callable. This module checks a reference before it imports anything.
 
 A job may name functions of the modules in `allow`. Without such a list, a signed job may name functions of any module
 except the standard library, this project, APScheduler and a few tools (`_OURS`), because a process that knows the

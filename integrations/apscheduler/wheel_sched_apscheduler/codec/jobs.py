@@ -53,8 +53,8 @@ class JobCodec:
 
     Args:
         allow: modules or functions that stored jobs may name, see `Allowed`. Defaults to None: signed jobs may name any
-            function that a module of an application defines, other jobs only functions of which this process has added
-            a job.
+            function that a module of an application defines, other jobs only functions of `__main__` and those of which
+            this process has added a job.
         triggers: further trigger classes. Defaults to none.
         aliases: old function reference -> new one. Defaults to none.
         secret: signs the jobs that are written; jobs that are read must have a signature. If there are several secrets,
@@ -159,7 +159,7 @@ class JobCodec:
         return raw
 
     def decode(self, job_id: str, raw: bytes, kind: Any = Job, *, resolve: bool = True) -> StoredJob:
-        """Read a job from bytes. If `resolve` is False, nothing is imported, and the job has only its function's name.
+        """Read a job from bytes. If `resolve` is False, the job has only its function's name, and does not import it.
 
         Raises:
             BadSignature, Forbidden, Unreadable: the job may not or cannot be read.
@@ -251,7 +251,7 @@ class JobCodec:
         """The job's bytes with another next run time and the same time zone. The job is not loaded.
 
         Raises:
-            BadSignature, Unreadable: the given bytes cannot be read.
+            BadSignature, Unreadable, Forbidden: the given bytes cannot be read.
         """
         _, zone, rest, doc = _parts(self.unseal(job_id, raw))
         return self._joined(job_id, next_run_time, zone or self._home_zone(doc), rest)

@@ -1,4 +1,4 @@
-"""Signatures of stored jobs: HMAC-SHA256 over id and body. Only a process with a secret can add or change a job.
+"""Signatures of stored jobs: HMAC-SHA256 over id and body. Only a process with a secret can write a new job.
 
 The secret comes from the jobstore's setting `secret`, or from the environment, `WHEEL_SCHED_APS_SECRET`. For a store in
 a folder (`embedded:FOLDER`), this module makes a secret at the first use and keeps it beside the data, in a file that
@@ -42,7 +42,7 @@ class Signer:
             A function that returns a secret is called when a secret is first needed.
 
     Raises:
-        ConfigError: a secret is missing or too short.
+        ConfigError: a secret is missing or too short. With a function, `sign` and `verify` raise it.
     """
 
     def __init__(self, given: Secret) -> None:

@@ -1,10 +1,11 @@
 """Triggers as data: the six of APScheduler have short names, other triggers have the name of their class.
 
 Each trigger is written as [name, state]. A built-in trigger is read by assigning its known fields. A trigger of a
-user's class is written with its `__getstate__` and read with its `__setstate__`. A state may have only plain values.
+user's class is written with its `__getstate__` and read with its `__setstate__`. A state may have only those values
+that `codec.values` can write.
 
 APScheduler does not check the fields of a trigger. A trigger with a wrong field raises, or loops for ever, when a
-scheduler's loop asks it for the next run time. So `flaw_of` checks each trigger that is added or read.
+scheduler's loop asks it for the next run time. So `flaw_of` checks each built-in trigger that is added or read.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
 Plain values stay as they are. A fixed set of other types gets a tag:
 
-    {"$": "tuple", "v": [1, 2]}      tuple, set, frozenset, bytes, decimal, uuid, date, time, datetime, timedelta, zone,
-                                     float (nan and infinities), dict (with keys that are no text, or with a "$" key)
-    {"$": "pickle", "v": "gASV..."}  only where `allow_pickle` is set, for writing and for reading
+    {"$": "tuple", "v": [1, 2]}      tuple, set, frozenset, bytes, decimal, uuid, date, time (without a time zone),
+                                     datetime, timedelta, zone, float (nan and infinities), dict (with keys that are no
+                                     text, or with a "$" key)
+    {"$": "pickle", "v": "gASV..."}  any other; only where `allow_pickle` is set, for writing and for reading
 
-A tag only chooses among the constructors of this module, so stored data never names code.
+Any tag but pickle only chooses among the constructors of this module, so stored data names no code.
 
 A time zone is stored as text: a name of the IANA database, or a fixed offset. No process could read any other zone.
 
@@ -104,6 +105,7 @@ class Values:
 
         Raises:
             Unreadable: the data is not what `dump` makes, or holds pickle that is not allowed.
+            Exception: any error of unpickling.
         """
         kind = type(data)
         if kind is list:

@@ -78,7 +78,7 @@ ONE_JOB = {
 
 
 def next_ms(entry: JobEntry) -> int | None:
-    """The next run time of a job, in epoch ms; None: it is paused."""
+    """The next run time of a job, in epoch ms; None: it is paused or cannot be read."""
     return None if entry.next_run_time is None else to_ms(entry.next_run_time)
 
 
@@ -112,7 +112,7 @@ def run_as_dict(run: RunRecord) -> dict[str, Any]:
 
 
 def took_ms(run: RunRecord) -> int:
-    """How long a run took; 0 when it did not begin."""
+    """How long a run took, in ms; 0 when it did not begin, or when nobody knows when."""
     return max(0, run.finished_ms - run.started_ms) if run.started_ms else 0
 
 

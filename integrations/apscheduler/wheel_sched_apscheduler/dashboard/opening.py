@@ -32,7 +32,7 @@ class OpenedJobs(OpenedLater[RedisWheelJobStore]):
     """The jobstore of a dashboard.
 
     It is in the namespace `extras["apscheduler_namespace"]` of the dashboard's configuration. Without that, it is in
-    the namespace that the settings name, if there are jobs in it; else in "apscheduler". The last case is usual: the
+    the namespace that the settings name, if it has or had jobs; else in "apscheduler". The last case is usual: the
     settings of a dashboard for messages name their namespace, and jobs are in another.
 
     Args:

@@ -89,7 +89,7 @@ def job(dashboard: Dashboard, request: Request, opened: OpenedJobs) -> Response:
 
 @_with_jobs
 def history(dashboard: Dashboard, request: Request, opened: OpenedJobs) -> Response:
-    """How the last runs of all jobs ended."""
+    """How the last runs ended, of all jobs or of one."""
     job_id = request.query_params.get("job") or None
     found = last_runs(opened.store, limit_of(request), job_id)
     values = {

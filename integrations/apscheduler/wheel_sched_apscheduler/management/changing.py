@@ -1,8 +1,8 @@
 """Changes jobs, one after the other. A job that cannot be changed does not keep the others from being changed.
 
-Each function takes the jobstore, the ids, and `only_if`, a function that gets a job's present record and returns
-whether to change the job. Without `only_if` every job is changed. The check and the change are one step: no other
-process can change the job in between.
+Each change takes the jobstore, the ids, and `only_if`, a function that gets a job's present record and returns whether
+to change the job. Without `only_if` every job is changed. The check and the change are one step: no other process can
+change the job in between.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _remove_if(store: RedisWheelJobStore, job_id: str, only_if: Condition) -> No
 
 
 def quarantined_ids(store: RedisWheelJobStore) -> list[str]:
-    """The ids of the jobs in quarantine. `store.release_quarantined` schedules them again."""
+    """The ids of the jobs in quarantine, see `JobQueries.quarantined`. `release_quarantined` schedules them again."""
     return [entry.id for entry in store.quarantined()]
 
 

@@ -38,7 +38,7 @@ def joined(parts: Sequence[str], link: str = " and ") -> str:
 
 
 def values_of(text: str, least: int, greatest: int, names: Sequence[str] = (), first: int = 0) -> list[int] | None:
-    """The values that a field matches, sorted; None when they are no plain numbers, such as "last".
+    """The values that a field matches, sorted; None when there are none, or no plain numbers, such as "last".
 
     Args:
         text: the field, such as "*/15", "1-5,10" or "mon-fri".

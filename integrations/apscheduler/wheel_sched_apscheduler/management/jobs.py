@@ -20,7 +20,7 @@ def listed_jobs(store: RedisWheelJobStore, state: JobState | None = None, tag: s
     Args:
         store: the jobstore.
         state: only jobs in this state. Defaults to None: any state.
-        tag: only jobs with this tag, in any order. Defaults to None: any job.
+        tag: only jobs with this tag, at most 1000, by id. Defaults to None: any job.
     """
     if tag is None:
         return store.entries(state)

@@ -27,7 +27,7 @@ class Forecast(NamedTuple):
     Args:
         times_ms: the run times, the earliest first.
         more: whether there may be more of them.
-        why_not: why there are none although the job has a trigger; "" when there is no such reason.
+        why_not: why no run times, or no more of them, could be computed; "" when there is no such reason.
     """
 
     times_ms: Sequence[int]
@@ -36,7 +36,7 @@ class Forecast(NamedTuple):
 
 
 def next_runs(trigger: Any, next_run_time: datetime | None, now_ms: int, limit: int = 10) -> Forecast:
-    """The next run times of a job that is not paused.
+    """The next run times of a job that is not paused, in the ten years after the first.
 
     Args:
         trigger: its trigger; None when it cannot be read here.

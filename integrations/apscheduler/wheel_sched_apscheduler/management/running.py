@@ -22,7 +22,7 @@ _SHORTEST_LEASE_MS = 60_000
 
 
 class RunningPage(NamedTuple):
-    """A page of the runs under way, in the order in which their leases end. `cursor`: as in other listings."""
+    """A page of the runs under way, by the end of their leases; then long runs. `cursor`: as in other listings."""
 
     runs: Sequence[InFlightRun]
     cursor: str | None
@@ -37,6 +37,8 @@ class LastRuns(NamedTuple):
 
 def running_page(store: RedisWheelJobStore, cursor: str | None, limit: int) -> RunningPage:
     """One page of the runs that a process has claimed and not settled, with the process and the end of the lease.
+
+    The first page also has up to `limit` long runs, which are stored in items of their own. No page has more of these.
 
     Raises:
         Rejected: the cursor is not from an earlier page.

@@ -24,7 +24,7 @@ class JobSearch:
         state: the state of the jobs. Defaults to "scheduled".
         text: a part of the id, the function or the name; upper and lower case are the same. Defaults to any.
         tag: a tag of the jobs. Defaults to any.
-        job_id: find only the job with this id, in any state. Defaults to any.
+        job_id: find only the job with this id; the other conditions do not count. Defaults to any.
     """
 
     state: JobState = "scheduled"
@@ -58,7 +58,7 @@ class StateCounts(NamedTuple):
 
 
 def search_jobs(store: RedisWheelJobStore, search: JobSearch, cursor: str | None, limit: int) -> ListedJobs:
-    """One page of the jobs that a search finds, by next run time; with a tag, by id.
+    """One page of the jobs that a search finds, scheduled ones by due time; with a tag, by id, from at most 1000 jobs.
 
     Args:
         store: the jobstore.

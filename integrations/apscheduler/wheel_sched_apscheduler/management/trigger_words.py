@@ -23,7 +23,7 @@ _PARTS = 8  # at most this many parts of a combination are listed
 
 
 def trigger_words(trigger: Any) -> str:
-    """A trigger as a sentence without a full stop; "" for a trigger that is not one of APScheduler's."""
+    """A trigger as a sentence without a full stop, cut if it is long; "" if it is not one of APScheduler's."""
     words = _words(trigger)
     return words if len(words) <= _LONGEST else words[: _LONGEST - 3] + "..."
 

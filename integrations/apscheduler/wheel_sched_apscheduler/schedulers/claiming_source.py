@@ -46,7 +46,7 @@ _WORTHWHILE = 32  # an executor has room when at least this fraction of its limi
 
 
 class ClaimingJobSource:
-    """Gives a scheduler the due jobs of one of our jobstores.
+    """Gives a scheduler the due jobs of one of our jobstores, or of another `ClaimingStore`.
 
     Args:
         store: a started `ClaimingStore`.
@@ -85,7 +85,7 @@ class ClaimingJobSource:
         """Do nothing: the store itself detects that a job was changed after its claim."""
 
     def take(self, now: datetime, limit: int) -> SubmissionBatch:
-        """Claim at most `limit` jobs and plan their next runs."""
+        """Claim jobs, at most `limit` of each shard, and plan their next runs."""
         batch = SubmissionBatch()
         room, again_s = self.limits.room()
         if not room:

@@ -62,7 +62,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         return super().running and not (loop is None or loop.is_closed())
 
     def announce(self, events: list[SchedulerEvent]) -> None:
-        """Hand events to the listeners on the event loop, as a stock scheduler does."""
+        """Hand events to the listeners, on the event loop unless it is closed."""
         loop = self._eventloop
         if loop is not None and not self._on_the_loop():
             try:

@@ -2,11 +2,12 @@
 
 A stock scheduler submits each job separately, which costs a future with its condition, a queue entry and a callback. It
 spends 60 to 80 % of its time on this. The adapter for a thread pool puts a whole batch into one deque. All idle workers
-take jobs from the deque, and each takes the next job when it has finished the last one. So a slow job delays no other.
+take jobs from the deque, and each takes the next job when it has finished the last one. So slow jobs delay no other job
+while the pool has a free thread.
 
 Each adapter updates the executor's own count of running instances, so `max_instances` has APScheduler's meaning. Each
-submission ends in an event, also when the executor was shut down, a worker process dies, or the arguments cannot be
-sent to a worker process. In these cases stock APScheduler only writes to the log.
+submission ends in an event (unless a shutdown interrupts it and the jobstore hands it out again), also when a worker
+process dies or cannot get the arguments. In these cases stock APScheduler only writes to the log.
 
 Threads: only the scheduler's thread calls `submit`.
 """
@@ -250,10 +251,9 @@ class GenericExecutorAdapter(ExecutorAdapter):
 class ThreadPoolAdapter(ExecutorAdapter):
     """Submits jobs to a pool of threads: jobs wait in one deque, and as many workers as needed take them.
 
-    Before a worker runs a job, it starts another worker if the deque has more jobs. So a slow job delays no other
-    job. After `_QUICK_IN_A_ROW` quick jobs only `_FEW_WORKERS` workers stay, because more would only wait for each
-    other and for the interpreter's lock. If all of these run slow jobs, `check_workers` sees that the deque does not
-    shrink, and starts more.
+    Before a worker runs a job, it starts another worker if the deque has more jobs. After `_QUICK_IN_A_ROW` quick jobs
+    only `_FEW_WORKERS` workers stay, because more would only wait for each other and for the interpreter's lock. If all
+    of these run slow jobs, `check_workers` sees that the deque does not shrink, and starts more.
     """
 
     def __init__(self, executor: ThreadPoolExecutor, reports: Reports) -> None:

@@ -2,7 +2,8 @@
 
 One thread runs the loop. In a pass, the loop takes one batch of jobs from each jobstore, and submits it. The loop holds
 the scheduler's lock while it calls a stock jobstore, and frees it while it submits jobs. So `add_job` in another thread
-waits for one batch at most. No error of a jobstore or a listener ends the loop.
+waits for one batch at most, or for a stock jobstore that reads all due jobs. No error of a jobstore or a listener ends
+the loop.
 
 Everything else is APScheduler's own: `add_job`, `modify_job`, events, listeners, executors and jobstores. Our
 schedulers are subclasses of its schedulers.
@@ -45,8 +46,8 @@ class WheelScheduler(BaseScheduler):
     Accepts the settings of a stock scheduler, and these:
 
     Args:
-        batch: number of jobs that are taken from a jobstore at a time. It bounds how long the scheduler's lock is held.
-            Defaults to 250, for asyncio to 32.
+        batch: number of jobs that are taken from a jobstore at a time, or from each of its shards; at most 500 from a
+            `RedisWheelJobStore`. Defaults to 250, for asyncio to 32.
         max_in_flight: how many jobs of one of our jobstores an executor may run or queue at a time. Further jobs
             stay in the store, where other processes may claim them. Defaults to 2,000.
         job_defaults: the defaults of jobs, as APScheduler's schedulers take them. But `misfire_grace_time` defaults to
@@ -103,7 +104,7 @@ class WheelScheduler(BaseScheduler):
     # ---- waking up
 
     def wakeup(self) -> None:
-        """Have the loop make a pass now. Any thread may call it."""
+        """Have the loop make a pass now, unless the scheduler is paused. Any thread may call it."""
         if not getattr(self._quiet, "on", False):
             self._alarm.ring()
 
@@ -302,7 +303,7 @@ class WheelScheduler(BaseScheduler):
         """Pause the scheduler, and wait until all submitted jobs have ended.
 
         Args:
-            timeout: how long to wait, in seconds. Defaults to None: as long as it takes.
+            timeout: how long to wait, in seconds; a pass under way ends first. Defaults to None: as long as it takes.
 
         Returns:
             Whether all submitted jobs have ended. The scheduler stays paused in any case: call `resume` or `shutdown`.

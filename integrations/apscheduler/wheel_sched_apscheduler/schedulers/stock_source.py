@@ -35,7 +35,7 @@ class SubmissionBatch:
 
     Args:
         submissions: the submissions to run.
-        head_s: when to ask the job source again, in seconds since 1970; None = when a job is added.
+        head_s: when to ask the job source again, in seconds since 1970; None = when the scheduler is woken.
     """
 
     submissions: list[Submission] = field(default_factory=list)
@@ -83,7 +83,10 @@ class StockJobSource:
             self._changed.add(job_id)
 
     def take(self, now: datetime, limit: int) -> SubmissionBatch:
-        """Take at most `limit` due jobs. Writes their next run times to the jobstore, and removes jobs without one."""
+        """Take at most `limit` due jobs. Writes their next run times to the jobstore, and removes jobs without one.
+
+        Pauses a job that cannot run.
+        """
         batch = SubmissionBatch()
         if self._quiet_until is not None and now < self._quiet_until:
             batch.head_s = self._quiet_until.timestamp()

@@ -87,7 +87,8 @@ class Submission:
         source: gets the events of the end; no events if the job was interrupted and must be handed out again. Defaults
             to None: the jobstore needs no report, and hands out no job twice.
         occurrence: the occurrence that the jobstore handed out. Defaults to None: a stock jobstore.
-        last: whether these are the job's last runs, after which it is removed. Defaults to False.
+        last: whether these are the job's last runs, after which it is removed. Defaults to False. Also False when
+            `occurrence.redelivered` is True, because the job may exist beside such a run.
         late: run times that came too late and are dropped. Defaults to none.
     """
 

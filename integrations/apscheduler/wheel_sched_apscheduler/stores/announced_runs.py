@@ -1,6 +1,6 @@
 """Which process has claimed which run, as far as the processes have announced it.
 
-A process lists its runs of more than half a second in an item, see `run_records`. The functions only read.
+A process lists up to 500 runs of more than half a second in an item, see `run_records`. The functions only read.
 """
 
 from __future__ import annotations

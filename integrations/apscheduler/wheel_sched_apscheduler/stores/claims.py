@@ -12,9 +12,10 @@ claim if possible.
     put back (`release`)       settle the job as Next at its old due time, or later
     cannot be run here         settle the job as Next after a while, or as Held: see `loading`
 
-So an occurrence is in the store until it has ended. While the run is short, the job's own record represents it. If the
-run takes longer than `SPLIT_AFTER_S`, or if the next run of the job is due, a split item represents it. If the process
-dies, the lease ends. The job or the split item is then due again, and the next process that claims gets it.
+So with at-least-once delivery an occurrence is in the store until it has ended. While the run is short, or if it is the
+last one, the job's own record represents it. If another run takes longer than `SPLIT_AFTER_S`, or if the next run of
+the job is due, a split item represents it. If the process dies, the lease ends. The job or the split item is then due
+again, and the next process that claims gets it.
 
 Other processes may change a job while it is in flight. If one has replaced the job's record, the store refuses the
 settlement (OTHER_VERSION). This module then reads the record again and makes a new settlement. The new settlement has
@@ -22,8 +23,9 @@ the planned run time, unless the change has set another one. A new job may also 
 The process that adds the new job moves the old run to the split item `<due>\\0<job id>`, under the same claim. The
 store then finds no claim under the job's id (STALE), and this module settles the split item.
 
-Invariant. An occurrence is in `in_flight` from its claim until the store has answered its last settlement. A command
-whose answer was lost is sent again unchanged, with the same request token if it has one.
+Invariant. An occurrence that this process can run is in `in_flight` from its claim until the store has answered its
+last settlement. A command whose answer was lost, other than a heartbeat, is sent again unchanged, with the same request
+token if it has one.
 
 Threads: `gather` and the handlers of answers need the tracker's lock; any thread calls `end`, `release` and `settle`.
 """
@@ -194,7 +196,8 @@ class InFlightClaims:
     def gather(self, server_now_ms: int, *, split_due_ms: int | None = None) -> list[PendingCommand]:
         """The commands for the store that carry out what was reported since the last call, and split runs.
 
-        To split a run is to store it in an item of its own. Then its job can be due again. Long runs are always split.
+        To split a run is to store it in an item of its own. Then its job can be due again. A long run is always split
+        if its job runs again.
 
         Args:
             server_now_ms: the store's time.

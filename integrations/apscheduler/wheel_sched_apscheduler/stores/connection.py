@@ -1,14 +1,14 @@
 """A jobstore's connection to its delay store, and the two threads of a jobstore that has a scheduler.
 
-The connection opens the store at the first use. Between two answers of the server, `now_ms` estimates the server's
-time. All parts of a jobstore log to `StoreConnection.logger`, so that their lines have the alias of the jobstore.
+The connection opens the store at the first use. Between two claims, `now_ms` estimates the server's time. Most parts of
+a jobstore log to `StoreConnection.logger`, so that their lines have the alias of the jobstore. The threads do not.
 
 *The settler* thread reports ended occurrences to the store. A pass of the scheduler does this together with its claim;
 the settler does it between two passes. The settler waits a moment first, so that one round trip reports many ends. It
 also extends leases. *The listener* thread learns of jobs that other processes have made due earlier.
 
-The settler also opens the store. A scheduler's `start` may run on an event loop, so it waits only a moment for the
-store. If the store does not answer by then, the settler continues to wait for it.
+The settler also opens the store. A scheduler's `start` may run on an event loop, so it waits only a moment for a server
+that is not embedded. If the store does not answer by then, the settler continues to wait for it.
 
 Threads: any thread may call any method.
 """
@@ -74,6 +74,7 @@ class StoreConnection:
 
         Raises:
             StoreError: the server is away, too old, or holds the namespace with other settings.
+            ConfigError: the target or an option is wrong.
         """
         if self._store is None:
             with self._opening:
@@ -85,7 +86,7 @@ class StoreConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the store was opened."""
+        """Whether the store is open."""
         return self._store is not None
 
     @property
@@ -94,7 +95,10 @@ class StoreConnection:
         return isinstance(self.target, str) and self.target.startswith("embedded:")
 
     def now_ms(self) -> int:
-        """The server's time in ms since 1970, estimated from its last answer. No I/O."""
+        """The server's time in ms since 1970, estimated from its last answer to a claim. No I/O.
+
+        Before the first claim: this machine's time.
+        """
         return time.time_ns() // 1_000_000 + self._server_ahead_ms
 
     def both_clocks_ms(self) -> int:
@@ -269,8 +273,8 @@ class OccurrenceSettler:
         The settler ends when all reports are sent and, in addition, `until()` is true or no job runs.
 
         If `runs()` says that a job still runs, this method returns at once. Otherwise it waits for the settler, for
-        at most `PATIENCE_S` seconds. If the store does not answer for so long while no job runs, the settler ends
-        without sending the other reports.
+        at most `PATIENCE_S` seconds, or `UNOPENED_PATIENCE_S` if the store was never opened. If the store does not
+        answer for `PATIENCE_S` while no job runs, the settler ends without sending the other reports.
         """
         self._may_end, self._runs, self._then = until, runs, then
         self._stopping.set()

@@ -15,7 +15,7 @@
     run:<job id>            a split item or a mark of this job
     workers                 each item of the topic `worker`
     running                 a job, if it had a split item or a mark when it was written
-    waiting                 a split item that was put back, until a process claims it
+    waiting                 a split item that was put back; counts only while the item waits
     lost:<run time in ms>   a job whose process was lost during this run, and which was then put back
     refused, refused:...    a job that a process could not run, see `loading`
 
@@ -48,7 +48,7 @@ RUN = "run"
 TAG = "tag:"
 WORKERS = "workers"
 RUNNING = "running"
-WAITING = "waiting"  # the ref of a split item that was put back: its run is not under way until it is claimed again
+WAITING = "waiting"  # the ref of a split item that was put back: its run is not under way while the item waits
 QUARANTINE = "quarantine"
 Key = TypeVar("Key")
 Entry = TypeVar("Entry")

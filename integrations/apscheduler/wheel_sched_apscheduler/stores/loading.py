@@ -11,14 +11,14 @@ job. This process then refuses the job: it gives the job back, and the job is du
 process claims later than the other processes (`deferral_ms`), so that a process that can run the job claims it first.
 
 A *round* ends when a process claims a job that it has already refused in this round, because the other processes have
-then had time to claim it. The job waits twice as long after each round. A ref is a text by which the store finds items.
-Two refs of the job hold the number of rounds, the time of the first refusal, the processes that refused the job in the
-present round, and the last process and its reason:
+then had time to claim it, and after ten refusals. The job waits twice as long after each round, up to 30 s. A ref is a
+text by which the store finds items. Two refs of the job hold the number of rounds, the time of the first refusal, the
+processes that refused the job in the present round, and the last process and its reason:
 
     refused, refused:<rounds>:<since, ms>:<random names of processes>:<host:pid> <reason>
 
 A job that was refused for many rounds and for as long as a deployment takes is quarantined. A job that no process of
-any configuration can read is quarantined at once. The next run or the next change of the job removes these refs.
+any configuration can read is quarantined at once. The next run of the job removes these refs, and so does `update_job`.
 
 Threads: any thread may call `RefusalPolicy`; the callers of `ClaimLoader` hold the lock of the `ClaimTracker`.
 """
@@ -139,8 +139,9 @@ class RefusalPolicy:
 
     Args:
         connection: gives the store's time and the logger.
-        rounds: a job is quarantined only when this round of refusals or a later one begins (see `Refusal`).
-        after_ms: a job is quarantined only if its first refusal was at least this long ago.
+        rounds: a job is quarantined only when this round of refusals or a later one begins (see `Refusal`), or when no
+            process can read it.
+        after_ms: a job is quarantined only if its first refusal was at least this long ago, or no process can read it.
         clock: seconds that never go back. Defaults to `time.monotonic`.
     """
 

@@ -1,14 +1,14 @@
 """WheelJobStore: the jobs of one process, on the deadline queue.
 
 It replaces `MemoryJobStore`, which keeps a sorted list and moves half of its entries for each change. Here add, update
-and remove are O(1) at any number of jobs. Only due batches and the result of `get_all_jobs` are sorted. The jobs are
-lost when the process ends: use `RedisWheelJobStore` to keep them. Use it also to share due jobs between tenants,
-because only a delay store can do that.
+and remove are O(1) at any number of jobs. Only due batches and listings are sorted. The jobs are lost when the
+scheduler ends: use `RedisWheelJobStore` to keep them. Use it also to share due jobs between tenants, because only a
+delay store can do that.
 
 Invariant. A job with a next run time is in exactly one place: the deadline queue, the misfire queue (it was already due
 when it was added), or an occurrence. A paused job is in none of them.
 
-Threads: any thread may call any method. Each call holds one lock.
+Threads: any thread may call any method. Each call that moves a job holds one lock.
 """
 
 from __future__ import annotations
@@ -125,7 +125,8 @@ class WheelJobStore(MemoryJobQueries):
     """A jobstore for the jobs of one process, in memory. Its plugin alias is `wheel`.
 
     Args:
-        batch: how many jobs one pass hands out at most. The scheduler's lock is free between passes. Defaults to 500.
+        batch: how many jobs a stock scheduler's pass hands out at most. Its lock is free between passes. Defaults to
+            500.
         misfire: when lateness is measured, see `run_times.grace_after_claim`. Defaults to "lenient".
         history: how many run records are kept; 0 = none. Defaults to 1000.
 
@@ -251,7 +252,7 @@ class WheelJobStore(MemoryJobQueries):
     # The contract with a driver, see `scheduler_pass`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
-        """Take at most `limit` due jobs out of the queues, and make an occurrence of each. O(1) per job."""
+        """Take at most `limit` due jobs out of the queues, and make an occurrence of each. Sorts them."""
         limit = self._batch if limit is None else limit
         claimed_ms = time.time_ns() // 1_000_000
         with self._lock:

@@ -131,7 +131,7 @@ class MemoryJobQueries(SchedulerPassStore):
         """One page of the jobs in a state, by next run time. `since` and `until` bound the next run time.
 
         Raises:
-            Rejected: there is no such state, or the cursor is not from an earlier page.
+            Rejected: there is no such state, or the cursor is no number.
         """
         try:
             start = int(cursor or 0)
@@ -142,7 +142,7 @@ class MemoryJobQueries(SchedulerPassStore):
         return JobPage(chosen[start:end], str(end) if end < len(chosen) else None)
 
     def due_between(self, since: datetime, until: datetime) -> Iterator[JobEntry]:
-        """Jobs whose next run time lies between two moments, both included."""
+        """Scheduled jobs whose next run time lies between two moments, both included."""
         yield from self.iter_jobs(since=since, until=until, limit=1 << 60).jobs
 
     def get_entry(self, job_id: str) -> JobEntry | None:

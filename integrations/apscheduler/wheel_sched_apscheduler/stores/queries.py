@@ -1,7 +1,7 @@
 """JobQueries: the methods that list and change stored jobs without loading them.
 
 This module never imports a job's function. So these calls work in a process without the jobs' code: an administrator's
-shell, a web page, a producer. Listings are pages in order of next run time.
+shell, a web page, a producer. Listings are pages; scheduled jobs come in the order in which they are due.
 
 Threads: any thread may call any method.
 """
@@ -65,13 +65,18 @@ class JobQueries:
 
         Raises:
             StoreError: the server is away, too old, or holds the namespace with other settings.
+            ConfigError: the target or an option is wrong.
         """
         return self.connection.store
 
     # Counting and listing.
 
     def count(self, state: JobState | None = None) -> int:
-        """How many jobs there are, in one state or in all. O(1), except for the states "paused" and "quarantined"."""
+        """How many jobs there are, in one state or in all. O(1), except for the states "paused" and "quarantined".
+
+        Raises:
+            Rejected: there is no such state.
+        """
         sizes = self.store.counts().now
         if state is None:
             return sum(number for (_, topic), number in sizes.items() if topic == JOB)
@@ -89,10 +94,13 @@ class JobQueries:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> JobPage:
-        """One page of the jobs in a state, by next run time. `since` and `until` bound the next run time.
+        """One page of the jobs in a state, scheduled ones by due time. The page may be short and not be the last.
+
+        `since` and `until` bound the due time of scheduled jobs, to the millisecond. Other states ignore them. The due
+        time is the next run time, unless the job was put back or given back.
 
         Raises:
-            Rejected: there is no such state, or the cursor is not from an earlier page.
+            Rejected: there is no such state, the limit is below 1, or the cursor is not from an earlier page.
         """
         check_state(state)
         place = PLACES[state]
@@ -117,7 +125,7 @@ class JobQueries:
             yield from self._entries(chosen)
 
     def due_between(self, since: datetime, until: datetime) -> Iterator[JobEntry]:
-        """Jobs whose next run time lies between two moments, both included."""
+        """Scheduled jobs that are due between two moments, both included. See `iter_jobs`."""
         return self._entries("scheduled", since, until)
 
     def _entries(
@@ -137,7 +145,7 @@ class JobQueries:
         return None if found is None or found.topic != JOB else self.entry(found)
 
     def entry(self, found: Found) -> JobEntry:
-        """A job's record as a `JobEntry`. If it cannot be read, the entry has only the id, the tags and the reason."""
+        """A job's record as a `JobEntry`. If it cannot be read, the entry has only id, state, tags and reason."""
         state: JobState
         if found.state == "held":
             state = "quarantined" if is_quarantined(found) else "paused"
@@ -158,14 +166,17 @@ class JobQueries:
     # Running now, and the history.
 
     def in_flight(self) -> list[InFlightRun]:
-        """Occurrences that a process has claimed and not settled, each with its process and the end of its lease."""
+        """Occurrences that a process has claimed and not settled, each with its process and the end of its lease.
+
+        Includes those that wait in items of their own, but none that at-most-once delivery has taken out of the store.
+        """
         announced = AnnouncedRuns(self.workers())
         records = self.repository.records
         found = (*records("leased", topic=None), *records("due", topic=OCCURRENCE))
         return [announced.run_of(each) for each in found if each.topic in (JOB, OCCURRENCE)]
 
     def workers(self) -> list[dict[str, Any]]:
-        """The processes that have announced runs. A process lists its runs of more than half a second in an item.
+        """The processes that have announced runs. A process lists its runs of more than half a second, at most 500.
 
         Also deletes the items of processes that have ended.
         """
@@ -183,14 +194,15 @@ class JobQueries:
     # Tags and metadata.
 
     def find(self, tag: str) -> list[str]:
-        """Ids of the jobs with a tag, sorted."""
+        """Ids of the jobs with a tag, sorted; at most 1000, any of them if more jobs have the tag."""
         return sorted(self.store.find(f"{TAG}{tag}"))
 
     def set_tags(self, job_id: str, tags: Sequence[str]) -> None:
         """Replace a job's tags.
 
         Raises:
-            JobLookupError: there is no such job.
+            JobLookupError: there is no such job, or its last run is under way.
+            Rejected: a tag is not one line, or too long.
         """
         refs = refs_of_tags(tags, self.connection.fair)
 
@@ -203,8 +215,9 @@ class JobQueries:
         """Replace the metadata of a job.
 
         Raises:
-            JobLookupError: there is no such job.
+            JobLookupError: there is no such job, or its last run is under way.
             NotSerializable: a value cannot be stored.
+            BadSignature, Unreadable: this process cannot read the job.
         """
         self.repository.change(
             job_id,
@@ -217,15 +230,16 @@ class JobQueries:
     # Changing.
 
     def run_now(self, job_id: str, only_if: Condition | None = None) -> None:
-        """Make a job due immediately.
+        """Make a job due immediately, also one that is paused or quarantined.
 
         Args:
             job_id: the id of the job.
             only_if: gets the job's present record, and returns whether to change the job. Defaults to None: always.
 
         Raises:
-            JobLookupError: there is no such job.
+            JobLookupError: there is no such job, or its last run is under way.
             OtherJob: `only_if` returned False; nothing was changed.
+            BadSignature, Unreadable, Forbidden: this process cannot read the job; nothing was changed.
         """
         self._move(job_id, from_ms(self.store.now_ms()), only_if)
 
@@ -244,8 +258,9 @@ class JobQueries:
             The job's next run time; None when its trigger has no more run times and the job was removed.
 
         Raises:
-            JobLookupError: there is no such job.
+            JobLookupError: there is no such job, or its last run is under way.
             OtherJob: `only_if` returned False; nothing was changed.
+            BadSignature, Unreadable, Forbidden: this process cannot read the job; nothing was changed.
         """
         moment: datetime | None = None
 
@@ -276,7 +291,7 @@ class JobQueries:
             tags: given to each job. Defaults to none.
 
         Raises:
-            NotSerializable, Forbidden: one of the jobs cannot be stored. No job was stored.
+            NotSerializable, Rejected, Forbidden: one of the jobs cannot be stored. No job was stored.
         """
         return self.repository.add_new(jobs, metadata, tags)
 
@@ -298,11 +313,13 @@ class JobQueries:
     # Quarantine.
 
     def quarantined(self) -> Iterator[JobEntry]:
-        """Jobs that no process could run, with the reason."""
+        """Jobs that no process could run, with the reason. Leaves out runs that are stored in items of their own."""
         return self.entries("quarantined")
 
     def release_quarantined(self, job_ids: Sequence[str], only_if: Condition | None = None) -> list[str]:
-        """Schedule quarantined jobs again at their next run time. A job that still cannot run is quarantined again.
+        """Schedule quarantined jobs again at their next run time, unreadable ones at once.
+
+        A job that still cannot run is quarantined again.
 
         Args:
             job_ids: the ids of the jobs.
@@ -336,8 +353,8 @@ class JobQueries:
 
         Raises:
             Forbidden: `new` is outside of the allow-list. Nothing was changed.
-            StoreUnavailable: other processes change a job again and again. The jobs before it were changed and
-                released; a repeat changes the rest.
+            StoreUnavailable, BadSignature, NotHere: other processes change a job again and again, or this process
+                cannot read it. The jobs before it were changed and released; a later repeat changes the rest.
         """
         self.codec.allowed.check(new)
         ids = [entry.id for entry in self.entries() if entry.func == old]

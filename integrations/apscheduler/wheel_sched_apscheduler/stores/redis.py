@@ -1,19 +1,19 @@
 """RedisWheelJobStore: a jobstore that many scheduler processes share. It keeps the jobs in the delay store.
 
-Any APScheduler 3 scheduler can use it. Each occurrence is handed out to one process, under a lease, and stays in the
-store until it has ended: no occurrence is lost if a process dies. Jobs are stored as JSON, with functions from an
-allow-list, and as pickle only if you ask for it. `scheduler_pass` explains how schedulers drive this jobstore.
+Any APScheduler 3 scheduler can use it. Each occurrence is handed out to one process, under a lease. With at-least-once
+delivery it stays in the store until it has ended: none is lost if a process dies. Jobs are stored as JSON, functions by
+names from an allow-list, pickle only if you ask for it. `scheduler_pass` explains how schedulers drive this jobstore.
 
     repository.JobRepository   the stored jobs: look up, add, change, remove
     tracker.ClaimTracker       the claims of this process, from the claim to the settlement
     RedisWheelJobStore         APScheduler's calls over both, and the threads
 
-Cost. A pass makes one round trip for all its jobs: it settles ended occurrences and claims due ones. An idle scheduler
-claims once in `max_sleep_s`. A blocking read on the server learns of jobs that other processes have made due earlier.
+Cost. A pass makes one round trip for all its jobs: it settles ended occurrences and claims due ones. It makes more for
+at-most-once delivery, and for jobs whose earlier runs are under way. An idle scheduler claims once in `max_sleep_s`. A
+blocking read on the server learns of jobs that other processes have made due earlier.
 
-Threads. Any thread may call any method. From `start` to `shutdown` the jobstore runs up to three threads: a settler, a
-listener, an announcer. Errors of the store never reach a scheduler's loop: if the store does not answer, a pass gets no
-jobs and the time of the next try.
+Threads. Any thread may call any method, one at a time makes a pass. The jobstore runs up to three threads: a settler, a
+listener, an announcer. If the store does not answer, a pass raises nothing: it gets no jobs and the time to try again.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
     """A jobstore in Redis or Valkey, which any number of processes may share. Its plugin alias is `wheel-redis`.
 
     Args:
-        url: redis://, rediss://, unix:// or embedded:FOLDER. Defaults to "redis://localhost:6379/0".
+        url: redis://, rediss://, unix://, embedded:FOLDER or memory:. Defaults to "redis://localhost:6379/0".
         client: instead of a URL, a redis-py client: standalone, from a Sentinel, or of a Cluster. Defaults to None.
-        store: instead of both, an open `DelayStore`. Defaults to None.
+        store: instead of both, an open `DelayStore`; the next four arguments do not change it. Defaults to None.
         namespace: prefix of all keys. Defaults to "apscheduler".
         shards: number of shards, fixed when the namespace is created. A cluster spreads them. Defaults to 1.
         durability: how durable an acknowledged write is, see docs/guarantees.md. Defaults to "everysec".
@@ -63,25 +63,25 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         allow, triggers, aliases, allow_pickle: see `JobCodec`.
         secret: signs the jobs, see `JobCodec`. Defaults to None: the environment's WHEEL_SCHED_APS_SECRET; without
             it, for `embedded:FOLDER`, a secret in the folder; else jobs are not signed.
-        lease_s: how many seconds after the death of a process its jobs are handed out again. Defaults to 30.
+        lease_s: the lease of a claim. When a process dies, its jobs are due again as their leases end. Defaults to 30.
         delivery: "at_most_once" settles an occurrence before it runs, so that a crash loses it. Defaults to
             "at_least_once".
         misfire: when lateness is measured, see `run_times.grace_after_claim`. Defaults to "lenient".
         max_instances_scope: where `max_instances` is counted: "store" = over all processes; "process" = in each
             process, as APScheduler does. Defaults to "store".
-        batch: how many jobs one pass hands out at most. Defaults to 200.
+        batch: how many jobs of each shard a stock scheduler claims in one pass at most. Defaults to 200.
         max_sleep_s: how long a scheduler sleeps at most, in case a wake-up is lost. Defaults to 10.
         history: how many items of run records are kept, of up to 50 records each; 0 = none. Defaults to 1000.
-        quarantine_refusals: after how many rounds of refusals a job is quarantined, see `loading`. A process refuses a
-            job if it lacks the function, the executor or the secret. Defaults to 10.
-        quarantine_after_s: how long after the first refusal a job is quarantined at the earliest. Defaults to 600.
-        announce_s: how often a process announces its scheduler in the store, for `wheel-sched ps`; 0 = never. Defaults
-            to 10.
+        quarantine_refusals: the round of refusals that puts a job into quarantine, see `loading`. A process refuses a
+            job if it lacks, say, the function, the executor or the secret. Defaults to 10.
+        quarantine_after_s: how long after its first refusal a job is quarantined at the earliest. Defaults to 600. A
+            job that no process can read is quarantined at once.
+        announce_s: how often a process announces its scheduler, for `wheel-sched ps`; 0 = never. Defaults to 10.
         fair: shares due jobs between the values of a tag, see docs/apscheduler.md; "off" ends it. Defaults to None:
             the store decides.
 
     Raises:
-        ConfigError: names everything that is wrong; nothing was opened.
+        ConfigError: arguments are wrong; nothing was opened. A wrong target or namespace is found when it is opened.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         """Open the store and start the threads. If the store does not answer yet, one of them waits for it.
 
         Raises:
-            StoreError: the store answers but cannot be used, see `store`. The scheduler does not start either.
+            StoreError, ConfigError: the store cannot be used, see `store`. The scheduler does not start either.
         """
         super().start(scheduler, alias)
         self._closed = False
@@ -221,7 +221,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
     # The contract, see `scheduler_pass`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
-        """Report the occurrences that have ended to the store, and claim those due at `now`, in one round trip."""
+        """Report ended occurrences to the store, and claim those due at `now`: of each shard `limit` or 500 at most."""
         limit = min(limit or self.settings.batch, 500)
         tracker = self.tracker
         with tracker.lock, self._next_pass:
@@ -328,12 +328,12 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._notify_settler()
 
     def report_unknown_executor(self, occurrence: Occurrence) -> None:
-        """Give the job back, because other processes may have the executor."""
+        """Refuse the job, see `loading`: other processes may have the executor."""
         self.tracker.refuse(occurrence, f"the scheduler has no executor {occurrence.job.executor!r}")
         self._notify_settler()
 
     def report_trigger_failure(self, occurrence: Occurrence, error: Exception) -> None:
-        """Quarantine a job with a built-in trigger. Give any other job back: a newer release may repair its trigger."""
+        """Quarantine a job with a built-in trigger. Refuse any other job: a newer release may repair its trigger."""
         unreadable = is_built_in(occurrence.handle.stored.trigger)
         self.tracker.refuse(occurrence, f"its trigger failed: {error!r}", error=error, unreadable=unreadable)
         self._notify_settler()
@@ -366,12 +366,12 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self.repository.remove(job_id, self.tracker.find(job_id))
 
     def lookup_job(self, job_id: str) -> Any:
-        """The job with this id; None = there is none. One round trip."""
+        """The job with this id; None = there is none, or its last run is under way. See `JobRepository.lookup`."""
         job = self.repository.lookup(job_id)
         return None if job is None else self._adopt(job)
 
     def get_all_jobs(self) -> list[Any]:
-        """All jobs by next run time, then id; paused ones last. Leaves out jobs that cannot be loaded."""
+        """All jobs by next run time, then id; paused ones last. Leaves out what cannot be loaded, and last runs."""
         return [self._adopt(job) for job in self.repository.all_jobs()]
 
     def _adopt(self, job: Any) -> Any:
@@ -379,17 +379,17 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         return job
 
     def add_job(self, job: Any) -> None:
-        """Store a job, in one atomic round trip.
+        """Store a job, in one atomic round trip unless an earlier job with this id still runs.
 
         Raises:
             ConflictingIdError: a job with this id exists, from this or another process; nothing was changed.
-            NotSerializable, Forbidden: the job cannot be stored; nothing was stored.
-            StoreError: the store does not answer; nothing was stored. Not raised while a scheduler starts: the jobstore
-                then keeps the job until the store answers.
+            NotSerializable, Rejected, Forbidden: the job cannot be stored; nothing was stored.
+            StoreError: the store does not answer; nothing was stored, unless `in_doubt` is set. Not raised while a
+                scheduler starts and the store is not open: the jobstore then keeps the job until the store answers.
         """
         if self.connection.is_open or not self._pending_adds.accepts(job):
             self.repository.add(job)
 
     def remove_all_jobs(self) -> None:
-        """Remove every job. A running job finishes and does not run again."""
+        """Remove every job. A run under way finishes; see `JobRepository.remove`."""
         self.repository.remove_all()

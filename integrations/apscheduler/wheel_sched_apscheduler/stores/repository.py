@@ -83,7 +83,7 @@ class JobRepository:
     # Looking up.
 
     def head(self) -> datetime | None:
-        """The earliest next run time of the jobs that wait."""
+        """The earliest due time of the items that wait: of a job, its next run time."""
         heads = [window.due_head_ms for window in self._connection.store.windows(0, 0)]
         return earliest([from_ms(head) for head in heads if head is not None])
 
@@ -179,7 +179,7 @@ class JobRepository:
     # Adding.
 
     def check(self, job: Any) -> None:
-        """Check whether a job can be stored. No I/O.
+        """Check whether the codec can write a job. No I/O.
 
         Raises:
             NotSerializable, Forbidden: the job cannot be stored; the text says why.
@@ -203,7 +203,7 @@ class JobRepository:
             replace_existing: whether to replace a job with this id; the old metadata and tags stay. Defaults to False.
 
         Raises:
-            ConflictingIdError: the id exists. Nothing was changed.
+            ConflictingIdError: the id exists. Nothing was changed. With `replace_existing`: the errors of `update`.
         """
         if self.add_new([job], metadata, tags):
             if not replace_existing:
@@ -297,7 +297,7 @@ class JobRepository:
 
         Raises:
             JobLookupError: there is no job with this id, or its last run is under way.
-            StoreUnavailable: other processes changed the job again and again. Nothing was changed.
+            StoreUnavailable: other processes changed the job again and again. Nothing was changed. See also `check`.
         """
         codec = self._codec
         codec.encode(job)  # before any call: a job that cannot be stored changes nothing
@@ -346,14 +346,14 @@ class JobRepository:
     # Removing.
 
     def remove(self, job_id: str, occurrence: Occurrence | None = None) -> None:
-        """Remove a job. If it runs, the run finishes, and the job does not run again.
+        """Remove a job. If it runs, the run finishes. Only a long run whose process is lost may come again after that.
 
         Args:
             job_id: the id of the job.
             occurrence: this process's occurrence that has claimed the job. Defaults to None.
 
         Raises:
-            JobLookupError: there is no job with this id, or its last run is under way.
+            JobLookupError: there is no job with this id, or `occurrence` is its last run.
         """
         if occurrence is not None and occurrence.planned and occurrence.next_run_time is None:
             found = self._connection.store.get([job_id])[0]
@@ -366,7 +366,7 @@ class JobRepository:
             occurrence.plan(None)
 
     def remove_all(self) -> None:
-        """Remove every job."""
+        """Remove every job. See `remove`."""
         while True:
             ids = self._some_ids()
             if not ids:

@@ -1,10 +1,11 @@
 """What the store tells other processes about runs: how many are under way, which ones run long, and how runs ended.
 
-*`max_instances`, counted over all processes.* A run that is not very short gets a split item beside its job, with the
-ref `run:<job id>`. From then on the job has the ref `running`. So `apply_limits` asks the store only about claimed jobs
-with the ref `running`, in one round trip for the whole batch. Short runs cost nothing. A job that has reached its limit
-is still handed out, but with a `LimitReached` as its `max_instances`. The executor then refuses the job in its usual
-way, with an event and a log line.
+*`max_instances`, counted over all processes.* A run that is not very short gets a split item beside its job if the job
+runs again, with the ref `run:<job id>`. From then on the job has the ref `running`. So `apply_limits` asks the store
+only about claimed jobs with the ref `running` and claimed split items, in one round trip for the whole batch, and one
+for each that seems to have reached its limit. Short runs cost nothing. A job that has reached its limit is still handed
+out, but with a `LimitReached` as its `max_instances`. The executor then refuses the job in its usual way, with an event
+and a log line.
 
 With at-most-once delivery a run has already left the store. `RunMarks` writes a *mark* in its place: an item with the
 same ref. The round trip in which the run leaves the store also writes the mark. The mark is due when its lease ends.
@@ -14,7 +15,8 @@ that the process of the run has died, and drops the mark.
 *History.* One item of the store holds up to fifty records of ended runs, so history adds almost no cost to a burst. The
 record is made from the occurrence when it has ended, so the order of a scheduler's events does not matter.
 
-*Announcements.* A process lists its runs of more than half a second in an item, which other processes read and show.
+*Announcements.* A process lists its runs of more than half a second, at most 500 of them, in an item, which other
+processes read and show.
 
 Threads: any thread calls `RunMarks.end` and `RunHistory.note`. Callers of the other methods hold the lock of the
 `ClaimTracker`.

@@ -2,7 +2,7 @@
 
 This is the contract. The *driver* is the code that calls these methods, in the thread of a scheduler.
 
-    batch = store.claim_batch(now, limit)       one round trip; it also settles what has ended since the last one
+    batch = store.claim_batch(now, limit)       mostly one round trip; also settles what has ended since the last one
     for occurrence in batch.occurrences:
         if not occurrence.run_times:
             run_times, following = missed_runs(occurrence.job, now)
@@ -16,14 +16,16 @@ This is the contract. The *driver* is the code that calls these methods, in the 
 Rules of the contract:
 - Only one thread at a time calls `claim_batch` and `mark_submitted`. Any thread may call `finish` and `release`, also
   before `mark_submitted` has returned. These two calls never wait for I/O.
-- Each claimed occurrence ends in one call of `finish` or `release`. If it has several run times, the driver counts
-  them (`occurrence.left`). When the last run time has ended, the driver calls `finish` with the worst outcome.
+- Each claimed occurrence ends in one call of `finish`, `release`, `report_unknown_executor` or
+  `report_trigger_failure`. If it has several run times, the driver counts them (`occurrence.left`). When the last run
+  time has ended, the driver calls `finish` with the worst outcome.
 - A submitted occurrence keeps its lease while this process lives and its executor knows the job. The store extends the
-  lease in its own thread. After a crash the occurrence is handed out again.
+  lease in its own thread. After a crash a shared jobstore with at-least-once delivery hands the occurrence out again.
 - `claim_batch` never raises when the store does not answer. It returns an empty batch whose `wake_at` is a moment
   later, and logs once. The jobstore keeps finished occurrences, and settles them when the store answers again.
 - A job that cannot be loaded is in no batch: the jobstore gives it back for other processes, or quarantines it.
-- An occurrence that was put back (`release`) is handed out again unchanged.
+- An occurrence that was put back (`release`) is handed out again. With `coalesce` it may then be merged with later run
+  times.
 
 *Our schedulers* call these methods; their class has `drives_batches = True`. A jobstore that such a scheduler starts
 listens to no events, because the scheduler itself calls `finish`. The occurrences hold plain `Job` objects. If the run
@@ -86,7 +88,10 @@ class ClaimingStore(Protocol):
     """The methods that a driver calls on a jobstore, see the top of this module. Both of our jobstores have them."""
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
-        """Claim at most `limit` occurrences that are due at `now`. Never raises when the store does not answer."""
+        """Claim occurrences that are due at `now`, at most `limit` of each shard. None: the jobstore's `batch`.
+
+        Never raises when the store does not answer.
+        """
         ...
 
     def mark_submitted(self, occurrences: Sequence[Occurrence]) -> None:
@@ -159,7 +164,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             scheduler.add_listener(self._on_event, _ENDS | EVENT_JOB_SUBMITTED)
 
     def get_due_jobs(self, now: datetime) -> list[Any]:
-        """Claim due jobs, at most a batch. If more jobs are due, the scheduler makes another pass immediately."""
+        """Claim due jobs, at most a batch of each shard. If more are due, the scheduler makes another pass at once."""
         if self._pass:
             self._close_pass()
         batch = self.claim_batch(now)

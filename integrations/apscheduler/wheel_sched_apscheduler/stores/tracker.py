@@ -1,10 +1,10 @@
 """ClaimTracker: claims due jobs and reports to the store how their occurrences ended.
 
-Each method that calls the store makes one round trip, which carries all pending commands: settlements, splits, marks
-and history. Commands that the store did not answer are kept and sent again.
+`claim_due` makes one round trip, which also carries the pending commands: settlements, splits and marks. `flush` sends
+them between two claims, with the history. Of these commands, those that the store did not answer are sent again.
 
-Threads: any thread may call any method. Each round trip holds `lock`, so claims and settlements reach the store in
-order.
+Threads: any thread may call any method. Round trips with claims or settlements hold `lock`, so they reach the store in
+order. The caller of `claim_due` and `settle_before_run` holds it.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ class ClaimTracker:
     def settle_before_run(self, occurrences: Sequence[Occurrence]) -> tuple[list[Occurrence], StoreError | None]:
         """For at-most-once delivery: settle planned occurrences now, so that a crash loses them and repeats none.
 
-        The store gets a mark for each occurrence. Processes count these marks for `max_instances` while the runs
-        last. An occurrence that is put back later, because of a pause or a full executor, is stored again in an item
-        of its own.
+        If runs are counted over all processes, the store gets a mark for each occurrence. Processes count these marks
+        for `max_instances` while the runs last. An occurrence that is put back later, because of a pause or a full
+        executor, is stored again in an item of its own.
 
         Returns:
             The occurrences that have left the store and may run. And the store's error, if the store kept some.
@@ -275,7 +275,7 @@ class ClaimTracker:
         """Settle ended occurrences in the store, store long runs in items of their own, write history.
 
         Raises:
-            StoreError: the store does not answer. Everything is kept for the next call.
+            StoreError: the store does not answer. Everything but the announcement is kept for the next call.
         """
         with self.lock:
             now_ms = self._connection.now_ms()
