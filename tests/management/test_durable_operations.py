@@ -122,6 +122,18 @@ def test_an_operation_counts_waits_for_a_person_and_runs(store: DelayStore) -> N
     assert book.open() == []
 
 
+def test_an_operation_that_goes_on_for_weeks_stays_open(store: DelayStore, clock: Clock) -> None:
+    """The entry of an open operation ends no sooner than the operation's record, so a runner continues it."""
+    kind, book = Numbers(50), OperationBook(store)
+    runner = OperationRunner(store, [kind])
+    ready = until_ready(runner, book)
+    clock.ms += 20 * 86_400_000
+    book.confirm(ready.id, "bob", ready.version)
+    clock.ms += 20 * 86_400_000
+    assert [one.id for one in book.open()] == [ready.id]
+    assert until_ended(runner, book, ready.id).done == 50
+
+
 def test_things_that_went_away_meanwhile_are_counted(store: DelayStore) -> None:
     """Things that were counted and then disappeared count as left, as "gone meanwhile". So the counts add up."""
     kind, book = Numbers(300), OperationBook(store)

@@ -60,8 +60,8 @@ class WheelSettings:
         durability: "memory", "everysec", "fsync" or "replicated". Defaults to "everysec".
         replicas: how many replicas must confirm a write, if `durability` is "replicated". Defaults to 1.
         on_outage: what a producer does while the store is away: "stock" sends as Celery alone would, "refuse" raises
-            `HoldRefused`. That includes a task that retries in a worker: Celery then gives the task up. With a message
-            that it receives, a worker always does what Celery alone would. Defaults to "stock".
+            `HoldRefused`. A retry is always sent, because Celery gives up a task whose retry cannot be sent. With a
+            message that it receives, a worker does what Celery alone would. Defaults to "stock".
         lead: how long before its due time a task goes to its queue. A worker fetches it and keeps it in its timer
             until it is due. If the worker is killed then, the broker delivers the task again. Defaults to half of the
             horizon, but at most 1 s and at most a quarter of the broker's visibility timeout: a task that a worker

@@ -332,7 +332,8 @@ class Wheel:
                 self.schedule([item])
             return item is not None
         except WheelSchedError as error:
-            if self.settings.on_outage == "refuse" and isinstance(error, StoreError):
+            # a retry is sent in any case: Celery gives up a task whose retry cannot be sent
+            if self.settings.on_outage == "refuse" and isinstance(error, StoreError) and not task.retries:
                 raise HoldRefused.because(error, f"task {task.task_id}") from error
             item = self.item_of(task)
             return item is not None and item.id not in self.not_held([item], error)

@@ -103,7 +103,9 @@ class OperationBook:
         )
         if version is None:
             return None
-        if not operation.is_open:
+        if operation.is_open:
+            self._documents.put(_OPEN, operation.id, b"", ttl_ms=KEPT_MS)  # the entry ends no sooner than the record
+        else:
             self._documents.remove(_OPEN, operation.id)
         return replace(operation, version=version)
 

@@ -192,5 +192,7 @@ def read_operation(value: bytes, version: int) -> DurableOperation:
     kept = {name: found for name, found in kept.items() if name in known}
     kept["samples"] = tuple(kept.get("samples", ()))
     if batch is not None:
+        in_batch = {one.name for one in fields(OperationBatch)}
+        batch = {name: found for name, found in batch.items() if name in in_batch}
         batch = OperationBatch(**{**batch, "entries": tuple(batch["entries"])})
     return DurableOperation(**kept, batch=batch, version=version)

@@ -77,6 +77,7 @@ class JobCodec:
         self.allowed = Allowed(allow, aliases, signed=secret is not None)
         self._values = Values(allow_pickle=allow_pickle)
         self._triggers = Triggers(self._values, triggers)
+        self._shown_triggers = Triggers(Values(), triggers)  # of jobs whose signature was not checked: without pickle
         self._signer = None if secret is None else Signer(secret)
 
     def __repr__(self) -> str:
@@ -204,7 +205,7 @@ class JobCodec:
         """
         when, zone, _, doc = _parts(unsigned(raw))
         try:
-            trigger = str(self._triggers.load(doc["t"]))
+            trigger = str(self._shown_triggers.load(doc["t"]))
         except (Unreadable, Forbidden):
             trigger = str(doc.get("t"))[:200]
         moment = None if when is None else moment_of(when, zone.decode())
@@ -224,7 +225,7 @@ class JobCodec:
     def shown_trigger(self, raw: bytes) -> Any:
         """The trigger of a stored job, to show it; None when it cannot be read here. Checks no signature."""
         try:
-            return self._triggers.load(_parts(unsigned(raw))[3]["t"])
+            return self._shown_triggers.load(_parts(unsigned(raw))[3]["t"])
         except (Unreadable, Forbidden):
             return None
 

@@ -234,8 +234,6 @@ class HeldTasks:
         """Why a task cannot be given another ETA, in words; "" when it can."""
         if waiting.found.state == "leased":
             return _WHY[Outcome.IN_FLIGHT]
-        if waiting.revoked:
-            return "is revoked"
         try:
             self._moved(waiting, self.now_ms())
         except Rejected as error:
@@ -255,6 +253,8 @@ class HeldTasks:
     def _moved(self, waiting: WaitingTask, eta_ms: int) -> Alteration:
         if waiting.task is None:
             raise Rejected("cannot be read")
+        if waiting.revoked:
+            raise Rejected("is revoked")
         found = waiting.found
         item = self.wheel.item_of(waiting.task.with_eta(eta_ms))
         if item is None:

@@ -3,8 +3,11 @@ listed, or if this process has added the function."""
 
 from __future__ import annotations
 
+import base64
 import functools
+import json
 import os
+import pickle
 import re
 import stat
 import sys
@@ -193,6 +196,25 @@ def test_what_no_process_would_run_is_refused_when_it_is_added(make_job: Any, fu
     for codec in (JobCodec(), JobCodec(secret=SECRET), JobCodec(allow=[HERE])):
         with pytest.raises((Forbidden, NotSerializable), match=r"nothing was (stored|imported)"):
             codec.encode(make_job(OLD, func=func))
+
+
+def test_nothing_is_unpickled_before_the_signature_is_checked(tmp_path: Path) -> None:
+    """A forged job whose trigger holds a pickle is listed without running the pickle, also with `allow_pickle`."""
+    ran = tmp_path / "ran"
+
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return ran.touch, ()
+
+    state = {"$": "pickle", "v": base64.b64encode(pickle.dumps(Evil())).decode()}
+    forged = {"f": "a:b", "n": "n", "t": ["calendarinterval", state], "a": [], "k": {}, "e": "default"}
+    raw = b"1;-;;" + json.dumps({**forged, "g": None, "c": True, "m": 1}).encode()
+    codec = JobCodec(secret=SECRET, allow_pickle=True)
+    assert codec.head("id", raw).func == "a:b"
+    assert codec.shown_trigger(raw) is None
+    with pytest.raises(BadSignature):
+        codec.decode("id", raw)
+    assert not ran.exists()
 
 
 def test_a_bound_method_is_stored_with_its_object(make_job: Any) -> None:

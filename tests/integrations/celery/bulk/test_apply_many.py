@@ -241,6 +241,12 @@ def test_while_the_store_is_away_the_policy_of_the_app_holds(on_outage: str, red
         if on_outage == "refuse":
             with pytest.raises(HoldRefused, match="0 tasks were sent"):
                 apply_many(add, [(1,), (2,)], countdown=600)
+            with pytest.raises(HoldRefused):
+                add.apply_async((3,), countdown=600)
+            retry = add.apply_async((3,), countdown=600, retries=1)  # Celery would give the task up
+            with app.connection_for_read() as connection:
+                message = connection.SimpleQueue(f"away-{on_outage}").get(timeout=10)
+            assert (message.headers["id"], message.headers["retries"]) == (retry.id, 1)
         else:
             ids = apply_many(add, [(1,), (2,)], countdown=600)
             with app.connection_for_read() as connection:

@@ -10,7 +10,7 @@ from celery import Celery
 from kombu.utils.json import loads
 from wheel_sched_celery import wheel_of
 from wheel_sched_celery.management import HeldTasks, TaskFilter
-from wheel_sched_celery.message.held_task import release_ms
+from wheel_sched_celery.message.held_task import REVOKED, release_ms
 
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store import ServerPush
@@ -159,6 +159,17 @@ def test_thousands_are_changed_in_batches(tasks: HeldTasks, app: Celery) -> None
     assert len(tasks.reschedule(tasks.select(), tasks.now_ms() + HOUR_MS).done) == 1100
     assert len(tasks.cancel(tasks.select()).done) == 1100
     assert tasks.counts().total("due") == 0
+
+
+def test_a_revoked_task_does_not_come_back(tasks: HeldTasks, ids: dict[str, str]) -> None:
+    """A task whose revoke could not be announced stays held: neither `run_now` nor `reschedule` lets it run."""
+    (one,) = tasks.select(TaskFilter(ids=(ids["one"],)))
+    tasks.store.hold([one.found.id], REVOKED, route=one.route)
+    (one,) = tasks.select(TaskFilter(ids=(ids["one"],), states=("held",)))
+    assert one.revoked
+    for changed in (tasks.run_now([one]), tasks.reschedule([one], tasks.now_ms() + HOUR_MS)):
+        assert [why for _, why in changed.left] == ["is revoked"]
+    assert tasks.why_not_moved(one) == "is revoked"
 
 
 def test_an_eta_out_of_range_changes_nothing(tasks: HeldTasks, ids: dict[str, str]) -> None:
