@@ -115,7 +115,7 @@ class Consumer:
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._state = "new"
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may call `stop` in the middle of `start` or `stop`
         # `start` makes the next five objects
         self._announcer: MemberAnnouncer
         self._consumer: BrokerConsumer
@@ -170,9 +170,16 @@ class Consumer:
         with self._lock:
             if self._state != "new":
                 return
-            self._open()
-            self._start_threads()
+            self._state = "starting"
+            try:
+                self._open()
+                self._start_threads()
+            except BaseException:
+                self._state = "new"
+                raise
             self._state = "running"
+            if self._stopping.is_set():
+                self.stop()
 
     def _open(self) -> None:
         """Create the topics, join the group and make the objects that the threads use. No thread runs yet."""
@@ -240,12 +247,16 @@ class Consumer:
         Messages that are still being handled then go to another consumer, after `idle_ms` at the latest.
         """
         with self._lock:
-            if self._state == "running":
-                self._state = "stopping"
-                self._drain(time.monotonic() + timeout_s)
-            self._state = "stopped"
             self._stopping.set()
-            self._stopped.set()
+            if self._state in ("starting", "stopping"):  # this call interrupts one that stops the consumer
+                return
+            try:
+                if self._state == "running":
+                    self._state = "stopping"
+                    self._drain(time.monotonic() + timeout_s)
+            finally:
+                self._state = "stopped"
+                self._stopped.set()
 
     def run(self) -> None:
         """Start, and block until a call of `stop`, in another thread or a signal handler, has stopped the consumer."""

@@ -131,4 +131,5 @@ def _duration(delay_ms: int) -> str:
 
 
 def _text(text: str) -> str:
-    return json.dumps(text)  # names are plain text, and a plain JSON string is a TOML string
+    # a JSON string is a TOML string, but TOML knows no surrogate pairs, and no bare U+007F
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

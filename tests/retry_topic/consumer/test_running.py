@@ -262,6 +262,34 @@ def test_run_blocks_until_stop_is_through(bench: Bench) -> None:
     assert not running.is_alive()
 
 
+def test_a_signal_handler_may_stop_it_at_any_moment(memory: Bench, handler: Handlers, monkeypatch: Any) -> None:
+    """A signal handler runs in the main thread, perhaps in the middle of `start` or of another `stop`."""
+    consumer = Consumer(memory.connection, "orders", handler(), group="billing")
+    joining = consumer.connection.broker.consumer
+
+    def interrupted(*given: Any, **settings: Any) -> Any:
+        consumer.stop()
+        return joining(*given, **settings)
+
+    monkeypatch.setattr(consumer.connection.broker, "consumer", interrupted)
+    running = threading.Thread(target=consumer.run, daemon=True)
+    running.start()
+    running.join(20)
+    assert not running.is_alive()
+    assert "stopped" in repr(consumer)
+
+    monkeypatch.undo()
+    second = Consumer(memory.connection, "orders", handler(), group="billing")
+    second.start()
+    draining = second._drain
+    monkeypatch.setattr(second, "_drain", lambda until: (second.stop(), draining(until)))
+    stopping = threading.Thread(target=second.stop, daemon=True)
+    stopping.start()
+    stopping.join(20)
+    assert not stopping.is_alive()
+    assert "stopped" in repr(second)
+
+
 def test_starting_and_stopping_in_any_order_is_harmless(bench: Bench, handler: Handlers) -> None:
     """`stop` before `start`, `start` twice and `stop` twice raise nothing."""
     never = Consumer(bench.connection, "orders", handler(), group="billing")

@@ -242,3 +242,15 @@ def test_a_policy_set_does_not_change_through_the_callers_dict() -> None:
     policies = PolicySet(topics=topics)
     topics.clear()
     assert policies.for_topic("orders").name == "orders"
+
+
+def test_any_text_survives_writing_and_reading() -> None:
+    """Header names with characters outside of the basic plane and fair keys with control characters become TOML."""
+    text = """
+    [topic.orders.fair]
+    key = "header:\U0001f600"
+    weights = { "b\\u007fc \U0001f600" = 3 }
+    """
+    policies = load_policies(text)
+    assert load_policies(dump_policies(policies)) == policies
+    assert dict(policies.topics["orders"].fair.weights) == {"b\x7fc \U0001f600": 3}
