@@ -215,7 +215,7 @@ class Consumer:
 
     def _make_handlers(self) -> HandlerThreads | HandlerLoop:
         if self._asynchronous:
-            return HandlerLoop(self._calls.call_async, self._calls.not_called)
+            return HandlerLoop(self._calls.call_async, self._calls.not_called, self.config.concurrency)
         return HandlerThreads(self._calls, self.config.concurrency, f"{self.group}-handler")
 
     def _ordered_reader(self, topic: str) -> OrderedReader:

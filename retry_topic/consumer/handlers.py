@@ -67,8 +67,10 @@ class HandlerCalls:
         """Call an `async def` handler, wait for it, and report the outcome to `loop`."""
         started_ms = self._outcomes.now_ms()
         try:
-            awaitable: Awaitable[Any] = self._handler(message)
-            outcome = self._outcomes.returned(delivery, state, started_ms, await awaitable)
+            async with loop.slots:  # with ordering by key, more deliveries may wait than handlers may run
+                started_ms = self._outcomes.now_ms()
+                awaitable: Awaitable[Any] = self._handler(message)
+                outcome = self._outcomes.returned(delivery, state, started_ms, await awaitable)
         except BaseException as error:
             if loop.cut_off:
                 raise  # `stop` cancelled the handler: the message did not fail, and comes again
@@ -136,11 +138,15 @@ class HandlerLoop:
         handle: makes the coroutine that handles a delivery and then calls `ended` with the outcome.
         failed: is called like `handle`, and with the error, for a delivery whose coroutine never began: its task was
             cancelled before the first step or could not be made. It runs in the loop's thread.
+        concurrency: how many handlers may run at the same time; `handle` enters `slots` for each.
     """
 
-    def __init__(self, handle: Callable[..., Coroutine[Any, Any, None]], failed: Callable[..., None]) -> None:
+    def __init__(
+        self, handle: Callable[..., Coroutine[Any, Any, None]], failed: Callable[..., None], concurrency: int
+    ) -> None:
         self._handle = handle
         self._failed = failed
+        self.slots = asyncio.Semaphore(concurrency)
         self._loop = asyncio.new_event_loop()
         self._jobs: deque[Job] = deque()
         self._called = False  # the loop was woken, and has not yet begun to take the jobs

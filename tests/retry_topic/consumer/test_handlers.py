@@ -51,7 +51,7 @@ def failed(loop: HandlerLoop, value: bytes, sink: Notes, error: BaseException) -
 
 @pytest.fixture
 def loop() -> Iterator[HandlerLoop]:
-    loop = HandlerLoop(handle, failed)
+    loop = HandlerLoop(handle, failed, 100)
     thread = threading.Thread(target=loop.run)
     thread.start()
     yield loop

@@ -62,8 +62,9 @@ def test_as_many_are_handled_at_once_as_was_said(bench: Bench) -> None:
     assert gate.most == 3
 
 
-def test_async_handlers_run_side_by_side_up_to_the_concurrency(bench: Bench) -> None:
-    """Up to `concurrency` async handlers run at once in one event loop."""
+@pytest.mark.parametrize("ordering", ["none", "key"])
+def test_async_handlers_run_side_by_side_up_to_the_concurrency(bench: Bench, ordering: str) -> None:
+    """Up to `concurrency` async handlers run at once in one event loop, also when each message has a key of its own."""
     inside = most = 0
 
     async def handle(message: Message) -> None:
@@ -73,8 +74,8 @@ def test_async_handlers_run_side_by_side_up_to_the_concurrency(bench: Bench) -> 
         await asyncio.sleep(0.05)  # the test measures handlers that overlap
         inside -= 1
 
-    consumer = bench.consume(handle, concurrency=5)
-    bench.publish(*(str(n).encode() for n in range(20)))
+    consumer = bench.consume(handle, concurrency=5, ordering=ordering)
+    bench.connection.broker.publish([Message(bench.topic, b"%d" % n, b"%d" % n) for n in range(20)])
     bench.until(lambda: consumer.stats.acknowledged == 20)
     assert most == 5
 
