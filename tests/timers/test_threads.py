@@ -158,6 +158,26 @@ def test_cancel_answers_running_and_cancel_and_wait_waits() -> None:
         helper.join()
 
 
+def test_cancel_and_wait_waits_for_a_timer_that_was_rescheduled_while_it_ran() -> None:
+    """A running timer that was rescheduled is pending again, but its callback has not ended yet."""
+    begun, released, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def run() -> None:
+        begun.set()
+        released.wait(PATIENCE_S)
+        ended.set()
+
+    with SystemTimer(executor="threads") as timer:
+        handle = timer.schedule(0, run)
+        assert begun.wait(PATIENCE_S)
+        assert handle.reschedule(60_000)
+        helper = threading.Timer(0.02, released.set)
+        helper.start()
+        assert timer.cancel_and_wait(handle) is CANCELLED
+        assert ended.is_set()
+        helper.join()
+
+
 def test_a_callback_that_waits_for_itself_does_not_wait() -> None:
     """`cancel_and_wait` in a callback does not wait for the callback itself, because that would never end."""
     answers: list[EntryState] = []

@@ -104,7 +104,7 @@ class SystemTimer(TimerFacade):
         not ended, because the callback itself made this call or the time is over.
         """
         state = handle.cancel()
-        if state is not EntryState.RUNNING or handle in self._this_thread.running:
+        if not handle._runs or handle in self._this_thread.running:  # a running timer may have been rescheduled
             return state
         with self._guard:
             self._ended.wait_for(lambda: not handle._runs, timeout_s)

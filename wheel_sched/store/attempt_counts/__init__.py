@@ -95,7 +95,7 @@ def schedule_counted(
             yield from plans.store_all(items, token, lambda part, part_token: ScheduleCounted(part, counts, part_token))
         )
     stored = yield from plans.schedule(items, token=token)
-    yield from raise_counts(plans, counts)
+    yield from raise_counts(plans, [(key, min(attempts, ENDED - 1), expiry_ms) for key, attempts, expiry_ms in counts])
     return stored
 
 

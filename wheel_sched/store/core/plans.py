@@ -30,6 +30,7 @@ from wheel_sched.store.core.items import (
     encode_text,
 )
 from wheel_sched.store.core.listing import ListIds, Page, list_items
+from wheel_sched.store.core.memory_item import reason_code
 from wheel_sched.store.core.pause import Pause
 from wheel_sched.store.core.restore import Restore
 from wheel_sched.store.core.schedule import Schedule, Stored
@@ -305,8 +306,9 @@ class Plans:
     def hold(
         self, ids: Sequence[str], reason: str, *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
-        """Hold waiting items. `reason` is kept with them and shown to people."""
-        return self.change([Alteration(i, "h", reason) for i in ids], route=route, token=token)
+        """Hold waiting items. `reason` is kept with them and shown to people. `resume` does not release them."""
+        words = f"held: {reason}" if reason_code(reason.encode("utf-8", "replace")) == b"paused" else reason
+        return self.change([Alteration(i, "h", words) for i in ids], route=route, token=token)
 
     def release(
         self, ids: Sequence[str], due_ms: int | None = None, *, route: str | None = None, token: str | None = None

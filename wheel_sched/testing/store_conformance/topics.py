@@ -37,14 +37,16 @@ class TopicCases:
         assert bench.put("a", topic="t") == [Outcome.STORED]
 
     def test_resuming_brings_back_what_was_paused(self, bench: Bench) -> None:
-        """Items held by the pause wait again with their due times. Items held for another reason stay held."""
-        bench.put("a", "b", "c", in_ms=500, topic="t")
+        """Items held by the pause wait again with their due times. Items that a person holds stay held, whatever the
+        person's words are."""
+        bench.put("a", "b", "c", "e", in_ms=500, topic="t")
         bench.store.hold(["b"], "mine")
+        bench.store.hold(["e"], "paused until Monday")
         bench.store.pause("t")
         bench.put("d", in_ms=None, topic="t")
         assert bench.store.resume("t") == 2
         assert [(f.id, f.score_ms - bench.now_ms) for f in bench.everything("due")] == [("a", 500), ("c", 500)]
-        assert [bench.one(i).reason for i in "bd"] == ["mine", "parked"]
+        assert [bench.one(i).reason for i in "bde"] == ["mine", "parked", "held: paused until Monday"]
 
     def test_resuming_raises_the_marker(self, bench: Bench) -> None:
         """A resume writes the marker that wakes dispatchers: resumed items may be due before all others."""
