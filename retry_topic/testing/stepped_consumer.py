@@ -61,6 +61,7 @@ class _Handlers:
 
     def __init__(self, calls: HandlerCalls, runner: asyncio.Runner | None) -> None:
         self._calls, self._runner = calls, runner
+        self.slots = asyncio.Semaphore(1)
 
     def give(self, delivery: Delivery, state: RetryState, message: Message, sink: Sink) -> None:
         if self._runner is None:

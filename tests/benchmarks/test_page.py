@@ -146,8 +146,8 @@ def test_every_value_of_ours_that_is_worse_is_a_loss_of_the_text() -> None:
 
 
 def test_the_values_of_apschedulers_picture_are_the_measured_ones() -> None:
-    """The JSON file beside the picture has the values of the page. The times in it that are not on the page have the
-    page's ratios."""
+    """The JSON file beside the picture has the values of the page. The times in it that are not on the page have
+    nearly the page's ratios: a ratio of medians is not the median of the ratios."""
     kept: dict[str, Any] = json.loads((readers.PICTURES / "apscheduler.json").read_text("utf-8"))
     figures = readers.Figures(PAGE.read_text("utf-8"))
     for key, pair in kept.items():
@@ -159,7 +159,7 @@ def test_the_values_of_apschedulers_picture_are_the_measured_ones() -> None:
         "redis_scheduler_vs_stock": kept["redis_us"],
     }
     for key, pair in ratios.items():
-        assert pair["stock"] / pair["ours"] == pytest.approx(figures.value(f"apscheduler/{key}"), rel=0.01)
+        assert pair["stock"] / pair["ours"] == pytest.approx(figures.value(f"apscheduler/{key}"), rel=0.05)
 
 
 def test_the_purgatorys_picture_shows_the_rates_of_the_page() -> None:
