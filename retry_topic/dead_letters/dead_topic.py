@@ -1,4 +1,4 @@
-"""Replay of a dead topic: letters become messages again, signed, and only a limited number of times."""
+"""Replay of a dead topic: letters become messages again, a limited number of times, signed if there are secrets."""
 
 from __future__ import annotations
 

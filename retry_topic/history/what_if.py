@@ -40,7 +40,7 @@ class Doing:
     """What a set of policies would have done with the recorded failures.
 
     Args:
-        retries: retries that the policies would have sent, with the further ones.
+        retries: retries that the policies would have sent, `further` included.
         further: retries after the last recorded failure of messages that were given up.
         given_up: messages that the policies would have given up.
         lost: messages among these that succeeded at a later attempt.

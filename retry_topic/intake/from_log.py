@@ -215,8 +215,9 @@ class IntakeFromLog(Transport):
     # -- planning
 
     def _route(self, part: LogBatch) -> str | None:
-        """The text that chooses one shard for all items of a batch: the batch's source. The shard also holds the
-        source's position. None: each item's id chooses the item's shard."""
+        """The text that chooses the shard of a batch's items without an ordering key: the batch's source. The source's
+        position lies in that shard too. None: each item's own route or id chooses its shard.
+        """
         return part.source if self._connection.by_source else None
 
     def _complete(self, batch: _Batch, made: Plan, known: Known, until_available: UntilAvailable) -> None:

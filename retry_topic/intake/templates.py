@@ -233,7 +233,7 @@ class Templates:
 
     @property
     def seen(self) -> int:
-        """How many lists of header names and kinds of records the intake remembers."""
+        """How many things the intake remembers to have seen once: lists of header names, and kinds of records."""
         return len(self._seen)
 
     def prepare(self, delivery: Delivery, now_ms: int) -> Prepared | None:

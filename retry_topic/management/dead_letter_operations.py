@@ -3,17 +3,17 @@
 An operation is for the letters of one group, or for those that a search chooses. It changes only letters that died
 before the operation was made. So an operation does not replay a letter twice, even if the letter dies again.
 
-If a group has few letters, they are found by their fingerprint. Otherwise the letters of the topic are read in order of
-death, some thousand in each step.
+If a group has few letters, they are found by their fingerprint. Otherwise the letters of the topic, or of all
+topics, are read in order of death, at most 20,000 in each step.
 
 Each batch keeps the id and the version of its letters. A letter is changed only if it still has this version. So if
 somebody else has replayed or deleted a letter meanwhile, the operation leaves it, and counts it by what happened to it.
 A letter that was replayed and has died again under the same id has another version.
 
 A process may die during an operation. If another process continues the operation within a minute, the counts are exact.
-After a longer time, the store has forgotten what it did with the batch that was begun. For a letter of this batch that
-is no longer dead, a replay then asks the loop guard: if it has counted this replay, the letter counts as replayed. A
-deletion counts such a letter as deleted. Such a count is wrong only if somebody else changed the letter at that time.
+After a longer time, the store has forgotten what it did with the batch that was begun. A replay then asks
+the loop guard: each letter of the batch whose replay it has counted counts as replayed. A deletion counts each letter
+that is no longer in the store as deleted. Such a count is wrong only if somebody else changed the letter at that time.
 """
 
 from __future__ import annotations

@@ -212,7 +212,9 @@ class Filter:
         return None if self.topic is None else unknown_topic(connection, self.topic)
 
     def selection(self, fingerprint: str | None = None) -> DeadLetterFilter:
-        """The filter as a `DeadLetterFilter`, without the limit. `fingerprint` is a whole fingerprint or None.
+        """The filter as a `DeadLetterFilter`, without limit, states, `parked` and the beginning of a fingerprint.
+
+        `fingerprint`: a whole fingerprint to choose instead; None: any.
 
         Raises:
             Rejected: the filter has a condition on attempts, policy, id or text, which a `DeadLetterFilter` lacks.

@@ -16,7 +16,8 @@ from wheel_sched.store.once_per_key import LONGEST_WAIT_MS, collapse_ref, deboun
 class Collapse:
     """While a retry waits under a key, later retries of this key are dropped: the first one goes out.
 
-    On Kafka this holds in each shard of the store.
+    It does nothing for messages of ordering keys. On Kafka, and with several shards for fair keys with a limit, it
+    holds in each shard of the store.
 
     Args:
         key: where a message's key comes from. A message without a key is retried as usual.
@@ -38,7 +39,8 @@ class Collapse:
 class Debounce:
     """A new retry takes the place of the one that waits under its key: the last one goes out.
 
-    On Kafka this holds in each shard of the store.
+    It does nothing for messages of ordering keys. On Kafka, and with several shards for fair keys with a limit, it
+    holds in each shard of the store.
 
     Args:
         key: where a message's key comes from. A message without a key is retried as usual.

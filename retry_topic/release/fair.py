@@ -65,7 +65,7 @@ class KeyRule(NamedTuple):
     in_one_shard: bool
 
     def stored(self) -> bytes:
-        """The rule as the value of a document."""
+        """The rule as JSON: the value of the document in which the store keeps it."""
         return json.dumps(self._asdict()).encode()
 
     @classmethod

@@ -220,9 +220,9 @@ def _duplicates(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[st
 
 
 def _follows_copy(one: HandlerCall, attempts: Sequence[HandlerCall], ended_ns: int) -> bool:
-    """Whether `one` retries a second copy of its message that failed after the success at `ended_ns`.
+    """Whether `one` retries a copy of its message that began after the success at `ended_ns`, and failed.
 
-    The caller has counted the attempt of that copy already.
+    The caller has judged the attempt of that copy already.
     """
     return any(
         copy.attempt == one.attempt - 1 and copy.outcome == "failed" and ended_ns < copy.began_ns < one.began_ns

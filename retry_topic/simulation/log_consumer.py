@@ -114,7 +114,7 @@ class RemoteLogConsumer(GroupMember):
         return self._hand_out(limit)
 
     def _readable(self) -> bool:
-        """Whether a poll has work: new records, a new assignment, or records that were unsettled for too long."""
+        """Whether a poll has work, such as new records, a new assignment, or records unsettled for too long."""
         if self._closed.is_set() or not self._joined() or self._tracker.fetched:
             return True
         topics, oldest_ms = self._server.topics, _now_ms() - self._idle_ms

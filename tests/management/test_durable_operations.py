@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,11 +124,12 @@ def test_an_operation_counts_waits_for_a_person_and_runs(store: DelayStore) -> N
 
 
 def test_an_operation_that_goes_on_for_weeks_stays_open(store: DelayStore, clock: Clock) -> None:
-    """The entry of an open operation ends no sooner than the operation's record, so a runner continues it."""
+    """While runners look for open operations, the entry by which they find one does not end before its record."""
     kind, book = Numbers(50), OperationBook(store)
     runner = OperationRunner(store, [kind])
     ready = until_ready(runner, book)
     clock.ms += 20 * 86_400_000
+    runner.run_once()
     book.confirm(ready.id, "bob", ready.version)
     clock.ms += 20 * 86_400_000
     assert [one.id for one in book.open()] == [ready.id]
@@ -344,6 +346,8 @@ def test_the_list_of_open_operations_heals(store: DelayStore, clock: Clock) -> N
 def test_a_record_of_a_later_release_can_be_read(store: DelayStore) -> None:
     made = OperationBook(store).create("numbers", {"error": "\x1b[31m<b>\udcff"}, "ada")
     assert read_operation(made.as_json()[:-1] + b', "new": 1}', made.version) == made
+    begun = replace(made, batch=OperationBatch(7, 5))
+    assert read_operation(begun.as_json().replace(b'"number": 7', b'"number": 7, "new": 1'), made.version) == begun
 
 
 def test_the_thread_runs_operations_and_stops(store: DelayStore) -> None:

@@ -18,7 +18,7 @@ _MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "problem": ("PROBLE
 @json_option
 @pass_session
 def doctor(session: Session, as_json: bool) -> int:
-    """Check every setting that a guarantee depends on.
+    """Check the settings of this machine and of the store's server that a guarantee depends on, and the namespace.
 
     Exit code 1: a check has found a problem. Exit code 69: the server cannot be reached. The checks load the scripts
     into the server, and write only into a scratch namespace.
@@ -44,7 +44,7 @@ def say_finding(finding: Finding) -> None:
 
 
 def say_report(report: DoctorReport, as_json: bool) -> int:
-    """Write the report as JSON, or for people how many findings there are. Returns the exit code."""
+    """Write the report as JSON, or, for people, the number of findings of each level. Returns the exit code."""
     if as_json:
         emit(report.as_dict())
     else:

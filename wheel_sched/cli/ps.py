@@ -1,4 +1,4 @@
-"""`wheel-sched ps`: the live members of a namespace: consumers, retry services, Celery workers and schedulers."""
+"""`wheel-sched ps`: the live members of a namespace: consumers, retry services, schedulers and the like."""
 
 from __future__ import annotations
 

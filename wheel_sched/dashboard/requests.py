@@ -112,7 +112,7 @@ async def form_of(request: Request) -> dict[str, list[str]]:
     into fields whose name ends with %. The value of such a field is percent-encoded, and arrives unchanged.
 
     Raises:
-        Rejected: the body is no form, or is too large; nothing was changed.
+        Rejected: the body has other bytes than ASCII, too many fields, or is too large; nothing was changed.
     """
     body = await body_of(request)
     try:

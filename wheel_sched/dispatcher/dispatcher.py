@@ -123,8 +123,9 @@ class Dispatcher:
     def stop(self, timeout_s: float = 10.0) -> None:
         """Drain and end: claim no more, wait up to `timeout_s` for the answers of publishers, and settle the batches.
 
-        Items without an answer after this time are in doubt. They wait again in the store, where another dispatcher
-        can claim them.
+        Items that were given to a publisher and have no answer by then are in doubt. They wait again in the store,
+        where another dispatcher can claim them. With a transactional publisher, such a claim stays open until its shard
+        is taken over. This call does not wait if the owner thread or a worker makes it.
         """
         with self._state_lock:
             if self._state == "new":

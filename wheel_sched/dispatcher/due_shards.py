@@ -83,7 +83,7 @@ class DueShards:
         return self._queue.next_ms()
 
     def run_due(self, now_ms: int) -> int:
-        """Remove the alarms whose time has come, and mark each one's shard as due or, for a sweep, as to be swept.
+        """Remove the alarms whose time has come. The shard of each is then due; if it was for a sweep, to be swept.
 
         If `now_ms` is before the time of the last call, the store's clock was set back. All alarms then wait until the
         clock shows their times again. Returns how many alarms were removed.

@@ -114,7 +114,8 @@ class Publisher(Protocol):
 
         Raises:
             Exception: the items without an answer are in doubt. The dispatcher counts them and tries them again after
-                a delay.
+                a delay. With the trait `transactional`, a claim with an unknown result stays open until its shard is
+                taken over.
         """
         ...
 

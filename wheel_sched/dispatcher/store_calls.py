@@ -75,9 +75,10 @@ def send(store: DelayStore, requests: Sequence[Request], sent_us: int, *, ahead:
 
 
 class FailurePause:
-    """The time in which the owner sends nothing, because the store did not answer or a step failed.
+    """The time in which the owner only extends leases, because the store did not answer or a step failed.
 
-    The pause begins with 100 ms. It doubles with each failure in a row, up to `most_ms` and at most 5 s.
+    The pause begins with 100 ms. It doubles with each failure in a row, up to `most_ms` and at most 5 s. A drain
+    ignores it.
 
     Attributes:
         failures: the failures since the store last answered.

@@ -18,7 +18,7 @@ from wheel_sched.store.push import Refused
 logger = logger_of("wheel_sched.dispatcher")
 
 STUCK_AFTER_MS: Final = 60_000
-"""A step of the owner that lasts longer than this is stuck, because each call in it ends within a few seconds.
+"""A step of the owner that lasts longer than this counts as stuck. With the default timeouts a call ends much earlier.
 
 A worker's step may last longer by `publish_timeout_ms`. A worker with a transactional publisher is never stuck.
 """
@@ -95,10 +95,10 @@ class Workers:
         publisher: publishes the batches.
         config: number of workers, and how long a publisher may take.
         clock: local time, with which a worker checks that a batch still has its lease.
-        watchdog: receives the heartbeats of each thread while it publishes.
-        returned: called with a batch, in the thread that published it, when the publisher has returned; items without
-            an answer are then in doubt. Not called when a publisher that acknowledges later has returned without an
-            error.
+        watchdog: gets a heartbeat from a worker before each batch; none from workers of a transactional publisher.
+        returned: called with a batch in the publishing thread, when `publish` has returned or raised, or when the lease
+            had run out before. Items without an answer are then in doubt. If the publisher acknowledges later, a normal
+            return makes no call.
     """
 
     def __init__(

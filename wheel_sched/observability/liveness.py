@@ -1,9 +1,9 @@
 """Liveness and readiness, two questions of a process supervisor.
 
-Liveness is about this process only: a restart helps when a thread has ended, or when a thread hangs in one turn of its
-loop. A `HeartbeatMonitor` watches these turns. A liveness probe that also asked the store would turn an outage of the
-store into a storm of restarts. Readiness says whether the process does its work now. Readiness fails while the store is
-away, and recovers by itself.
+Liveness is about this process only: a restart helps when a thread has ended, or when the dispatcher's own thread hangs
+in one step. A `HeartbeatMonitor` watches the steps of the dispatcher's threads. A liveness probe that also asked the
+store would turn an outage of the store into a storm of restarts. Readiness says whether the process does its work now.
+Readiness fails while the store is away, and recovers by itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """DelayedJoin: wait for all expected members, at most for a given time; then continue with those that have arrived.
 
-This is Kafka's `DelayedJoin` (a group's rebalance) with its initial delay. The expected members may change during the
-wait: `expect` adds one, `dismiss` removes one. An unexpected member that arrives in time joins too. After `arrive` or
-`dismiss` the caller calls `check_and_complete`.
+This is Kafka's `DelayedJoin` (a group's rebalance), without its initial delay. The expected members may change during
+the wait: `expect` adds one, `dismiss` removes one. An unexpected member that arrives in time joins too. After `arrive`
+or `dismiss` the caller calls `check_and_complete`.
 """
 
 from __future__ import annotations

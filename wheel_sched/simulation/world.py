@@ -272,7 +272,10 @@ class World:
         return answer
 
     def _aimed_at(self, target: str, what: str) -> Sequence[Fault]:
-        """The faults that strike this call. `target`: the process that makes the call, or the server that gets it."""
+        """Count this call, and take out the faults that name it and strike it now.
+
+        `target`: the host that makes the call, or the server that gets it.
+        """
         if (target, what) not in self._aims:
             return ()
         number = self._aimed[target, what]

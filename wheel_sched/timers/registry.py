@@ -10,8 +10,8 @@ the facade). `start` and `cancel` run under the facade's lock, so at each firing
 Threads: all methods run under the facade's lock. Two ways to schedule need no lock. Any thread may append to `inbox`.
 If each call on the queue is atomic (`DeadlineQueue.any_thread`), any thread may also call `new_entry` and then
 `reschedule` on that entry; this skips the inbox. A finalizer may run anywhere, so it may call `cancel` while its thread
-works on a queue. The registry then changes only the handle and puts it into the inbox; `drain_inbox` changes the queue
-later.
+works on a queue. The registry then changes only the handle, frees its key, and puts a queued handle into the inbox.
+Later `drain_inbox` changes the queue.
 """
 
 from __future__ import annotations

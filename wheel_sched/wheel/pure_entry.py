@@ -55,8 +55,8 @@ class TimerTaskEntry(Generic[T]):
     def cancel(self) -> EntryState:
         """Remove the entry at once and drop its task. Returns the new state of the entry.
 
-        CANCELLED: the wheel will never hand the entry out again. RUNNING or FIRED: it was handed out before; nothing
-        changed.
+        CANCELLED: the wheel will never hand the entry out again. RUNNING or FIRED: the entry does not wait (it
+        was handed out, or never scheduled); nothing changed.
         """
         slot = self._slot
         try:  # unlike a check of the type, this costs nothing when the entry waits

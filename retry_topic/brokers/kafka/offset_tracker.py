@@ -120,7 +120,10 @@ class PartitionOffsets:
         return committed, "".join(parts) if len(parts) > 1 else ""
 
     def _state_runs(self, committed: int, counted: bool) -> list[tuple[int, int]]:
-        """The runs of records with the same state, from the committed offset on, as pairs (length, state)."""
+        """The runs of records with the same state, from the committed offset on, as pairs (length, state).
+
+        A last run of state 1 (never handed out) is left out.
+        """
         stretches = [
             (offset, 0 if entry.settled else max(1, entry.deliveries + counted))  # 0 deliveries after `give_back`
             for offset, entry in self.entries.items()

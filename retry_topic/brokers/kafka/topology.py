@@ -299,13 +299,15 @@ class TopicIds:
 
     The client does not report when it starts to read the new log. It would skip as many records as it had read of the
     old log, or wait beyond the end of the new one. So this class reads the topics' ids when partitions are assigned. It
-    reads them again after records were read and before any is handed out, and about once a second while none comes.
+    reads them again each time after records were read and before they are handed out. It also does so about once a
+    second, because a recreated topic may bring no records.
     Offsets are committed with the id in their metadata, after the offset tracker's text. So offsets of a deleted topic
     are never used for its successor, however late they are committed.
 
     The request for the ids runs at the same time as the commit of offsets, so it costs little time. Topics without ids
-    (clusters before Kafka 2.8) are identified by their names. Call everything except `ask` and `same` under the
-    member's lock.
+    (clusters before Kafka 2.8) are identified by their names. Call `ask`, `same` and
+    `look_up` without the member's lock, because they wait for the cluster, `of` with or without it, and all other
+    methods under it.
 
     Args:
         topology: reads ids.

@@ -166,8 +166,8 @@ class PartitionAssignment:
     def end(self, until: float) -> bool:
         """End the assignment: wait for running handlers until `until` (`time.monotonic`), and settle their deliveries.
 
-        Returns whether no delivery is left unsettled and no other reader has the partition. Deliveries that waited for
-        the scope do not count.
+        Returns whether all deliveries are settled and the partition was not lost, see `lose`. Deliveries that waited
+        for the scope do not count.
         """
         with self._lock:
             if self._queues is None:  # the scope was never owned: another reader gets the waiting deliveries

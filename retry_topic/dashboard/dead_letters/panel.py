@@ -21,7 +21,10 @@ def panel(dashboard: Dashboard) -> Panel | None:
 
 
 def panel_of(groups: Sequence[InboxGroup]) -> Panel | None:
-    """The panel for these groups, the largest first."""
+    """The panel about the regressed and the new ones of these groups; None when there is nothing to show.
+
+    `groups`: the largest first.
+    """
     new = [one for one in groups if one.state == "new" and one.counted.count]
     regressed = [one for one in groups if one.state == "regressed"]
     lines = [_line("regressed", one) for one in regressed[:_SHOWN]] + [_line("new", one) for one in new[:_SHOWN]]

@@ -22,7 +22,7 @@ class ShownPayload(NamedTuple):
     Args:
         view: "text", "json" or "hex".
         size: the size of the payload in bytes, also when another record holds the payload.
-        text: the payload as lines that are safe to show.
+        text: the payload as lines that are safe to show, or why it is not shown as JSON; "" if another record holds it.
         reference: the record that holds the payload; None when the store holds it.
         cut: whether the text is only the beginning of the payload.
     """
@@ -39,7 +39,8 @@ def shown_payload(entry: ListedMessage, view: str) -> ShownPayload:
 
     Args:
         entry: the message.
-        view: "text", "json" or "hex"; "": JSON if it is JSON, else text.
+        view: "text", "json" or "hex"; "": JSON if it is JSON of at most 262,144 bytes, else text. Without effect for a
+            payload that another record holds.
 
     Raises:
         Rejected: there is no such view.

@@ -73,7 +73,9 @@ def backfill(
     memory_limit: int | None = None,
     past: bool = False,
 ) -> Backfilled:
-    """Schedule every row. A second run stores only the rows that the first run did not store.
+    """Schedule every good row. After an interrupted run, another run stores the rest.
+
+    After a complete run, the same `job_id` stores nothing more.
 
     Args:
         rows: a DataFrame with the columns that `format("wheelsched")` takes, or with any columns that the expressions
@@ -85,17 +87,18 @@ def backfill(
         spread_ms: delay each row's due time by up to this; a hash of the id chooses the delay. Defaults to 0.
         rate: instead of `spread_ms`: about this many rows become due per second from now on, none before its own due
             time. Defaults to None.
-        rejects: folder for the rows that cannot be stored, with the reason, as Parquet. Defaults to None: one such
-            row stops the job.
+        rejects: folder for the bad rows, with the reason, as Parquet. Of rows with the same id one is stored, and the
+            others are not written there. Defaults to None: a bad row or a repeated id stops the job.
         dry_run: only check the rows. Defaults to False.
         memory_limit: how many bytes the server may use after the job. Defaults to the server's own limit, or to the
             memory of its machine.
         past: also store rows whose due time has passed; they are due at once. Defaults to False: they are bad rows.
 
     Raises:
-        ConfigError: columns, expressions or arguments are wrong; nothing was written.
-        Rejected: rows are bad, or the memory does not suffice; nothing was written.
-        StoreError: the store cannot be reached.
+        ConfigError: columns, expressions or arguments are wrong; nothing was stored.
+        Rejected: rows are bad, or the memory does not suffice. Nothing was stored if the check before the write found
+            it.
+        StoreError, JobFailed: what was stored stays; another run stores the rest.
     """
     _check_arguments(spread_ms, rate)
     shaped = _with_due_ms(_shaped(rows, columns or {}), needs_due=bool(spread_ms or rate))

@@ -61,7 +61,7 @@ class Curve:
     _grid: Floats = field(default_factory=lambda: np.asarray(GRID_MS, dtype=np.float64), repr=False)
 
     def at(self, times_ms: Floats) -> Floats:
-        """The share of messages that still fail at these times, by linear interpolation."""
+        """The share of messages that still fail at these times, by linear interpolation; at the horizon, if later."""
         known = np.minimum(times_ms, self.horizon_ms)
         return np.interp(known, self._grid, self.failing)
 

@@ -100,7 +100,7 @@ def clock_jumps(target: ExaminedTarget) -> Finding:
 
 
 def dead_letters(target: ExaminedTarget) -> Finding:
-    """Check that each shard holds far fewer dead letters than the default limit, above which the oldest are deleted."""
+    """Check that no shard is near the default limit of dead letters (80 %), above which the oldest are deleted."""
     dead = [counts.sizes["dead"] for counts in target.counts]
     trimmed = sum(counts.happened("trimmed") for counts in target.counts)
     text = f"{sum(dead):,} dead letters" + (f", {trimmed:,} trimmed so far" if trimmed else "")

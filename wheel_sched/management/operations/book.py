@@ -92,6 +92,8 @@ class OperationBook:
             operation = None if document is None else read_operation(document.value, document.version)
             if operation is not None and operation.is_open:
                 kept.append(operation)
+                if now_ms - entry.put_ms > KEPT_MS // 2:  # the entry must not end before the record
+                    self._documents.put(_OPEN, entry.id, b"", expect=entry.version, ttl_ms=KEPT_MS)
             elif operation is not None or now_ms - entry.put_ms > _YOUNG_MS:
                 self._documents.remove(_OPEN, entry.id, expect=entry.version)
         return sorted(kept, key=lambda one: (one.created_ms, one.id))
@@ -103,9 +105,7 @@ class OperationBook:
         )
         if version is None:
             return None
-        if operation.is_open:
-            self._documents.put(_OPEN, operation.id, b"", ttl_ms=KEPT_MS)  # the entry ends no sooner than the record
-        else:
+        if not operation.is_open:
             self._documents.remove(_OPEN, operation.id)
         return replace(operation, version=version)
 

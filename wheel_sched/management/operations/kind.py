@@ -60,7 +60,7 @@ class OperationKind(Protocol):
         ...
 
     def plan(self, arguments: Mapping[str, str], until_ms: int, cursor: str | None, budget: int) -> PlannedBatch:
-        """Choose at most `budget` things for the next batch. Those that stay as they are (`left`) count too.
+        """Choose at most `budget` things for the next batch, including those that stay as they are (`left`).
 
         Changes nothing. One call reads a bounded number of things.
         """

@@ -100,7 +100,10 @@ class Settle(Operation[Settled]):
     token: str = field(default_factory=new_token)
 
     def order(self) -> tuple[list[int], list[int]]:
-        """Indices of `Done` settlements without a version, and of all others. The script gets them in this order."""
+        """Two lists of indices: the `Done` settlements without a version, and all others.
+
+        The script gets the first list first.
+        """
         rest = [i for i, s in enumerate(self.settlements) if type(s) is not Done or s.version is not None]
         if not rest:
             return list(range(len(self.settlements))), rest

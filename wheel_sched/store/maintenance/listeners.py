@@ -40,7 +40,10 @@ def listeners(backend: Backend, shards: int) -> int:
 
 
 def _blocked(backend: Backend) -> dict[str, str]:
-    """The connections that block on a stream, each with the number of commands that it has sent."""
+    """The connections that block in an XREAD, each with the number of commands that it has sent ("": not known).
+
+    Empty if there is no client, or if it may not list connections.
+    """
     client: Any = getattr(backend, "client", None)
     if client is None:
         return {}

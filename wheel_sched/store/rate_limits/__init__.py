@@ -52,8 +52,8 @@ class Limits:
 class Admitted(NamedTuple):
     """The answer for a destination: `granted` items may be released now; each further item must wait.
 
-    The first further item may be released at `first_us` (microseconds since 1970), the next ones `step_us` apart. `why`
-    says what they wait for; "-": no item has to wait.
+    The first further item is asked about again at `first_us` (microseconds since 1970), the next ones `step_us` apart.
+    While a circuit is not closed, they may be refused again. `why` says what they wait for; "-": no item has to wait.
     """
 
     granted: int

@@ -31,7 +31,7 @@ class RecurringCases:
         assert [item.id for item in bench.claim().items] == ["a1"]
 
     def test_the_answer_names_the_due_time_of_the_occurrence(self, bench: Bench) -> None:
-        """The answer's first due time is that of the occurrence, so that a dispatcher claims it at once."""
+        """The first due time in the answer of `settle` is the occurrence's, so a dispatcher claims it at once."""
         bench.put("a")
         claim = bench.claim()
         settled = bench.recurring.settle(claim, [Recur("a", bench.now_ms + 9, occurrences=[Item("b", 5, b"")])])

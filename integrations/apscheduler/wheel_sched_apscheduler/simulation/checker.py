@@ -349,7 +349,7 @@ class _JobJudge:
         return False
 
     def _instances(self) -> list[str]:
-        """Check that at most `max_instances` runs of a job are under way at a time, over all processes."""
+        """Check that at most `max_instances` runs are under way at a time, unless a fault or a new job excuses more."""
         for run in self._runs:
             began = run.began_ns // MS
             others = [one for one in self._runs if one is not run and self._troubles.is_under_way(one, run.began_ns)]

@@ -20,7 +20,8 @@ KILLS = ("kill", "kill-before", "kill-after")
 
 
 class Troubles:
-    """The faults that have struck in one history, with their times. All times are true time in ms.
+    """The faults that have struck in one history, with their times. Times are true time, in ms if
+    the name does not end in `_ns`.
 
     Args:
         history: the ended history.

@@ -252,7 +252,7 @@ class WheelJobStore(MemoryJobQueries):
     # The contract with a driver, see `scheduler_pass`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
-        """Take at most `limit` due jobs out of the queues, and make an occurrence of each. Sorts them."""
+        """Take at most `limit` due jobs out of the queues. Make an occurrence of each, by due time and then by id."""
         limit = self._batch if limit is None else limit
         claimed_ms = time.time_ns() // 1_000_000
         with self._lock:

@@ -1,7 +1,7 @@
 """MemoryJobQueries: the jobs of one process, and those methods of `queries.JobQueries` that one process needs.
 
-It has no quarantine, because no job is read from bytes. It has no methods to pause jobs or to run them now: a scheduler
-in the same process has them.
+It has no quarantine, because no job is read from bytes. It has no methods to pause jobs or to run them now. Use
+the scheduler of the same process: `pause_job`, or `modify_job` with a new `next_run_time`.
 """
 
 from __future__ import annotations

@@ -391,5 +391,5 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             self.repository.add(job)
 
     def remove_all_jobs(self) -> None:
-        """Remove every job. A run under way finishes; see `JobRepository.remove`."""
+        """Remove every job. A job whose run ends during the call may stay. A run under way finishes; see `remove`."""
         self.repository.remove_all()

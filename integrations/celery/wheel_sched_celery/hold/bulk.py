@@ -192,7 +192,9 @@ class _Bulk:
             self._send_stock([decode(item.body) for item in items if item.id in wanted])
 
     def _prepare(self, producer: Any, batch: list[_Task]) -> tuple[list[Item], list[HeldTask]]:
-        """Make the items of the tasks due later than the horizon, and send the tasks due earlier.
+        """Make the items of the tasks due later than the horizon.
+
+        Sends the others, and those for a fanout exchange or an unknown queue.
 
         Returns:
             The items, and the tasks that the store cannot take.

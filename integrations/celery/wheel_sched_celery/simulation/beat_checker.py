@@ -81,7 +81,9 @@ def _repeated(run: BeatWorld) -> list[str]:
 
 
 def _missed(run: BeatWorld, life: EntryLife, ticks: list[TickCall]) -> list[str]:
-    """Check that under `all` no occurrence is missing between the first one and the last one that ran.
+    """Check that with catch-up `all` no occurrence is missing from the first due time to the last one that ran.
+
+    Does not check an entry that was changed, nor a history in which a server lost writes.
 
     An occurrence that was due when the entry was removed, and that was not sent yet, is never sent. So the check does
     not look at occurrences after the last run. If the clock jumps over more occurrences than the entry's limit, only

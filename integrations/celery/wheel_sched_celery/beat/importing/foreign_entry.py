@@ -31,8 +31,8 @@ class ForeignEntry:
         args, kwargs: the task's arguments.
         options: further arguments of `apply_async`.
         paused: whether the other scheduler has it disabled.
-        last_run_ms: when it last sent the task, in ms since 1970; None = never, or not known. Of an entry of
-            django-celery-beat that never ran and has no `starts_ms`: when it was changed last.
+        last_run_ms: when it last sent the task, in ms since 1970; None = never, or not known. For
+            django-celery-beat: if the entry never ran and has no `starts_ms`, this is the time of its last change.
         once: whether the entry sends one task and then ends.
         once_ms: when an entry with `once` sends its task, in ms since 1970; None = when its schedule is due next.
         starts_ms: the entry sends nothing before this time, in ms since 1970; None = no such time.
