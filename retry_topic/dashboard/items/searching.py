@@ -98,7 +98,7 @@ def answer(dashboard: Dashboard, request: Request) -> Any:
 
 
 def _tabs(search: Search, counts: Counts) -> list[StateTab]:
-    """The tabs, one for all states and one for each, with the number of messages in the search's topic or in all topics.
+    """The tabs: one for all states and one for each, with the number of messages in the topic of the search, or in all.
 
     The other conditions of the search do not change these numbers.
     """
