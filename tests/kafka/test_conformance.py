@@ -23,7 +23,7 @@ class OnKafka(GroupCases):
     idle_ms = 2_000
     keeps_place = True
     examples = 8
-    busy = 400, 350, 0.5
+    busy = 400, 350, 2.0
     protocol: Literal["classic", "consumer"] = "classic"
 
     @pytest.fixture

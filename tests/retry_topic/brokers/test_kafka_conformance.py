@@ -30,7 +30,7 @@ class OnKafka(GroupCases):
 
     idle_ms = 2_000
     examples = 8
-    busy = 400, 350, 0.5
+    busy = 400, 350, 2.0
 
     @pytest.fixture(autouse=True)
     def patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
