@@ -137,44 +137,44 @@ def test_what_is_no_executor_is_refused(executor: Any) -> None:
         SystemTimer(executor=executor)
 
 
+class SlowCallback:
+    """A callback that runs until a test releases it."""
+
+    def __init__(self) -> None:
+        self.begun, self.released, self.ended = threading.Event(), threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.set()
+        self.released.wait(PATIENCE_S)
+        self.ended.set()
+
+
 def test_cancel_answers_running_and_cancel_and_wait_waits() -> None:
     """While a callback runs, `cancel` returns RUNNING. `cancel_and_wait` returns when the callback has ended."""
-    begun, released, ended = threading.Event(), threading.Event(), threading.Event()
-
-    def run() -> None:
-        begun.set()
-        released.wait(PATIENCE_S)
-        ended.set()
-
+    run = SlowCallback()
     with SystemTimer() as timer:
         handle = timer.schedule(0, run)
-        assert begun.wait(PATIENCE_S)
+        assert run.begun.wait(PATIENCE_S)
         assert handle.cancel() is RUNNING
         assert timer.cancel_and_wait(handle, timeout_s=0.01) is RUNNING
-        helper = threading.Timer(0.02, released.set)
+        helper = threading.Timer(0.02, run.released.set)
         helper.start()
         assert timer.cancel_and_wait(handle) is FIRED
-        assert ended.is_set()
+        assert run.ended.is_set()
         helper.join()
 
 
 def test_cancel_and_wait_waits_for_a_timer_that_was_rescheduled_while_it_ran() -> None:
     """A running timer that was rescheduled is pending again, but its callback has not ended yet."""
-    begun, released, ended = threading.Event(), threading.Event(), threading.Event()
-
-    def run() -> None:
-        begun.set()
-        released.wait(PATIENCE_S)
-        ended.set()
-
+    run = SlowCallback()
     with SystemTimer(executor="threads") as timer:
         handle = timer.schedule(0, run)
-        assert begun.wait(PATIENCE_S)
+        assert run.begun.wait(PATIENCE_S)
         assert handle.reschedule(60_000)
-        helper = threading.Timer(0.02, released.set)
+        helper = threading.Timer(0.02, run.released.set)
         helper.start()
         assert timer.cancel_and_wait(handle) is CANCELLED
-        assert ended.is_set()
+        assert run.ended.is_set()
         helper.join()
 
 

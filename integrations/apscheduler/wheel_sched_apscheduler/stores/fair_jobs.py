@@ -38,7 +38,7 @@ class FairJobs:
 
     @property
     def counts_runs(self) -> bool:
-        """Whether a key has a limit of runs in flight. Then a run in a split item still counts."""
+        """Whether a key may have only some runs in flight. If so, a run that was split off counts too."""
         return self.settings is not None and self.settings.max_in_flight > 0
 
     def write_to(self, store: DelayStore) -> None:

@@ -97,7 +97,7 @@ class TakenItems:
     def withdraw(self, item_ids: Sequence[str]) -> Collection[str]:
         """Remove items whose messages this worker keeps.
 
-        An item stays if it has the id of another process, is in flight or dead, or belongs to a revoked task.
+        These stay: items with an id of another process, items in flight, dead letters, and items of revoked tasks.
 
         Returns:
             The ids that the store knew.
